@@ -1,0 +1,9 @@
+"""The errors that a stage turns into an exit code."""
+
+
+class UserError(Exception):
+    """A mistake that the user can mend: one sentence naming the key or file, what was expected, what was found."""
+
+
+class OutOfTime(Exception):
+    """The stage saved its work and must be started again to go on."""

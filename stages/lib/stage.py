@@ -1,0 +1,111 @@
+"""The command line that all stages share: options, log, exit codes.
+
+Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 1 a bug (the traceback is in the log).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from stages.lib import log, recipe
+from stages.lib.errors import OutOfTime, UserError
+
+DONE, BUG, USER_MISTAKE, OUT_OF_TIME = 0, 1, 2, 75
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes end like every other mistake of the user: in one line."""
+
+    def error(self, message):
+        """Say the mistake in one line and exit with 2."""
+        self.exit(USER_MISTAKE, f"{self.prog}: {message} (see --help)\n")
+
+
+def parser(name, doc, recipe_type=None):
+    """The parser of a stage, with the options that every stage has. `doc` is the stage's module docstring."""
+    made = Parser(
+        prog=f"python -m stages.{name}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_recipe_help(recipe_type) if recipe_type else None,
+        allow_abbrev=False,
+    )
+    made.set_defaults(stage_name=name, recipe_type=recipe_type)
+    if recipe_type:
+        made.add_argument("--recipe", default="{}", metavar="JSON|FILE", help="what to do; keys below")
+        made.add_argument("--schema", action=_PrintSchema, recipe_type=recipe_type)
+    made.add_argument("--log", type=Path, metavar="FILE", help="where log lines go (default: the terminal)")
+    made.add_argument("--code", metavar="HEX", help="fingerprint of the stage's code, kept in the manifest's record")
+    return made
+
+
+class _PrintSchema(argparse.Action):
+    def __init__(self, option_strings, dest, recipe_type):
+        super().__init__(option_strings, dest, nargs=0, help="print the JSON schema of the recipe and exit")
+        self.recipe_type = recipe_type
+
+    def __call__(self, parser, *_):
+        print(json.dumps(recipe.json_schema(self.recipe_type), indent=2))
+        parser.exit()
+
+
+def _recipe_help(recipe_type):
+    lines = ["recipe keys:"]
+
+    def walk(schema, prefix):
+        for name, field in schema["properties"].items():
+            if "properties" in field:
+                walk(field, f"{prefix}{name}.")
+                continue
+            default = "required" if name in schema.get("required", ()) else f"default {json.dumps(field.get('default'))}"
+            lines.append(f"  {prefix}{name} ({field['x-kind']}, {default}): {field['description']}")
+
+    walk(recipe.json_schema(recipe_type), "")
+    return "\n".join(lines)
+
+
+def execute(made, run, argv=None):
+    """Parse `argv`, call `run(arguments, recipe)`, or `run(arguments)` without a recipe type, and return an exit code."""
+    arguments = made.parse_args(argv)
+    try:
+        try:
+            log.to(arguments.log)
+        except OSError as error:
+            raise UserError(f"--log {arguments.log} cannot be written: {error.strerror}") from None
+        if arguments.recipe_type is None:
+            run(arguments)
+        else:
+            run(arguments, recipe.load_text(arguments.recipe_type, arguments.recipe, arguments.stage_name))
+        return DONE
+    except UserError as error:
+        return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")
+    except OutOfTime as error:
+        return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}")
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # the reader left: nothing to say, and nobody to say it to
+        return DONE
+    except Exception as error:
+        for line in traceback.format_exc().splitlines():
+            log.logger.info("%s", line)
+        return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {type(error).__name__}: {error}")
+
+
+def _end(code, message):
+    """Say why the stage stopped, as its last line, and hand the exit code to who started it.
+
+    torchrun turns every exit code but 0 into 1, under a page of its own. So below `workflow/launch` the first rank
+    leaves the code in a file, and the ranks that stop by agreement exit with 0; launch reads the file.
+    """
+    path = os.environ.get("CARAVAN_EXIT_FILE")
+    if path is None or "RANK" not in os.environ:
+        log.logger.error("%s", message)
+        return code
+    with contextlib.suppress(FileExistsError):
+        with open(path, "x", encoding="ascii") as file:
+            file.write(str(code))
+        log.logger.error("%s", message)
+    return DONE if code in (USER_MISTAKE, OUT_OF_TIME) else code
