@@ -1,0 +1,115 @@
+"""The order of the training data: a pure function from a global sample number to a window of tokens.
+
+    sample g -> (source, j): the mixture's cycle of 4,096 slots
+    j -> (epoch, position): an epoch is a source's own
+    position -> window: a permutation keyed by seed, source and epoch
+
+Window k of a stream is its tokens [k * L, k * L + L], so neighbours share one token and each token but the first is a target
+once an epoch; a tail shorter than L is left out. The state is the number of samples seen: world size, micro-batch and prefetch
+cannot change the order.
+"""
+
+import queue
+import threading
+
+import numpy as np
+
+from stages.lib.errors import UserError
+from stages.lib.mixture import Mixture
+from stages.lib.permutation import permute
+
+
+class Samples:
+    """All training samples of a corpus under a recipe, by global number.
+
+    Raises UserError when the weights do not name sources of the corpus, or a source is shorter than one window.
+    """
+
+    def __init__(self, corpus, weights, seq_len, seed):
+        for source in weights:
+            if source not in corpus.sources:
+                raise UserError(
+                    f"pretrain.weights.{source} must name a source of the corpus ({', '.join(sorted(corpus.sources))})"
+                )
+        self.mixture = Mixture(weights)
+        self.seq_len, self.seed = seq_len, seed
+        self.streams = [corpus.stream(source) for source in self.mixture.sources]
+        self.windows = np.array([(len(stream) - 1) // seq_len for stream in self.streams], dtype=np.int64)
+        for source, stream, windows in zip(self.mixture.sources, self.streams, self.windows, strict=True):
+            if windows < 1:
+                raise UserError(
+                    f"pretrain.seq_len must be less than the tokens of each source: {source} has {len(stream)}, "
+                    f"got {seq_len}"
+                )
+
+    def locate(self, samples):
+        """(source number, epoch, window) of each global sample number; int64 arrays."""
+        sources, ordinals = self.mixture.locate(samples)
+        epochs, positions = np.divmod(ordinals, self.windows[sources])
+        windows = np.empty_like(positions)
+        for source, epoch in set(zip(sources.tolist(), epochs.tolist(), strict=True)):
+            chosen = (sources == source) & (epochs == epoch)
+            # the name, not the number, so that adding a source reshuffles no other
+            key = f"{self.seed}/{self.mixture.sources[source]}/{epoch}"
+            windows[chosen] = permute(positions[chosen], int(self.windows[source]), key)
+        return sources, epochs, windows
+
+    def read(self, samples):
+        """The tokens of some samples, int32 [samples, L + 1]."""
+        sources, _, windows = self.locate(samples)
+        rows = np.empty((len(sources), self.seq_len + 1), dtype=np.int32)
+        for row, source, window in zip(rows, sources, windows, strict=True):
+            row[:] = self.streams[source].read(int(window) * self.seq_len, self.seq_len + 1)
+        return rows
+
+
+def samples_of(step, rank, world_size, global_batch):
+    """The global sample numbers that a rank trains on in a step: an equal, contiguous share of the global batch."""
+    share = global_batch // world_size
+    first = step * global_batch + rank * share
+    return np.arange(first, first + share, dtype=np.int64)
+
+
+class Prefetch:
+    """Reads the batches of steps [start, stop) one ahead, in a thread.
+
+    Iterating yields int32 [global_batch / world_size, L + 1] a step. What fails in the thread is raised where the batch
+    is asked for.
+    """
+
+    DEPTH = 2
+
+    def __init__(self, samples, steps, rank, world_size, global_batch):
+        self._ready = queue.Queue(self.DEPTH)
+        self._closed = threading.Event()
+        arguments = (samples, steps, rank, world_size, global_batch)
+        self._thread = threading.Thread(target=self._fill, args=arguments, name="prefetch", daemon=True)
+        self._thread.start()
+
+    def _fill(self, samples, steps, rank, world_size, global_batch):
+        try:
+            for step in steps:
+                self._put(samples.read(samples_of(step, rank, world_size, global_batch)))
+                if self._closed.is_set():
+                    return
+        except Exception as error:  # handed over to the training thread, which raises it
+            self._put(error)
+
+    def _put(self, item):
+        while not self._closed.is_set():
+            try:
+                return self._ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def next(self):
+        """The batch of the next step."""
+        item = self._ready.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def close(self):
+        """Stop the thread."""
+        self._closed.set()
+        self._thread.join()

@@ -1,0 +1,50 @@
+"""Which source a sample comes from: a fixed cycle of 4,096 slots, filled by weight and evenly spread."""
+
+import numpy as np
+
+from stages.lib.errors import UserError
+
+SLOTS = 4096
+
+
+class Mixture:
+    """The cycle of sources for some weights.
+
+    `sources`: names, sorted. `counts` int64 [sources]: slots a source. `slots` int64 [SLOTS]: the source of each slot.
+    Weights are rounded to 1/4096 by largest remainder. Raises UserError when a weight would get no slot.
+    """
+
+    def __init__(self, weights, where="pretrain.weights"):
+        self.sources = sorted(weights)
+        values = np.array([weights[source] for source in self.sources], dtype=np.float64)
+        if not values.size or not values.sum() > 0:
+            raise UserError(f"{where} must give at least one source a weight greater than 0, got {weights}")
+        shares = values / values.sum() * SLOTS
+        self.counts = np.floor(shares).astype(np.int64)
+        largest = np.argsort(self.counts - shares, kind="stable")
+        self.counts[largest[: SLOTS - self.counts.sum()]] += 1
+        for source, value, count in zip(self.sources, values, self.counts, strict=True):
+            if count == 0:
+                raise UserError(
+                    f"{where}.{source} must be at least 1/{SLOTS} of the sum of all weights "
+                    f"({values.sum():g}), got {value:g}; leave the source out instead"
+                )
+        # the k-th of a source's n slots wants to stand at (k + 1/2) / n of the cycle
+        wanted = np.concatenate([(np.arange(count) + 0.5) / count for count in self.counts])
+        owner = np.repeat(np.arange(len(self.sources)), self.counts)
+        self.slots = owner[np.argsort(wanted, kind="stable")]
+        self._rank = np.empty(SLOTS, dtype=np.int64)
+        for number, count in enumerate(self.counts):
+            self._rank[self.slots == number] = np.arange(count)
+
+    def locate(self, samples):
+        """(source number, how many samples of that source came before) of each global sample; int64 arrays."""
+        cycles, slots = np.divmod(np.asarray(samples, dtype=np.int64), SLOTS)
+        sources = self.slots[slots]
+        return sources, cycles * self.counts[sources] + self._rank[slots]
+
+    def taken(self, samples):
+        """How many of the first `samples` samples each source gave: {source: count}."""
+        cycles, rest = divmod(samples, SLOTS)
+        counts = cycles * self.counts + np.bincount(self.slots[:rest], minlength=len(self.sources))
+        return dict(zip(self.sources, counts.tolist(), strict=True))
