@@ -1,0 +1,125 @@
+"""A SentencePiece tokenizer by its manifest, and its twin in the form that Hugging Face's libraries read."""
+
+import json
+
+from stages.lib import files, manifest
+
+MODEL = "tokenizer.model"
+PACKAGE = ("tokenizer.json", "tokenizer_config.json")
+SPACE = "\u2581"
+UNIGRAM = 1  # ModelProto.TrainerSpec.ModelType; BPE is 2
+
+
+class Tokenizer:
+    """A tokenizer by the path of its manifest: `processor` (SentencePiece), `bos`, `eos`, `vocabulary`, `digest`."""
+
+    def __init__(self, path):
+        import sentencepiece
+
+        self.manifest = manifest.read(path)
+        for name in PACKAGE:
+            self.manifest.output(name)
+        self.digest = self.manifest.digest
+        self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
+        self.vocabulary = self.manifest.identity["vocabulary"]
+        model = self.manifest.directory / MODEL
+        manifest.check_size(model, self.manifest.record["model_bytes"], path)
+        self.processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+
+    def encode(self, texts):
+        """The ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
+        return self.processor.encode(texts, return_type="numpy")
+
+
+def pieces_of(processor):
+    """[[piece, score, kind]] of all ids: what a tokenizer is, whatever else its file says."""
+    return [[processor.id_to_piece(i), processor.get_score(i), _kind(processor, i)] for i in range(len(processor))]
+
+
+def _kind(processor, number):
+    for kind in ("unknown", "control", "byte", "unused"):
+        if getattr(processor, f"is_{kind}")(number):
+            return kind
+    return "normal"
+
+
+def write_package(directory, processor, kind):
+    """Write tokenizer.json and tokenizer_config.json so that transformers gives SentencePiece's ids, with BOS in front.
+
+    `kind`: bpe or unigram. The tokenizer class must be PreTrainedTokenizerFast: LlamaTokenizer rebuilds the pre-tokenizer
+    and gives other ids. `split_special_tokens` keeps a literal `</s>` in a text from becoming the control token.
+    """
+    bos, eos, unk = (processor.id_to_piece(i) for i in (processor.bos_id(), processor.eos_id(), processor.unk_id()))
+    special = [
+        {"id": processor.piece_to_id(piece), "content": piece, "single_word": False, "lstrip": False, "rstrip": False}
+        | {"normalized": False, "special": True}
+        for piece in (unk, bos, eos)
+    ]
+    template = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    pair = [{"SpecialToken": {"id": bos, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
+    package = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": template,
+            "pair": template + pair,
+            "special_tokens": {bos: {"id": bos, "ids": [processor.bos_id()], "tokens": [bos]}},
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+        "model": _bpe(processor, unk) if kind == "bpe" else _unigram(processor),
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": bos,
+        "eos_token": eos,
+        "unk_token": unk,
+        "add_bos_token": True,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": int(1e30),
+    }
+    with files.atomic(directory / "tokenizer.json", "w") as file:
+        json.dump(package, file, ensure_ascii=False)
+    files.write_json(directory / "tokenizer_config.json", config)
+
+
+def _bpe(processor, unk):
+    vocabulary = {processor.id_to_piece(i): i for i in range(len(processor))}
+    normal = {piece: i for piece, i in vocabulary.items() if _kind(processor, i) == "normal"}
+    merges = []
+    for piece, number in normal.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in normal and right in normal:
+                merges.append((-processor.get_score(number), normal[left], normal[right], [left, right]))
+    # SentencePiece merges the pair whose result has the highest score, the leftmost first; so the order is by the result
+    merges.sort(key=lambda merge: merge[:3])
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unk,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": True,
+        "ignore_merges": False,
+        "vocab": vocabulary,
+        "merges": [pair for *_, pair in merges],
+    }
+
+
+def _unigram(processor):
+    pieces = [[processor.id_to_piece(i), processor.get_score(i)] for i in range(len(processor))]
+    return {"type": "Unigram", "unk_id": processor.unk_id(), "byte_fallback": True, "vocab": pieces}

@@ -1,0 +1,40 @@
+"""List the files of a source: names and sizes, sorted.
+
+    python -m stages.list --name code --recipe '{"kind": "python-code"}' --output results/sources/code/list.json
+
+Run it again (`-R list`) to notice new files.
+"""
+
+import sys
+from pathlib import Path
+
+from stages.lib import manifest, recipe, source, stage
+from stages.lib.log import logger
+
+
+def run(arguments, plan):
+    """Write the list."""
+    root = source.root_of(plan)
+    names = source.list_files(arguments.name, plan)
+    found = [(name, (root / name).stat()) for name in names]
+    identity = {
+        "source": arguments.name,
+        "recipe": recipe.written(plan, "identity"),
+        "files": [{"name": name, "bytes": stat.st_size} for name, stat in found],
+    }
+    etags = {name: f"{stat.st_size}-{stat.st_mtime_ns}" for name, stat in found}
+    logger.info("source %s: %s files, %s bytes", arguments.name, len(found), sum(stat.st_size for _, stat in found))
+    # no times and no host: an unchanged source gives the same bytes, and nothing after it is made again
+    manifest.write(arguments.output, identity, {"code": arguments.code, "etags": etags})
+
+
+def main(argv=None):
+    """The command line."""
+    parser = stage.parser("list", __doc__, source.SourceRecipe)
+    parser.add_argument("--name", required=True, help="name of the source")
+    parser.add_argument("--output", type=Path, required=True, help="the list")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

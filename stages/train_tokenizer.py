@@ -1,0 +1,169 @@
+"""Train a SentencePiece tokenizer on a sample of the training text, and package it for Hugging Face's libraries too.
+
+    python -m stages.train_tokenizer --lists results/sources/code/list.json results/sources/prose/list.json \\
+        --recipe '{"vocabulary": 4096, "sample": {"code": 1, "prose": 1}}' --output results/tokenizers/main/manifest.json
+
+Held-out documents are no part of the sample. Ids: 0 unknown, 1 BOS, 2 EOS, then 256 bytes, then the learnt pieces.
+"""
+
+import hashlib
+import io
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.lib import files, manifest, recipe, source, stage
+from stages.lib import tokenizer as tokenizers
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.recipe import identity
+from stages.lib.split import TRAIN
+
+UNK, BOS, EOS = 0, 1, 2
+SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences without a word
+THREADS = 4  # fixed: unigram's pieces depend on it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerRecipe:
+    """A tokenizer to train."""
+
+    vocabulary: int = identity(minimum=260, maximum=1 << 20)
+    """Number of ids, the 3 special ones and the 256 bytes included."""
+
+    model: str = identity("bpe", choices=("bpe", "unigram"))
+    """The kind of model."""
+
+    sample: dict[str, float] = identity(above=0)
+    """The sources to learn from, and how much of the sample each gives."""
+
+    sample_mb: float = identity(100.0, above=0)
+    """Size of the sample in millions of bytes; a source that is smaller than its part gives all that it has."""
+
+
+def run(arguments, plan):
+    """Train, package, and write the manifest."""
+    clock = manifest.Clock(arguments.code)
+    lists = {listed.identity["source"]: listed for listed in map(manifest.read, arguments.lists)}
+    for name in plan.sample:
+        if name not in lists:
+            raise UserError(f"train_tokenizer.sample.{name} must be one of the sources in --lists: {', '.join(lists)}")
+    sample = b"".join(_sample(lists[name], _share(plan, name)) for name in sorted(plan.sample))
+    logger.info("training on %.1f MB", len(sample) / 1e6)
+    model = _train(sample, plan)
+    directory = arguments.output.parent
+    with files.atomic(directory / tokenizers.MODEL) as file:
+        file.write(model)
+    processor = _processor(model)
+    tokenizers.write_package(directory, processor, plan.model)
+    identity_ = {
+        "recipe": recipe.written(plan, "identity"),
+        "sample": files.sha256_bytes(sample),
+        "vocabulary": len(processor),
+        "unk": UNK,
+        "bos": BOS,
+        "eos": EOS,
+        # the .model holds its trainer's arguments as well: what makes a tokenizer is its pieces
+        "pieces": manifest.digest_of({"pieces": tokenizers.pieces_of(processor)}),
+        "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
+    }
+    record = clock.record(model_bytes=len(model), model_sha256=files.sha256_bytes(model), sample_bytes=len(sample))
+    manifest.write(arguments.output, identity_, record)
+
+
+def _share(plan, name):
+    return int(plan.sample_mb * 1e6 * plan.sample[name] / sum(plan.sample.values()))
+
+
+def _sample(listed, limit):
+    """Whole training documents of a source up to `limit` bytes, one after the other.
+
+    Files are taken in the order of their names' hashes, so that the sample is no matter of the alphabet.
+    """
+    plan = recipe.load(source.SourceRecipe, listed.identity["recipe"], f"sources.{listed.identity['source']}")
+    every = [file["name"] for file in listed.identity["files"]]
+    taken, size = [], 0
+    for document in source.documents(plan, sorted(every, key=lambda name: hashlib.sha256(name.encode()).digest()), every):
+        if isinstance(document, source.Document) and document.split == TRAIN:
+            data = document.text.encode("utf-8", errors="replace")
+            taken.append(data[: limit - size].decode("utf-8", errors="ignore").encode() + b"\n")
+            size += len(data)
+            if size >= limit:
+                break
+    return b"".join(taken)
+
+
+def _train(sample, plan):
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(sample),
+            model_writer=model,
+            model_type=plan.model,
+            vocab_size=plan.vocabulary,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            pad_id=-1,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            split_digits=True,
+            allow_whitespace_only_pieces=True,
+            character_coverage=0.9995,
+            max_sentence_length=SENTENCE_BYTES,
+            num_threads=THREADS,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise _mistake(str(error), plan, sample) from None
+    return model.getvalue()
+
+
+def _mistake(message, plan, sample):
+    """SentencePiece's complaint as a sentence for the user."""
+    if limit := re.search(r"value <= (\d+)", message):
+        return UserError(
+            f"train_tokenizer.vocabulary must be at most {limit[1]} for this text ({len(sample):,} bytes), got {plan.vocabulary}"
+        )
+    if required := re.search(r"required_chars.*?(\d+) vs (\d+)|smaller than required_chars\. (\d+)", message):
+        needed = next((number for number in required.groups()[1:] if number), "")
+        return UserError(
+            f"train_tokenizer.vocabulary must hold all characters of the text ({needed} at least), got {plan.vocabulary}"
+        )
+    if not sample.strip():
+        return UserError("train_tokenizer.sample must name sources with training text, and they have none")
+    return UserError(f"SentencePiece cannot train this tokenizer ({plan.vocabulary} ids, {len(sample)} bytes): {message}")
+
+
+def _sentences(sample):
+    """The sample in pieces under SentencePiece's limit, cut at line ends, the newlines inside, so that they are learnt."""
+    start = 0
+    while start < len(sample):
+        end = min(start + SENTENCE_BYTES - 4, len(sample))
+        cut = sample.rfind(b"\n", start, end) + 1
+        end = cut if end < len(sample) and cut > start else end
+        yield sample[start:end].decode("utf-8", errors="ignore")
+        start = end
+
+
+def _processor(model):
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+def main(argv=None):
+    """The command line."""
+    parser = stage.parser("train_tokenizer", __doc__, TokenizerRecipe)
+    parser.add_argument("--lists", type=Path, nargs="+", required=True, help="the lists of the sources to learn from")
+    parser.add_argument("--output", type=Path, required=True, help="manifest; the tokenizer is written beside it")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
