@@ -1,0 +1,113 @@
+"""Join the parts of all sources to a corpus, and check every shard's sha256 on the way.
+
+    python -m stages.index --tokenizer results/tokenizers/main/manifest.json \\
+        --parts results/tokens/main/code/00000.json results/tokens/main/prose/00000.json \\
+        --output results/tokens/main/manifest.json
+
+What was hashed is noted in receipt.json beside the manifest: a shard of the same size and time is not hashed again.
+"""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stages.lib import files, manifest, stage
+from stages.lib import tokenizer as tokenizers
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.shards import dtype_of
+from stages.lib.split import TRAIN, VALIDATION
+
+RECEIPT = "receipt.json"
+
+
+def run(arguments):
+    """Write the corpus manifest."""
+    parts = [manifest.read(path) for path in arguments.parts]
+    tokenizer = tokenizers.Tokenizer(arguments.tokenizer)
+    facts = parts[0].identity["tokenizer"]
+    for part in parts:
+        if part.identity["tokenizer"]["digest"] != tokenizer.digest:
+            raise UserError(f"{part.path} must be made with the tokenizer {arguments.tokenizer}, and is another's")
+        if part.identity["tokenizer"] != facts or part.identity["recipe"] != parts[0].identity["recipe"]:
+            raise UserError(f"{part.path} must be made like {parts[0].path}, and has another recipe")
+    directory = arguments.output.parent
+    _verify(parts, directory / RECEIPT)
+    by_source = {}
+    for part in sorted(parts, key=lambda part: (part.identity["source"], part.identity["part"])):
+        joined = by_source.setdefault(part.identity["source"], {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
+        for split in (TRAIN, VALIDATION):
+            _add(joined[split], part, split, directory)
+    for name, joined in by_source.items():
+        if joined[TRAIN]["tokens"] == 0:
+            raise UserError(f"corpus {directory}: source {name} must have training text, and has none")
+        if joined[VALIDATION]["tokens"] == 0:
+            raise UserError(
+                f"corpus {directory}: source {name} must have held-out text, and has none; raise sources.{name}.validation"
+            )
+        logger.info("%s: %s training tokens, %s held out", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"])
+    identity = {
+        "recipe": {},
+        "tokenizer": facts,
+        "dtype": dtype_of(tokenizer.vocabulary),
+        "sources": by_source,
+    }
+    manifest.write(arguments.output, identity, {"code": arguments.code, "parts": len(parts)})
+
+
+def _empty(texts=False):
+    return {"documents": 0, "tokens": 0, "text_bytes": 0, "shards": []} | ({"texts": []} if texts else {})
+
+
+def _add(joined, part, split, directory):
+    """Add a part's side of the split to the source's; paths become relative to the corpus."""
+    found = part.identity[split]
+    for key in ("documents", "tokens", "text_bytes"):
+        joined[key] += found[key]
+    for key in joined.keys() & {"shards", "texts"}:
+        for file in found[key]:
+            relative = os.path.relpath(part.directory / file["path"], directory)
+            joined[key].append(file | {"path": relative})
+
+
+def _verify(parts, receipt_path):
+    """Hash every payload file whose size and time are not in the receipt. Raises UserError on the first that changed."""
+    try:
+        receipt = files.read_json(receipt_path)
+    except UserError:
+        receipt = {}
+    wanted = {
+        part.directory / name: (part, described)
+        for part in parts
+        for name, described in part.identity["outputs"].items()
+    }
+    seen = {}
+
+    def check(item):
+        path, (part, described) = item
+        manifest.check_size(path, described["bytes"], part.path)
+        relative = os.path.relpath(path, receipt_path.parent)
+        seen[relative] = [described["bytes"], path.stat().st_mtime_ns, described["sha256"]]
+        if receipt.get(relative) != seen[relative] and files.sha256_file(path) != described["sha256"]:
+            raise UserError(
+                f"{path} changed since {part.path} was written: its sha256 differs; "
+                f"delete {part.path} and run the workflow again"
+            )
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # sha256 runs without the interpreter's lock
+        list(pool.map(check, wanted.items()))
+    files.write_json(receipt_path, dict(sorted(seen.items())))
+
+
+def main(argv=None):
+    """The command line."""
+    parser = stage.parser("index", __doc__)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
+    parser.add_argument("--parts", type=Path, nargs="+", required=True, help="manifests of all parts of all sources")
+    parser.add_argument("--output", type=Path, required=True, help="manifest of the corpus")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
