@@ -133,7 +133,9 @@ def _make(payload, known, source_recipe, listed, chosen, tokenizer, plan):
                 text_bytes[document.split] += len(document.text.encode("utf-8", errors="replace"))
                 if document.split == VALIDATION:
                     held_out.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
-        order = np.random.Generator(np.random.PCG64([plan.shuffle_seed, known["part"]])).permutation(len(encoded[TRAIN]))
+        order = np.random.Generator(np.random.PCG64([plan.shuffle_seed, known["part"]])).permutation(
+            len(encoded[TRAIN])
+        )
         encoded[TRAIN] = [encoded[TRAIN][i] for i in order]
         identity_ = dict(known)
         for split, documents in encoded.items():
@@ -186,7 +188,9 @@ def main(argv=None):
     parser.add_argument("--list", type=Path, required=True, help="the list of the source")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
-    parser.add_argument("--output", type=Path, required=True, help="manifest of the part; shards in a directory beside it")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="manifest of the part; shards in a directory beside it"
+    )
     return stage.execute(parser, run, argv)
 
 

@@ -84,7 +84,9 @@ def _sample(listed, limit):
     plan = recipe.load(source.SourceRecipe, listed.identity["recipe"], f"sources.{listed.identity['source']}")
     every = [file["name"] for file in listed.identity["files"]]
     taken, size = [], 0
-    for document in source.documents(plan, sorted(every, key=lambda name: hashlib.sha256(name.encode()).digest()), every):
+    for document in source.documents(
+        plan, sorted(every, key=lambda name: hashlib.sha256(name.encode()).digest()), every
+    ):
         if isinstance(document, source.Document) and document.split == TRAIN:
             data = document.text.encode("utf-8", errors="replace")
             taken.append(data[: limit - size].decode("utf-8", errors="ignore").encode() + b"\n")
@@ -137,7 +139,9 @@ def _mistake(message, plan, sample):
         )
     if not sample.strip():
         return UserError("train_tokenizer.sample must name sources with training text, and they have none")
-    return UserError(f"SentencePiece cannot train this tokenizer ({plan.vocabulary} ids, {len(sample)} bytes): {message}")
+    return UserError(
+        f"SentencePiece cannot train this tokenizer ({plan.vocabulary} ids, {len(sample)} bytes): {message}"
+    )
 
 
 def _sentences(sample):

@@ -12,6 +12,7 @@ import io
 import os
 import pickle
 import shutil
+import warnings
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from stages.lib.log import logger
 
 FORMAT = 1
 COMMIT = "commit.json"
+MILESTONE = "milestone.json"  # a copy of the milestone's manifest: this checkpoint is kept for ever
 
 # what DCP's .metadata may name; anything else in it is refused, since a pickle can run code
 ALLOWED = {
@@ -54,34 +56,31 @@ def save(directory, tensors, facts, group=None):
     """Write a checkpoint; all ranks of `group` (default: all ranks) call it together.
 
     `tensors`: nested dictionary of tensors and DTensors. `facts`: what commit.json says beside the files. When it returns,
-    the checkpoint is on the disk; when it raises, the directory has no commit marker.
+    the checkpoint is on the disk; when it raises, the directory has no commit marker. Needs a process group, if of one rank.
     """
     directory = Path(directory)
-    if _rank() == 0:
+    if dist.get_rank() == 0:
         shutil.rmtree(directory, ignore_errors=True)  # what a killed attempt left
         directory.mkdir(parents=True)
-    _barrier(group)
+    dist.barrier(group=group)
     writer = _HashingDiskWriter(directory)
-    dcp.save(tensors, storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
+    dcp.save(tensors, storage_writer=writer, process_group=group)
     described = _gather(writer.fs.described, group)
-    if _rank() == 0:
+    if dist.get_rank() == 0:
         listed = {name: file for rank_files in described for name, file in rank_files.items()}
         listed[".metadata"] = _describe(directory / ".metadata")
         files.write_json(
             directory / COMMIT, {"format": FORMAT, **facts, "files": {name: listed[name] for name in sorted(listed)}}
         )
         files.sync_directory(directory.parent)
-    _barrier(group)
+    dist.barrier(group=group)
 
 
 def load(directory, tensors, group=None):
     """Fill `tensors` (as given to `save`, of any world size) from a checkpoint, in place; all ranks call it together."""
-    dcp.load(
-        tensors,
-        storage_reader=_GuardedReader(directory),
-        process_group=group,
-        no_dist=not dist.is_initialized(),
-    )
+    reader = _GuardedReader(directory)
+    reader.read_metadata()  # before DCP does, which would turn a refusal into a failure of all ranks
+    dcp.load(tensors, storage_reader=reader, process_group=group)
 
 
 def load_tensors(directory, keys):
@@ -95,7 +94,9 @@ def load_tensors(directory, keys):
         if key not in known:
             raise UserError(f"{directory} must hold {key}, and does not")
     tensors = {key: torch.empty(known[key].size, dtype=known[key].properties.dtype) for key in keys}
-    dcp.load(tensors, storage_reader=_GuardedReader(directory), no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as wanted
+        dcp.load(tensors, storage_reader=_GuardedReader(directory), no_dist=True)
     return tensors
 
 
@@ -224,18 +225,7 @@ def _describe(path):
     return {"bytes": os.path.getsize(path), "sha256": files.sha256_file(path)}
 
 
-def _rank():
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _barrier(group):
-    if dist.is_initialized():
-        dist.barrier(group=group)
-
-
 def _gather(value, group):
-    if not dist.is_initialized():
-        return [value]
     gathered = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, value, group=group)
     return gathered

@@ -13,7 +13,17 @@ import warnings
 from collections import defaultdict
 from pathlib import Path
 
-LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib-dynload", "_bundled", "encodings", "__pycache__"}
+LEFT_OUT = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "lib-dynload",
+    "_bundled",
+    "encodings",
+    "__pycache__",
+}
 TOPICS = "pydoc_data/topics.py"  # the language reference as one dictionary: prose, not code
 WORDS = 6
 

@@ -75,23 +75,41 @@ def load(recipe_type, data, where):
     return recipe
 
 
-def load_text(recipe_type, text, where):
-    """Build a recipe from the text of a `--recipe` option: JSON, or the path of a .json or .yaml file."""
-    text = text.strip()
+def load_texts(recipe_type, texts, where):
+    """Build a recipe from the texts of `--recipe` and `--operation`, the later added to the earlier.
+
+    A text is JSON, or the path of a .json or .yaml file.
+    """
+    data = {}
+    for text in texts:
+        data = _merged(data, _parse(text.strip()))
+    return load(recipe_type, data, where)
+
+
+def _parse(text):
+    path = None
     if not text.startswith("{"):
         path = Path(text)
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(f"--recipe must be JSON or a readable file, got {path}: {error.strerror}") from None
+            raise UserError(f"a recipe must be JSON or a readable file, got {path}: {error.strerror}") from None
         if path.suffix in (".yaml", ".yml"):
             import yaml  # beside the workflow only: a stage on a compute node is given JSON
 
-            return load(recipe_type, yaml.safe_load(text) or {}, where)
+            return yaml.safe_load(text) or {}
     try:
-        return load(recipe_type, json.loads(text), where)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(f"--recipe must be JSON, got an error at line {error.lineno}: {error.msg}") from None
+        raise UserError(
+            f"{path or '--recipe'} must be JSON, got an error at line {error.lineno}: {error.msg}"
+        ) from None
+
+
+def _merged(first, second):
+    if not (isinstance(first, dict) and isinstance(second, dict)):
+        return second
+    return first | {key: _merged(first[key], value) if key in first else value for key, value in second.items()}
 
 
 def written(recipe, kind):
@@ -197,12 +215,13 @@ def _describe(hint, bounds):
 
 @functools.cache
 def docs_of(recipe_type):
-    """The docstring under each field of a recipe, by the field's name."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(recipe_type))).body
+    """The docstring under each field of a recipe and of those that it extends, by the field's name."""
     docs = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            docs[statement.target.id] = " ".join(following.value.value.split())
+    for ancestor in filter(dataclasses.is_dataclass, reversed(recipe_type.__mro__)):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
+        for statement, following in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                docs[statement.target.id] = " ".join(following.value.value.split())
     return docs
 
 

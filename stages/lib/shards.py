@@ -63,7 +63,7 @@ def _record_batch(documents, dtype, schema):
 def _positions(path):
     """Where the buffers of each batch begin, in bytes from the file's begin."""
     with pa.memory_map(os.fspath(path)) as mapped:
-        base = mapped.read_buffer(0).address
+        base = mapped.read_buffer(1).address  # an empty buffer has no address
         mapped.seek(0)
         reader = pa.ipc.open_file(mapped)
         batches = []

@@ -61,7 +61,9 @@ def _recipe_help(recipe_type):
             if "properties" in field:
                 walk(field, f"{prefix}{name}.")
                 continue
-            default = "required" if name in schema.get("required", ()) else f"default {json.dumps(field.get('default'))}"
+            default = (
+                "required" if name in schema.get("required", ()) else f"default {json.dumps(field.get('default'))}"
+            )
             lines.append(f"  {prefix}{name} ({field['x-kind']}, {default}): {field['description']}")
 
     walk(recipe.json_schema(recipe_type), "")
@@ -79,7 +81,8 @@ def execute(made, run, argv=None):
         if arguments.recipe_type is None:
             run(arguments)
         else:
-            run(arguments, recipe.load_text(arguments.recipe_type, arguments.recipe, arguments.stage_name))
+            texts = [arguments.recipe, getattr(arguments, "operation", "{}")]
+            run(arguments, recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name))
         return DONE
     except UserError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")

@@ -1,0 +1,75 @@
+"""Loss and bits per byte on the validation split of each source."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from stages.lib.loss import IGNORED
+from stages.lib.recipe import operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldoutRecipe:
+    """When the validation split is scored while training."""
+
+    every: int = operation(500, minimum=1)
+    """Steps between two evaluations; each milestone is evaluated as well."""
+
+    tokens: int = operation(1 << 20, minimum=1)
+    """At most so many tokens of each source's validation split, from its beginning."""
+
+
+class Heldout:
+    """The validation split of each trained source, cut into windows."""
+
+    def __init__(self, corpus, sources, seq_len, tokens):
+        self.sources = sources
+        self.bytes_per_token = {source: corpus.bytes_per_token(source) for source in sources}
+        self.windows = {
+            source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer["bos"])
+            for source in sources
+        }
+
+    @torch.no_grad()
+    def evaluate(self, model, micro_batch, device):
+        """{source: {"loss": nats a token, "bits_per_byte"}}; every rank calls it and gets the same.
+
+        Each rank runs the same number of forwards, or FSDP would wait for ever: a short share is filled up with windows
+        that have no target.
+        """
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        results = {}
+        for source in self.sources:
+            inputs, targets = self.windows[source]
+            sums = torch.zeros(2, dtype=torch.float64, device=device)
+            for first in range(0, len(inputs), micro_batch * world_size):
+                begin = first + rank * micro_batch
+                tokens = _rows(inputs, begin, micro_batch, 0).to(device)
+                wanted = _rows(targets, begin, micro_batch, IGNORED).to(device)
+                sums += torch.stack([model(tokens, wanted).double(), (wanted != IGNORED).sum().double()])
+            dist.all_reduce(sums)
+            loss = (sums[0] / sums[1]).item()
+            results[source] = {"loss": loss, "bits_per_byte": loss / math.log(2) / self.bytes_per_token[source]}
+        return results
+
+
+def _windows(stream, seq_len, limit, bos):
+    """Inputs and targets int64 [windows, L] over the first `limit` tokens; the last window is filled up.
+
+    The BOS that follows a document's end is no target: it is certain in text and says nothing about the model.
+    """
+    tokens = stream.read(0, limit + 1).astype(np.int64)
+    count = -(-(len(tokens) - 1) // seq_len)
+    inputs, targets = np.zeros((count, seq_len), np.int64), np.full((count, seq_len), IGNORED, np.int64)
+    inputs.ravel()[: len(tokens) - 1] = tokens[:-1]
+    targets.ravel()[: len(tokens) - 1] = np.where(tokens[1:] == bos, IGNORED, tokens[1:])
+    return inputs, targets
+
+
+def _rows(array, begin, count, fill):
+    rows = torch.from_numpy(array[begin : begin + count])
+    missing = count - len(rows)
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing), value=fill)

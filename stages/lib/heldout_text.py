@@ -1,0 +1,22 @@
+"""The held-out documents of a corpus, as text."""
+
+import json
+
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
+
+
+def documents(corpus, source):
+    """Yield (id, text) of a source's held-out documents, in the order of its validation shards.
+
+    `corpus`: the corpus' Manifest. Raises UserError when a file vanished or changed since the manifest was written.
+    """
+    for described in corpus.identity["sources"][source]["validation"]["texts"]:
+        path = corpus.directory / described["path"]
+        manifest.check_size(path, described["bytes"], corpus.path)
+        if files.sha256_file(path) != described["sha256"]:
+            raise UserError(f"{path} changed since {corpus.path} was written; delete both and run the workflow again")
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                document = json.loads(line)
+                yield document["id"], document["text"]

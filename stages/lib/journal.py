@@ -1,0 +1,69 @@
+"""Append-only JSON lines in the run directory, and the progress that a person sees."""
+
+import json
+import sys
+import time
+
+from stages.lib.log import logger
+
+
+def append(path, entry):
+    """Append one JSON line; it reaches the operating system before the call returns."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry, allow_nan=False) + "\n")
+
+
+def mend(path):
+    """End a last line that a kill cut, so that the next entry stands on a line of its own."""
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("\n")
+
+
+def read(path):
+    """The entries of a file of JSON lines, in order; a last line that a kill cut is left out. [] for no file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    entries = []
+    for line in text.split("\n"):
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue  # cut by a kill, or the empty end
+    return entries
+
+
+class Progress:
+    """One line that is rewritten on a terminal; elsewhere a log line now and then."""
+
+    SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 30
+
+    def __init__(self, title, total, done):
+        self.title, self.total, self.first = title, total, done
+        self.started = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+        self.shown = 0.0
+
+    def show(self, done, facts):
+        """Show that `done` of the total are done; `facts` is a short text."""
+        now = time.monotonic()
+        if done < self.total and now - self.shown < (
+            self.SECONDS_ON_TERMINAL if self.terminal else self.SECONDS_IN_LOG
+        ):
+            return
+        self.shown = now
+        left = (now - self.started) / max(1, done - self.first) * (self.total - done)
+        line = f"{self.title} {done}/{self.total} {facts}, {duration(left)} left"
+        logger.info("%s", line)
+        if self.terminal:
+            end = "\n" if done == self.total else ""
+            print(f"\r\x1b[2K{line}", end=end, file=sys.stderr, flush=True)
+
+
+def duration(seconds):
+    """A number of seconds as a person reads it: 3:07 or 2:03:07."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,74 @@
+"""Starting the ranks of a training, sharding a model over them, and agreeing on what went wrong."""
+
+import contextlib
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from stages.lib.errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@contextlib.contextmanager
+def ranks():
+    """Join the process group that torchrun describes in the environment; a group of one where there is no torchrun.
+
+    Yields the device of this rank.
+    """
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def shard(model, dtype, device):
+    """Shard a model on the meta device over all ranks with FSDP2 and give it memory; its weights are not yet set.
+
+    Gradients are summed over the ranks, not averaged: the loss is divided by the tokens of the whole global batch.
+    """
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("shard",))
+    policy = MixedPrecisionPolicy()
+    if dtype == "bfloat16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.base_model.layers:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for module in model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way to not divide
+    model.to_empty(device=device)
+    return model
+
+
+def agree(error):
+    """Raise the UserError of any rank on all ranks, so that all stop together; None where a rank has none."""
+    messages = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, None if error is None else str(error))
+    for message in messages:
+        if message is not None:
+            raise UserError(message)
+
+
+@contextlib.contextmanager
+def agreeing():
+    """A block in which a UserError of one rank stops every rank."""
+    failed = None
+    try:
+        yield
+    except UserError as error:
+        failed = error
+    agree(failed)

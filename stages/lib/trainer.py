@@ -1,0 +1,271 @@
+"""The training loop: FSDP2, AdamW, checkpoints, metrics. What the samples are is the caller's affair."""
+
+import dataclasses
+import math
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from stages.lib import checkpoint, journal, optimizer, parallel
+from stages.lib.errors import UserError
+from stages.lib.heldout import HeldoutRecipe
+from stages.lib.initialize import initialize
+from stages.lib.loader import Prefetch
+from stages.lib.log import logger
+from stages.lib.model import Llama
+from stages.lib.optimizer import OptimizerRecipe
+from stages.lib.recipe import horizon, identity, operation
+from stages.lib.schedule import ScheduleRecipe, learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRecipe:
+    """When checkpoints are written, and which are kept."""
+
+    every: int = operation(500, minimum=1)
+    """Steps between two checkpoints; each milestone has one as well."""
+
+    keep: int = operation(2, minimum=1)
+    """How many of the newest checkpoints stay on the disk; those of milestones stay for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRecipe:
+    """What every training has, whatever its data."""
+
+    steps: int = horizon(minimum=1)
+    """Optimizer steps of the whole run: the learning-rate schedule ends here."""
+
+    seq_len: int = identity(minimum=2)
+    """Tokens a sample."""
+
+    global_batch: int = identity(minimum=1)
+    """Samples a step, over all ranks; micro_batch x ranks x accumulation."""
+
+    seed: int = identity(0, minimum=0)
+    """Seed of the initial weights and of the order of the data."""
+
+    dtype: str = identity("bfloat16", choices=("float32", "bfloat16", "float64"))
+    """Precision of the forward and backward pass. With bfloat16 the weights, their gradients' sum over the ranks and the
+    optimizer stay float32; float64 is for tests."""
+
+    optimizer: OptimizerRecipe = identity(OptimizerRecipe())
+    """The optimizer."""
+
+    schedule: ScheduleRecipe = identity(ScheduleRecipe())
+    """The learning rate over the steps."""
+
+    micro_batch: int = operation(1, minimum=1)
+    """Samples a rank and forward pass: as many as fit into memory."""
+
+    checkpoint: CheckpointRecipe = operation(CheckpointRecipe())
+    """Checkpoints."""
+
+    heldout: HeldoutRecipe = operation(HeldoutRecipe())
+    """Evaluation on the validation split."""
+
+    def check_ranks(self, world_size, where):
+        """Raise UserError when the global batch cannot be shared by so many ranks, saying what would divide it."""
+        if self.global_batch % world_size:
+            fitting = ", ".join(str(n) for n in range(1, self.global_batch + 1) if self.global_batch % n == 0)
+            raise UserError(
+                f"{where}.global_batch must be divisible by the number of ranks ({world_size}), got {self.global_batch}; "
+                f"it can be shared by {fitting} ranks"
+            )
+        share = self.global_batch // world_size
+        if share % self.micro_batch:
+            fitting = ", ".join(str(n) for n in range(1, share + 1) if share % n == 0)
+            raise UserError(
+                f"{where}.micro_batch must divide the {share} samples a rank ({where}.global_batch {self.global_batch} "
+                f"over {world_size} ranks), got {self.micro_batch}; {fitting} would"
+            )
+
+
+class Trainer:
+    """A model, its optimizer and the step that they are at, in a run directory.
+
+    `facts` names what the checkpoints belong to: {"recipe", "corpus", "tokenizer", "vocabulary"}; another's checkpoint is refused.
+    All ranks make a trainer and call its methods together; `lease` is None on all ranks but the first.
+    """
+
+    def __init__(self, plan, model_recipe, samples, heldout, directory, facts, device, lease):
+        self.plan, self.samples, self.heldout = plan, samples, heldout
+        self.directory, self.device, self.lease = Path(directory), device, lease
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.facts = facts | {"model": dataclasses.asdict(model_recipe)}
+        torch.manual_seed(plan.seed)
+        with torch.device("meta"):
+            model = Llama(model_recipe, facts["vocabulary"])
+        if plan.dtype == "float64":
+            model = model.double()
+        self.model = parallel.shard(model, plan.dtype, device)
+        self.optimizer = optimizer.build(self.model, plan.optimizer)
+        self.step = 0
+        self.started_at = None
+
+    def start(self, until):
+        """Load the newest complete checkpoint at or below step `until`; initial weights where there is none."""
+        step = self._newest(until)
+        if step is None:
+            initialize(self.model, self.plan.seed)
+            self.event("start", steps=self.plan.steps, parameters=sum(p.numel() for p in self.model.parameters()))
+        else:
+            self._load(step)
+            self.event("resume", steps=self.plan.steps)
+        self.started_at = self.step
+
+    def train(self, until):
+        """Train up to step `until`, saving and evaluating on the way; the last step is always saved."""
+        begun, progress = time.monotonic(), journal.Progress("step", until, self.step)
+        prefetch = Prefetch(self.samples, range(self.step, until), self.rank, self.world_size, self.plan.global_batch)
+        try:
+            while self.step < until:
+                metrics = self._train_step(prefetch)
+                self._write(metrics)
+                if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
+                    raise RuntimeError(
+                        f"loss {metrics['loss']} and gradient norm {metrics['grad_norm']} at step {self.step}"
+                    )
+                rate = (self.step - self.started_at) * self._tokens_a_step() / (time.monotonic() - begun)
+                if self.rank == 0:
+                    progress.show(self.step, f"loss {metrics['loss']:.3f}, {rate:,.0f} tokens/s")
+                if self.step % self.plan.checkpoint.every == 0 or self.step == until:
+                    self.save()
+                if self.step % self.plan.heldout.every == 0 and self.step != until:
+                    self.evaluate()
+        finally:
+            prefetch.close()
+
+    def save(self):
+        """Write the checkpoint of this step, and delete those that `keep` does not cover."""
+        begun = time.monotonic()
+        if self.lease:
+            self.lease.check()
+        step_facts = {"step": self.step, "samples": self.step * self.plan.global_batch}
+        checkpoint.save(checkpoint.directory_of(self.directory, self.step), self._tensors(), step_facts | self.facts)
+        if self.rank == 0:
+            for step in self._beyond_keep():
+                checkpoint.remove(checkpoint.directory_of(self.directory, step))
+        self.event("save", seconds=round(time.monotonic() - begun, 3))
+
+    def evaluate(self):
+        """Score the validation split; returns {source: {"loss", "bits_per_byte"}} and writes it to the metrics."""
+        self.model.eval()
+        results = self.heldout.evaluate(self.model, self.plan.micro_batch, self.device)
+        self.model.train()
+        self._write(
+            {"step": self.step, "tokens": self.step * self._tokens_a_step(), "heldout": results, "time": time.time()}
+        )
+        return results
+
+    def event(self, event, **facts):
+        """Append a line to events.jsonl."""
+        if self.rank == 0:
+            logger.info("%s at step %s %s", event, self.step, facts or "")
+            entry = {"time": time.time(), "event": event, "step": self.step, "world_size": self.world_size, **facts}
+            journal.append(self.directory / "events.jsonl", entry)
+
+    def _train_step(self, prefetch):
+        begun = time.monotonic()
+        rows = torch.from_numpy(prefetch.next()).long()
+        waited = time.monotonic() - begun
+        rate = learning_rate(self.plan.schedule, self.plan.optimizer.learning_rate, self.step, self.plan.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        count = rows.shape[0] * (rows.shape[1] - 1) * self.world_size  # every token of a window is a target
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        micro_batches = rows.split(self.plan.micro_batch)
+        for number, micro in enumerate(micro_batches):
+            self.model.set_requires_gradient_sync(number == len(micro_batches) - 1)
+            micro = micro.to(self.device)
+            loss = self.model(micro[:, :-1], micro[:, 1:])
+            (loss / count).backward()
+            total += loss.detach().double()
+        norm = optimizer.clip_gradients(list(self.model.parameters()), self.plan.optimizer.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        dist.all_reduce(total)
+        loss = total.item() / count
+        first = self.step * self.plan.global_batch
+        self.step += 1
+        seconds = time.monotonic() - begun
+        return {
+            "step": self.step,
+            "tokens": self.step * self._tokens_a_step(),
+            "loss": loss,
+            "learning_rate": rate,
+            "grad_norm": norm.item(),
+            "tokens_per_second": self._tokens_a_step() / seconds,
+            "data_wait": waited,
+            "memory_mb": self._memory_mb(),
+            "seconds": seconds,
+            "samples": [first, first + self.plan.global_batch],
+            "time": time.time(),
+        }
+
+    def _tensors(self):
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer.moments(self.model, self.optimizer),
+            "rng": torch.get_rng_state(),
+        }
+
+    def _load(self, step):
+        directory = checkpoint.directory_of(self.directory, step)
+        tensors = self._tensors()
+        checkpoint.load(directory, tensors)
+        for name, parameter in self.model.named_parameters():
+            self.optimizer.state[parameter] = tensors["optimizer"][name]
+        torch.set_rng_state(tensors["rng"])
+        self.step = step
+
+    def _newest(self, until):
+        """The newest step at or below `until` whose checkpoint is complete and unchanged; None where there is none."""
+        steps = [checkpoint.complete_steps(self.directory, until) if self.rank == 0 else None]
+        dist.broadcast_object_list(steps)
+        for step in reversed(steps[0]):
+            directory = checkpoint.directory_of(self.directory, step)
+            commit = checkpoint.read_commit(directory)
+            for key in ("recipe", "corpus", "tokenizer"):
+                if commit[key] != self.facts[key]:
+                    raise UserError(
+                        f"{directory} belongs to another {key} ({_short(commit[key])}) than this run "
+                        f"({_short(self.facts[key])}); move it away"
+                    )
+            try:
+                with parallel.agreeing():
+                    checkpoint.verify(directory, commit, self.rank, self.world_size)
+                return step
+            except UserError as error:
+                if self.rank == 0:
+                    logger.warning("skipping a damaged checkpoint: %s", error)
+        return None
+
+    def _beyond_keep(self):
+        """Steps of rolling checkpoints that may go. Later steps are another milestone's: they stay."""
+        rolling = [
+            step
+            for step in checkpoint.complete_steps(self.directory, self.step)
+            if not (checkpoint.directory_of(self.directory, step) / checkpoint.MILESTONE).exists()
+        ]
+        return rolling[: -self.plan.checkpoint.keep]
+
+    def _tokens_a_step(self):
+        return self.plan.global_batch * self.plan.seq_len
+
+    def _memory_mb(self):
+        if self.device.type == "cuda":
+            return round(torch.cuda.max_memory_allocated() / 1e6)
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+
+    def _write(self, entry):
+        if self.rank == 0:
+            journal.append(self.directory / "metrics.jsonl", entry)
+
+
+def _short(fact):
+    return fact[:16] if isinstance(fact, str) else ", ".join(f"{key}={value}" for key, value in fact.items())

@@ -1,0 +1,175 @@
+"""Gather scores and curves of all runs: a table, three figures, and what a person reads at the end.
+
+    python -m stages.summarize --models results/runs/*/models/*.json --exports results/runs/*/export/*/manifest.json \\
+        --evaluations results/runs/*/eval/*/*.json --scores results/scores.csv --figures results/figures \\
+        --text results/summary.txt --output results/summary.json
+
+--expect holds what the config asks for; a result that was made otherwise is refused, what is missing is listed. Columns
+of the table: run,step,tokens,task,metric,value,stderr.
+"""
+
+import csv
+import json
+import os
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from stages.lib import figures, files, journal, manifest, stage
+from stages.lib.closing import ACCURACY, BITS, CHANCE, CHOICE, Report
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.results import Results, check_code, check_recipes
+
+COLUMNS = ("run", "step", "tokens", "task", "metric", "value", "stderr")
+
+
+def run(arguments):
+    """Check, gather, and write table, figures, text and manifest."""
+    clock = manifest.Clock(arguments.code)
+    expect = read_expect(arguments.expect)
+    results = Results(arguments.models, arguments.exports, arguments.evaluations)
+    results.check_chain()
+    if expect:
+        check_recipes(results, expect)
+        check_code(results, expect.get("code", {}))
+    missing = results.missing(expect)
+    for name in missing:
+        logger.warning("missing: %s", name)
+    rows = score_rows(results)
+    curves = curves_of(results)
+    write_scores(arguments.scores, rows)
+    drawn = draw_figures(arguments.figures, rows, curves)
+    text = Report(results, rows, missing, arguments).text()
+    with files.atomic(arguments.text, "w") as file:
+        file.write(text)
+    write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, arguments.text])
+
+
+def read_expect(text):
+    """The data of --expect: JSON, or a file that holds it; {} for nothing."""
+    if not text.strip().startswith("{"):
+        return files.read_json(text)
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UserError("--expect must be JSON, or a file that holds it") from None
+
+
+def score_rows(results):
+    """All scores, sorted: dictionaries of COLUMNS. A task that stands in several suites is named SUITE/TASK."""
+    tasks = Counter()
+    for (run_name, step, _), evaluation in results.evaluations.items():
+        tasks.update((run_name, step, task) for task in evaluation.identity["results"])
+    rows = []
+    for (run_name, step, suite), evaluation in results.evaluations.items():
+        for task, metrics in evaluation.identity["results"].items():
+            name = task if tasks[run_name, step, task] == 1 else f"{suite}/{task}"
+            at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"], "task": name}
+            rows += [{**at, "metric": metric, **score} for metric, score in metrics.items()]
+    return sorted(rows, key=_row_order)
+
+
+def _row_order(row):
+    return row["run"], row["step"], row["task"], row["metric"]
+
+
+def write_scores(path, rows):
+    """Write the table; what is not known is empty."""
+    with files.atomic(path, "w") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def curves_of(results):
+    """The curves of each run's newest model: {run: {"train": points, "heldout": {source: points}}}."""
+    newest = {run_name: made for (run_name, _), made in results.models.items()}  # sorted by step: the last one stays
+    curves = {}
+    for run_name, made in newest.items():
+        path = made.directory / made.record["run_directory"] / "metrics.jsonl"
+        entries = journal.read(path)
+        if not entries:
+            logger.warning("missing: %s, so the curves of run %s are not drawn", path, run_name)
+        train, held_out = {}, defaultdict(dict)
+        for entry in entries:  # after a resume a step stands twice: the later line wins
+            if "heldout" in entry:
+                for source, score in entry["heldout"].items():
+                    held_out[source][entry["step"]] = (entry["tokens"], score["loss"], None)
+            else:
+                train[entry["step"]] = (entry["tokens"], entry["loss"], None)
+        ordered = {source: _in_order(points) for source, points in held_out.items()}
+        curves[run_name] = {"train": _in_order(train), "heldout": ordered}
+    return curves
+
+
+def _in_order(points):
+    return [points[step] for step in sorted(points)]
+
+
+def draw_figures(directory, rows, curves):
+    """Draw the three figures; returns their paths."""
+    loss = []
+    for run_name, curve in curves.items():
+        if curve["train"]:
+            loss.append(_line(f"{run_name}, training", run_name, "training", curve["train"], marked=False))
+        for source, points in sorted(curve["heldout"].items()):
+            loss.append(_line(f"{run_name}, held-out {source}", run_name, source, points))
+    bits = _score_lines(rows, BITS, lambda task: task.rpartition("/")[2].startswith(BITS))
+    accuracy = [line for metric in ("acc", ACCURACY) for line in _score_lines(rows, metric, lambda task: True)]
+    has_choice = any(row["task"].rpartition("/")[2] == CHOICE for row in rows)
+    paths = [directory / name for name in ("loss.svg", "bits_per_byte.svg", "accuracy.svg")]
+    figures.draw(paths[0], "Loss", "nats per token", loss)
+    figures.draw(paths[1], "Held-out text", "bits per byte", bits)
+    figures.draw(paths[2], "Accuracy", "accuracy", accuracy, CHANCE if has_choice else None)
+    return paths
+
+
+def _line(label, group, part, points, marked=True):
+    return {"label": label, "group": group, "part": part, "points": points, "marked": marked}
+
+
+def _score_lines(rows, metric, is_wanted):
+    points = defaultdict(list)
+    for row in rows:
+        if row["metric"] == metric and is_wanted(row["task"]) and row["value"] is not None:
+            points[row["run"], row["task"]].append((row["tokens"], row["value"], row["stderr"]))
+    return [_line(f"{run_name}, {task}", run_name, task, found) for (run_name, task), found in points.items()]
+
+
+def write_manifest(arguments, clock, results, missing, outputs):
+    """Write the summary's manifest, last; paths in it start from its directory."""
+    home = arguments.output.parent
+    identity = {
+        "recipe": {},
+        "inputs": {_relative(made.path, home): made.digest for made in results.all()},
+        "missing": missing,
+        "outputs": {_relative(path, home): manifest.describe(path) for path in outputs},
+    }
+    manifest.write(arguments.output, identity, clock.record())
+
+
+def _relative(path, home):
+    return Path(os.path.relpath(path, home)).as_posix()
+
+
+def main(argv=None):
+    """Run the stage; returns its exit code."""
+    parser = stage.parser("summarize", __doc__)
+    for name in ("models", "exports", "evaluations"):
+        parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
+    parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="what the config asks for")
+    parser.add_argument("--scores", type=Path, required=True, metavar="FILE", help="the table of scores to write")
+    parser.add_argument("--figures", type=Path, required=True, metavar="DIR", help="where the figures are written")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
+    parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")
+    return stage.execute(parser, _run_with_defaults, argv)
+
+
+def _run_with_defaults(arguments):
+    arguments.text = arguments.text or arguments.output.with_suffix(".txt")
+    run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

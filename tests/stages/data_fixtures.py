@@ -1,0 +1,87 @@
+"""A tiny corpus, made by the real stages: sources `a` and `b` of generated text in jsonl."""
+
+import json
+import random
+
+from stages import index, tokenize, train_tokenizer
+from stages import list as listing
+
+SYLLABLES = ("ka", "ra", "van", "to", "ken", "mi", "lo", "ste", "p", "un", "der", "ol", "i", "sche", "ba")
+SOURCES = ("a", "b")
+
+
+def texts(name, documents):
+    """Texts of 1 to 160 words; `name` decides which words, so that the sources differ. The same on every call."""
+    chance = random.Random(name)
+    words = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 3))) for _ in range(80)]
+    made = []
+    for _ in range(documents):
+        line = chance.choices(words, k=chance.randint(1, 160))
+        made.append("".join(word + chance.choice(["", " ", " ", " ", ", ", "\n"]) for word in line))
+    return made
+
+
+def write_jsonl(path, entries):
+    """Write one JSON object a line; returns the path as text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    return str(path)
+
+
+def run(stage, **options):
+    """Call a stage's `main` with keyword options, dicts as JSON and lists as several values; returns its exit code."""
+    arguments = []
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        arguments.append(f"--{name.replace('_', '-')}")
+        arguments += [json.dumps(value) if isinstance(value, dict) else str(value) for value in values]
+    return stage.main(arguments)
+
+
+def make(stage, **options):
+    """As `run`, for what must go well; returns the path of the manifest."""
+    code = run(stage, **options)
+    assert code == 0, f"{stage.__name__} ended with {code}"
+    return options["output"]
+
+
+def listed(directory, name, source_recipe):
+    """The list of a source below `directory`."""
+    return make(listing, name=name, recipe=source_recipe, output=directory / "sources" / name / "list.json")
+
+
+def trained(directory, lists, **tokenizer_recipe):
+    """A tokenizer below `directory`."""
+    output = directory / "tokenizers" / "main" / "manifest.json"
+    return make(train_tokenizer, lists=lists, recipe=tokenizer_recipe, output=output)
+
+
+def tokenized(directory, name, source_list, tokenizer, **tokenize_recipe):
+    """All parts of a source below `directory`."""
+    return [
+        make(
+            tokenize,
+            list=source_list,
+            tokenizer=tokenizer,
+            part=part,
+            recipe=tokenize_recipe,
+            output=directory / "tokens" / "main" / name / f"{part:05d}.json",
+        )
+        for part in range(tokenize_recipe.get("parts", 1))
+    ]
+
+
+def tiny_corpus(directory, *, documents=200, vocabulary=320, validation=0.15, **tokenize_recipe):
+    """Make a corpus of about 40,000 tokens a source below `directory` (two seconds); returns the path of its manifest.
+
+    The tokenizer is directory/tokenizers/main/manifest.json. `tokenize_recipe`: keys of TokenizeRecipe.
+    """
+    lists = {}
+    for name in SOURCES:
+        path = write_jsonl(directory / "texts" / f"{name}.jsonl", [{"text": text} for text in texts(name, documents)])
+        lists[name] = listed(directory, name, {"kind": "jsonl", "paths": [path], "validation": validation})
+    tokenizer = trained(
+        directory, [*lists.values()], vocabulary=vocabulary, sample=dict.fromkeys(SOURCES, 1), sample_mb=0.1
+    )
+    parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer, **tokenize_recipe)]
+    return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")

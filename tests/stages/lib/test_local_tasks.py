@@ -1,0 +1,160 @@
+"""The tasks made from held-out text: which text, which questions, and that they do not depend on chance."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.lib import files, local_tasks, manifest
+from stages.lib.errors import UserError
+from tests.stages.export_fixtures import documents
+
+
+def corpus_of(directory, texts):
+    """A corpus manifest that has only held-out text: {source: [(id, text)]}."""
+    sources = {}
+    for source, found in texts.items():
+        path = directory / source / "validation.jsonl"
+        with files.atomic(path, "w") as file:
+            file.writelines(json.dumps({"id": name, "text": text}) + "\n" for name, text in found)
+        described = {"path": f"{source}/validation.jsonl", **manifest.describe(path)}
+        sources[source] = {"validation": {"texts": [described] if found else []}}
+    manifest.write(directory / "manifest.json", {"sources": sources}, {})
+    return manifest.read(directory / "manifest.json")
+
+
+def written(directory, corpus, names=local_tasks.NAMES, **options):
+    """Write tasks; returns (what write returns, {task: rows})."""
+    options = {"num_bytes": 5000, "questions": 40, "seed": 0, **options}
+    tasks = local_tasks.write(directory, corpus, names, **options)
+    return tasks, {task: [json.loads(line) for line in open(directory / f"{task}.jsonl")] for task in tasks}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A corpus of two sources."""
+    texts = {source: documents(source, count=20, lines=60) for source in ("code", "prose")}
+    return corpus_of(tmp_path_factory.mktemp("corpus"), texts)
+
+
+def test_one_rolling_task_a_source_and_one_question_task(corpus, tmp_path):
+    tasks, _ = written(tmp_path, corpus)
+    assert tasks == {"bits_per_byte_code": "rolling", "bits_per_byte_prose": "rolling", "next_line": "choice"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"{task}.{ending}" for task in tasks for ending in ("yaml", "jsonl")
+    )
+
+
+def test_text_is_held_out_text_of_the_wanted_amount(corpus, tmp_path):
+    _, rows = written(tmp_path, corpus)
+    whole = "".join(text for _, text in documents("code", count=20, lines=60))
+    pieces = [row["text"] for row in rows["bits_per_byte_code"]]
+    assert all(piece in whole and piece.endswith("\n") for piece in pieces)
+    assert 5000 <= sum(len(piece.encode()) for piece in pieces) < 5000 + local_tasks.PIECE_BYTES
+    assert len({row["id"] for row in rows["bits_per_byte_code"]}) == len(pieces)
+
+
+def test_questions_can_be_answered_from_the_text_alone(corpus, tmp_path):
+    _, rows = written(tmp_path, corpus)
+    texts = [text for source in ("code", "prose") for _, text in documents(source, count=20, lines=60)]
+    for row in rows["next_line"]:
+        choices = row["choices"]
+        assert len(choices) == len({choice.strip() for choice in choices}) == 4
+        right = choices[row["answer"]]
+        assert any(row["context"] + right in text for text in texts)
+        assert all(len(choice.encode()) <= local_tasks.WIDEST_BIN * len(right.encode()) for choice in choices)
+        assert all(any(choice in text for text in texts) for choice in choices)
+
+
+def test_answers_and_sources_are_balanced(corpus, tmp_path):
+    _, rows = written(tmp_path, corpus)
+    assert Counter(row["answer"] for row in rows["next_line"]) == dict.fromkeys(range(4), 10)
+    assert Counter(row["source"] for row in rows["next_line"]) == {"code": 20, "prose": 20}
+
+
+def test_who_knows_no_context_is_right_by_chance(tmp_path):
+    texts = {source: documents(source, count=80, lines=40) for source in ("code", "prose")}
+    _, rows = written(tmp_path, corpus_of(tmp_path / "corpus", texts), questions=1200)
+    assert len(rows["next_line"]) == 1200
+    for taste in (len, _indentation, _spaces):
+        hits = 0.0
+        for row in rows["next_line"]:
+            scores = [taste(choice) for choice in row["choices"]]
+            best = [number for number, score in enumerate(scores) if score == max(scores)]
+            hits += (row["answer"] in best) / len(best)
+        assert abs(hits / 1200 - 0.25) < 3 * (0.25 * 0.75 / 1200) ** 0.5
+
+
+def _indentation(line):
+    return len(line) - len(line.lstrip())
+
+
+def _spaces(line):
+    return line.count(" ")
+
+
+def test_the_same_seed_gives_the_same_files_and_another_seed_others(corpus, tmp_path):
+    _, first = written(tmp_path / "a", corpus)
+    _, again = written(tmp_path / "b", corpus)
+    _, other = written(tmp_path / "c", corpus, seed=1)
+    assert first == again
+    assert first["next_line"] != other["next_line"]
+    assert first["bits_per_byte_code"] != other["bits_per_byte_code"]
+
+
+def test_the_choice_does_not_depend_on_the_order_of_documents(corpus, tmp_path):
+    texts = {source: documents(source, count=20, lines=60) for source in ("code", "prose")}
+    for found in texts.values():
+        random.Random(1).shuffle(found)
+    _, shuffled = written(tmp_path / "a", corpus_of(tmp_path / "corpus", texts))
+    _, sorted_ = written(tmp_path / "b", corpus)
+    assert shuffled == sorted_
+
+
+def test_a_source_without_held_out_text_is_left_out(tmp_path):
+    corpus = corpus_of(tmp_path / "corpus", {"code": documents("code"), "prose": []})
+    tasks, rows = written(tmp_path, corpus)
+    assert list(tasks) == ["bits_per_byte_code", "next_line"]
+    assert {row["source"] for row in rows["next_line"]} == {"code"}
+
+
+def test_no_held_out_text_at_all_is_refused(tmp_path):
+    with pytest.raises(UserError, match="held-out text"):
+        written(tmp_path, corpus_of(tmp_path / "corpus", {"code": []}))
+
+
+def test_too_little_text_for_a_question_is_refused(tmp_path):
+    corpus = corpus_of(tmp_path / "corpus", {"code": [("a", "one line\nand another one of them\n")]})
+    with pytest.raises(UserError, match="source code is too small for next_line"):
+        written(tmp_path, corpus)
+
+
+def test_a_changed_text_is_refused(tmp_path):
+    corpus = corpus_of(tmp_path / "corpus", {"code": documents("code")})
+    path = tmp_path / "corpus" / "code" / "validation.jsonl"
+    path.write_text(path.read_text().replace("return", "revert"))
+    with pytest.raises(UserError, match="changed since"):
+        written(tmp_path, corpus)
+
+
+@given(st.text(alphabet="ab\n\r\u2028\u00e9 ", max_size=60), st.integers(1, 20))
+def test_pieces_are_the_text_cut_at_line_ends(text, limit):
+    pieces = list(local_tasks.cut(text, limit))
+    assert "".join(pieces) == text
+    assert all(piece.endswith("\n") for piece in pieces[:-1])
+    assert all(len(piece.encode()) <= limit or piece.count("\n") <= 1 for piece in pieces)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 200), st.randoms())
+def test_a_sample_is_the_shortest_start_of_the_order_that_is_large_enough(sizes, wanted, chance):
+    pieces = [{"id": str(number), "text": "x" * size} for number, size in enumerate(sizes)]
+    whole = local_tasks.sample(pieces, 0, 10**9)
+    chance.shuffle(pieces)
+    taken = local_tasks.sample(pieces, 0, wanted)
+    assert taken == whole[: len(taken)]
+    size = sum(len(piece["text"]) for piece in taken)
+    assert size >= wanted or len(taken) == len(whole)
+    assert not taken or size - len(taken[-1]["text"]) < wanted

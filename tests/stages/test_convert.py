@@ -1,0 +1,195 @@
+"""convert: a checkpoint becomes a directory that transformers loads, or a sentence that says why not."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from stages import convert
+from stages.lib import export, manifest
+from tests.stages import export_fixtures
+from tests.stages.export_fixtures import argv_of
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Inputs and an export of them, for tests that only read: (options, directory of the export)."""
+    options = {**export_fixtures.write_inputs(tmp_path_factory.mktemp("made")), "--code": "c1"}
+    assert convert.main(argv_of(options)) == 0
+    return options, options["--output"].parent
+
+
+@pytest.fixture
+def inputs(made, tmp_path):
+    """A copy of the inputs and their export, for tests that change something."""
+    options, _ = made
+    root = options["--corpus"].parents[2]
+    shutil.copytree(root, tmp_path / "results")
+    paths = {name: path for name, path in options.items() if name != "--code"}
+    moved = {name: tmp_path / "results" / path.relative_to(root) for name, path in paths.items()}
+    return {**moved, "--code": options["--code"]}
+
+
+def test_export_has_all_files_and_a_passed_parity(made):
+    options, directory = made
+    identity = manifest.read(options["--output"]).identity
+    names = {"config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "tokenizer_config.json"}
+    assert names <= set(identity["outputs"])
+    assert all(manifest.describe(directory / name) == described for name, described in identity["outputs"].items())
+    report = json.loads((directory / "parity.json").read_text())
+    assert report["passed"] is True
+    assert report["logits"]["max_difference"] <= 1e-4
+    assert 0.5 < report["logits"]["std"] < 2
+    assert report["tokenizer"]["code"]["texts"] > 0
+    assert not (directory / ".partial").exists()
+
+
+def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(made[1], dtype="auto")
+    tokenizer = AutoTokenizer.from_pretrained(made[1])
+    assert model.dtype == torch.bfloat16
+    assert (model.config.bos_token_id, model.config.eos_token_id) == (1, 2)
+    assert model.config.max_position_embeddings == 128
+    assert tokenizer.encode("a </s> b")[0] == 1
+    assert 2 not in tokenizer.encode("a </s> b")
+
+
+def test_a_finished_export_is_not_made_again(inputs, monkeypatch):
+    before = inputs["--output"].read_bytes()
+    inputs["--output"].unlink()  # as Snakemake does before each attempt
+    monkeypatch.setattr(export, "write_weights", None)  # who calls it fails
+    assert convert.main(argv_of(inputs)) == 0
+    assert inputs["--output"].read_bytes() == before
+
+
+@pytest.mark.parametrize("change", ["code", "by hand", "weights"])
+def test_changed_code_or_weights_make_it_again(inputs, change):
+    before = manifest.read(inputs["--output"])
+    options = dict(inputs)
+    if change == "code":
+        options["--code"] = "c2"
+    if change == "by hand":
+        del options["--code"]
+    if change == "weights":
+        with open(inputs["--output"].with_name(WEIGHTS), "ab") as file:
+            file.write(b"more")
+    assert convert.main(argv_of(options)) == 0
+    after = manifest.read(inputs["--output"])
+    assert after.identity == before.identity
+    assert after.record["started"] >= before.record["started"]
+    assert after.record["code"] == options.get("--code")
+    assert manifest.describe(inputs["--output"].with_name(WEIGHTS)) == after.identity["outputs"][WEIGHTS]
+
+
+def test_recipe_reaches_the_weights(inputs):
+    assert convert.main(argv_of(inputs, **{"--recipe": '{"dtype": "float32"}'})) == 0
+    assert json.loads(inputs["--output"].with_name("config.json").read_text())["dtype"] == "float32"
+    assert manifest.read(inputs["--output"]).identity["recipe"] == {"dtype": "float32"}
+
+
+def test_wrong_conversion_fails_and_names_the_layer(inputs, monkeypatch, capsys):
+    inputs["--code"] = "c2"
+    monkeypatch.setattr(export, "unrotate", lambda weight, heads: weight)
+    assert convert.main(argv_of(inputs)) == 1
+    assert "layer 0" in capsys.readouterr().err
+    report = json.loads(inputs["--output"].with_name("parity.json").read_text())
+    assert report["passed"] is False
+    assert "layer 0" in report["failure"]
+    assert not inputs["--output"].exists()
+    assert not inputs["--output"].with_name(WEIGHTS).exists()
+
+
+def test_wrong_tokenizer_fails_and_names_the_text(inputs, capsys):
+    path = inputs["--tokenizer"].with_name("tokenizer.json")
+    described = json.loads(path.read_text())
+    described["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, described["normalizer"]]}
+    path.write_text(json.dumps(described))
+    relink(inputs)
+    assert convert.main(argv_of(inputs)) == 1
+    assert "hard string" in capsys.readouterr().err
+    assert not inputs["--output"].exists()
+
+
+def relink(inputs):
+    """Write the manifests of tokenizer, corpus and model anew: a changed tokenizer is then no mistake of the user."""
+    tokenizer = manifest.read(inputs["--tokenizer"])
+    outputs = {name: manifest.describe(tokenizer.directory / name) for name in tokenizer.identity["outputs"]}
+    manifest.write(tokenizer.path, {**tokenizer.identity, "outputs": outputs}, {})
+    tokenizer = manifest.read(tokenizer.path)
+    corpus = manifest.read(inputs["--corpus"])
+    facts = {**corpus.identity["tokenizer"], "digest": tokenizer.digest}
+    manifest.write(corpus.path, {**corpus.identity, "tokenizer": facts}, {})
+    corpus = manifest.read(corpus.path)
+    model = manifest.read(inputs["--model"])
+    changed = {**model.identity, "corpus": corpus.digest, "tokenizer": tokenizer.digest}
+    manifest.write(model.path, changed, model.record)
+
+
+def test_corpus_without_bos_gives_an_export_without_bos(tmp_path):
+    from transformers import AutoTokenizer
+
+    texts = [text for _, text in export_fixtures.documents("code")]
+    tokenizer = export_fixtures.write_tokenizer(tmp_path / "tokenizers" / "main", texts)
+    corpus = export_fixtures.write_corpus(tmp_path / "tokens" / "main", tokenizer, sources=("code",), bos_added=False)
+    model = export_fixtures.write_model(tmp_path, corpus)
+    output = tmp_path / "export" / "manifest.json"
+    argv = argv_of({"--model": model, "--corpus": corpus, "--tokenizer": tokenizer, "--output": output})
+    assert convert.main(argv) == 0
+    assert 1 not in AutoTokenizer.from_pretrained(output.parent).encode("return self")
+    assert json.loads(output.with_name("config.json").read_text())["bos_token_id"] == 2
+
+
+def refused(argv, capsys, *words):
+    """The stage ends with 2 and one line that has all the words."""
+    assert convert.main(argv) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    for word in words:
+        assert word in line
+
+
+def test_unknown_key_is_refused(made, capsys):
+    refused(argv_of(made[0], **{"--recipe": '{"dtyp": "float32"}'}), capsys, "convert.dtyp", "dtype")
+
+
+def test_unknown_dtype_is_refused(made, capsys):
+    refused(argv_of(made[0], **{"--recipe": '{"dtype": "int8"}'}), capsys, "convert.dtype", "bfloat16", "int8")
+
+
+@pytest.mark.parametrize("name", ["corpus", "tokenizer"])
+def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
+    model = manifest.read(inputs["--model"])
+    manifest.write(model.path, {**model.identity, name: "0" * 64}, model.record)
+    refused(argv_of(inputs), capsys, str(model.path), f"another {name}")
+    assert inputs["--output"].exists()  # nothing was touched
+
+
+def test_tokenizer_of_another_corpus_is_refused(inputs, capsys):
+    tokenizer = manifest.read(inputs["--tokenizer"])
+    manifest.write(tokenizer.path, {**tokenizer.identity, "sample": "other"}, {})
+    refused(argv_of(inputs), capsys, "--tokenizer", "--corpus")
+
+
+def test_vanished_checkpoint_names_the_repair(inputs, capsys):
+    model = manifest.read(inputs["--model"])
+    shutil.rmtree(model.directory / model.identity["checkpoint"])
+    refused(argv_of(inputs), capsys, "is gone", f"delete {model.path} and run the workflow again")
+
+
+def test_changed_checkpoint_is_refused(inputs, capsys):
+    model = manifest.read(inputs["--model"])
+    path = next((model.directory / model.identity["checkpoint"]).glob("*.distcp"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    refused(argv_of(inputs), capsys, str(path), "changed")
+
+
+def test_output_that_cannot_be_written_is_refused(inputs, capsys):
+    blocked = inputs["--output"].parents[1] / "file"
+    blocked.write_text("")
+    refused(argv_of(inputs, **{"--output": blocked / "manifest.json"}), capsys, "--output", "can be written")

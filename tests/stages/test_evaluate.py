@@ -1,0 +1,202 @@
+"""evaluate: scores through lm-evaluation-harness, and what it refuses to score."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from stages import convert, evaluate
+from stages.lib import manifest
+from tests.stages import export_fixtures
+from tests.stages.export_fixtures import STEP, argv_of
+
+RECIPE = {"tasks": ["bits_per_byte", "next_line"], "bytes_per_source": 3000, "questions": 12, "batch_size": 4}
+LOCAL = ["bits_per_byte_code", "bits_per_byte_prose", "next_line"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An export and its scores, for tests that only read: evaluate's options. The path has a space."""
+    root = tmp_path_factory.mktemp("with a space")
+    options = export_fixtures.write_inputs(root)
+    assert convert.main(argv_of(options)) == 0
+    output = root / "runs" / "base" / "eval" / f"{STEP:08d}" / "heldout.json"
+    options = {"--export": options["--output"], "--corpus": options["--corpus"], "--output": output, "--code": "e1"}
+    assert evaluate.main(argv_of(options, **{"--recipe": json.dumps(RECIPE)})) == 0
+    return options
+
+
+@pytest.fixture
+def inputs(made, tmp_path):
+    """A copy of everything, for tests that change something."""
+    root = made["--corpus"].parents[2]
+    shutil.copytree(root, tmp_path / "results")
+    paths = {name: path for name, path in made.items() if name != "--code"}
+    moved = {name: tmp_path / "results" / path.relative_to(root) for name, path in paths.items()}
+    return {**moved, "--code": made["--code"]}
+
+
+def scored(options, **recipe):
+    """Score under RECIPE with some keys changed; returns the results."""
+    argv = argv_of(options, **{"--recipe": json.dumps({**RECIPE, **recipe})})
+    assert evaluate.main(argv) == 0
+    return manifest.read(options["--output"]).identity["results"]
+
+
+def test_every_task_has_its_metrics(made):
+    identity = manifest.read(made["--output"]).identity
+    results = identity["results"]
+    assert sorted(results) == LOCAL
+    for task in LOCAL[:2]:
+        assert set(results[task]) == {"bits_per_byte", "byte_perplexity"}
+        assert 2 < results[task]["bits_per_byte"]["value"] < 16
+    assert 0 <= results["next_line"]["acc_mutual_info"]["value"] <= 1
+    assert results["next_line"]["acc_mutual_info"]["stderr"] > 0
+    assert (identity["suite"], identity["step"], identity["tokens"]) == ("heldout", STEP, 768)
+
+
+def test_the_command_line_of_the_harness_gives_the_same_scores(made, tmp_path):
+    results = manifest.read(made["--output"]).identity["results"]
+    tasks = made["--output"].with_suffix("")
+    for bos, names in (("False", LOCAL[:2]), ("True", LOCAL[2:])):
+        export = made["--export"].parent
+        arguments = f"pretrained={export},dtype=float32,max_length=128,add_bos_token={bos}"
+        command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", arguments]
+        command += ["--tasks", ",".join(names), "--include_path", str(tasks), "--batch_size", "4", "--device", "cpu"]
+        command += ["--output_path", str(tmp_path / bos)]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+        subprocess.run(command, check=True, env=environment, capture_output=True, cwd=tmp_path)
+        (path,) = (tmp_path / bos).rglob("results*.json")
+        theirs = json.loads(path.read_text())["results"]
+        for name in names:
+            assert evaluate.metrics_of(theirs[name]) == results[name]
+
+
+def test_bits_per_byte_are_those_of_our_own_forward(made):
+    import torch
+
+    from stages.lib import parity
+
+    directory = made["--export"].parent
+    model, tokenizer = parity.load_exported(directory), parity.load_tokenizer(directory)
+    bits = size = 0
+    with torch.inference_mode():
+        for line in (made["--output"].with_suffix("") / "bits_per_byte_code.jsonl").read_text().splitlines():
+            text = json.loads(line)["text"]
+            size += len(text.encode())
+            tokens = tokenizer.encode(text)  # one BOS in front
+            for at in range(0, len(tokens) - 1, 128):
+                # the harness fills the last window up with context: only what was not scored before counts
+                end = min(at + 128, len(tokens) - 1)
+                start = max(0, end - 128)
+                logits = model(torch.tensor([tokens[start:end]])).logits[0].log_softmax(-1)
+                scores = logits[at - start :].gather(1, torch.tensor(tokens[at + 1 : end + 1])[:, None])
+                bits -= float(scores.sum()) / 0.6931471805599453
+    found = manifest.read(made["--output"]).identity["results"]["bits_per_byte_code"]["bits_per_byte"]["value"]
+    assert bits / size == pytest.approx(found, abs=1e-5)
+
+
+def test_finished_scores_are_written_again_unchanged(inputs, monkeypatch):
+    before = inputs["--output"].read_bytes()
+    inputs["--output"].unlink()
+    monkeypatch.setattr(evaluate, "score", None)  # who calls it fails
+    scored(inputs)
+    assert inputs["--output"].read_bytes() == before
+
+
+def test_a_changed_recipe_is_scored_anew(inputs):
+    results = scored(inputs, tasks=["next_line"], questions=8)
+    assert list(results) == ["next_line"]
+    rows = inputs["--output"].with_suffix("") / "next_line.jsonl"
+    assert len(rows.read_text().splitlines()) == 8
+    assert not rows.with_name("bits_per_byte_code.jsonl").exists()
+
+
+def test_tasks_of_the_users_own_directory_run_beside_local_ones(inputs, tmp_path):
+    own = tmp_path / "own tasks"
+    own.mkdir()
+    (own / "ab.jsonl").write_text('{"question": "a", "choices": ["b", "c"], "answer": 0}\n' * 3)
+    (own / "ab.yaml").write_text(
+        "task: ab\ndataset_path: json\noutput_type: multiple_choice\ntest_split: test\n"
+        f"dataset_kwargs: {{data_files: {{test: '{own}/ab.jsonl'}}}}\n"
+        "doc_to_text: question\ndoc_to_choice: choices\ndoc_to_target: answer\nmetric_list: [{metric: acc}]\n"
+    )
+    results = scored(inputs, tasks=["next_line", "ab"], include_path=str(own), questions=8)
+    assert sorted(results) == ["ab", "next_line"]
+    first = manifest.read(inputs["--output"]).identity["include"]
+    (own / "ab.jsonl").write_text('{"question": "a", "choices": ["b", "c"], "answer": 1}\n' * 3)
+    assert (
+        scored(inputs, tasks=["ab"], include_path=str(own))["ab"]["acc"]["value"] == 1 - results["ab"]["acc"]["value"]
+    )
+    assert manifest.read(inputs["--output"]).identity["include"] != first
+
+
+def refused(argv, capsys, *words):
+    """The stage ends with 2, and its one line has all the words."""
+    assert evaluate.main(argv) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    for word in words:
+        assert word in line
+
+
+def with_recipe(options, **recipe):
+    """An argument list with RECIPE, some keys of it changed."""
+    return argv_of(options, **{"--recipe": json.dumps({**RECIPE, **recipe})})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ({"question": 5}, ["evaluate.question", "not a known key"]),
+        ({"tasks": []}, ["evaluate.tasks", "at least one"]),
+        ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "only once"]),
+        ({"questions": 3}, ["evaluate.questions", "at least 4", "3"]),
+        ({"batch_size": "auto"}, ["evaluate.batch_size", "whole number", "auto"]),
+        ({"include_path": "/nowhere"}, ["evaluate.include_path", "/nowhere"]),
+    ],
+)
+def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
+    refused(with_recipe(made, **recipe), capsys, *words)
+
+
+def test_an_unknown_task_is_refused(inputs, capsys):
+    refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", "bits_per_byte, next_line")
+    assert not inputs["--output"].exists()
+
+
+def test_an_export_without_passed_parity_is_refused(inputs, capsys):
+    parity = inputs["--export"].with_name("parity.json")
+    parity.write_text('{"passed": false}')
+    refused(with_recipe(inputs), capsys, str(parity), "passed", f"delete {inputs['--export']}")
+    parity.unlink()
+    refused(with_recipe(inputs), capsys, str(parity), "is gone", f"delete {inputs['--export']}")
+
+
+def test_a_changed_export_is_refused(inputs, capsys):
+    path = inputs["--export"].with_name("model.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    refused(with_recipe(inputs), capsys, str(path), "changed", f"delete {inputs['--export']}")
+
+
+def test_a_vanished_export_names_the_repair(inputs, capsys):
+    inputs["--export"].with_name("model.safetensors").unlink()
+    refused(with_recipe(inputs), capsys, "is gone", f"delete {inputs['--export']} and run the workflow again")
+
+
+def test_an_export_of_another_corpus_is_refused(inputs, capsys):
+    corpus = manifest.read(inputs["--corpus"])
+    manifest.write(corpus.path, {**corpus.identity, "recipe": {"parts": 2}}, {})
+    refused(with_recipe(inputs), capsys, "another corpus")
+
+
+def test_a_diverged_models_score_is_unknown_and_not_a_crash():
+    entries = {"alias": "x", "acc,none": float("nan"), "acc_stderr,none": "N/A", "exact_match,strict": 0.5}
+    assert evaluate.metrics_of(entries) == {
+        "acc": {"value": None, "stderr": None},
+        "exact_match/strict": {"value": 0.5, "stderr": None},
+    }

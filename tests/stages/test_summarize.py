@@ -1,0 +1,233 @@
+"""summarize: the table, the figures and the closing text, out of manifests; stale ones are refused."""
+
+import csv
+import json
+
+import pytest
+
+from stages import summarize
+from stages.lib import manifest
+from tests.stages.export_fixtures import argv_of
+
+MODEL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
+PRETRAIN = {"model": MODEL, "weights": {"code": 1.0}, "seq_len": 64, "global_batch": 4, "optimizer": {"peak": 2}}
+SUITE = {"tasks": ["bits_per_byte", "next_line"], "questions": 64}
+EXPECT = {
+    "runs": {
+        "base": {
+            # as a user writes it: a default spelled out, a number that YAML reads as text
+            "pretrain": {"model": {**MODEL, "tie": False, "theta": "1e4"}, "weights": {"code": 1}, "seq_len": 64,
+                         "global_batch": 4, "seed": 0},
+            "convert": {"dtype": "bfloat16"},
+            "milestones": [100, 300],
+            "steps": 300,
+            "suites": {"heldout": {**SUITE, "num_fewshot": None}},
+        }
+    },
+    "code": {"pretrain": "p1", "convert": "c1", "evaluate": "e1"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A run of two milestones, converted and scored."""
+    root = tmp_path / "results"
+    run = root / "runs" / "base"
+    curve = []
+    for step in range(10, 310, 10):
+        curve.append({"step": step, "tokens": step * 256, "loss": 8 - step / 100, "tokens_per_second": 1000.0})
+    curve.append({"step": 300, "tokens": 76800, "heldout": {"code": {"loss": 5.2, "bits_per_byte": 2.5}}})
+    train = run / "train" / "0123456789abcdef"
+    train.mkdir(parents=True)
+    (train / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in curve))
+    for step, bits, accuracy in ((100, 3.0, 0.35), (300, 2.5, 0.45)):
+        write_milestone(run, step, bits, accuracy)
+    return root
+
+
+def write_milestone(run, step, bits, accuracy):
+    recipe = {key: value for key, value in PRETRAIN.items() if key != "optimizer"}
+    models = run / "models" / f"{step:08d}.json"
+    identity = {"recipe": recipe, "step": step, "tokens": step * 256, "outputs": {}}
+    write(models, identity, {"run_directory": "../train/0123456789abcdef", "horizon": {"steps": 300}, "code": "p1"})
+    export = run / "export" / f"{step:08d}" / "manifest.json"
+    identity = {"recipe": {}, "model": manifest.read(models).digest, "step": step, "tokens": step * 256, "outputs": {}}
+    write(export, identity, {"parameters": 4_200_000, "code": "c1"})
+    export.with_name("config.json").write_text('{"vocab_size": 4096}')
+    scores = {
+        "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03}},
+        "bits_per_byte_code": {"bits_per_byte": {"value": bits, "stderr": None}},
+    }
+    identity = {"recipe": SUITE, "suite": "heldout", "export": manifest.read(export).digest, "step": step}
+    identity |= {"tokens": step * 256, "results": scores, "outputs": {}}
+    write(run / "eval" / f"{step:08d}" / "heldout.json", identity, {"code": "e1"})
+
+
+def write(path, identity, record):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write(path, identity, record)
+
+
+def options_of(root, expect=EXPECT):
+    run = root / "runs" / "base"
+    steps = [f"{step:08d}" for step in (100, 300)]
+    argv = ["--models", *(run / "models" / f"{step}.json" for step in steps)]
+    argv += ["--exports", *(run / "export" / step / "manifest.json" for step in steps)]
+    argv += ["--evaluations", *(run / "eval" / step / "heldout.json" for step in steps)]
+    more = {"--scores": root / "scores.csv", "--figures": root / "figures", "--output": root / "summary.json"}
+    return [str(word) for word in argv] + argv_of(more, **{"--expect": json.dumps(expect)})
+
+
+def test_the_table_has_all_scores_in_order(results):
+    assert summarize.main(options_of(results)) == 0
+    rows = list(csv.reader((results / "scores.csv").read_text().splitlines()))
+    assert rows == [
+        ["run", "step", "tokens", "task", "metric", "value", "stderr"],
+        ["base", "100", "25600", "bits_per_byte_code", "bits_per_byte", "3.0", ""],
+        ["base", "100", "25600", "next_line", "acc_mutual_info", "0.35", "0.03"],
+        ["base", "300", "76800", "bits_per_byte_code", "bits_per_byte", "2.5", ""],
+        ["base", "300", "76800", "next_line", "acc_mutual_info", "0.45", "0.03"],
+    ]
+
+
+def test_the_text_says_what_was_made_how_good_it_is_and_where_to_look(results):
+    summarize.main(options_of(results))
+    text = (results / "summary.txt").read_text()
+    for words in (
+        "76,800 training tokens in 300 steps, 4.2 M parameters, a tokenizer of 4,096 pieces",
+        str(results / "runs/base/export/00000300"),
+        "bits_per_byte_code fell from 3.000 to 2.500",
+        "0.450 +- 0.030: 6.7 standard errors above chance (0.25)",
+        str(results / "report.html"),
+    ):
+        assert words in text
+    assert "Missing" not in text
+
+
+def test_figures_are_the_same_bytes_twice(results):
+    summarize.main(options_of(results))
+    names = ["accuracy.svg", "bits_per_byte.svg", "loss.svg"]
+    first = {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
+    summarize.main(options_of(results))
+    assert sorted(first) == names
+    assert first == {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
+    assert b"base, held-out code" in first["loss.svg"]
+    assert b"chance (0.25)" in first["accuracy.svg"]
+
+
+def test_a_missing_branch_is_listed(results, capsys):
+    (results / "runs/base/eval/00000300/heldout.json").unlink()
+    (results / "runs/base/export/00000300/manifest.json").unlink()
+    assert summarize.main(options_of(results)) == 0
+    text = (results / "summary.txt").read_text()
+    assert "runs/base/eval/00000300/heldout.json" in text
+    assert "runs/base/export/00000300/manifest.json" in text
+    assert manifest.read(results / "summary.json").identity["missing"]
+    assert len((results / "scores.csv").read_text().splitlines()) == 3
+
+
+def test_a_milestone_that_nobody_named_is_listed(results):
+    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "milestones": [100, 300, 600]}}}
+    assert summarize.main(options_of(results, expect)) == 0
+    assert "base/models/00000600.json" in (results / "summary.txt").read_text()
+
+
+def test_no_results_at_all_still_give_a_report(tmp_path):
+    more = {
+        "--scores": tmp_path / "scores.csv",
+        "--figures": tmp_path / "figures",
+        "--output": tmp_path / "summary.json",
+    }
+    assert summarize.main(argv_of(more)) == 0
+    assert "There are no results yet." in (tmp_path / "summary.txt").read_text()
+    assert b"nothing to show yet" in (tmp_path / "figures" / "loss.svg").read_bytes()
+
+
+def test_a_vanished_run_directory_costs_the_curve_only(results, capsys):
+    (results / "runs/base/train/0123456789abcdef/metrics.jsonl").unlink()
+    assert summarize.main(options_of(results)) == 0
+    assert "metrics.jsonl" in capsys.readouterr().err
+
+
+def test_the_later_line_of_a_repeated_step_wins(results):
+    path = results / "runs/base/train/0123456789abcdef/metrics.jsonl"
+    first = path.read_text()
+    summarize.main(options_of(results))
+    drawn = (results / "figures" / "loss.svg").read_bytes()
+    path.write_text(json.dumps({"step": 10, "tokens": 2560, "loss": 99.0}) + "\n" + first + '{"step": 310, "los')
+    summarize.main(options_of(results))
+    assert (results / "figures" / "loss.svg").read_bytes() == drawn
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (["pretrain", "seq_len"], 128, ["models/00000100.json", "seq_len = 64", "128"]),
+        (["pretrain", "model", "width"], 16, ["models/00000100.json", "model.width = 8", "16"]),
+        (["pretrain", "weights", "code"], 3, ["models/00000100.json", "weights.code = 1.0", "3"]),
+        (["pretrain", "optimizer"], {"weight_decay": "0.7"}, ["models/00000100.json", "optimizer", "0.7"]),
+        (["convert", "dtype"], "float32", ["export/00000100/manifest.json", "dtype = its default", "float32"]),
+        (["suites", "heldout", "questions"], 99, ["eval/00000100/heldout.json", "questions = 64", "99"]),
+    ],
+)
+def test_a_result_of_another_recipe_is_refused(results, capsys, keys, value, words):
+    expect = json.loads(json.dumps(EXPECT))
+    inner = expect["runs"]["base"]
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    refused(options_of(results, expect), capsys, *words, "delete", "run the workflow again")
+    assert not (results / "scores.csv").exists()
+
+
+def refused(argv, capsys, *words):
+    """The stage ends with 2, and its last line has all the words."""
+    assert summarize.main(argv) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    for word in words:
+        assert word in line
+
+
+def test_an_operation_key_makes_nothing_stale(results):
+    expect = json.loads(json.dumps(EXPECT))
+    expect["runs"]["base"]["pretrain"]["micro_batch"] = 2
+    assert summarize.main(options_of(results, expect)) == 0
+
+
+def test_an_export_of_another_model_is_refused(results, capsys):
+    path = results / "runs/base/export/00000300/manifest.json"
+    made = manifest.read(path)
+    manifest.write(path, {**made.identity, "model": "0" * 64}, made.record)
+    refused(options_of(results), capsys, str(path), "another model", f"delete {path}")
+
+
+def test_an_evaluation_of_another_export_is_refused(results, capsys):
+    path = results / "runs/base/eval/00000300/heldout.json"
+    made = manifest.read(path)
+    manifest.write(path, {**made.identity, "export": "0" * 64}, made.record)
+    refused(options_of(results), capsys, str(path), "another export")
+
+
+def test_another_version_of_the_code_is_a_warning(results, capsys):
+    expect = {**EXPECT, "code": {**EXPECT["code"], "pretrain": "p2"}}
+    assert summarize.main(options_of(results, expect)) == 0
+    assert "another version of stages.pretrain" in capsys.readouterr().err
+
+
+def test_a_task_of_two_suites_is_named_by_its_suite(results):
+    path = results / "runs/base/eval/00000300/heldout.json"
+    made = manifest.read(path)
+    manifest.write(path.with_name("more.json"), {**made.identity, "suite": "more"}, made.record)
+    argv = options_of(results, {})
+    argv.insert(argv.index("--evaluations") + 1, str(path.with_name("more.json")))
+    assert summarize.main(argv) == 0
+    tasks = {
+        row["task"] for row in csv.DictReader((results / "scores.csv").read_text().splitlines()) if row["step"] == "300"
+    }
+    assert {"heldout/next_line", "more/next_line"} <= tasks
+
+
+def test_expect_that_is_no_json_is_refused(results, capsys):
+    argv = options_of(results)
+    argv[-1] = "{runs"
+    refused(argv, capsys, "--expect", "JSON")

@@ -1,0 +1,88 @@
+"""What is installed is what pyproject.toml declares, everywhere the same."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+HOME = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DECLARED = {
+    "requirements.txt": PROJECT["dependencies"],
+    "requirements-dev.txt": PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"],
+}
+# What is imported under another name than it is installed by.
+IMPORTED_AS = {"yaml": "pyyaml", "fms": "ibm-fms", "lm_eval": "lm-eval"}
+
+
+def pinned(name):
+    """The packages of a requirements file and their versions."""
+    lines = [line.split("#")[0].split(";")[0].strip() for line in (HOME / name).read_text().splitlines()]
+    return dict(line.split("==") for line in lines if line)
+
+
+def canonical(requirement):
+    """The name of a requirement in canonical form, and the version that it must have, if any."""
+    name, version = re.fullmatch(r"([A-Za-z0-9_.-]+)(?:\[.*\])?(?:==([^;]+))?(?:;.*)?", requirement.strip()).groups()
+    return re.sub(r"[-_.]+", "-", name).lower(), version and version.strip()
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_every_line_is_an_exact_pin_without_a_place(name):
+    for line in filter(None, (HOME / name).read_text().splitlines()):
+        assert line.startswith("#") or re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( |$)", line), line
+        assert "/" not in line.split("#")[0]
+        assert "+cpu" not in line
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_all_that_is_declared_is_pinned_at_the_declared_version(name):
+    pins = pinned(name)
+    for package, version in map(canonical, DECLARED[name]):
+        assert package in pins, "run `make lock`"
+        assert version in (None, pins[package]), "run `make lock`"
+
+
+def test_both_files_agree():
+    assert pinned("requirements.txt").items() <= pinned("requirements-dev.txt").items()
+
+
+def test_the_conda_environment_installs_the_same_file():
+    *packages, pip = yaml.safe_load((HOME / "environment.yml").read_text())["dependencies"]
+    assert packages == ["python=3.11", "pip"]
+    assert pip == {"pip": ["-r requirements.txt"]}
+
+
+def imported(folder):
+    """The packages that the files of a folder import, but the standard library and our own."""
+    ours = {"stages", "tests", "workflow", *(path.stem for path in (HOME / "workflow").glob("*.py"))}
+    names = set()
+    for path in (HOME / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(node.module.split(".")[0])
+    return {IMPORTED_AS.get(name, name) for name in names - ours - sys.stdlib_module_names}
+
+
+def test_all_that_is_imported_is_declared():
+    declared = {canonical(requirement)[0] for requirement in PROJECT["dependencies"]}
+    assert imported("stages") | imported("workflow") <= declared
+
+
+def test_make_says_one_clear_line_where_python_is_too_old(tmp_path):
+    old = tmp_path / "python3.8"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.2 && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    (tmp_path / "Makefile").write_text((HOME / "Makefile").read_text())
+    (tmp_path / "requirements.txt").touch()
+    done = subprocess.run(["make", "demo", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"Caravan needs Python 3.11 or later, {old} is Python 3.8.2" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

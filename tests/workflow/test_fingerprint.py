@@ -1,0 +1,58 @@
+"""A fingerprint changes with what a stage computes, and with nothing else."""
+
+import pytest
+
+from fingerprint import fingerprint
+
+FILES = {
+    "stages/__init__.py": "",
+    "stages/lib/__init__.py": "",
+    "stages/a.py": "import json\nfrom stages.lib import b\n\n\ndef run():\n    return b.c(1)\n",
+    "stages/lib/b.py": "from .c import c\n",
+    "stages/lib/c.py": "def c(x):\n    import stages.lib.d as d\n\n    return d.D + x\n",
+    "stages/lib/d.py": "D = 1\n",
+    "stages/lib/unrelated.py": "E = 1\n",
+}
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - {"stages/lib/unrelated.py"}))
+def test_a_statement_in_what_a_stage_imports_however_deep_changes_it(root, name):
+    before = fingerprint("stages.a", root)
+    (root / name).write_text(FILES[name] + "\nADDED = 1\n", encoding="utf-8")
+    assert fingerprint("stages.a", root) != before
+
+
+def test_a_statement_elsewhere_does_not(root):
+    before = fingerprint("stages.a", root)
+    (root / "stages/lib/unrelated.py").write_text("E = 2\n", encoding="utf-8")
+    assert fingerprint("stages.a", root) == before
+
+
+def test_comments_docstrings_and_layout_do_not(root):
+    before = fingerprint("stages.a", root)
+    (root / "stages/a.py").write_text(
+        '"""What it does."""\nimport json\nfrom stages.lib import (  # why\n    b,\n)\n\ndef run():\n'
+        '    """Run."""\n    return (b.c( 1 ))\n',
+        encoding="utf-8",
+    )
+    assert fingerprint("stages.a", root) == before
+
+
+def test_the_docstring_under_a_field_does_not(root):
+    (root / "stages/a.py").write_text("class A:\n    b: int = 1\n", encoding="utf-8")
+    before = fingerprint("stages.a", root)
+    (root / "stages/a.py").write_text('class A:\n    b: int = 1\n    """How many."""\n', encoding="utf-8")
+    assert fingerprint("stages.a", root) == before
+
+
+def test_a_stage_that_is_not_there_is_an_error(root):
+    with pytest.raises(FileNotFoundError):
+        fingerprint("stages.z", root)

@@ -1,0 +1,141 @@
+"""Jobs, really started by Snakemake, with stages that only say how they were called."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.checkout import HOME, is_alive, wait_for_ranks
+
+EVALUATION = "results/runs/base/eval/00000002/heldout.json"
+
+
+@pytest.fixture
+def small(config):
+    """A config with one job of each kind, but two milestones."""
+    config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
+    config["tokenizers"]["main"]["sample"] = {"code": 1}
+    config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [1, 2], "weights": {"code": 1}}
+    return config
+
+
+def said(path):
+    """How the stage was called that wrote a file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def options(path):
+    argv = said(path)["argv"]
+    return {name: value for name, value in zip(argv, argv[1:], strict=False) if name.startswith("--")}
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A working directory that holds another `stages`, which must never be imported."""
+    path = tmp_path / "else where"
+    (path / "stages").mkdir(parents=True)
+    (path / "stages/__init__.py").write_text("raise SystemExit('the wrong stages')")
+    return path
+
+
+def test_jobs_run_with_this_python_and_these_stages_from_anywhere(pretending, elsewhere, small):
+    snakefile = pretending.path / "workflow/Snakefile"
+    profile = pretending.path / "profiles/local"
+    mine = pretending.write_config(small)
+    pretending.snakemake("-s", snakefile, "--profile", profile, "--configfile", mine, "--directory", elsewhere, cwd="/")
+
+    results = elsewhere / "results"
+    for path in results.rglob("*.json"):
+        assert said(path)["python"] == sys.executable
+        assert Path(said(path)["file"]).parent == pretending.path / "stages"
+        assert Path(said(path)["cwd"]) == elsewhere
+
+    model = said(results / "runs/base/models/00000002.json")
+    assert model["ranks"] == "2"
+    assert model["threads"] == "1"
+    told = options(results / "runs/base/models/00000002.json")
+    pretrain = small["runs"]["base"]["pretrain"]
+    assert json.loads(told["--recipe"])["weights"] == {"code": 1}
+    assert set(json.loads(told["--operation"])) & {"steps", "milestones"} == {"steps"}
+    assert {*json.loads(told["--recipe"]), *json.loads(told["--operation"]), "milestones"} == {*pretrain, "model"}
+    assert told["--previous"] == "results/runs/base/models/00000001.json"
+    assert told["--train-dir"] == "results/runs/base/train"
+    assert told["--until"] == "00000002"
+    assert "--previous" not in options(results / "runs/base/models/00000001.json")
+    assert options(elsewhere / EVALUATION)["--export"] == "results/runs/base/export/00000002/manifest.json"
+    codes = [options(path)["--code"] for path in sorted(results.rglob("*.json"))]
+    assert all(len(code) == 64 for code in codes)
+    expected = json.loads(options(results / "summary.json")["--expect"])
+    assert expected["runs"]["base"]["milestones"] == [1, 2]
+    assert expected["runs"]["base"]["pretrain"] == json.loads(told["--recipe"])
+    assert expected["code"]["pretrain"] == told["--code"]
+    assert not list(elsewhere.glob("stages/__pycache__"))
+
+    first_score, last_model = (
+        results / "runs/base/eval/00000001/heldout.json",
+        results / "runs/base/models/00000002.json",
+    )
+    assert first_score.stat().st_mtime < last_model.stat().st_mtime, "a milestone must not wait for the next one"
+
+
+def test_a_workflow_that_imports_this_one_moves_all_its_files(pretending, elsewhere, small):
+    (elsewhere / "Snakefile").write_text(
+        f"""
+configfile: {str(pretending.write_config(small))!r}
+
+module caravan:
+    snakefile: {str(pretending.path / "workflow/Snakefile")!r}
+    config: config
+    prefix: "sub dir"
+
+use rule * from caravan as caravan_*
+""",
+        encoding="utf-8",
+    )
+    pretending.snakemake("-s", elsewhere / "Snakefile", "--cores", 2, "caravan_models", cwd=elsewhere)
+    told = options(elsewhere / "sub dir/results/runs/base/models/00000002.json")
+    assert told["--train-dir"] == "sub dir/results/runs/base/train"
+    assert told["--previous"] == "sub dir/results/runs/base/models/00000001.json"
+    assert not (elsewhere / "results").exists()
+
+
+def test_a_failed_stage_says_its_last_line_and_leaves_no_output(pretending, small):
+    (pretending.path / "stages/list.py").write_text(
+        "import sys\n"
+        "open(sys.argv[sys.argv.index('--log') + 1], 'w').write('sources.code matches no file')\n"
+        "sys.exit(2)\n"
+    )
+    mine = pretending.write_config(small)
+    done = pretending.snakemake("tokenizers", "--profile", "profiles/local", "--configfile", mine, check=False)
+    assert done.returncode == 1
+    assert "sources.code matches no file" in done.stdout + done.stderr
+    assert not (pretending.path / "results/sources/code/list.json").exists()
+
+
+def test_every_job_has_a_log_and_names_the_software_it_needs():
+    for path in (HOME / "workflow/rules").glob("*.smk"):
+        text = path.read_text(encoding="utf-8")
+        jobs = text.count("    shell:")
+        assert text.count("    log:") == text.count("--log {log:q}") == jobs
+        assert text.count('    conda:\n        "../../environment.yml"') == jobs
+
+
+def test_ctrl_c_leaves_no_trainer_behind(pretending, small, tmp_path):
+    (pretending.path / "stages/pretrain.py").write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'rank' + os.environ['RANK']).write_text(str(os.getpid()))\n"
+        "time.sleep(100)\n"
+    )
+    given = ["models", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
+    command = [sys.executable, "-m", "snakemake", *given]
+    snakemake = subprocess.Popen(
+        command, cwd=pretending.path, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    ranks = wait_for_ranks(tmp_path)
+    os.killpg(snakemake.pid, signal.SIGINT)
+    assert snakemake.wait(60) == 1
+    assert not any(map(is_alive, ranks))

@@ -1,0 +1,103 @@
+"""The launcher: the ranks it starts, the exit code it hands on, and what it leaves behind when it is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.checkout import HOME, is_alive, wait_for_ranks
+
+LAUNCH = HOME / "workflow/launch"
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+
+rank, behaviour = os.environ["RANK"], sys.argv[sys.argv.index("--log") + 1]
+Path(f"rank{rank}").write_text(f"{os.getpid()} {os.environ['WORLD_SIZE']} {os.environ['OMP_NUM_THREADS']}")
+if behaviour == "time is up" and rank == "0":
+    Path(os.environ["CARAVAN_EXIT_FILE"]).write_text("75")
+if behaviour == "crash" and rank == "1":
+    sys.exit(9)
+if behaviour == "save":
+    signal.signal(signal.SIGTERM, lambda *_: (Path(os.environ["CARAVAN_EXIT_FILE"]).write_text("75"), sys.exit(0)))
+while behaviour in ("crash", "save", "sleep"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
+    return tmp_path
+
+
+def start(folder, *arguments):
+    """Start the launcher; its log goes to a file."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(folder)}
+    environment.pop("SLURM_JOB_ID", None)
+    with open(folder / "said", "w", encoding="utf-8") as said:
+        return subprocess.Popen(
+            [LAUNCH, *arguments], cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
+
+
+def test_it_starts_the_ranks_with_the_threads_it_is_told(folder):
+    assert start(folder, "--threads", "3", "2", "-m", "worker", "--log", "end").wait(60) == 0
+    assert [(folder / f"rank{rank}").read_text().split()[1:] for rank in (0, 1)] == [["2", "3"]] * 2
+    assert (folder / "said").read_text() == ""
+
+
+def test_it_ends_with_the_exit_code_that_a_rank_left(folder):
+    assert start(folder, "2", "-m", "worker", "--log", "time is up").wait(60) == 75
+    assert "Traceback" not in (folder / "said").read_text()
+
+
+def test_a_crash_of_one_rank_ends_the_others_and_is_an_exit_code_of_1(folder):
+    launch = start(folder, "2", "-m", "worker", "--log", "crash")
+    ranks = wait_for_ranks(folder)
+    assert launch.wait(60) == 1
+    assert not any(map(is_alive, ranks))
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_no_rank_behind(folder, sent, code):
+    launch = start(folder, "2", "-m", "worker", "--log", "sleep")
+    ranks = wait_for_ranks(folder)
+    launch.send_signal(sent)
+    assert launch.wait(60) == code
+    assert not any(map(is_alive, ranks))
+
+
+def test_a_ctrl_c_reaches_all_and_what_the_ranks_say_is_handed_on(folder):
+    launch = start(folder, "2", "-m", "worker", "--log", "save")
+    ranks = wait_for_ranks(folder)
+    time.sleep(0.5)  # the ranks put their handlers up after they wrote their files
+    os.killpg(launch.pid, signal.SIGINT)
+    assert launch.wait(60) == 75
+    assert not any(map(is_alive, ranks))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-m", "worker"], "launch: RANKS must be a whole number, at least 1, got '-m'"),
+        (["0", "-m", "worker"], "launch: RANKS must be a whole number, at least 1, got '0'"),
+        (["2", "worker.py"], "launch: RANKS must be followed by -m and a module, got 'worker.py'"),
+        (
+            ["--threads", "many", "2", "-m", "worker"],
+            "launch: --threads must be a whole number, at least 1, got 'many'",
+        ),
+        (["--rank", "2", "-m", "worker"], "launch: --rank is not a known option; known: --nodes, --cpus, --threads"),
+        (
+            ["--nodes", "2", "2", "-m", "worker"],
+            "launch: --nodes 2 needs a Slurm job around it; 0 is this machine alone",
+        ),
+    ],
+)
+def test_a_mistake_in_its_own_options_is_one_sentence(folder, arguments, sentence):
+    assert start(folder, *arguments).wait(60) == 2
+    assert (folder / "said").read_text() == f"{sentence}\n"

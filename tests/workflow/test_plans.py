@@ -1,0 +1,187 @@
+"""What Snakemake plans after a change, in a checkout in which everything is made."""
+
+import pytest
+import yaml
+
+AFTER_EVALUATE = {"evaluate", "summarize", "all"}
+AFTER_CONVERT = {"convert", *AFTER_EVALUATE}
+AFTER_PRETRAIN = {"pretrain", *AFTER_CONVERT}
+EVERYTHING = {"list", "train_tokenizer", "tokenize", "index", *AFTER_PRETRAIN}
+
+
+def rules(plan):
+    return set(plan.values())
+
+
+def made_by(rule, plan):
+    return sorted(output for output, planned in plan.items() if planned == rule)
+
+
+def model(run, step):
+    return f"results/runs/{run}/models/{step:08d}.json"
+
+
+def test_nothing_when_all_is_made(finished):
+    assert finished.plan() == {}
+
+
+def test_everything_on_a_fresh_checkout(pretending):
+    assert rules(pretending.plan()) == EVERYTHING
+
+
+def test_an_evaluation_key_plans_scores_and_after(finished, config):
+    config["suites"]["heldout"]["seed"] = 7
+    assert rules(finished.plan(config=config)) == AFTER_EVALUATE
+
+
+def test_an_export_key_plans_exports_and_after(finished, config):
+    config["runs"]["base"]["convert"] = {"shard_mb": 7}
+    assert rules(finished.plan(config=config)) == AFTER_CONVERT
+
+
+def test_the_learning_rate_plans_training_and_after(finished, config):
+    config["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] = 0.0123
+    assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
+
+
+def test_a_weight_plans_training_and_after(finished, config):
+    config["runs"]["base"]["pretrain"]["weights"] = {"code": 3, "prose": 1}
+    assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
+
+
+def test_a_model_key_plans_training_and_after(finished, config):
+    config["runs"]["base"]["model"]["layers"] += 1
+    assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
+
+
+def test_the_vocabulary_plans_everything_but_lists(finished, config):
+    config["tokenizers"]["main"]["vocabulary"] += 100
+    assert rules(finished.plan(config=config)) == EVERYTHING - {"list"}
+
+
+def test_the_number_of_parts_plans_tokens_and_after(finished, config):
+    config["corpora"]["main"]["tokenize"]["parts"] += 1
+    assert rules(finished.plan(config=config)) == EVERYTHING - {"list", "train_tokenizer"}
+
+
+@pytest.mark.parametrize("keys", [{"micro_batch": 2}, {"checkpoint": {"keep": 7}}, {"heldout": {"every": 7}}], ids=str)
+def test_how_a_run_is_done_plans_nothing(finished, config, keys):
+    config["runs"]["base"]["pretrain"] |= keys
+    assert finished.plan(config=config) == {}
+
+
+def test_what_a_profile_says_plans_nothing(finished):
+    assert finished.plan("all", "--profile", "profiles/local", "--set-resources", "pretrain:ranks=3") == {}
+
+
+def test_an_appended_milestone_plans_only_itself_and_after(finished, config):
+    pretrain = config["runs"]["base"]["pretrain"]
+    last = pretrain["steps"]
+    pretrain["steps"] *= 2
+    pretrain["milestones"].append(2 * last)
+    plan = finished.plan(config=config)
+    assert made_by("pretrain", plan) == [model("base", 2 * last)]
+    assert all(f"{2 * last:08d}" in output for output in made_by("convert", plan) + made_by("evaluate", plan))
+    assert rules(plan) == AFTER_PRETRAIN
+
+
+def test_an_inserted_milestone_plans_itself_and_those_after(finished, config):
+    pretrain = config["runs"]["base"]["pretrain"]
+    first, last = pretrain["milestones"]
+    pretrain["milestones"] = [first, first + 1, last]
+    plan = finished.plan(config=config)
+    assert made_by("pretrain", plan) == [model("base", first + 1), model("base", last)]
+
+
+def test_a_removed_milestone_plans_those_after(finished, config):
+    pretrain = config["runs"]["base"]["pretrain"]
+    last = pretrain["milestones"].pop()
+    pretrain["milestones"] = [last]
+    assert made_by("pretrain", finished.plan(config=config)) == [model("base", last)]
+
+
+def test_an_added_run_plans_only_itself_and_the_summary(finished, config):
+    config["runs"]["wide"] = {**config["runs"]["base"], "suites": ["heldout"]}
+    plan = finished.plan(config=config)
+    made = set(plan) - set(made_by("summarize", plan)) - {"all"}
+    assert made and all(output.startswith("results/runs/wide/") for output in made)
+
+
+def test_an_added_suite_plans_only_itself_and_the_summary(finished, config):
+    config["suites"]["more"] = {"tasks": ["next_line"]}
+    config["runs"]["base"]["suites"] = ["heldout", "more"]
+    plan = finished.plan(config=config)
+    assert rules(plan) == AFTER_EVALUATE
+    assert all(output.endswith("/more.json") for output in made_by("evaluate", plan))
+
+
+def test_an_added_source_of_its_own_corpus_plans_nothing_of_the_others(finished, config):
+    config["sources"]["other"] = {"kind": "python-prose", "validation": 0.2}
+    config["corpora"]["other"] = {"tokenizer": "main", "sources": ["other"]}
+    assert finished.plan(config=config) == {}
+
+
+def test_the_order_of_keys_and_the_way_a_number_is_written_plan_nothing(finished, config):
+    pretrain = config["runs"]["base"]["pretrain"]
+    rate = float(pretrain["optimizer"]["learning_rate"])
+    pretrain["optimizer"]["learning_rate"] = f"{rate:e}"
+    config["runs"]["base"]["pretrain"] = dict(sorted(pretrain.items(), reverse=True))
+    assert finished.plan(config=config) == {}
+
+
+def test_a_new_optional_key_with_a_default_plans_nothing(finished):
+    path = finished.path / "workflow/schemas/config.schema.yaml"
+    schema = yaml.safe_load(path.read_text(encoding="utf-8"))
+    run = schema["properties"]["runs"]["additionalProperties"]["properties"]
+    for recipe in (run["pretrain"], run["convert"], schema["properties"]["suites"]["additionalProperties"]):
+        recipe["properties"]["novelty"] = {"type": "integer", "default": 3, "x-kind": "identity", "description": "new"}
+    path.write_text(yaml.safe_dump(schema), encoding="utf-8")
+    assert finished.plan() == {}
+
+
+def test_a_comment_and_a_docstring_in_a_stage_plan_nothing(finished):
+    for path in (finished.path / "stages").rglob("*.py"):
+        path.write_text('"""Another docstring."""\n# a comment\n' + path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert finished.plan() == {}
+
+
+def test_a_statement_in_convert_plans_exports_and_after(finished):
+    finished.append("stages/convert.py", "\nADDED = 1\n")
+    assert rules(finished.plan()) == AFTER_CONVERT
+
+
+def test_a_statement_in_a_shared_module_trains_nothing(finished):
+    finished.append("stages/lib/files.py", "\nADDED = 1\n")
+    assert rules(finished.plan()) == AFTER_CONVERT
+
+
+def test_a_statement_in_pretrain_plans_only_the_summary_that_warns(finished):
+    finished.append("stages/pretrain.py", "\nADDED = 1\n")
+    assert rules(finished.plan()) == {"summarize", "all"}
+
+
+def test_rerun_on_code_lets_a_statement_train_again(pretending):
+    config = {**pretending.default_config, "rerun_on_code": True}
+    pretending.pretend_all_is_made(config)
+    pretending.append("stages/pretrain.py", "\nADDED = 1\n")
+    assert rules(pretending.plan(config=config)) == AFTER_PRETRAIN
+
+
+def test_touch_accepts_a_harmless_change(finished):
+    finished.append("stages/convert.py", "\nADDED = 1\n")
+    finished.snakemake("--touch", "--cores", 1, "all")
+    assert finished.plan() == {}
+
+
+def test_the_software_file_plans_nothing(finished):
+    finished.append("environment.yml", "# changed\n")
+    assert finished.plan() == {}
+
+
+def test_a_forced_stage_plans_itself_and_after(finished):
+    assert rules(finished.plan("scores", "-R", "evaluate")) == {"evaluate", "scores"}
+    assert rules(finished.plan("all", "-R", "list")) == EVERYTHING
+
+
+def test_files_that_the_workflow_makes_are_never_ancient(finished):
+    assert not [path for path in (finished.path / "workflow").rglob("*.smk") if "ancient" in path.read_text()]

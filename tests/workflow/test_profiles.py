@@ -1,0 +1,92 @@
+"""Profiles say where and with how much; rules and configs say nothing of that."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.workflow.checkout import HOME
+
+PROFILES = [path.parent.name for path in sorted((HOME / "profiles").glob("*/config.yaml"))]
+ALWAYS = {"keep-going": True, "rerun-incomplete": True, "show-failed-logs": True}
+
+
+def profile(name):
+    return yaml.safe_load((HOME / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
+
+
+def test_there_is_no_default_profile_that_would_win_over_others():
+    assert PROFILES == ["local", "slurm"]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_failure_never_stops_the_rest_and_is_shown(name):
+    assert profile(name) | ALWAYS == profile(name)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_dry_run_never_overwrites_a_report(name):
+    assert not [key for key in profile(name) if key.startswith("report")]
+
+
+def test_retries_stand_in_profiles_only():
+    assert not [path for path in (HOME / "workflow").rglob("*") if path.is_file() and "retries" in path.read_text()]
+
+
+def test_profiles_set_only_rules_and_sections_that_exist():
+    rules = {path.stem: path.read_text() for path in (HOME / "workflow/rules").glob("*.smk")}
+    for name in PROFILES:
+        settings = profile(name)
+        named = {*settings["set-resources"]} if isinstance(settings["set-resources"], dict) else set()
+        named |= {entry.split("=")[0].split(":")[0] for entry in settings["set-threads"]}
+        assert all(any(f"rule {rule}:" in text for text in rules.values()) for rule in named)
+        assert not named & {"config", "configfile", "configfiles"}
+
+
+@pytest.fixture
+def sbatch(tmp_path):
+    """A directory with the commands of a Slurm on which every submission fails, and is written down."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    scripts = {
+        "sbatch": f'printf "%s\\n" "$*" >> {folder}/log\nexit 1',
+        "sinfo": "echo all",
+        "squeue": ":",
+        "sacct": ":",
+    }
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def submitted(checkout, sbatch, target):
+    """The line with which a target's job is handed to sbatch."""
+    environment = {"PATH": f"{sbatch}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    quick = ["--retries", 0, "--slurm-init-seconds-before-status-checks", 1]
+    checkout.snakemake(
+        target, "--profile", "profiles/slurm", *quick, "-R", "pretrain", environment=environment, check=False
+    )
+    (line,) = (sbatch / "log").read_text(encoding="utf-8").splitlines()
+    return line.split(" --wrap=")[0]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_training_is_submitted_with_one_launcher_a_node(finished, sbatch, nodes):
+    settings = finished.path / "profiles/slurm/config.yaml"
+    settings.write_text(settings.read_text().replace("nodes: 1", f"nodes: {nodes}"))
+    first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
+    line = submitted(finished, sbatch, f"results/runs/base/models/{first:08d}.json")
+    for option in (f"--nodes={nodes}", "--gres=gpu:1", "--cpus-per-task=8", "--ntasks-per-node=1"):
+        assert option in line
+    assert "--signal=USR1@120" in line
+    assert "--ntasks=" not in line and "--ntasks-per-gpu" not in line and "--gpus" not in line
+
+
+def test_scoring_is_submitted_as_one_task(finished, sbatch):
+    first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
+    finished.append("stages/evaluate.py", "\nADDED = 1\n")
+    line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/heldout.json")
+    assert "--gres=gpu:1" in line
