@@ -32,6 +32,7 @@ def run(arguments):
             raise UserError(f"{part.path} must be made with the tokenizer {arguments.tokenizer}, and is another's")
         if part.identity["tokenizer"] != facts or part.identity["recipe"] != parts[0].identity["recipe"]:
             raise UserError(f"{part.path} must be made like {parts[0].path}, and has another recipe")
+    _check_complete(parts)
     directory = arguments.output.parent
     _verify(parts, directory / RECEIPT)
     by_source = {}
@@ -44,7 +45,8 @@ def run(arguments):
             raise UserError(f"corpus {directory}: source {name} must have training text, and has none")
         if joined[VALIDATION]["tokens"] == 0:
             raise UserError(
-                f"corpus {directory}: source {name} must have held-out text, and has none; raise sources.{name}.validation"
+                f"corpus {directory}: source {name} must have held-out text, and has none; "
+                f"raise sources.{name}.validation"
             )
         logger.info("%s: %s training tokens, %s held out", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"])
     identity = {
@@ -54,6 +56,20 @@ def run(arguments):
         "sources": by_source,
     }
     manifest.write(arguments.output, identity, {"code": arguments.code, "parts": len(parts)})
+
+
+def _check_complete(parts):
+    """Raise UserError unless each source has all of its parts once, made from one list's recipe."""
+    seen = {}
+    for part in parts:
+        first = seen.setdefault((part.identity["source"], part.identity["part"]), part)
+        if first is not part:
+            raise UserError(f"--parts must name each part once: {first.path} and {part.path} are the same part")
+    for source in {source for source, _ in seen}:
+        number_of_parts = parts[0].identity["recipe"].get("parts", 1)
+        for number in range(number_of_parts):
+            if (source, number) not in seen:
+                raise UserError(f"--parts must name all {number_of_parts} parts of {source}: part {number} is missing")
 
 
 def _empty(texts=False):
@@ -72,11 +88,12 @@ def _add(joined, part, split, directory):
 
 
 def _verify(parts, receipt_path):
-    """Hash every payload file whose size and time are not in the receipt. Raises UserError on the first that changed."""
+    """Hash every payload file whose size and time are not in the receipt. Raises UserError on one that changed."""
     try:
         receipt = files.read_json(receipt_path)
-    except UserError:
-        receipt = {}
+    except UserError:  # none yet, or cut: everything is hashed
+        receipt = None
+    receipt = receipt if isinstance(receipt, dict) else {}
     wanted = {
         part.directory / name: (part, described)
         for part in parts
@@ -89,11 +106,8 @@ def _verify(parts, receipt_path):
         manifest.check_size(path, described["bytes"], part.path)
         relative = os.path.relpath(path, receipt_path.parent)
         seen[relative] = [described["bytes"], path.stat().st_mtime_ns, described["sha256"]]
-        if receipt.get(relative) != seen[relative] and files.sha256_file(path) != described["sha256"]:
-            raise UserError(
-                f"{path} changed since {part.path} was written: its sha256 differs; "
-                f"delete {part.path} and run the workflow again"
-            )
+        if receipt.get(relative) != seen[relative]:
+            manifest.check_content(path, described, part.path)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # sha256 runs without the interpreter's lock
         list(pool.map(check, wanted.items()))

@@ -4,10 +4,12 @@
         --operation '{"steps": 300}' --train-dir results/runs/base/train --output results/runs/base/models/00000300.json
 
 On several ranks the same, behind torchrun: `workflow/launch 2 -m stages.pretrain ...`. The run directory is
-TRAIN_DIR/<digest of recipe and corpus>; it holds checkpoints/, metrics.jsonl, events.jsonl and the lease. Start the same
-command again after any kill: it goes on from the newest complete checkpoint. To really retrain, delete the directory.
+TRAIN_DIR/<digest of recipe and corpus>; it holds checkpoints/, metrics.jsonl, events.jsonl and the lease. Start the
+same command again after any kill: it goes on from the newest complete checkpoint. To really retrain, delete the
+directory.
 """
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -48,56 +50,64 @@ class PretrainRecipe(TrainRecipe):
 def run(arguments, plan):
     """Train up to the milestone, and write its manifest."""
     clock = manifest.Clock(arguments.code)
+    if arguments.until < 1:
+        raise UserError(f"--until must be at least 1, got {arguments.until}")
     if arguments.until > plan.steps:
         raise UserError(f"--until must be at most pretrain.steps ({plan.steps}), got {arguments.until}")
-    corpus = Corpus(arguments.corpus)
-    written = recipe.written(plan, "identity")
-    directory = arguments.train_dir / manifest.digest_of({"recipe": written, "corpus": corpus.digest})[:16]
-    _check_previous(arguments.previous, written, corpus)
-    kept = checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE
     with parallel.ranks() as device:
         with parallel.agreeing():
-            finished = _finished(kept)
-        if finished:
-            logger.info("step %s was reached before: the manifest is written anew", arguments.until)
-        else:
+            corpus = Corpus(arguments.corpus)
             facts = {
-                "recipe": written,
+                "recipe": recipe.written(plan, "identity"),
                 "corpus": corpus.digest,
                 "tokenizer": corpus.tokenizer["digest"],
                 "vocabulary": corpus.tokenizer["vocabulary"],
             }
+            _check_previous(arguments.previous, facts)
+        digest = manifest.digest_of({key: facts[key] for key in ("recipe", "corpus")})
+        directory = arguments.train_dir / digest[:16]
+        finished = _finished(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE)
+        if finished:
+            logger.info("step %s was reached before: the manifest is written anew", arguments.until)
+        else:
             finished = _train(arguments, plan, corpus, directory, facts, device, clock)
-        if dist.get_rank() == 0:
-            files.write_json(arguments.output, finished)
+        with parallel.agreeing():
+            if dist.get_rank() == 0:
+                files.write_json(arguments.output, finished)
 
 
 def _train(arguments, plan, corpus, directory, facts, device, clock):
-    """Train; returns the content of the milestone's manifest, which is kept beside its checkpoint."""
-    plan.check_ranks(dist.get_world_size(), "pretrain")
-    samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed)
-    heldout = Heldout(corpus, samples.mixture.sources, plan.seq_len, plan.heldout.tokens)
+    """Train; returns what the milestone's manifest says, which is kept beside its checkpoint (None but on rank 0)."""
+    with parallel.agreeing():
+        plan.check_ranks(dist.get_world_size(), "pretrain")
+        samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed)
+        heldout = Heldout(corpus, samples.mixture.sources, plan.seq_len, plan.heldout.tokens)
+    content = None
     with _lease(directory) as lease:
         trainer = Trainer(plan, plan.model, samples, heldout, directory, facts, device, lease)
         try:
             trainer.start(arguments.until)
             trainer.train(arguments.until)
             scores = trainer.evaluate()
-            record = clock.record(
-                horizon={"steps": plan.steps},
-                run_directory=os.path.relpath(directory, arguments.output.parent),
-                heldout=scores,
-                world_size=dist.get_world_size(),
-            )
-            content = {"identity": _identity(arguments, plan, directory, facts), "record": record}
-            if dist.get_rank() == 0:
-                lease.check()
-                files.write_json(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE, content)
+            with parallel.agreeing():
+                if dist.get_rank() == 0:
+                    record = clock.record(
+                        horizon={"steps": plan.steps},
+                        run_directory=os.path.relpath(directory, arguments.output.parent),
+                        heldout=scores,
+                        world_size=dist.get_world_size(),
+                    )
+                    content = {"identity": _identity(arguments, plan, directory, facts), "record": record}
+                    lease.check()
+                    files.write_json(
+                        checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE, content
+                    )
             trainer.event("finish")
-            return content
         except BaseException as error:
-            trainer.event("stop", reason=f"{type(error).__name__}: {error}")
+            with contextlib.suppress(UserError):  # what cannot be written must not hide why the run stops
+                trainer.event("stop", reason=f"{type(error).__name__}: {error}")
             raise
+    return content
 
 
 def _identity(arguments, plan, directory, facts):
@@ -119,44 +129,51 @@ def _identity(arguments, plan, directory, facts):
 
 
 def _finished(kept):
-    """The milestone's manifest as it was first written, if its checkpoint is still complete."""
-    if not kept.exists():
-        return None
+    """The milestone's manifest as it was first written, where its checkpoint is complete and unchanged; else None.
+
+    All ranks call it, hash a part each, and get the same answer.
+    """
+    commit = content = None
     try:
-        checkpoint.read_commit(kept.parent)
+        if dist.get_rank() == 0 and kept.exists():
+            commit, content = checkpoint.read_commit(kept.parent), files.read_json(kept)
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is torn: %s", error)
+    commit, content = parallel.from_first((commit, content))
+    if content is None:
         return None
-    return files.read_json(kept)
+    try:
+        with parallel.agreeing():
+            checkpoint.verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
+    except UserError as error:
+        logger.warning("the milestone was reached before, but its checkpoint is damaged: %s", error)
+        return None
+    return content
 
 
-def _check_previous(path, written, corpus):
+def _check_previous(path, facts):
     if path is None:
         return
     previous = manifest.read(path).identity
-    if previous["recipe"] != written or previous["corpus"] != corpus.digest:
+    if any(previous.get(key) != facts[key] for key in ("recipe", "corpus")):
         raise UserError(f"--previous {path} must be a milestone of the same recipe and corpus, and is not")
 
 
-class _lease:  # noqa: N801 - reads as a function
-    """The lease on the run directory: held by the first rank, refused on all ranks alike."""
-
-    def __init__(self, directory):
-        self.directory = directory
-        self.lease = None
-
-    def __enter__(self):
+@contextlib.contextmanager
+def _lease(directory):
+    """Hold the lease on the run directory: the first rank gets it, the others None; a refusal stops all ranks alike."""
+    lease = None
+    try:
         with parallel.agreeing():
             if dist.get_rank() == 0:
-                _make(self.directory)
-                self.lease = Lease(self.directory)
+                _make(directory)
+                lease = Lease(directory)
                 for name in ("metrics.jsonl", "events.jsonl"):
-                    journal.mend(self.directory / name)
-        return self.lease
-
-    def __exit__(self, *_):
-        if self.lease:
-            self.lease.release()
+                    journal.mend(directory / name)
+        yield lease
+    finally:
+        if lease:
+            lease.release()
 
 
 def _make(directory):

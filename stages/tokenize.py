@@ -8,9 +8,7 @@ Every document is BOS, its ids, EOS; BOS and EOS are added by id, never as text.
 """
 
 import json
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from stages.lib.log import logger
 from stages.lib.recipe import identity
 from stages.lib.split import TRAIN, VALIDATION
 
-KEPT = "manifest.json"
+KEPT, TEXTS = "manifest.json", "validation.jsonl"
 ENCODE_BYTES = 1 << 20  # text that is encoded at once: bounds memory, and is enough for one call to cost nothing
 
 
@@ -66,7 +64,8 @@ def run(arguments, plan):
         logger.info("part %s of %s is made already", arguments.part, name)
         files.write_json(arguments.output, files.read_json(payload / KEPT))
         return
-    identity_, dropped = _make(payload, known, source_recipe, listed, chosen, tokenizer, plan)
+    every = [file["name"] for file in listed.identity["files"]]
+    identity_, dropped = _make(payload, known, source.documents(source_recipe, chosen, every), tokenizer, plan)
     content = {"identity": identity_, "record": clock.record(dropped=dict(sorted(dropped.items())))}
     files.write_json(payload / KEPT, content)
     files.write_json(arguments.output, content)
@@ -108,7 +107,10 @@ def _hash_inputs(root, chosen, listed, source_recipe):
 def _is_finished(payload, known):
     if not (payload / KEPT).exists():
         return False
-    kept = manifest.read(payload / KEPT)
+    try:
+        kept = manifest.read(payload / KEPT)
+    except UserError:  # cut by a crash of the machine
+        return False
     if any(kept.identity.get(key) != value for key, value in known.items()):
         return False
     return all(
@@ -117,43 +119,42 @@ def _is_finished(payload, known):
     )
 
 
-def _make(payload, known, source_recipe, listed, chosen, tokenizer, plan):
-    """Make the payload in a directory of its own and move it into place; returns the identity and what was dropped."""
+def _make(payload, known, documents, tokenizer, plan):
+    """Make the payload, whole or not at all; returns the part's identity, and how many documents were dropped why."""
     from stages.lib import shards
 
-    payload.parent.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(dir=payload.parent, prefix=f".{payload.name}."))
-    try:
-        every = [file["name"] for file in listed.identity["files"]]
-        encoded = {TRAIN: [], VALIDATION: []}
-        text_bytes, dropped = Counter(), Counter()
-        with files.atomic(making / "validation.jsonl", "w") as held_out:
-            for document, ids in _encode(source.documents(source_recipe, chosen, every), tokenizer, dropped):
-                encoded[document.split].append(_framed(ids, tokenizer, plan))
-                text_bytes[document.split] += len(document.text.encode("utf-8", errors="replace"))
-                if document.split == VALIDATION:
-                    held_out.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
-        order = np.random.Generator(np.random.PCG64([plan.shuffle_seed, known["part"]])).permutation(
-            len(encoded[TRAIN])
-        )
-        encoded[TRAIN] = [encoded[TRAIN][i] for i in order]
-        identity_ = dict(known)
-        for split, documents in encoded.items():
-            described = shards.write(making / f"{split}-00000.arrow", documents, shards.dtype_of(tokenizer.vocabulary))
-            shard = {"path": f"{payload.name}/{split}-00000.arrow", **described, "text_bytes": text_bytes[split]}
-            identity_[split] = {key: shard[key] for key in ("documents", "tokens", "text_bytes")} | {"shards": [shard]}
-        texts = {"path": f"{payload.name}/validation.jsonl", **manifest.describe(making / "validation.jsonl")}
-        identity_[VALIDATION]["texts"] = [texts]
-        listed_outputs = [*identity_[TRAIN]["shards"], *identity_[VALIDATION]["shards"], texts]
-        identity_["outputs"] = {
-            output["path"]: {"bytes": output["bytes"], "sha256": output["sha256"]} for output in listed_outputs
-        }
-        shutil.rmtree(payload, ignore_errors=True)
-        making.chmod(0o755)
-        making.rename(payload)
-        return identity_, dropped
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+    dtype = shards.dtype_of(tokenizer.vocabulary)
+    with files.atomic_directory(payload) as making:
+        with files.atomic(making / TEXTS, "w") as texts:
+            encoded, text_bytes, dropped = _encode_all(documents, tokenizer, plan.bos, dtype, texts)
+        shuffle = np.random.Generator(np.random.PCG64([plan.shuffle_seed, known["part"]]))
+        encoded[TRAIN] = [encoded[TRAIN][i] for i in shuffle.permutation(len(encoded[TRAIN]))]
+        sides = {}
+        for split, ids in encoded.items():
+            name = f"{split}-00000.arrow"
+            shard = {"path": f"{payload.name}/{name}", **shards.write(making / name, ids, dtype)}
+            shard["text_bytes"] = text_bytes[split]
+            sides[split] = {key: shard[key] for key in ("documents", "tokens", "text_bytes")} | {"shards": [shard]}
+        sides[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]
+    made = [*sides[TRAIN]["shards"], *sides[VALIDATION]["shards"], *sides[VALIDATION]["texts"]]
+    outputs = {file["path"]: {"bytes": file["bytes"], "sha256": file["sha256"]} for file in made}
+    return {**known, **sides, "outputs": outputs}, dropped
+
+
+def _encode_all(documents, tokenizer, bos, dtype, texts):
+    """Encode documents, and write the text of the held-out ones to `texts`.
+
+    Returns ids {split: [array a document]}, bytes of text {split: number}, and documents dropped {reason: number}.
+    """
+    encoded, text_bytes, dropped = {TRAIN: [], VALIDATION: []}, Counter(), Counter()
+    for document, ids in _encode(documents, tokenizer, dropped):
+        framed = np.empty(bos + len(ids) + 1, dtype=dtype)
+        framed[:bos], framed[bos:-1], framed[-1] = tokenizer.bos, ids, tokenizer.eos
+        encoded[document.split].append(framed)
+        text_bytes[document.split] += len(document.text.encode())
+        if document.split == VALIDATION:
+            texts.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
+    return encoded, text_bytes, dropped
 
 
 def _encode(documents, tokenizer, dropped):
@@ -163,7 +164,7 @@ def _encode(documents, tokenizer, dropped):
         if isinstance(document, source.Dropped):
             dropped[document.reason] += 1
             logger.info("dropped %s: %s", document.id, document.reason)
-        elif not document.text:
+        elif not document.text.strip():
             dropped["empty"] += 1
         else:
             batch.append(document)
@@ -172,14 +173,6 @@ def _encode(documents, tokenizer, dropped):
             yield from zip(batch, tokenizer.encode([d.text for d in batch]), strict=True)
             batch, size = [], 0
     yield from zip(batch, tokenizer.encode([d.text for d in batch]) if batch else [], strict=True)
-
-
-def _framed(ids, tokenizer, plan):
-    """BOS, the ids, EOS, in the dtype of the shards."""
-    from stages.lib.shards import dtype_of
-
-    head = [tokenizer.bos] if plan.bos else []
-    return np.concatenate([head, ids, [tokenizer.eos]]).astype(dtype_of(tokenizer.vocabulary))
 
 
 def main(argv=None):

@@ -1,7 +1,8 @@
 """Train a SentencePiece tokenizer on a sample of the training text, and package it for Hugging Face's libraries too.
 
     python -m stages.train_tokenizer --lists results/sources/code/list.json results/sources/prose/list.json \\
-        --recipe '{"vocabulary": 4096, "sample": {"code": 1, "prose": 1}}' --output results/tokenizers/main/manifest.json
+        --recipe '{"vocabulary": 4096, "sample": {"code": 1, "prose": 1}}' \\
+        --output results/tokenizers/main/manifest.json
 
 Held-out documents are no part of the sample. Ids: 0 unknown, 1 BOS, 2 EOS, then 256 bytes, then the learnt pieces.
 """
@@ -33,7 +34,7 @@ class TokenizerRecipe:
     """Number of ids, the 3 special ones and the 256 bytes included."""
 
     model: str = identity("bpe", choices=("bpe", "unigram"))
-    """The kind of model."""
+    """How pieces are learnt: byte-pair encoding (bpe), or a unigram language model."""
 
     sample: dict[str, float] = identity(above=0)
     """The sources to learn from, and how much of the sample each gives."""
@@ -130,12 +131,13 @@ def _mistake(message, plan, sample):
     """SentencePiece's complaint as a sentence for the user."""
     if limit := re.search(r"value <= (\d+)", message):
         return UserError(
-            f"train_tokenizer.vocabulary must be at most {limit[1]} for this text ({len(sample):,} bytes), got {plan.vocabulary}"
+            f"train_tokenizer.vocabulary must be at most {limit[1]} for this text ({len(sample):,} bytes), "
+            f"got {plan.vocabulary}"
         )
-    if required := re.search(r"required_chars.*?(\d+) vs (\d+)|smaller than required_chars\. (\d+)", message):
-        needed = next((number for number in required.groups()[1:] if number), "")
+    if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(
-            f"train_tokenizer.vocabulary must hold all characters of the text ({needed} at least), got {plan.vocabulary}"
+            f"train_tokenizer.vocabulary must be at least {required[1]} to hold the characters of this text, "
+            f"got {plan.vocabulary}"
         )
     if not sample.strip():
         return UserError("train_tokenizer.sample must name sources with training text, and they have none")
@@ -145,14 +147,26 @@ def _mistake(message, plan, sample):
 
 
 def _sentences(sample):
-    """The sample in pieces under SentencePiece's limit, cut at line ends, the newlines inside, so that they are learnt."""
+    """The sample in pieces under SentencePiece's limit, cut at line ends, newlines inside, so that they are learnt.
+
+    A piece with U+2585 (its mark for the unknown) or NUL would be left out whole, so they are taken out first.
+    """
+    sample = sample.translate(None, b"\0").replace("\u2585".encode(), b"")
     start = 0
     while start < len(sample):
-        end = min(start + SENTENCE_BYTES - 4, len(sample))
-        cut = sample.rfind(b"\n", start, end) + 1
-        end = cut if end < len(sample) and cut > start else end
-        yield sample[start:end].decode("utf-8", errors="ignore")
+        end = min(start + SENTENCE_BYTES, len(sample))
+        if end < len(sample):
+            cut = sample.rfind(b"\n", start, end) + 1
+            end = cut if cut > start else _character_start(sample, end)
+        yield sample[start:end].decode()
         start = end
+
+
+def _character_start(data, at):
+    """The begin of the UTF-8 character that `at` lies in."""
+    while data[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
 
 
 def _processor(model):

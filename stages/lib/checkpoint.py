@@ -1,15 +1,14 @@
 """Checkpoints: torch.distributed.checkpoint (DCP) with sha256 of every file and a commit marker that is written last.
 
-    checkpoints/00000300/__0_0.distcp ...   tensors, one file a rank: `model.<FMS key>`, `optimizer.<FMS key>.<moment>`, `rng`
-    checkpoints/00000300/.metadata          which tensor lies where
-    checkpoints/00000300/commit.json        format, step, samples, recipe, corpus, tokenizer, files with bytes and sha256
+    00000300/__0_0.distcp ...   tensors, a file a rank: `model.<FMS key>`, `optimizer.<FMS key>.<moment>`, `rng`
+    00000300/.metadata          which tensor lies where
+    00000300/commit.json        format, step, samples, recipe, corpus, tokenizer, files with bytes and sha256
 
 A directory without commit.json, or with a file of another size or hash, is torn: it is skipped, never read.
 """
 
 import contextlib
 import io
-import os
 import pickle
 import shutil
 import warnings
@@ -18,9 +17,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
 
-from stages.lib import files
+from stages.lib import files, manifest, parallel
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 
@@ -52,35 +52,41 @@ def directory_of(run_directory, step):
     return Path(run_directory) / "checkpoints" / f"{step:08d}"
 
 
-def save(directory, tensors, facts, group=None):
+def save(directory, tensors, facts, group=None, lease=None):
     """Write a checkpoint; all ranks of `group` (default: all ranks) call it together.
 
-    `tensors`: nested dictionary of tensors and DTensors. `facts`: what commit.json says beside the files. When it returns,
-    the checkpoint is on the disk; when it raises, the directory has no commit marker. Needs a process group, if of one rank.
+    `tensors`: nested dictionary of tensors and DTensors. `facts`: what commit.json says beside the files. `lease` is
+    checked before the marker is written, on the rank that has one. When it returns, the checkpoint is on the disk; when
+    it raises (UserError on all ranks for a full or failing disk), the directory has no commit marker. Needs a process
+    group, if of one rank.
     """
     directory = Path(directory)
-    if dist.get_rank() == 0:
-        shutil.rmtree(directory, ignore_errors=True)  # what a killed attempt left
-        directory.mkdir(parents=True)
-    dist.barrier(group=group)
+    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be written"):
+        if dist.get_rank() == 0:
+            remove(directory)  # what a killed attempt left
+            directory.mkdir(parents=True, exist_ok=True)
     writer = _HashingDiskWriter(directory)
-    dcp.save(tensors, storage_writer=writer, process_group=group)
+    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be written"):
+        dcp.save(tensors, storage_writer=writer, process_group=group)
     described = _gather(writer.fs.described, group)
-    if dist.get_rank() == 0:
-        listed = {name: file for rank_files in described for name, file in rank_files.items()}
-        listed[".metadata"] = _describe(directory / ".metadata")
-        files.write_json(
-            directory / COMMIT, {"format": FORMAT, **facts, "files": {name: listed[name] for name in sorted(listed)}}
-        )
-        files.sync_directory(directory.parent)
-    dist.barrier(group=group)
+    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be written"):
+        if dist.get_rank() == 0:
+            listed = {name: file for rank_files in described for name, file in rank_files.items()}
+            listed[".metadata"] = manifest.describe(directory / ".metadata")
+            if lease:
+                lease.check()
+            commit = {"format": FORMAT, **facts, "files": {name: listed[name] for name in sorted(listed)}}
+            files.write_json(directory / COMMIT, commit)
+            files.sync_directory(directory.parent)
 
 
 def load(directory, tensors, group=None):
-    """Fill `tensors` (as given to `save`, of any world size) from a checkpoint, in place; all ranks call it together."""
+    """Fill `tensors` (as given to `save`, on any world size) from a checkpoint, in place; all ranks call it."""
     reader = _GuardedReader(directory)
-    reader.read_metadata()  # before DCP does, which would turn a refusal into a failure of all ranks
-    dcp.load(tensors, storage_reader=reader, process_group=group)
+    with parallel.agreeing(group):
+        reader.read_metadata()  # before DCP does, which would go on without it and fail elsewhere
+    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be read"):
+        dcp.load(tensors, storage_reader=reader, process_group=group)
 
 
 def load_tensors(directory, keys):
@@ -96,7 +102,8 @@ def load_tensors(directory, keys):
     tensors = {key: torch.empty(known[key].size, dtype=known[key].properties.dtype) for key in keys}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as wanted
-        dcp.load(tensors, storage_reader=_GuardedReader(directory), no_dist=True)
+        with _in_one_sentence(f"{directory} could not be read"):
+            dcp.load(tensors, storage_reader=_GuardedReader(directory), no_dist=True)
     return tensors
 
 
@@ -106,13 +113,14 @@ def keys_of(directory):
 
 
 def read_commit(directory):
-    """What commit.json says. Raises UserError when the checkpoint is not complete: no marker, or a file's size is wrong."""
+    """What commit.json says. Raises UserError where the checkpoint is torn: no marker, or a file of a wrong size."""
     directory = Path(directory)
     if not (directory / COMMIT).exists():
         raise UserError(f"{directory} is not a complete checkpoint: it has no {COMMIT}")
     commit = files.read_json(directory / COMMIT)
-    if commit.get("format") != FORMAT:
-        raise UserError(f"{directory / COMMIT} must have format {FORMAT}, found {commit.get('format')}")
+    found = commit.get("format") if isinstance(commit, dict) else None
+    if found != FORMAT:
+        raise UserError(f"{directory / COMMIT} must have format {FORMAT}, found {found}")
     for name, file in commit["files"].items():
         found = (directory / name).stat().st_size if (directory / name).exists() else None
         if found != file["bytes"]:
@@ -121,27 +129,39 @@ def read_commit(directory):
 
 
 def verify(directory, commit, part=0, parts=1):
-    """Compare the sha256 of every file (of each `parts`-th from `part`). Raises UserError naming the first that differs."""
+    """Compare the sha256 of each file (every `parts`-th from `part`). Raises UserError for the first that differs."""
     for name in sorted(commit["files"])[part::parts]:
-        if files.sha256_file(Path(directory) / name) != commit["files"][name]["sha256"]:
-            raise UserError(f"{Path(directory) / name} changed since it was written: its sha256 differs from {COMMIT}")
+        path = Path(directory) / name
+        with _in_one_sentence(f"{path} could not be read"):
+            found = files.sha256_file(path)
+        if found != commit["files"][name]["sha256"]:
+            raise UserError(f"{path} changed since it was written: its sha256 differs from {COMMIT}")
 
 
 def complete_steps(run_directory, at_most=None):
     """Steps that have a complete checkpoint, ascending. A torn one is named in a warning and left out."""
     steps = []
-    for directory in sorted((Path(run_directory) / "checkpoints").glob("[0-9]*")):
-        step = int(directory.name)
-        if at_most is not None and step > at_most:
-            continue
+    for directory in _directories(run_directory, at_most):
         try:
             read_commit(directory)
         except UserError as error:
-            if (directory / COMMIT).exists() or any(directory.iterdir()):
-                logger.warning("skipping a torn checkpoint: %s", error)
+            logger.warning("skipping a torn checkpoint: %s", error)
             continue
-        steps.append(step)
+        steps.append(int(directory.name))
     return steps
+
+
+def remove_uncommitted(run_directory, at_most):
+    """Delete what kills left up to a step: directories without a marker. A damaged one stays for people to see."""
+    for directory in _directories(run_directory, at_most):
+        if not (directory / COMMIT).exists():
+            remove(directory)
+
+
+def _directories(run_directory, at_most):
+    found = sorted((Path(run_directory) / "checkpoints").glob("[0-9]*"))
+    numbered = [directory for directory in found if directory.name.isdecimal()]  # and no 00000300.copy
+    return [directory for directory in numbered if at_most is None or int(directory.name) <= at_most]
 
 
 def remove(directory):
@@ -149,6 +169,21 @@ def remove(directory):
     with contextlib.suppress(FileNotFoundError):
         (Path(directory) / COMMIT).unlink()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _in_one_sentence(what):
+    """Raise UserError for a disk that fails. DCP gives a failure of many lines instead, which is no Exception even."""
+    try:
+        yield
+    except CheckpointException as error:
+        cause, _ = next(iter(error.failures.values()))
+        if isinstance(cause, UserError):
+            raise cause from None
+        kind = UserError if isinstance(cause, OSError) else RuntimeError
+        raise kind(f"{what}: {cause}") from error
+    except OSError as error:
+        raise UserError(f"{what}: {error}") from None
 
 
 class _HashingFileSystem(FileSystem):
@@ -219,10 +254,6 @@ class _GuardedReader(dcp.FileSystemReader):
             metadata.storage_meta = dcp.metadata.StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
-
-
-def _describe(path):
-    return {"bytes": os.path.getsize(path), "sha256": files.sha256_file(path)}
 
 
 def _gather(value, group):

@@ -59,6 +59,7 @@ class Stream:
         self._files = {}
 
     def __len__(self):
+        """The number of tokens."""
         return int(self._starts[-1])
 
     def read(self, start, count):

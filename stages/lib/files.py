@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,32 @@ def atomic(path, mode="wb"):
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_directory(path):
+    """Make a directory beside `path` that takes its place when the block ends well, and vanishes otherwise.
+
+    What an earlier attempt left when it was killed is deleted. Raises UserError when the parent cannot be written.
+    """
+    path = Path(path)
+    for leftover in path.parent.glob(f".{path.name}.*.making"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".making"))
+    except OSError as error:
+        raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
+    try:
+        yield making
+        making.chmod(0o777 & ~_umask())
+        sync_directory(making)
+        shutil.rmtree(path, ignore_errors=True)
+        making.rename(path)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
         raise
     sync_directory(path.parent)
 

@@ -4,13 +4,21 @@ import json
 import sys
 import time
 
+from stages.lib.errors import UserError
 from stages.lib.log import logger
 
 
 def append(path, entry):
-    """Append one JSON line; it reaches the operating system before the call returns."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry, allow_nan=False) + "\n")
+    """Append one JSON line; it reaches the operating system before the call returns.
+
+    Raises UserError where it cannot be written.
+    """
+    line = json.dumps(entry, allow_nan=False) + "\n"
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        raise UserError(f"{path} could not be written: {error.strerror}") from None
 
 
 def mend(path):

@@ -1,7 +1,7 @@
 """The lease on a run directory: one trainer at a time, wherever it runs.
 
-lease.json holds host, pid, the pid's start time, job and heartbeat. It is created with O_EXCL, which every shared file system
-gives, where flock may be missing or local to a node.
+lease.json holds host, pid, the pid's start time, job and heartbeat. It appears by a hard link, whole and only where
+there is none. Shared file systems give that, where flock may be missing or local to a node.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from stages.lib.log import logger
 
 HEARTBEAT_SECONDS = 30
 STALE_SECONDS = 300
+KEYS = {"host", "pid", "started", "job", "heartbeat", "token"}
 
 
 class Lease:
@@ -46,20 +47,23 @@ class Lease:
         """Stop the heartbeat and give the lease back."""
         self._stop.set()
         self._thread.join()
-        with contextlib.suppress(RuntimeError, FileNotFoundError):
+        with contextlib.suppress(RuntimeError, OSError):  # not ours any more, or nothing can be written
             self.check()
             self.path.unlink()
 
     def _create(self):
         temporary = self.path.with_name(f".lease.{self.token}")
-        temporary.write_text(json.dumps(self._content()), encoding="utf-8")
         try:
+            temporary.write_text(json.dumps(self._content()), encoding="utf-8")
             os.link(temporary, self.path)  # O_EXCL and the whole content in one
             return True
         except FileExistsError:
             return False
+        except OSError as error:
+            raise UserError(f"{self.path} could not be made: {error.strerror}") from None
         finally:
-            temporary.unlink()
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _content(self):
         return {
@@ -67,6 +71,7 @@ class Lease:
             "pid": os.getpid(),
             "started": _start_time(os.getpid()),
             "job": os.environ.get("SLURM_JOB_ID"),
+            "restart": os.environ.get("SLURM_RESTART_COUNT"),
             "heartbeat": time.time(),
             "token": self.token,
         }
@@ -92,6 +97,8 @@ def holder(directory):
 def _clear_stale(path):
     held = _read(path)
     if held is None:
+        if path.exists() and _read(path) is None:
+            raise UserError(f"{path} must hold a lease, and does not; delete it when no trainer runs in its directory")
         return
     if not _is_stale(held):
         raise UserError(
@@ -110,9 +117,15 @@ def _clear_stale(path):
 def _is_stale(held):
     if held["host"] == socket.gethostname():
         return _start_time(held["pid"]) != held["started"]
-    if held["job"] and _job_is_gone(held["job"]):
+    if held["job"] and (_was_requeued(held) or _job_is_gone(held["job"])):
         return True
     return time.time() - held["heartbeat"] > STALE_SECONDS
+
+
+def _was_requeued(held):
+    """Whether this is the holder's own Slurm job, which was started again elsewhere."""
+    same = held["job"] == os.environ.get("SLURM_JOB_ID")
+    return same and held.get("restart") != os.environ.get("SLURM_RESTART_COUNT")
 
 
 def _job_is_gone(job):
@@ -120,7 +133,7 @@ def _job_is_gone(job):
         return False
     command = ["squeue", "--noheader", "--jobs", job, "--format", "%T"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     if answer.returncode:
@@ -129,7 +142,7 @@ def _job_is_gone(job):
 
 
 def _start_time(pid):
-    """When a process of this machine started, in clock ticks since boot; None where there is none (or it is a zombie)."""
+    """When a process of this machine started, in clock ticks since boot; None for a zombie, or where there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -139,6 +152,7 @@ def _start_time(pid):
 
 def _read(path):
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return held if isinstance(held, dict) and held.keys() >= KEYS else None

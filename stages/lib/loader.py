@@ -4,9 +4,9 @@
     j -> (epoch, position): an epoch is a source's own
     position -> window: a permutation keyed by seed, source and epoch
 
-Window k of a stream is its tokens [k * L, k * L + L], so neighbours share one token and each token but the first is a target
-once an epoch; a tail shorter than L is left out. The state is the number of samples seen: world size, micro-batch and prefetch
-cannot change the order.
+Window k of a stream is its tokens [k * L, k * L + L], so neighbours share one token and each token but the first is a
+target once an epoch; a tail shorter than L is left out. The state is the number of samples seen: world size,
+micro-batch and prefetch cannot change the order.
 """
 
 import queue
@@ -71,10 +71,9 @@ def samples_of(step, rank, world_size, global_batch):
 
 
 class Prefetch:
-    """Reads the batches of steps [start, stop) one ahead, in a thread.
+    """Reads the batches of the steps (a range) ahead, in a thread.
 
-    Iterating yields int32 [global_batch / world_size, L + 1] a step. What fails in the thread is raised where the batch
-    is asked for.
+    A batch is int32 [global_batch / world_size, L + 1]. What fails in the thread is raised where a batch is asked for.
     """
 
     DEPTH = 2
@@ -92,6 +91,7 @@ class Prefetch:
                 self._put(samples.read(samples_of(step, rank, world_size, global_batch)))
                 if self._closed.is_set():
                     return
+            self._put(IndexError("no step is left to read"))
         except Exception as error:  # handed over to the training thread, which raises it
             self._put(error)
 

@@ -1,14 +1,14 @@
 """Cross-entropy whose logits never stand in memory at once.
 
-At a vocabulary of 32k and 4,096 tokens, plain logits and their gradient take 2.3 GB. Here a chunk's gradient is computed in
-its forward pass, while its logits exist: three matrix products in all, like the plain form, and none twice.
+At a vocabulary of 32k and 4,096 tokens, plain logits and their gradient take 2.3 GB. Here a chunk's gradient is
+computed in its forward pass, while its logits exist: three matrix products, like the plain form, and none twice.
 """
 
 import torch
 
 IGNORED = -100
 CHUNK = 1024
-"""Tokens a chunk: large enough for a fast matrix product, small enough for 128 MB of logits at a vocabulary of 32k."""
+"""Tokens a chunk: enough for fast matrix products, and 128 MB of logits at a vocabulary of 32k."""
 
 
 def chunked_cross_entropy(hidden, weight, targets):

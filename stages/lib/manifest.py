@@ -2,8 +2,8 @@
 
     {"identity": {...}, "record": {...}}
 
-identity holds all that the result depends on: the recipe's identity fields, the digests of the inputs' identities and the
-sha256 of the outputs. record holds what may differ between two makings of the same thing: times, versions, host.
+identity holds all that the result depends on: the recipe's identity fields, the digests of the inputs' identities and
+the sha256 of the outputs. record holds what may differ between two makings of the same thing: times, versions, host.
 Digests chain through identity alone.
 """
 
@@ -70,6 +70,16 @@ def check_size(path, size, manifest_path):
     if found != size:
         raise UserError(
             f"{path} must have {size} bytes by {manifest_path}, and has {found}; "
+            f"delete {manifest_path} and run the workflow again"
+        )
+
+
+def check_content(path, described, manifest_path):
+    """Raise UserError when a payload file vanished, or is not what its manifest says of it: `{"bytes", "sha256"}`."""
+    check_size(path, described["bytes"], manifest_path)
+    if files.sha256_file(path) != described["sha256"]:
+        raise UserError(
+            f"{path} changed since {manifest_path} was written: its sha256 differs; "
             f"delete {manifest_path} and run the workflow again"
         )
 

@@ -29,10 +29,7 @@ class Mixture:
                     f"{where}.{source} must be at least 1/{SLOTS} of the sum of all weights "
                     f"({values.sum():g}), got {value:g}; leave the source out instead"
                 )
-        # the k-th of a source's n slots wants to stand at (k + 1/2) / n of the cycle
-        wanted = np.concatenate([(np.arange(count) + 0.5) / count for count in self.counts])
-        owner = np.repeat(np.arange(len(self.sources)), self.counts)
-        self.slots = owner[np.argsort(wanted, kind="stable")]
+        self.slots = _spread(self.counts)
         self._rank = np.empty(SLOTS, dtype=np.int64)
         for number, count in enumerate(self.counts):
             self._rank[self.slots == number] = np.arange(count)
@@ -48,3 +45,18 @@ class Mixture:
         cycles, rest = divmod(samples, SLOTS)
         counts = cycles * self.counts + np.bincount(self.slots[:rest], minlength=len(self.sources))
         return dict(zip(self.sources, counts.tolist(), strict=True))
+
+
+def _spread(counts):
+    """The source of each slot: up to any slot, each source had its share of the slots, give or take less than one.
+
+    Number k of a source's n slots may be slot floor(k * SLOTS / n) to ceil((k + 1) * SLOTS / n) - 1; of those that
+    may, the one that is due first is taken (Baruah and others, "Proportionate progress", 1996).
+    """
+    slots, taken = np.empty(SLOTS, dtype=np.int64), np.zeros_like(counts)
+    for slot in range(SLOTS):
+        due = -(-(taken + 1) * SLOTS // counts)
+        due[taken * SLOTS // counts > slot] = 2 * SLOTS
+        slots[slot] = np.argmin(due)
+        taken[slots[slot]] += 1
+    return slots

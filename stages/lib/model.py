@@ -8,8 +8,9 @@
     base_model.layers.N.ff_sub_layer.w2.weight         [D, F]
     base_model.dec_norm.weight ; head.weight           [D] ; [V, D]
 
-B is the micro-batch, L the sequence length, D the width, H and K the heads of queries and of keys, hd the width of a head,
-F the hidden width, V the vocabulary. RoPE is the interleaved form: neighbours 2i and 2i + 1 are one complex number.
+B is the micro-batch, L the sequence length, D the width, H and K the heads of queries and of keys, hd the width of a
+head, F the hidden width, V the vocabulary. RoPE is the interleaved form: neighbours 2i and 2i + 1 make one complex
+number.
 """
 
 import math

@@ -63,8 +63,8 @@ def moments(model, optimizer):
 def clip_gradients(parameters, limit, group=None):
     """Scale all gradients so that their global norm is at most `limit`; returns the norm before, a float64 tensor.
 
-    Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced over the
-    ranks as one number: torch's own clip_grad_norm_ differs by 3e-5 between 1 rank and 2.
+    Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced
+    over the ranks as one number: torch's own clip_grad_norm_ differs by 3e-5 between 1 rank and 2.
     """
     gradients = [p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for p in parameters if p.grad is not None]
     square = torch.zeros((), dtype=torch.float64, device=gradients[0].device)

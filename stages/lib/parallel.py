@@ -8,30 +8,45 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from stages.lib.errors import UserError
+from stages.lib.errors import LoneError, UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+class AgreedError(UserError):
+    """A UserError that every rank raises at the same place."""
 
 
 @contextlib.contextmanager
 def ranks():
     """Join the process group that torchrun describes in the environment; a group of one where there is no torchrun.
 
-    Yields the device of this rank.
+    Yields the device of this rank. Raises LoneError in place of a UserError on which the ranks did not agree.
     """
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    together = False
     try:
         yield device
+        together = True
+    except AgreedError:
+        together = True
+        raise
+    except UserError as error:
+        if dist.get_world_size() == 1:
+            raise
+        raise LoneError(str(error)) from error
     finally:
-        dist.destroy_process_group()
+        # a rank that fails alone keeps the group, or the others would notice, and speak, before it has said why
+        if together or dist.get_world_size() == 1:
+            dist.destroy_process_group()
 
 
 def shard(model, dtype, device):
@@ -54,21 +69,28 @@ def shard(model, dtype, device):
     return model
 
 
-def agree(error):
-    """Raise the UserError of any rank on all ranks, so that all stop together; None where a rank has none."""
-    messages = [None] * dist.get_world_size()
-    dist.all_gather_object(messages, None if error is None else str(error))
+def from_first(value):
+    """What the first rank calls with, on every rank; shared file systems may show each rank something else."""
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
+
+
+def agree(error, group=None):
+    """Raise the UserError of any rank as an AgreedError on all ranks; `error` is None where a rank has none."""
+    messages = [None] * dist.get_world_size(group)
+    dist.all_gather_object(messages, None if error is None else str(error), group=group)
     for message in messages:
         if message is not None:
-            raise UserError(message)
+            raise AgreedError(message)
 
 
 @contextlib.contextmanager
-def agreeing():
-    """A block in which a UserError of one rank stops every rank."""
+def agreeing(group=None):
+    """A block in which a UserError of one rank stops every rank; no rank leaves it before all have come to its end."""
     failed = None
     try:
         yield
     except UserError as error:
         failed = error
-    agree(failed)
+    agree(failed, group)

@@ -1,6 +1,6 @@
 """A keyed permutation of 0..n-1 that needs no table: a Feistel network with cycle walking.
 
-Any position can be looked up alone, so a loader resumes at any sample in constant time, whatever the size of the corpus.
+Any position can be looked up alone, so a loader resumes at any sample in constant time, however large the corpus.
 (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002.)
 """
 
@@ -8,7 +8,7 @@ import hashlib
 
 import numpy as np
 
-ROUNDS = 6
+ROUNDS = 8  # with 6, neighbours in permutations of about 1,000 are a little correlated
 BLOCK = 1 << 14  # positions at a time: what a round touches stays in the processor's cache
 MULTIPLIER = np.uint32(0x7FEB352D)  # of the hash lowbias32 (Wellons, "Prospecting for Hash Functions", 2018)
 

@@ -1,12 +1,13 @@
 """The text in the box: the modules of the Python installation, and the prose in their docstrings.
 
-Both sources are split by module, so the docstrings of a held-out module stand in no training code of its own. Many docstrings
-stand in several modules, though ("Close the file."). So a docstring is prose only when it has at least six words, and its words
-stand in a row in no other module.
+Both sources are split by module, so the docstrings of a held-out module stand in no training code of its own. Many
+docstrings stand in several modules, though ("Close the file."). So a docstring is prose only when it has at least six
+words, and its words stand in a row in no other module.
 """
 
 import ast
 import inspect
+import os
 import re
 import sysconfig
 import warnings
@@ -35,12 +36,11 @@ def root():
 
 def modules():
     """The names of the standard library's modules as paths relative to `root()`, sorted."""
-    names = (path.relative_to(root()) for path in root().rglob("*.py"))
-    return sorted(
-        name.as_posix()
-        for name in names
-        if not LEFT_OUT.intersection(name.parts) and not name.name.startswith("_sysconfigdata")
-    )
+    names = []
+    for directory, folders, files in os.walk(root()):
+        folders[:] = [folder for folder in folders if folder not in LEFT_OUT]
+        names += [Path(directory, file).relative_to(root()).as_posix() for file in files if file.endswith(".py")]
+    return sorted(name for name in names if not Path(name).name.startswith("_sysconfigdata"))
 
 
 def code(names):
@@ -59,12 +59,12 @@ def prose(names, every_name):
     found = {name: _docstrings(name, text) for name, text in texts.items()}
     repeated = _repeated(found, texts)
     for name in names:
-        unique = [text for _, _, text in found[name] if _key(text) not in repeated]
+        unique = [(owner, text) for _, owner, text in found[name] if _key(text) not in repeated]
         if name == TOPICS:
-            for number, text in enumerate(unique):
-                yield f"{name}:{number}", f"{_module(name)}:{number}", text
+            for topic, text in unique:
+                yield f"{name}:{topic}", f"{_module(name)}:{topic}", text
         elif unique:
-            yield name, _module(name), "\n\n".join(unique) + "\n"
+            yield name, _module(name), "\n\n".join(text for _, text in unique) + "\n"
 
 
 def _module(name):

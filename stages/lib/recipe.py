@@ -6,7 +6,8 @@ A recipe stands beside the code that it configures. Each field has a kind:
 - operation: does not (micro-batch, how often to save, logging);
 - horizon: how far to go (the total number of steps).
 
-A docstring stands under each field; `fields_of` reads it, so that the schema, the config's README and `--help` say the same.
+A docstring stands under each field; `docs_of` reads it, so that the schema, the config's README and `--help` say the
+same.
 """
 
 import ast

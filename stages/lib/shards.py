@@ -1,6 +1,7 @@
 """Shards: Arrow IPC files of token ids, uncompressed, with the byte positions of their buffers.
 
-One column `tokens: large_list<uint16|uint32>`, a document a row. The positions let a reader take a window with one `pread`.
+One column `tokens: large_list<uint16|uint32>`, a document a row. The positions let a reader take a window with one
+`pread`.
 """
 
 import os

@@ -11,6 +11,7 @@ from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 from stages.lib.split import split_of
 
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".parquet", ".arrow")
 KINDS = ("text", "jsonl", "python-code", "python-prose")
 
 
@@ -19,8 +20,8 @@ class SourceRecipe:
     """Where documents come from."""
 
     kind: str = identity(choices=KINDS)
-    """text: a file is a document. jsonl: a line is one. python-code and python-prose: the modules of the Python installation,
-    and their docstrings."""
+    """text: a file is a document. jsonl: a line is one. python-code and python-prose: the modules of the Python
+    installation, and their docstrings."""
 
     paths: list[str] = identity([])
     """Globs of the files (`**` goes through folders), relative to the working directory; for text and jsonl."""
@@ -35,13 +36,10 @@ class SourceRecipe:
     """The share of split keys that is held out of training: of file names for text, of modules for python-*."""
 
     def check(self, where):
-        """Raise UserError where the paths do not fit the kind, or are of a format that is not read."""
+        """Raise UserError where the paths do not fit the kind."""
         if self.kind.startswith("python-") == bool(self.paths):
             expected = "be left out" if self.paths else "name at least one file or glob"
             raise UserError(f"{where}.paths must {expected} for the kind {self.kind}, got {self.paths}")
-        for path in self.paths:
-            if path.endswith((".gz", ".zst", ".bz2", ".xz", ".zip", ".parquet")):
-                raise UserError(f"{where}.paths must name uncompressed {self.kind} files, got {path}")
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,9 @@ def list_files(name, recipe):
         if not matched:
             raise UserError(f"sources.{name}.paths must match at least one file, and {pattern} matches none")
         found.update(os.path.normpath(path) for path in matched)
+    for path in sorted(found):
+        if path.endswith(PACKED):
+            raise UserError(f"sources.{name}.paths must match {recipe.kind} files that are not packed, got {path}")
     return sorted(found)
 
 
@@ -94,13 +95,12 @@ def documents(recipe, names, every_name):
         read = python_source.code(names)
     else:
         read = ((name, name, Path(name).read_bytes()) for name in names)
-    for identifier, key, text in read:
-        if isinstance(text, bytes):
-            try:
-                text = text.decode("utf-8")
-            except UnicodeDecodeError:
-                yield Dropped(identifier, "not UTF-8")
-                continue
+    for identifier, key, found in read:
+        try:
+            text = found.decode("utf-8-sig") if isinstance(found, bytes) else found
+        except UnicodeDecodeError:
+            yield Dropped(identifier, "not UTF-8")
+            continue
         yield Document(identifier, text, split_of(key, recipe.validation))
 
 
@@ -123,9 +123,9 @@ def _lines(recipe, name):
                 continue
             if recipe.split_field is None:
                 key = hashlib.sha256(text.encode()).hexdigest()
-            elif recipe.split_field in entry:
+            elif isinstance(entry.get(recipe.split_field), (str, int)):
                 key = str(entry[recipe.split_field])
-            else:
-                yield Dropped(identifier, f"no {recipe.split_field}")
+            else:  # null as well: it would bring all such lines to one side
+                yield Dropped(identifier, f"no text or whole number in {recipe.split_field}")
                 continue
             yield Document(identifier, text, split_of(key, recipe.validation))

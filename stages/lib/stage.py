@@ -1,6 +1,6 @@
 """The command line that all stages share: options, log, exit codes.
 
-Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 1 a bug (the traceback is in the log).
+Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 1 a bug (the log has a traceback).
 """
 
 import argparse
@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from stages.lib import log, recipe
-from stages.lib.errors import OutOfTime, UserError
+from stages.lib.errors import LoneError, OutOfTime, UserError
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME = 0, 1, 2, 75
 
@@ -71,7 +71,7 @@ def _recipe_help(recipe_type):
 
 
 def execute(made, run, argv=None):
-    """Parse `argv`, call `run(arguments, recipe)`, or `run(arguments)` without a recipe type, and return an exit code."""
+    """Parse `argv`, call `run(arguments, recipe)` (`run(arguments)` without a recipe type); returns an exit code."""
     arguments = made.parse_args(argv)
     try:
         try:
@@ -84,24 +84,29 @@ def execute(made, run, argv=None):
             texts = [arguments.recipe, getattr(arguments, "operation", "{}")]
             run(arguments, recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name))
         return DONE
+    except LoneError as error:
+        return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}", alone=True)
     except UserError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")
     except OutOfTime as error:
         return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}")
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # the reader left: nothing to say, and nobody to say it to
+        # the reader left: what is still buffered goes nowhere, or Python would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
         for line in traceback.format_exc().splitlines():
             log.logger.info("%s", line)
-        return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {type(error).__name__}: {error}")
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {reason}", alone=True)
 
 
-def _end(code, message):
+def _end(code, message, alone=False):
     """Say why the stage stopped, as its last line, and hand the exit code to who started it.
 
     torchrun turns every exit code but 0 into 1, under a page of its own. So below `workflow/launch` the first rank
-    leaves the code in a file, and the ranks that stop by agreement exit with 0; launch reads the file.
+    leaves the code in a file, and the ranks that stop by agreement exit with 0; launch reads the file. One that stops
+    `alone` keeps its code, by which torchrun ends the others.
     """
     path = os.environ.get("CARAVAN_EXIT_FILE")
     if path is None or "RANK" not in os.environ:
@@ -111,4 +116,4 @@ def _end(code, message):
         with open(path, "x", encoding="ascii") as file:
             file.write(str(code))
         log.logger.error("%s", message)
-    return DONE if code in (USER_MISTAKE, OUT_OF_TIME) else code
+    return code if alone else DONE

@@ -1,34 +1,62 @@
 """A SentencePiece tokenizer by its manifest, and its twin in the form that Hugging Face's libraries read."""
 
+import functools
 import json
+
+import numpy as np
 
 from stages.lib import files, manifest
 
 MODEL = "tokenizer.model"
 PACKAGE = ("tokenizer.json", "tokenizer_config.json")
 SPACE = "\u2581"
-UNIGRAM = 1  # ModelProto.TrainerSpec.ModelType; BPE is 2
+CONTROL = "<(?=(0x[0-9A-F]{2}|/?s|unk)>)"
+"""Where a text says the name of a control or byte piece; unigram in the package would take it for the piece itself."""
 
 
 class Tokenizer:
-    """A tokenizer by the path of its manifest: `processor` (SentencePiece), `bos`, `eos`, `vocabulary`, `digest`."""
+    """A tokenizer by the path of its manifest: `bos`, `eos`, `vocabulary`, `digest`.
+
+    Raises UserError naming the file when one vanished or changed since the manifest was written.
+    """
 
     def __init__(self, path):
-        import sentencepiece
-
         self.manifest = manifest.read(path)
-        for name in PACKAGE:
-            self.manifest.output(name)
+        record = self.manifest.record
+        model = self.manifest.directory / MODEL
+        manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
+        for name, described in self.manifest.identity["outputs"].items():
+            manifest.check_content(self.manifest.directory / name, described, path)
         self.digest = self.manifest.digest
         self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
         self.vocabulary = self.manifest.identity["vocabulary"]
-        model = self.manifest.directory / MODEL
-        manifest.check_size(model, self.manifest.record["model_bytes"], path)
-        self.processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        # unigram: SentencePiece adds scores in float32, so that the package (float64) breaks ties differently, and ids
+        # would depend on who made them. The package is what a model is scored and used with, so it decides.
+        is_bpe = self.manifest.identity["recipe"].get("model", "bpe") == "bpe"
+        self._encode = _sentencepiece(model) if is_bpe else _package(self.manifest.directory / PACKAGE[0])
 
     def encode(self, texts):
         """The ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
-        return self.processor.encode(texts, return_type="numpy")
+        return self._encode(texts)
+
+
+def _sentencepiece(model):
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return functools.partial(processor.encode, return_type="numpy")
+
+
+def _package(path):
+    import tokenizers
+
+    package = tokenizers.Tokenizer.from_file(str(path))
+    package.encode_special_tokens = True
+
+    def encode(texts):
+        return [np.array(found.ids, np.int32) for found in package.encode_batch_fast(texts, add_special_tokens=False)]
+
+    return encode
 
 
 def pieces_of(processor):
@@ -46,8 +74,9 @@ def _kind(processor, number):
 def write_package(directory, processor, kind):
     """Write tokenizer.json and tokenizer_config.json so that transformers gives SentencePiece's ids, with BOS in front.
 
-    `kind`: bpe or unigram. The tokenizer class must be PreTrainedTokenizerFast: LlamaTokenizer rebuilds the pre-tokenizer
-    and gives other ids. `split_special_tokens` keeps a literal `</s>` in a text from becoming the control token.
+    `kind`: bpe or unigram. The tokenizer class must be PreTrainedTokenizerFast: LlamaTokenizer rebuilds the
+    pre-tokenizer and gives other ids. `split_special_tokens` keeps a literal `</s>` in a text from becoming the control
+    token.
     """
     bos, eos, unk = (processor.id_to_piece(i) for i in (processor.bos_id(), processor.eos_id(), processor.unk_id()))
     special = [
@@ -63,7 +92,7 @@ def write_package(directory, processor, kind):
         "padding": None,
         "added_tokens": special,
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-        "pre_tokenizer": None,
+        "pre_tokenizer": None if kind == "bpe" else _cut_at(CONTROL),
         "post_processor": {
             "type": "TemplateProcessing",
             "single": template,
@@ -95,6 +124,11 @@ def write_package(directory, processor, kind):
     files.write_json(directory / "tokenizer_config.json", config)
 
 
+def _cut_at(pattern):
+    """A pre-tokenizer that cuts a text after each match, so that no piece goes over the cut."""
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "MergedWithPrevious", "invert": False}
+
+
 def _bpe(processor, unk):
     vocabulary = {processor.id_to_piece(i): i for i in range(len(processor))}
     normal = {piece: i for piece, i in vocabulary.items() if _kind(processor, i) == "normal"}
@@ -104,7 +138,7 @@ def _bpe(processor, unk):
             left, right = piece[:cut], piece[cut:]
             if left in normal and right in normal:
                 merges.append((-processor.get_score(number), normal[left], normal[right], [left, right]))
-    # SentencePiece merges the pair whose result has the highest score, the leftmost first; so the order is by the result
+    # SentencePiece merges the pair whose result has the highest score, the leftmost first: the result decides
     merges.sort(key=lambda merge: merge[:3])
     return {
         "type": "BPE",

@@ -50,8 +50,8 @@ class TrainRecipe:
     """Seed of the initial weights and of the order of the data."""
 
     dtype: str = identity("bfloat16", choices=("float32", "bfloat16", "float64"))
-    """Precision of the forward and backward pass. With bfloat16 the weights, their gradients' sum over the ranks and the
-    optimizer stay float32; float64 is for tests."""
+    """Precision of the forward and backward pass. With bfloat16 the weights, their gradients' sum over the ranks and
+    the optimizer stay float32; float64 is for tests."""
 
     optimizer: OptimizerRecipe = identity(OptimizerRecipe())
     """The optimizer."""
@@ -73,8 +73,8 @@ class TrainRecipe:
         if self.global_batch % world_size:
             fitting = ", ".join(str(n) for n in range(1, self.global_batch + 1) if self.global_batch % n == 0)
             raise UserError(
-                f"{where}.global_batch must be divisible by the number of ranks ({world_size}), got {self.global_batch}; "
-                f"it can be shared by {fitting} ranks"
+                f"{where}.global_batch must be divisible by the number of ranks ({world_size}), "
+                f"got {self.global_batch}; it can be shared by {fitting} ranks"
             )
         share = self.global_batch // world_size
         if share % self.micro_batch:
@@ -88,8 +88,8 @@ class TrainRecipe:
 class Trainer:
     """A model, its optimizer and the step that they are at, in a run directory.
 
-    `facts` names what the checkpoints belong to: {"recipe", "corpus", "tokenizer", "vocabulary"}; another's checkpoint is refused.
-    All ranks make a trainer and call its methods together; `lease` is None on all ranks but the first.
+    `facts` names what the checkpoints belong to: {"recipe", "corpus", "tokenizer", "vocabulary"}; another's checkpoint
+    is refused. All ranks make a trainer and call its methods together; `lease` is None on all ranks but the first.
     """
 
     def __init__(self, plan, model_recipe, samples, heldout, directory, facts, device, lease):
@@ -125,11 +125,11 @@ class Trainer:
         try:
             while self.step < until:
                 metrics = self._train_step(prefetch)
-                self._write(metrics)
                 if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
                     raise RuntimeError(
                         f"loss {metrics['loss']} and gradient norm {metrics['grad_norm']} at step {self.step}"
                     )
+                self._write(metrics)
                 rate = (self.step - self.started_at) * self._tokens_a_step() / (time.monotonic() - begun)
                 if self.rank == 0:
                     progress.show(self.step, f"loss {metrics['loss']:.3f}, {rate:,.0f} tokens/s")
@@ -146,8 +146,10 @@ class Trainer:
         if self.lease:
             self.lease.check()
         step_facts = {"step": self.step, "samples": self.step * self.plan.global_batch}
-        checkpoint.save(checkpoint.directory_of(self.directory, self.step), self._tensors(), step_facts | self.facts)
+        directory = checkpoint.directory_of(self.directory, self.step)
+        checkpoint.save(directory, self._tensors(), step_facts | self.facts, lease=self.lease)
         if self.rank == 0:
+            checkpoint.remove_uncommitted(self.directory, self.step)
             for step in self._beyond_keep():
                 checkpoint.remove(checkpoint.directory_of(self.directory, step))
         self.event("save", seconds=round(time.monotonic() - begun, 3))
@@ -178,10 +180,9 @@ class Trainer:
             group["lr"] = rate
         count = rows.shape[0] * (rows.shape[1] - 1) * self.world_size  # every token of a window is a target
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        micro_batches = rows.split(self.plan.micro_batch)
+        micro_batches = rows.to(self.device).split(self.plan.micro_batch)
         for number, micro in enumerate(micro_batches):
             self.model.set_requires_gradient_sync(number == len(micro_batches) - 1)
-            micro = micro.to(self.device)
             loss = self.model(micro[:, :-1], micro[:, 1:])
             (loss / count).backward()
             total += loss.detach().double()
@@ -224,12 +225,14 @@ class Trainer:
         self.step = step
 
     def _newest(self, until):
-        """The newest step at or below `until` whose checkpoint is complete and unchanged; None where there is none."""
-        steps = [checkpoint.complete_steps(self.directory, until) if self.rank == 0 else None]
-        dist.broadcast_object_list(steps)
-        for step in reversed(steps[0]):
+        """The newest step at or below `until` whose checkpoint is complete and unchanged; None where there is none.
+
+        The first rank says what there is, since ranks that saw something else would wait for each other.
+        """
+        steps = parallel.from_first(checkpoint.complete_steps(self.directory, until) if self.rank == 0 else None)
+        for step in reversed(steps):
             directory = checkpoint.directory_of(self.directory, step)
-            commit = checkpoint.read_commit(directory)
+            commit = parallel.from_first(checkpoint.read_commit(directory) if self.rank == 0 else None)
             for key in ("recipe", "corpus", "tokenizer"):
                 if commit[key] != self.facts[key]:
                     raise UserError(

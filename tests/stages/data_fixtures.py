@@ -85,3 +85,14 @@ def tiny_corpus(directory, *, documents=200, vocabulary=320, validation=0.15, **
     )
     parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer, **tokenize_recipe)]
     return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")
+
+
+def refused(capsys, stage, **options):
+    """Call a stage that must refuse: exit code 2, one line, no output. Returns the line."""
+    capsys.readouterr()
+    existed = options["output"].exists()
+    assert run(stage, **options) == 2
+    assert options["output"].exists() == existed
+    lines = capsys.readouterr().err.splitlines()
+    assert "Traceback" not in "".join(lines)
+    return lines[-1]

@@ -1,15 +1,20 @@
-"""Pretraining through its command line: same bits after every kill, same losses on every world size, mistakes in one line."""
+"""Pretraining by its command line: same bits after every kill, same losses on every world size, one line a mistake."""
 
+import hashlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+
+from stages.lib import checkpoint
 from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import (
     HOME,
@@ -26,8 +31,6 @@ from tests.stages.training import (
     train_on,
     weights_of,
 )
-
-from stages.lib import checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_p
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    subprocess.run(["pkill", "-KILL", "-f", str(tmp_path)], check=False)  # the ranks have sessions of their own
+    subprocess.run(["pkill", "-KILL", "-f", str(tmp_path)], check=False)  # the ranks are in sessions of their own
     killed_at = steps_of(tmp_path)[-1]["step"]
     code, error = train_on(2, corpus, tmp_path, 30)
     assert code == 0, error
@@ -200,7 +203,7 @@ def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsy
     lease = run_directory(tmp_path) / "lease.json"
     assert not lease.exists()
     with subprocess.Popen(["sleep", "60"]) as other:
-        started = int(open(f"/proc/{other.pid}/stat").read().rpartition(")")[2].split()[19])
+        started = int(Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19])
         held = {"host": socket.gethostname(), "pid": other.pid, "started": started, "job": None}
         lease.write_text(json.dumps(held | {"heartbeat": time.time(), "token": "other"}))
         assert train(corpus, tmp_path, 4) == 2
@@ -234,6 +237,7 @@ def test_lease_of_another_host_is_stale_after_five_minutes(corpus, tmp_path):
         ({"weights": {"a": 1, "b": 1e-6}}, {}, "pretrain.weights.b must be at least 1/4096"),
         ({}, {"micro_batch": 5}, "pretrain.micro_batch must divide the 12 samples a rank"),
         ({}, {"steps": 3}, "--until must be at most pretrain.steps (3), got 4"),
+        ({}, {"steps": 0}, "pretrain.steps must be a whole number at least 1, got 0"),
         ({}, {"checkpoint": {"every": 0}}, "pretrain.checkpoint.every must be a whole number at least 1, got 0"),
     ],
 )
@@ -278,8 +282,69 @@ def test_checkpoint_that_would_run_code_is_refused(corpus, tmp_path, capsys):
     payload = b"cos\nsystem\n(S'touch " + os.fsencode(tmp_path / "ran") + b"'\ntR."
     (directory / ".metadata").write_bytes(payload)
     commit = json.loads((directory / "commit.json").read_text())
-    commit["files"][".metadata"] = {"bytes": len(payload), "sha256": __import__("hashlib").sha256(payload).hexdigest()}
+    commit["files"][".metadata"] = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
     (directory / "commit.json").write_text(json.dumps(commit))
     assert train(corpus, tmp_path, 10) == 2
     assert "may not name os.system" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
+
+
+def test_until_a_step_before_the_first_is_refused(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path, 0) == 2
+    assert "--until must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_full_disk_is_one_line_and_leaves_no_marker(corpus, uninterrupted, tmp_path, capsys):
+    assert train(corpus, tmp_path, 5) == 0
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))  # as a full disk: a write fails with an OSError
+    try:
+        assert train(corpus, tmp_path, 30) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "checkpoints/00000010 could not be written" in line
+    assert checkpoint.complete_steps(run_directory(tmp_path)) == [5]
+    assert events_of(tmp_path)[-1]["event"] == "stop"
+    assert not (run_directory(tmp_path) / "lease.json").exists()
+    assert train(corpus, tmp_path, 30) == 0
+    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
+
+
+def test_diverged_training_stops_and_says_at_which_step(corpus, tmp_path, capsys):
+    recipe = RECIPE | {"optimizer": {"learning_rate": 1e30}, "schedule": {"warmup_steps": 0}}
+    assert train(corpus, tmp_path, 30, recipe=recipe) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "gradient norm nan at step 2" in line
+    assert checkpoint.complete_steps(run_directory(tmp_path)) == []
+
+
+def test_milestone_that_changed_on_the_disk_is_trained_again(corpus, tmp_path):
+    assert train(corpus, tmp_path, 3) == 0
+    first = weights_of(tmp_path, 3)
+    file = run_directory(tmp_path) / "checkpoints/00000003/__0_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert train(corpus, tmp_path, 3) == 0
+    assert [entry["step"] for entry in steps_of(tmp_path)] == [1, 2, 3, 1, 2, 3]
+    assert weights_of(tmp_path, 3) == first
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == first[file.name]
+
+
+def test_leavings_of_kills_are_swept_and_other_directories_left_alone(corpus, tmp_path):
+    assert train(corpus, tmp_path, 2) == 0
+    checkpoints = run_directory(tmp_path) / "checkpoints"
+    for name in ("00000001", "00000002.copy"):
+        (checkpoints / name).mkdir()
+        (checkpoints / name / "__0_0.distcp").write_text("torn")
+    assert train(corpus, tmp_path, 4) == 0
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["00000002", "00000002.copy", "00000004"]
+
+
+def test_rank_that_fails_alone_ends_the_others_at_once():
+    command = ["timeout", "60", HOME / "workflow/launch", "2", "-m", "tests.stages.fail_alone"]  # gloo waits 30 minutes
+    ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "fail_alone: the second rank cannot go on\n" in ended.stderr
+    assert "a bug or a fault" not in ended.stderr

@@ -3,11 +3,11 @@
 import sys
 
 import torch
-from tests.stages.training import MODEL
 
 from stages.lib import checkpoint, parallel, recipe
 from stages.lib.initialize import initialize
 from stages.lib.model import Llama, ModelRecipe
+from tests.stages.training import MODEL
 
 if __name__ == "__main__":
     with parallel.ranks() as device:

@@ -1,0 +1,22 @@
+"""A stage whose second rank makes a mistake of its own, while the first waits for it."""
+
+import argparse
+import sys
+
+import torch.distributed as dist
+
+from stages.lib import parallel, stage
+from stages.lib.errors import UserError
+
+
+def run(_):
+    with parallel.ranks():
+        if dist.get_rank() == 1:
+            raise UserError("the second rank cannot go on")
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(stage_name="fail_alone", recipe_type=None, log=None)
+    sys.exit(stage.execute(parser, run))

@@ -1,0 +1,96 @@
+"""Files and directories that are whole or absent."""
+
+import io
+import os
+import stat
+
+import pytest
+
+from stages.lib import files
+from stages.lib.errors import UserError
+
+
+class StopError(Exception):
+    """What a test fails with."""
+
+
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
+    with files.atomic(tmp_path / "new" / "a", "w") as file:
+        file.write("\u00e9")
+        assert not (tmp_path / "new" / "a").exists()
+    assert (tmp_path / "new" / "a").read_bytes() == "\u00e9".encode()
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(StopError), files.atomic(tmp_path / "a", "w") as file:
+        file.write("new")
+        raise StopError
+    assert (tmp_path / "a").read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_others_may_read_what_the_umask_allows(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        files.write_json(tmp_path / "a", {})
+        with files.atomic_directory(tmp_path / "d"):
+            pass
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o750
+
+
+def test_a_directory_takes_its_name_when_it_is_whole(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "old").touch()
+    with files.atomic_directory(tmp_path / "d") as making:
+        (making / "new").touch()
+        assert os.listdir(tmp_path / "d") == ["old"]
+    assert os.listdir(tmp_path / "d") == ["new"]
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_a_failed_directory_leaves_the_old_one(tmp_path):
+    (tmp_path / "d").mkdir()
+    with pytest.raises(StopError), files.atomic_directory(tmp_path / "d") as making:
+        (making / "new").touch()
+        raise StopError
+    assert os.listdir(tmp_path) == ["d"]
+    assert not os.listdir(tmp_path / "d")
+
+
+@pytest.mark.parametrize("make", [files.atomic, files.atomic_directory])
+def test_a_place_that_cannot_be_written_is_the_users_mistake(tmp_path, make):
+    (tmp_path / "file").touch()
+    expected = pytest.raises(UserError, match=r"file/a must be in a directory that can be written")
+    with expected, make(tmp_path / "file" / "a"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be read: No such file"), (b"{", "must hold JSON"), (b"\xff", "must hold JSON")]
+)
+def test_json_that_cannot_be_read_is_named(tmp_path, content, said):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^{path} {said}"):
+        files.read_json(path)
+
+
+def test_json_keeps_its_order_and_ends_in_a_newline(tmp_path):
+    files.write_json(tmp_path / "a", {"b": "\u4e2d", "a": 1.5})
+    assert (tmp_path / "a").read_text(encoding="utf-8") == '{\n  "b": "\u4e2d",\n  "a": 1.5\n}\n'
+    assert list(files.read_json(tmp_path / "a")) == ["b", "a"]
+
+
+def test_a_hashing_writer_knows_what_went_through_it(tmp_path):
+    behind = io.BytesIO()
+    writer = files.HashingWriter(behind)
+    assert writer.write(b"ab") == 2
+    assert writer.write(memoryview(bytearray(b"cde"))) == 3
+    (tmp_path / "a").write_bytes(behind.getvalue())
+    assert (writer.bytes, writer.tell()) == (5, 5)
+    assert writer.hash.hexdigest() == files.sha256_file(tmp_path / "a") == files.sha256_bytes(b"abcde")

@@ -1,0 +1,66 @@
+"""The chunked cross-entropy against the plain one."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from stages.lib.loss import CHUNK, IGNORED, chunked_cross_entropy
+
+TOKENS, WIDTH, VOCABULARY = 2 * CHUNK + 37, 16, 101
+
+
+def inputs(dtype):
+    """Hidden states and head that want gradients; of the targets every seventh and one whole chunk are ignored."""
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(TOKENS, WIDTH, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(VOCABULARY, WIDTH, generator=generator).to(dtype).requires_grad_()
+    targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=generator)
+    targets[::7] = IGNORED
+    targets[CHUNK : 2 * CHUNK] = IGNORED
+    return hidden, weight, targets
+
+
+def value_and_gradients(function, dtype):
+    hidden, weight, targets = inputs(dtype)
+    loss = function(hidden, weight, targets)
+    (loss * 0.25).backward()  # a gradient from above that is not 1
+    return loss.detach(), hidden.grad, weight.grad
+
+
+def precise(hidden, weight, targets):
+    logits = hidden.double() @ weight.double().t()
+    return cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+)
+def test_value_and_gradients_are_those_of_plain_cross_entropy(dtype, tolerance):
+    for ours, theirs in zip(
+        value_and_gradients(chunked_cross_entropy, dtype), value_and_gradients(precise, dtype), strict=True
+    ):
+        scale = theirs.double().abs().max()
+        assert (ours.double() - theirs.double()).abs().max() <= tolerance * scale
+    assert value_and_gradients(chunked_cross_entropy, dtype)[0].dtype == torch.promote_types(dtype, torch.float32)
+
+
+def test_no_target_gives_no_loss_and_no_gradient():
+    hidden, weight, targets = inputs(torch.float32)
+    loss = chunked_cross_entropy(hidden, weight, torch.full_like(targets, IGNORED))
+    loss.backward()
+    assert loss == 0
+    assert not hidden.grad.any()
+    assert not weight.grad.any()
+
+
+def test_gradient_reaches_the_last_row_of_the_head():
+    hidden, weight, targets = inputs(torch.float32)
+    chunked_cross_entropy(hidden, weight, targets).backward()
+    assert weight.grad[-1].abs().max() > 0
+
+
+def test_without_gradients_the_value_is_the_same():
+    hidden, weight, targets = inputs(torch.float32)
+    with torch.no_grad():
+        scored = chunked_cross_entropy(hidden, weight, targets)
+    assert scored == chunked_cross_entropy(hidden, weight, targets)

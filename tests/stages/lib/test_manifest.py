@@ -1,0 +1,79 @@
+"""Manifests: digests through identity alone, and payloads that are what they say."""
+
+import pytest
+
+from stages.lib import manifest
+from stages.lib.errors import UserError
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A manifest with one payload file."""
+    (tmp_path / "payload").write_bytes(b"12345")
+    identity = {"outputs": {"payload": manifest.describe(tmp_path / "payload")}, "recipe": {"a": 1e-3}}
+    manifest.write(tmp_path / "m.json", identity, {"seconds": 1.0})
+    return tmp_path / "m.json"
+
+
+def test_the_record_and_the_order_of_keys_change_no_digest(path):
+    read = manifest.read(path)
+    manifest.write(path, dict(reversed(read.identity.items())), {"seconds": 2.0})
+    again = manifest.read(path)
+    assert again.record != read.record
+    assert again.digest == read.digest == manifest.digest_of(read.identity)
+
+
+def test_any_change_of_the_identity_changes_the_digest(path):
+    identity = manifest.read(path).identity
+    assert manifest.digest_of(identity | {"recipe": {"a": 2e-3}}) != manifest.digest_of(identity)
+
+
+def test_the_digest_of_an_identity_never_changes():
+    digest = manifest.digest_of({"b": [1, 2.5, None, True], "a": "\u00e9"})
+    expected = "0c187fb652afca8017b5ef38178eeef09a9dfef844316f80ba4207cdf1995ee5"
+    assert digest == expected, "all results would have to be made again"
+
+
+def test_an_output_that_is_there_is_found(path):
+    assert manifest.read(path).output("payload") == path.parent / "payload"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "payload is gone, but .*m.json lists it"), (b"1", "payload must have 5 bytes")]
+)
+def test_an_output_that_vanished_or_changed_its_size_is_named_with_what_to_do(path, content, said):
+    (path.parent / "payload").unlink()
+    if content is not None:
+        (path.parent / "payload").write_bytes(content)
+    with pytest.raises(UserError, match=f"{said}.*delete .*m.json and run the workflow again"):
+        manifest.read(path).output("payload")
+
+
+def test_an_output_of_equal_size_with_other_bytes_is_named(path):
+    read = manifest.read(path)
+    manifest.check_content(path.parent / "payload", read.identity["outputs"]["payload"], path)
+    (path.parent / "payload").write_bytes(b"12346")
+    with pytest.raises(UserError, match="payload changed since .*m.json was written: its sha256 differs"):
+        manifest.check_content(path.parent / "payload", read.identity["outputs"]["payload"], path)
+
+
+def test_an_output_that_the_manifest_does_not_list_is_refused(path):
+    with pytest.raises(UserError, match=r"m\.json lists no output other"):
+        manifest.read(path).output("other")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"identity": {}}', '{"identity": {}, "record": {}, "more": 1}'])
+def test_what_is_no_manifest_is_refused(path, content):
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"m\.json must be a manifest with the keys identity and record"):
+        manifest.read(path)
+
+
+def test_a_record_tells_no_secrets(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    record = manifest.Clock("abc").record(more=1)
+    assert record["environment"]["OMP_NUM_THREADS"] == "2"
+    assert "secret" not in str(record)
+    assert (record["code"], record["more"]) == ("abc", 1)
+    assert record["versions"]["numpy"]

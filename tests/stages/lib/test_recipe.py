@@ -1,0 +1,191 @@
+"""How recipes are read: strictly, with one sentence for each mistake."""
+
+import json
+from dataclasses import dataclass
+
+import jsonschema
+import pytest
+
+from stages.convert import ConvertRecipe
+from stages.evaluate import EvaluateRecipe
+from stages.lib import recipe
+from stages.lib.errors import UserError
+from stages.lib.recipe import horizon, identity, operation
+from stages.lib.source import SourceRecipe
+from stages.pretrain import PretrainRecipe
+from stages.tokenize import TokenizeRecipe
+from stages.train_tokenizer import TokenizerRecipe
+
+RECIPES = (SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, ConvertRecipe, EvaluateRecipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """A recipe in a recipe."""
+
+    rate: float = identity(0.5, above=0, maximum=1)
+    """A number."""
+
+    every: int = operation(10, minimum=1)
+    """A whole number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """One field of each type."""
+
+    name: str = identity(choices=("a", "b"))
+    """A choice."""
+
+    inner: Inner = identity(Inner())
+    """A recipe."""
+
+    flag: bool = identity(False)
+    """A truth."""
+
+    count: int | None = identity(None, minimum=1)
+    """Maybe a number."""
+
+    names: list[str] = identity([])
+    """A list."""
+
+    weights: dict[str, float] = identity({}, minimum=0)
+    """Numbers
+    by name."""
+
+    steps: int = horizon(100, minimum=1)
+    """How far."""
+
+
+def load(**data):
+    return recipe.load(Outer, {"name": "a"} | data, "runs.base")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"nam": "a"}, "runs.base.nam is not a known key; known here: count, flag, inner, name, names, steps, weights"),
+        ({"inner": {"ratE": 1}}, "runs.base.inner.ratE is not a known key; known here: every, rate"),
+        ({"name": "c"}, "runs.base.name must be one of a, b, got 'c'"),
+        ({"name": None}, "runs.base.name must be text, got None"),
+        ({"inner": 3}, "runs.base.inner must be a mapping of keys to values, got 3"),
+        ({"inner": None}, "runs.base.inner must be a mapping of keys to values, got None"),
+        ({"inner": {"rate": 0}}, "runs.base.inner.rate must be a number greater than 0 and at most 1, got 0.0"),
+        ({"inner": {"rate": 1.01}}, "runs.base.inner.rate must be a number greater than 0 and at most 1, got 1.01"),
+        ({"inner": {"rate": "fast"}}, "runs.base.inner.rate must be a number, got 'fast'"),
+        ({"inner": {"rate": "nan"}}, "runs.base.inner.rate must be a finite number, got 'nan'"),
+        ({"inner": {"rate": True}}, "runs.base.inner.rate must be a number, got True"),
+        ({"inner": {"every": 0}}, "runs.base.inner.every must be a whole number at least 1, got 0"),
+        ({"inner": {"every": True}}, "runs.base.inner.every must be a whole number, got True"),
+        ({"inner": {"every": 1.0}}, "runs.base.inner.every must be a whole number, got 1.0"),
+        ({"inner": {"every": "10"}}, "runs.base.inner.every must be a whole number, got '10'"),
+        ({"flag": 1}, "runs.base.flag must be true or false, got 1"),
+        ({"flag": "yes"}, "runs.base.flag must be true or false, got 'yes'"),
+        ({"count": 0}, "runs.base.count must be a whole number at least 1, got 0"),
+        ({"names": "a"}, "runs.base.names must be a list, got 'a'"),
+        ({"names": ["a", 1]}, "runs.base.names[1] must be text, got 1"),
+        ({"weights": ["a"]}, "runs.base.weights must be a mapping, got ['a']"),
+        ({"weights": {"a": -1}}, "runs.base.weights.a must be a number at least 0, got -1.0"),
+        ({"weights": {1: 1}}, "runs.base.weights must be a mapping, got {1: 1}"),
+        ({"steps": None}, "runs.base.steps must be a whole number, got None"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_sentence_with_the_key_what_is_right_and_what_was_found(data, said):
+    with pytest.raises(UserError) as error:
+        load(**data)
+    assert str(error.value) == said
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(UserError, match=r"runs\.base\.name is missing: it must be one of a, b"):
+        recipe.load(Outer, {}, "runs.base")
+
+
+@pytest.mark.parametrize("data", [None, [], "a"])
+def test_what_is_no_mapping_is_refused(data):
+    with pytest.raises(UserError, match="runs.base must be a mapping of keys to values"):
+        recipe.load(Outer, data, "runs.base")
+
+
+@pytest.mark.parametrize("rate", ["1e-3", 1e-3])
+def test_a_number_that_yaml_reads_as_text_is_a_number(rate):
+    assert load(inner={"rate": rate}).inner.rate == 0.001
+
+
+def test_a_whole_number_is_a_number_and_null_is_nothing():
+    made = load(inner={"rate": 1}, count=None, weights={"a": 2})
+    assert (type(made.inner.rate), type(made.weights["a"]), made.count) == (float, float, None)
+
+
+def test_written_leaves_defaults_out_and_keeps_what_is_required():
+    assert recipe.written(load(), "identity") == {"name": "a"}
+    assert recipe.written(load(flag=False, inner={"rate": 0.5}, steps=100), "identity") == {"name": "a"}
+    changed = load(flag=True, inner={"rate": 1, "every": 3}, weights={"x": 1}, steps=7)
+    assert recipe.written(changed, "identity") == {
+        "name": "a", "inner": {"rate": 1.0}, "flag": True, "weights": {"x": 1.0}
+    }  # fmt: skip
+    assert recipe.written(changed, "operation") == {"inner": {"every": 3}}
+    assert recipe.written(changed, "horizon") == {"steps": 7}
+
+
+def test_written_is_read_back_as_the_same_recipe():
+    made = load(inner={"rate": "1e-3", "every": 2}, names=["x"], count=4)
+    both = [json.dumps(recipe.written(made, kind)) for kind in recipe.KINDS]
+    assert recipe.load_texts(Outer, both, "x") == made
+
+
+def test_a_default_is_not_shared_between_recipes():
+    load().weights["a"] = 1.0
+    assert load().weights == {}
+
+
+def test_texts_are_json_or_files_and_later_ones_are_added(tmp_path):
+    (tmp_path / "a.json").write_text('{"name": "a", "inner": {"rate": 0.25}}')
+    (tmp_path / "b.yaml").write_text("inner: {every: 4}\nflag: true\n")
+    made = recipe.load_texts(Outer, [str(tmp_path / "a.json"), str(tmp_path / "b.yaml"), '{"flag": false}'], "x")
+    assert (made.inner, made.flag) == (Inner(rate=0.25, every=4), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"name": ', "--recipe must be JSON, got an error at line 1"),
+        ("missing.json", "a recipe must be JSON or a readable file, got missing.json: No such file or directory"),
+        ("[1]", "a recipe must be JSON or a readable file"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_refused(text, said):
+    with pytest.raises(UserError) as error:
+        recipe.load_texts(Outer, [text], "x")
+    assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("made", RECIPES, ids=lambda made: made.__name__)
+def test_every_field_of_every_recipe_is_documented(made):
+    def walk(schema, where):
+        for name, field in schema["properties"].items():
+            assert len(field["description"]) > 10, f"{where}.{name}"
+            assert field["x-kind"] in recipe.KINDS
+            if "properties" in field:
+                walk(field, f"{where}.{name}")
+
+    schema = recipe.json_schema(made)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    walk(schema, made.__name__)
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"inner": {"rate": "1e-3"}}, {"count": None}, {"flag": True, "names": ["x"], "weights": {"a": 1}}]
+)
+def test_what_is_loaded_satisfies_the_schema(data):
+    load(**data)
+    jsonschema.validate({"name": "a"} | data, recipe.json_schema(Outer))
+
+
+@pytest.mark.parametrize("data", [{"x": 1}, {"count": 0}, {"inner": {"rate": 2}}, {"flag": 1}, {"names": "x"}])
+def test_what_the_schema_refuses_is_not_loaded(data):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"name": "a"} | data, recipe.json_schema(Outer))
+    with pytest.raises(UserError):
+        load(**data)

@@ -1,0 +1,100 @@
+"""The embedded default's text, the Python installation, through the real stages: what is held out, and equal ids."""
+
+import ast
+import inspect
+import json
+import warnings
+
+import pytest
+
+from stages import index
+from stages.lib import python_source
+from stages.lib.corpus import Corpus
+from tests.stages.data_fixtures import listed, make, tokenized, trained
+
+SOURCES = ("code", "prose")
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory):
+    """A directory with the lists, a tokenizer of 4,096 ids and the corpus, with 15% of the modules held out."""
+    directory = tmp_path_factory.mktemp("box")
+    lists = {name: listed(directory, name, {"kind": f"python-{name}", "validation": 0.15}) for name in SOURCES}
+    sample = dict.fromkeys(SOURCES, 1)
+    tokenizer = trained(directory, [*lists.values()], vocabulary=4096, sample=sample, sample_mb=2)
+    parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer)]
+    make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def held_out(box):
+    """{source: {id: text}} of the validation split."""
+    return {name: _texts(box / "tokens" / "main" / name / "00000" / "validation.jsonl") for name in SOURCES}
+
+
+@pytest.fixture(scope="module")
+def processor(box):
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_file=str(box / "tokenizers" / "main" / "tokenizer.model"))
+
+
+def _texts(path):
+    with open(path, encoding="utf-8", newline="\n") as lines:
+        return {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
+
+
+def _normalised(text):
+    return " ".join(text.split())
+
+
+def _docstrings(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse((python_source.root() / name).read_bytes())
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, kinds))
+    return {inspect.cleandoc(text) for text in found if text}
+
+
+def test_at_least_200_kB_of_each_source_are_held_out(held_out):
+    for name in SOURCES:
+        assert sum(len(text.encode()) for text in held_out[name].values()) >= 200_000
+
+
+def test_a_module_is_on_the_same_side_in_both_sources(box):
+    sides = {}
+    for name in SOURCES:
+        files = {
+            file["name"] for file in json.loads((box / "sources" / name / "list.json").read_text())["identity"]["files"]
+        }
+        validation = _texts(box / "tokens" / "main" / name / "00000" / "validation.jsonl").keys()
+        sides[name] = {file for file in files if file in validation}
+    with_prose = {name for name in sides["code"] if _docstrings(name)}
+    assert sides["prose"] <= sides["code"]
+    assert len(sides["prose"]) > len(with_prose) / 2  # so the one before is no accident of an empty set
+
+
+def test_no_held_out_docstring_stands_in_training_text(box, held_out, processor):
+    corpus = Corpus(box / "tokens" / "main" / "manifest.json")
+    streams = [corpus.stream(name) for name in SOURCES]
+    training = _normalised("\n".join(processor.decode(s.read(0, len(s)).tolist()) for s in streams))
+    docstrings = set()
+    for name, text in held_out["prose"].items():
+        docstrings |= {found for found in _docstrings(name) if found in text} if name.endswith(".py") else {text}
+    docstrings = {_normalised(text) for text in docstrings if len(text.split()) >= python_source.WORDS}
+    assert len(docstrings) > 500
+    assert [text for text in docstrings if text in training] == []
+
+
+def test_transformers_gives_the_same_ids_on_the_whole_validation_split(box, held_out, processor):
+    from transformers import AutoTokenizer
+
+    package = AutoTokenizer.from_pretrained(box / "tokenizers" / "main")
+    texts = [text for name in SOURCES for text in held_out[name].values()]
+    theirs = package(texts, add_special_tokens=False)["input_ids"]
+    assert theirs == processor.encode(texts)
+    corpus = Corpus(box / "tokens" / "main" / "manifest.json")
+    stored = [corpus.stream(name, "validation") for name in SOURCES]
+    assert [id for ids in theirs for id in [1, *ids, 2]] == [id for s in stored for id in s.read(0, len(s)).tolist()]

@@ -1,0 +1,180 @@
+"""A corpus: its parts joined, each shard checked once, and whatever is wrong with one named."""
+
+import json
+import shutil
+
+import pytest
+
+from stages import index, tokenize
+from stages.lib import files
+from tests.stages.data_fixtures import listed, make, refused, texts, tiny_corpus, tokenized, trained, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A corpus of two sources in two parts each."""
+    directory = tmp_path_factory.mktemp("corpus")
+    for name in ("a", "b"):  # a file is never cut, so it takes two for two parts
+        for half in (0, 1):
+            write_jsonl(directory / f"{name}{half}.jsonl", [{"text": text} for text in texts(f"{name}{half}", 40)])
+    lists = {
+        name: listed(directory, name, {"kind": "jsonl", "paths": [f"{directory}/{name}?.jsonl"], "validation": 0.2})
+        for name in ("a", "b")
+    }
+    tokenizer = trained(directory, [*lists.values()], vocabulary=320, sample={"a": 1, "b": 1})
+    for name, source in lists.items():
+        tokenized(directory, name, source, tokenizer, parts=2)
+    return directory
+
+
+@pytest.fixture
+def corpus(made, tmp_path):
+    """A copy of it that a test may spoil."""
+    shutil.copytree(made, tmp_path / "made")
+    return tmp_path / "made"
+
+
+def _options(corpus):
+    return {
+        "tokenizer": corpus / "tokenizers/main/manifest.json",
+        "parts": sorted((corpus / "tokens/main").glob("*/*.json")),
+        "output": corpus / "tokens/main/manifest.json",
+    }
+
+
+def _identity(path):
+    return json.loads(path.read_text())["identity"]
+
+
+def test_sources_are_the_sum_of_their_parts(corpus):
+    options = _options(corpus)
+    identity = _identity(make(index, **options))
+    assert list(identity["sources"]) == ["a", "b"]
+    assert identity["dtype"] == "uint16"
+    for name, source in identity["sources"].items():
+        parts = [_identity(path) for path in options["parts"] if path.parent.name == name]
+        assert len(parts) == 2
+        for split in ("train", "validation"):
+            for count in ("documents", "tokens", "text_bytes"):
+                assert source[split][count] == sum(part[split][count] for part in parts)
+                assert source[split][count] == sum(shard[count] for shard in source[split]["shards"])
+        for file in [*source["train"]["shards"], *source["validation"]["shards"], *source["validation"]["texts"]]:
+            assert files.sha256_file(options["output"].parent / file["path"]) == file["sha256"]
+
+
+def test_the_order_of_the_parts_and_the_place_do_not_matter(made, corpus, tmp_path):
+    options = _options(corpus)
+    first = _identity(make(index, **options))
+    assert _identity(make(index, **options | {"parts": options["parts"][::-1]})) == first
+    shutil.copytree(made, tmp_path / "elsewhere")
+    assert _identity(make(index, **_options(tmp_path / "elsewhere"))) == first
+
+
+def test_what_stands_in_the_receipt_is_not_hashed_again(corpus, monkeypatch):
+    options = _options(corpus)
+    make(index, **options)
+    receipt = (corpus / "tokens/main/receipt.json").read_bytes()
+    hashed = []
+    real = files.sha256_file
+    monkeypatch.setattr(files, "sha256_file", lambda path: hashed.append(path.name) or real(path))
+    make(index, **options)
+    assert not [name for name in hashed if not name.startswith("tokenizer")]
+    (corpus / "tokens/main/a/00001/train-00000.arrow").touch()
+    make(index, **options)
+    assert [name for name in hashed if not name.startswith("tokenizer")] == ["train-00000.arrow"]
+    (corpus / "tokens/main/receipt.json").write_text("[]")
+    make(index, **options)
+    assert (corpus / "tokens/main/receipt.json").read_bytes() != receipt  # the time of the touched one
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ("flip", "{shard} changed since {part} was written: its sha256 differs; delete {part} and run"),
+        ("truncate", "{shard} must have "),
+        ("remove", "{shard} is gone, but {part} lists it; delete {part} and run"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train-00000.arrow", "validation.jsonl"])
+def test_a_spoilt_shard_is_named(corpus, capsys, name, spoil, said):
+    options = _options(corpus)
+    shard, part = corpus / "tokens/main/b/00000" / name, corpus / "tokens/main/b/00000.json"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 4
+    shard.write_bytes(data[:-8] if spoil == "truncate" else data)
+    if spoil == "remove":
+        shard.unlink()
+    assert refused(capsys, index, **options).startswith("index: " + said.format(shard=shard, part=part))
+    assert not (corpus / "tokens/main/receipt.json").exists()
+
+
+def test_a_part_of_another_tokenizer_is_named(corpus, capsys):
+    lists = [corpus / "sources" / name / "list.json" for name in ("a", "b")]
+    other = trained(corpus / "other", lists, vocabulary=310, sample={"a": 1, "b": 1})
+    part = corpus / "tokens/main/b/00001.json"
+    make(tokenize, list=lists[1], tokenizer=other, part=1, recipe={"parts": 2}, output=part)
+    line = refused(capsys, index, **_options(corpus))
+    assert line == f"index: {part} must be made with the tokenizer {_options(corpus)['tokenizer']}, and is another's"
+
+
+def test_a_part_of_another_recipe_is_named(corpus, capsys):
+    options = _options(corpus)
+    part = corpus / "tokens/main/b/00001.json"
+    recipe = {"parts": 2, "bos": False}
+    source = corpus / "sources/b/list.json"
+    make(tokenize, list=source, tokenizer=options["tokenizer"], part=1, recipe=recipe, output=part)
+    assert refused(capsys, index, **options).startswith(f"index: {part} must be made like ")
+
+
+def test_a_missing_part_is_named(corpus, capsys):
+    options = _options(corpus)
+    line = refused(capsys, index, **options | {"parts": options["parts"][:-1]})
+    assert line == "index: --parts must name all 2 parts of b: part 1 is missing"
+
+
+def test_a_part_named_twice_is_refused(corpus, capsys):
+    options = _options(corpus)
+    line = refused(capsys, index, **options | {"parts": [*options["parts"], options["parts"][0]]})
+    assert line.startswith("index: --parts must name each part once")
+
+
+@pytest.mark.parametrize(
+    ("entries", "validation", "said"),
+    [
+        ([], 0.5, "source a must have training text, and has none"),
+        ([{"text": ""}], 0.5, "source a must have training text, and has none"),
+        ([{"text": "only one"}], 0, "source a must have held-out text, and has none; raise sources.a.validation"),
+    ],
+)
+def test_an_empty_corpus_is_refused(made, tmp_path, capsys, entries, validation, said):
+    tokenizer = made / "tokenizers/main/manifest.json"
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": validation})
+    parts = tokenized(tmp_path, "a", source, tokenizer)
+    line = refused(capsys, index, tokenizer=tokenizer, parts=parts, output=tmp_path / "manifest.json")
+    assert line == f"index: corpus {tmp_path}: {said}"
+
+
+def test_no_manifest_and_no_part_are_named(corpus, capsys):
+    options = _options(corpus)
+    missing = corpus / "tokens/main/c/00000.json"
+    line = refused(capsys, index, **options | {"parts": [missing]})
+    assert line == f"index: {missing} cannot be read: No such file or directory"
+    (corpus / "half.json").write_text('{"identity": {')
+    line = refused(capsys, index, **options | {"parts": [corpus / "half.json"]})
+    assert line == f"index: {corpus / 'half.json'} must hold JSON, and does not"
+
+
+def test_an_output_directory_that_cannot_be_written_is_named(corpus, capsys):
+    output = corpus / "a0.jsonl" / "manifest.json"
+    line = refused(capsys, index, **_options(corpus) | {"output": output})
+    assert str(corpus / "a0.jsonl") in line
+    assert "must be in a directory that can be written" in line
+
+
+def test_the_tiny_corpus_of_other_tests_is_always_the_same(tmp_path):
+    first, second = tiny_corpus(tmp_path / "one"), tiny_corpus(tmp_path / "one")
+    assert _identity(first) == _identity(second)
+    for source in _identity(first)["sources"].values():
+        assert source["train"]["tokens"] > 10_000
+        assert source["validation"]["tokens"] > 1_000

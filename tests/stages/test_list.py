@@ -1,0 +1,80 @@
+"""The list of a source: what it holds, when it changes, and what is refused."""
+
+import json
+import os
+
+import pytest
+
+from stages import list as listing
+from tests.stages.data_fixtures import listed, refused
+
+
+@pytest.fixture(autouse=True)
+def texts(tmp_path, monkeypatch):
+    """The working directory, with three files of text in it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b/two.txt", "a/one.txt", "a/deep/er/three.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "b/x.gz").touch()
+    return tmp_path
+
+
+def test_files_are_sorted_each_once_whatever_the_globs(texts):
+    path = listed(texts, "mine", {"kind": "text", "paths": ["b/*.txt", "**/*.txt", "./a/one.txt"]})
+    assert json.loads(path.read_text())["identity"]["files"] == [
+        {"name": "a/deep/er/three.txt", "bytes": 19},
+        {"name": "a/one.txt", "bytes": 9},
+        {"name": "b/two.txt", "bytes": 9},
+    ]
+
+
+def test_an_unchanged_source_gives_the_same_bytes_and_a_touched_one_the_same_identity(texts):
+    recipe = {"kind": "text", "paths": ["**/*.txt"]}
+    first = listed(texts, "mine", recipe).read_bytes()
+    assert listed(texts, "mine", recipe).read_bytes() == first
+    os.utime(texts / "a/one.txt", ns=(1, 1))
+    touched = listed(texts, "mine", recipe).read_bytes()
+    assert touched != first
+    assert json.loads(touched)["identity"] == json.loads(first)["identity"]
+
+
+def test_defaults_are_not_written(texts):
+    path = listed(texts, "mine", {"kind": "text", "paths": ["a/*.txt"], "validation": 0.01})
+    assert json.loads(path.read_text())["identity"]["recipe"] == {"kind": "text", "paths": ["a/*.txt"]}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (
+            {"kind": "text", "paths": ["a/*.txt", "c/*.txt"]},
+            "sources.mine.paths must match at least one file, and c/*.txt",
+        ),
+        ({"kind": "text", "paths": ["a"]}, "sources.mine.paths must match at least one file, and a matches none"),
+        ({"kind": "text", "paths": ["a/*"], "glob": 1}, "list.glob is not a known key; known here: kind, paths"),
+        ({"kind": "text", "paths": "a/*"}, "list.paths must be a list, got 'a/*'"),
+        (
+            {"kind": "text", "paths": ["a/*"], "validation": 1.5},
+            "list.validation must be a number at least 0 and at most 0.9",
+        ),
+        (
+            {"kind": "txt", "paths": ["a/*"]},
+            "list.kind must be one of text, jsonl, python-code, python-prose, got 'txt'",
+        ),
+        ({"paths": ["a/*"]}, "list.kind is missing"),
+        ({"kind": "text"}, "list.paths must name at least one file or glob"),
+        ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
+        ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match text files that are not packed, got b/x.gz"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(texts, capsys, recipe, said):
+    line = refused(capsys, listing, name="mine", recipe=recipe, output=texts / "out" / "list.json")
+    assert line.startswith(f"list: {said}")
+    assert not (texts / "out").exists()
+
+
+def test_an_output_directory_that_cannot_be_written_is_named(texts, capsys):
+    output = texts / "a/one.txt" / "list.json"  # its parent is a file: holds for root as well
+    line = refused(capsys, listing, name="mine", recipe={"kind": "text", "paths": ["a/*.txt"]}, output=output)
+    assert line == f"list: {output} must be in a directory that can be written: File exists"

@@ -1,0 +1,293 @@
+"""A part of a source: exact framing, nothing lost or half-written, and the same bytes for the same input."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from stages import tokenize
+from stages.lib.split import split_of
+from tests.stages.data_fixtures import listed, make, refused, run, texts, tokenized, trained, write_jsonl
+
+BOS, EOS = 1, 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tokenizer")
+    path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 40)])
+    source = listed(directory, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    return trained(directory, [source], vocabulary=320, sample={"a": 1})
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The list of a source of 7 files of unlike size, 70 documents in all."""
+    made = texts("a", 70)
+    for number in range(7):
+        chosen = made[number * (number - 1) // 2 * 3 :][: 1 + 3 * number]
+        write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": f"{number}: {text}"} for text in chosen])
+    return listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "texts/*.jsonl")], "validation": 0.2})
+
+
+def _read(path):
+    return json.loads(path.read_text())
+
+
+def _documents(part, split):
+    """The documents of one side of a part, as Arrow reads them."""
+    (shard,) = _read(part)["identity"][split]["shards"]
+    with pa.memory_map(str(part.parent / shard["path"])) as file:
+        return pa.ipc.open_file(file).read_all().column("tokens").to_pylist()
+
+
+def _held_out(part):
+    path = part.parent / _read(part)["identity"]["validation"]["texts"][0]["path"]
+    return [json.loads(line)["text"] for line in path.read_bytes().splitlines()]
+
+
+def _tree(directory):
+    return {path: path.stat().st_mtime_ns for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_a_document_is_bos_its_ids_eos(tmp_path, source, tokenizer):
+    from stages.lib.tokenizer import Tokenizer
+
+    expected = {"train": [], "validation": []}
+    encode = Tokenizer(tokenizer).encode
+    for file in sorted((tmp_path / "texts").iterdir()):
+        for line in file.read_text().splitlines():
+            text = json.loads(line)["text"]
+            ids = [BOS, *encode([text])[0].tolist(), EOS]
+            expected[split_of(_hash(text), 0.2)].append(ids)
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    assert _documents(part, "validation") == expected["validation"]
+    assert sorted(_documents(part, "train")) == sorted(expected["train"])
+    assert _documents(part, "train") != expected["train"]  # they are shuffled
+    assert {part.parent / "00000" / name for name in ("train-00000.arrow", "validation.jsonl")} < set(
+        _tree(part.parent)
+    )
+
+
+def _hash(text):
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_without_bos_only_eos_is_added(tmp_path, source, tokenizer):
+    (with_bos,) = tokenized(tmp_path / "with", "a", source, tokenizer)
+    (without,) = tokenized(tmp_path / "without", "a", source, tokenizer, bos=False)
+    for split in ("train", "validation"):
+        assert [[BOS, *ids] for ids in _documents(without, split)] == _documents(with_bos, split)
+    assert _read(without)["identity"]["tokenizer"]["bos_added"] is False
+
+
+def test_a_literal_eos_is_text(tmp_path, tokenizer):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "</s><s> a </s>"}, {"text": "</s>"}])
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    for ids in _documents(part, "train"):
+        assert (ids.count(BOS), ids.count(EOS), ids[0], ids[-1]) == (1, 1, BOS, EOS)
+        assert len(ids) > 4
+
+
+def test_documents_that_cannot_be_read_are_counted_by_reason(tmp_path, tokenizer):
+    path = tmp_path / "a.jsonl"
+    lines = [
+        b'{"text": "good"}',
+        b"",
+        b'{"text": ""}',
+        b'{"text": " \\n"}',
+        b"{",
+        b'{"text": "\\ud800"}',
+        b'{"text": "\xff"}',
+        b'{"body": "x"}',
+    ]
+    lines += [b'{"text": 7}', b'["text"]', b'{"text": null}', b'{"text": "good as well"}']
+    path.write_bytes(b"\n".join(lines))
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)], "validation": 0})
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    assert _read(part)["record"]["dropped"] == {"empty": 2, "no text in text": 4, "not JSON": 3}
+    assert len(_documents(part, "train")) == 2
+
+
+def test_a_missing_split_field_is_counted_and_equal_values_stay_together(tmp_path, tokenizer):
+    entries = [{"text": f"{book} {page}", "book": book} for book in range(30) for page in range(3)] + [
+        {"text": "no book"},
+        {"text": "null is no book", "book": None},
+    ]
+    recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)], "split_field": "book"}
+    source = listed(tmp_path, "a", recipe | {"validation": 0.4})
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    assert _read(part)["record"]["dropped"] == {"no text or whole number in book": 2}
+    pages = [text.split()[0] for text in _held_out(part)]
+    assert pages
+    assert all(pages.count(book) == 3 for book in pages)
+
+
+def test_text_that_is_not_utf_8_is_dropped_and_a_byte_order_mark_is_no_text(tmp_path, tokenizer):
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "good.txt").write_bytes("\ufeffgood".encode())
+    recipe = {"kind": "text", "paths": [str(tmp_path / "*.txt")], "validation": 0.9}
+    (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
+    assert _read(part)["record"]["dropped"] == {"not UTF-8": 1}
+    assert _held_out(part) == ["good"]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 9])
+def test_parts_hold_each_file_once(tmp_path, source, tokenizer, parts):
+    made = tokenized(tmp_path, "a", source, tokenizer, parts=parts)
+    names = [file["name"] for part in made for file in _read(part)["identity"]["inputs"]]
+    assert names == [file["name"] for file in _read(source)["identity"]["files"]]
+    (whole,) = tokenized(tmp_path / "whole", "a", source, tokenizer)
+    for split in ("train", "validation"):
+        assert sorted(sum((_documents(part, split) for part in made), [])) == sorted(_documents(whole, split))
+    assert sum((_held_out(part) for part in made), []) == _held_out(whole)
+
+
+def test_parts_are_of_about_equal_bytes(tmp_path, tokenizer):
+    for number in range(40):
+        (tmp_path / f"{number:02d}.txt").write_text("x" * (number + 1))
+    source = listed(tmp_path, "a", {"kind": "text", "paths": [str(tmp_path / "*.txt")]})
+    made = tokenized(tmp_path, "a", source, tokenizer, parts=4)
+    sizes = [sum(file["bytes"] for file in _read(part)["identity"]["inputs"]) for part in made]
+    assert sum(sizes) == 820
+    assert max(sizes) - min(sizes) <= 2 * 40
+
+
+def test_positions_lead_to_the_tokens_that_arrow_reads(tmp_path, source, tokenizer):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    (shard,) = _read(part)["identity"]["train"]["shards"]
+    documents = _documents(part, "train")
+    (batch,) = shard["batches"]
+    data = (part.parent / shard["path"]).read_bytes()
+    values = np.frombuffer(data, "<u2", batch["tokens"], batch["values_at"])
+    offsets = np.frombuffer(data, "<i8", batch["documents"] + 1, batch["offsets_at"])
+    assert [values[start:end].tolist() for start, end in zip(offsets, offsets[1:], strict=False)] == documents
+    assert (shard["documents"], shard["tokens"]) == (len(documents), sum(map(len, documents)))
+    assert len(data) == shard["bytes"]
+
+
+def test_counts_are_exact(tmp_path, source, tokenizer):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    side = _read(part)["identity"]["validation"]
+    held_out = _held_out(part)
+    assert (side["documents"], side["text_bytes"]) == (len(held_out), sum(len(text.encode()) for text in held_out))
+
+
+def test_a_second_run_writes_the_same_manifest_and_does_no_work(tmp_path, source, tokenizer):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    first, payload = part.read_bytes(), _tree(part.with_suffix(""))
+    part.unlink()  # as Snakemake does before an attempt
+    tokenized(tmp_path, "a", source, tokenizer)
+    assert part.read_bytes() == first
+    assert _tree(part.with_suffix("")) == payload
+
+
+@pytest.mark.parametrize("spoil", ["truncate", "flip", "remove", "manifest"])
+def test_a_spoilt_payload_is_made_again(tmp_path, source, tokenizer, spoil):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    shard = part.with_suffix("") / "train-00000.arrow"
+    identity, data = _read(part)["identity"], bytearray(shard.read_bytes())
+    data[-100] ^= 1
+    if spoil == "manifest":
+        (part.with_suffix("") / "manifest.json").write_text("{")
+    elif spoil == "remove":
+        shard.unlink()
+    else:
+        shard.write_bytes(data if spoil == "flip" else data[:-1])
+    tokenized(tmp_path, "a", source, tokenizer)
+    assert _read(part)["identity"] == identity
+    assert len(_documents(part, "train")) == identity["train"]["documents"]
+
+
+def test_another_recipe_is_made_anew(tmp_path, source, tokenizer):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    before = _documents(part, "train")
+    tokenized(tmp_path, "a", source, tokenizer, shuffle_seed=1)
+    assert _documents(part, "train") != before
+    assert sorted(_documents(part, "train")) == sorted(before)
+
+
+def test_equal_bytes_with_other_times_give_an_equal_identity(tmp_path, source, tokenizer):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    identity = _read(part)["identity"]
+    for file in (tmp_path / "texts").iterdir():
+        os.utime(file, ns=(10**18, 10**18))
+    touched = listed(tmp_path / "touched", "a", _read(source)["identity"]["recipe"])
+    assert touched.read_bytes() != source.read_bytes()
+    (again,) = tokenized(tmp_path / "touched", "a", touched, tokenizer)
+    assert _read(again)["identity"] == identity
+
+
+def test_a_failure_in_the_middle_leaves_no_output(tmp_path, source, tokenizer, monkeypatch, capsys):
+    from stages.lib import shards
+
+    written = []
+
+    def fail_at_the_second(path, *_):
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+        return real(path, *_)
+
+    real = shards.write
+    monkeypatch.setattr(shards, "write", fail_at_the_second)
+    output = tmp_path / "tokens" / "00000.json"
+    assert run(tokenize, list=source, tokenizer=tokenizer, part=0, output=output) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list((tmp_path / "tokens").iterdir())
+
+
+def test_what_a_killed_attempt_left_is_cleared(tmp_path, source, tokenizer):
+    leftover = tmp_path / "tokens/main/a/.00000.abc.making"
+    leftover.mkdir(parents=True)
+    (leftover / "train-00000.arrow").write_bytes(b"half")
+    tokenized(tmp_path, "a", source, tokenizer)
+    assert sorted(path.name for path in leftover.parent.iterdir()) == ["00000", "00000.json"]
+
+
+def test_an_output_directory_that_cannot_be_written_is_named(tmp_path, source, tokenizer, capsys):
+    (tmp_path / "file").touch()
+    output = tmp_path / "file" / "00000.json"
+    line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=output)
+    assert str(tmp_path / "file" / "00000") in line
+    assert "must be in a directory that can be written" in line
+
+
+def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, tokenizer, capsys):
+    file = tmp_path / "texts/3.jsonl"
+    file.write_bytes(file.read_bytes() + b"\n")
+    line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=tmp_path / "0" / "00000.json")
+    assert line.startswith(f"tokenize: {file} must have ")
+    file.unlink()
+    line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=tmp_path / "0" / "00000.json")
+    assert line.startswith(f"tokenize: {file} is gone, but {source} lists it")
+    assert not (tmp_path / "0").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"part": 2, "recipe": {"parts": 2}}, "--part must be from 0 to 1 for 2 parts, got 2"),
+        ({"part": -1}, "--part must be from 0 to 0 for 1 parts, got -1"),
+        ({"recipe": {"parts": 0}}, "tokenize.parts must be a whole number at least 1"),
+        ({"recipe": {"bos": 1}}, "tokenize.bos must be true or false, got 1"),
+        ({"recipe": {"part": 1}}, "tokenize.part is not a known key"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, source, tokenizer, capsys, options, said):
+    options = {"list": source, "tokenizer": tokenizer, "part": 0, "output": tmp_path / "o" / "00000.json"} | options
+    assert refused(capsys, tokenize, **options).startswith(f"tokenize: {said}")
+
+
+def test_a_part_without_files_is_an_empty_part(tmp_path, source, tokenizer):
+    output = tmp_path / "tokens" / "00008.json"
+    make(tokenize, list=source, tokenizer=tokenizer, part=8, recipe={"parts": 50}, output=output)
+    identity = _read(output)["identity"]
+    for split in ("train", "validation"):
+        assert identity[split]["tokens"] == identity[split]["documents"] == 0
+        assert _documents(output, split) == []

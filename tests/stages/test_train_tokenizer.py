@@ -1,0 +1,115 @@
+"""Training a tokenizer: deterministic, from training text only, and clear about a vocabulary that does not fit."""
+
+import json
+import re
+
+import pytest
+
+from stages import train_tokenizer
+from tests.stages.data_fixtures import listed, make, refused, texts, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory):
+    """The lists of two small sources."""
+    directory = tmp_path_factory.mktemp("lists")
+    paths = []
+    for name in ("a", "b"):
+        entries = [{"text": text + " \u00e9\u4e2d"} for text in texts(name, 60)]
+        recipe = {"kind": "jsonl", "paths": [write_jsonl(directory / f"{name}.jsonl", entries)], "validation": 0.2}
+        paths.append(listed(directory, name, recipe))
+    return paths
+
+
+def _train(lists, output, **recipe):
+    return make(train_tokenizer, lists=lists, recipe={"sample": {"a": 1, "b": 1}, **recipe}, output=output)
+
+
+def _identity(path):
+    return json.loads(path.read_text())["identity"]
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_two_runs_give_the_same_identity(lists, tmp_path, model):
+    first = _train(lists, tmp_path / "one" / "manifest.json", vocabulary=320, model=model)
+    second = _train([*reversed(lists)], tmp_path / "two" / "deeper" / "manifest.json", vocabulary=320, model=model)
+    assert _identity(first) == _identity(second)
+    assert _identity(first)["vocabulary"] == 320
+
+
+def test_the_sample_decides(lists, tmp_path):
+    one = _identity(_train(lists, tmp_path / "one" / "manifest.json", vocabulary=320))
+    other = _identity(_train(lists, tmp_path / "two" / "manifest.json", vocabulary=320, sample={"a": 1}))
+    assert one["pieces"] != other["pieces"]
+
+
+def test_held_out_documents_are_no_part_of_the_sample(tmp_path):
+    entries = [{"text": "a b c d e " * 20, "key": str(number)} for number in range(40)]
+    from stages.lib.split import VALIDATION, split_of
+
+    for entry in entries:
+        if split_of(entry["key"], 0.5) == VALIDATION:
+            entry["text"] = "Q" * 50  # so often that it would become a piece
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.5})
+    output = tmp_path / "tokenizer" / "manifest.json"
+    make(train_tokenizer, lists=[source], recipe={"vocabulary": 266, "sample": {"a": 1}}, output=output)
+    vocabulary = json.loads((output.parent / "tokenizer.json").read_text())["model"]["vocab"]
+    assert "a" in vocabulary
+    assert "Q" not in vocabulary
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_a_vocabulary_that_the_text_does_not_support_names_the_largest_that_works(lists, tmp_path, capsys, model):
+    output = tmp_path / "manifest.json"
+    recipe = {"vocabulary": 50000, "sample": {"a": 1, "b": 1}, "model": model}
+    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
+    largest = re.match(
+        r"train_tokenizer: train_tokenizer.vocabulary must be at most (\d+) for this text .* got 50000$", line
+    )
+    assert largest, line
+    assert not list(tmp_path.iterdir())
+    _train(lists, output, vocabulary=int(largest[1]), model=model)
+
+
+def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, tmp_path, capsys):
+    output = tmp_path / "manifest.json"
+    recipe = {"vocabulary": 262, "sample": {"a": 1, "b": 1}}
+    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
+    smallest = re.match(
+        r"train_tokenizer: train_tokenizer.vocabulary must be at least (\d+) to hold the characters", line
+    )
+    assert smallest, line
+    _train(lists, output, vocabulary=int(smallest[1]))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"vocabulary": 259, "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number at least 260"),
+        ({"vocabulary": "300", "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number"),
+        (
+            {"vocabulary": 300, "sample": {"c": 1}},
+            "train_tokenizer.sample.c must be one of the sources in --lists: a, b",
+        ),
+        ({"vocabulary": 300, "sample": {"a": 0}}, "train_tokenizer.sample.a must be a number greater than 0, got 0"),
+        ({"vocabulary": 300, "sample": {}}, "train_tokenizer.sample must name"),
+        ({"vocabulary": 300}, "train_tokenizer.sample is missing"),
+        (
+            {"vocabulary": 300, "sample": {"a": 1}, "sample_mb": 0},
+            "train_tokenizer.sample_mb must be a number greater than 0",
+        ),
+        ({"vocabulary": 300, "sample": {"a": 1}, "models": "bpe"}, "train_tokenizer.models is not a known key"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, recipe, said):
+    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=tmp_path / "manifest.json")
+    assert line.startswith(f"train_tokenizer: {said}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_source_without_training_text_is_named(tmp_path, capsys):
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": ""}])]})
+    recipe = {"vocabulary": 300, "sample": {"a": 1}}
+    line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
+    assert line == "train_tokenizer: train_tokenizer.sample must name sources with training text, and they have none"

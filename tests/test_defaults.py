@@ -1,0 +1,73 @@
+"""The defaults of all recipes, frozen.
+
+A manifest's identity holds only what differs from a default, so that a new optional key changes no digest. The price: a
+default that changes would silently give another meaning to every result and config that leaves the key out.
+"""
+
+import pytest
+
+from stages.convert import ConvertRecipe
+from stages.evaluate import EvaluateRecipe
+from stages.lib import recipe
+from stages.lib.source import SourceRecipe
+from stages.pretrain import PretrainRecipe
+from stages.tokenize import TokenizeRecipe
+from stages.train_tokenizer import TokenizerRecipe
+
+RECIPES = (SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, ConvertRecipe, EvaluateRecipe)
+
+FROZEN = {
+    "SourceRecipe": {"paths": [], "text_field": "text", "split_field": None, "validation": 0.01},
+    "TokenizerRecipe": {"model": "bpe", "sample_mb": 100.0},
+    "TokenizeRecipe": {"parts": 1, "bos": True, "shuffle_seed": 0},
+    "PretrainRecipe": {
+        "seed": 0,
+        "dtype": "bfloat16",
+        "optimizer.learning_rate": 0.0003,
+        "optimizer.beta1": 0.9,
+        "optimizer.beta2": 0.95,
+        "optimizer.epsilon": 1e-08,
+        "optimizer.weight_decay": 0.1,
+        "optimizer.clip": 1.0,
+        "schedule.warmup_steps": 100,
+        "schedule.floor": 0.1,
+        "model.kv_heads": None,
+        "model.tie": False,
+        "model.theta": 10000.0,
+        "model.rope_scaling": None,
+        "model.norm_eps": 1e-05,
+        "model.max_positions": 4096,
+        "model.initial_std": 0.02,
+    },
+    "ConvertRecipe": {"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "tokenizer_check_mb": 16.0},
+    "EvaluateRecipe": {
+        "bytes_per_source": 40000,
+        "questions": 200,
+        "limit": None,
+        "num_fewshot": None,
+        "max_length": None,
+        "batch_size": 16,
+        "include_path": None,
+        "seed": 0,
+    },
+}
+
+
+def _defaults(schema, prefix=""):
+    """{dotted key: default} of all identity fields that have one."""
+    found = {}
+    for name, field in schema["properties"].items():
+        if "properties" in field:
+            found |= _defaults(field, f"{prefix}{name}.")
+        elif field["x-kind"] == "identity" and name not in schema.get("required", ()):
+            found[prefix + name] = field["default"]
+    return found
+
+
+@pytest.mark.parametrize("made", RECIPES, ids=lambda made: made.__name__)
+def test_no_default_that_changes_results_has_changed(made):
+    assert _defaults(recipe.json_schema(made)) == FROZEN[made.__name__], (
+        "a digest leaves defaults out: under a changed default, finished results are taken for what they are not. Add "
+        "a new key with a default that does what was done before, and freeze it here; to change a default, give the "
+        "key another name"
+    )

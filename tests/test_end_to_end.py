@@ -1,0 +1,130 @@
+"""The whole workflow with its real stages, on a text and a model that are small enough for every test run."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+CONFIG = """
+sources:
+  a: {kind: jsonl, paths: [texts/a.jsonl], validation: 0.2}
+  b: {kind: text, paths: [texts/b/*.txt], validation: 0.3}
+tokenizers:
+  main: {vocabulary: 400, sample: {a: 1, b: 1}}
+corpora:
+  main: {tokenizer: main, sources: [a, b], tokenize: {parts: 2}}
+suites:
+  heldout: {tasks: [bits_per_byte, next_line], bytes_per_source: 4000, questions: 12}
+runs:
+  tiny:
+    corpus: main
+    model: {layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, tie: true, max_positions: 64}
+    pretrain:
+      steps: 12
+      milestones: [6, 12]
+      weights: {a: 2, b: 1}
+      seq_len: 64
+      global_batch: 4
+      micro_batch: 2
+      dtype: float32
+      optimizer: {learning_rate: 5e-3}
+      schedule: {warmup_steps: 2}
+      heldout: {tokens: 2000}
+    suites: [heldout]
+"""
+SENTENCES = (
+    "The caravan left the {} at dawn and followed the dry river to the {}.",
+    "Nobody had seen the {} since the {} was sold to the merchant.",
+    "A {} costs more than a {} when the wells are empty.",
+    "They counted every {} twice and wrote the {} down in the ledger.",
+)
+WORDS = "camel tent well rope lamp knife saddle bell coin map drum jar rug mule gate wall guide moon star song".split()
+
+
+def text(number):
+    """Forty different lines."""
+    lines = []
+    for line in range(40):
+        first, second = WORDS[(number * 7 + line) % 20], WORDS[(number * 3 + line * 5 + 1) % 20]
+        lines.append(SENTENCES[(number + line * 3) % 4].format(first, second) + f" {number * 41 + line}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A working directory with a space in its name, and everything that the workflow makes of CONFIG in it."""
+    directory = tmp_path_factory.mktemp("a place")
+    (directory / "texts/b").mkdir(parents=True)
+    rows = [json.dumps({"text": text(number)}) + "\n" for number in range(40)]
+    (directory / "texts/a.jsonl").write_text("".join(rows))
+    for number in range(20):
+        (directory / f"texts/b/{number}.txt").write_text(text(100 + number))
+    (directory / "my.yaml").write_text(CONFIG)
+    done = snakemake(directory, "all", "--report", "results/report.html", "--report-after-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return directory
+
+
+def snakemake(directory, *arguments):
+    """Run the workflow as a person would who stands elsewhere, without an active virtual environment."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile", "--directory", directory]
+    command += ["--profile", HOME / "profiles/local", *arguments, "--configfile", directory / "my.yaml"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    environment["PATH"] = "/usr/local/bin:/usr/bin:/bin"
+    return subprocess.run(command, check=False, cwd="/", env=environment, capture_output=True, text=True, timeout=280)
+
+
+def test_scores_of_every_milestone_are_made(place):
+    with open(place / "results/scores.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["step"] for row in rows} == {"6", "12"}
+    assert {row["task"] for row in rows} == {"bits_per_byte_a", "bits_per_byte_b", "next_line"}
+    assert all(0 < float(row["value"]) < 500 for row in rows if row["task"] != "next_line")
+    for step in ("00000006", "00000012"):
+        parity = json.loads((place / f"results/runs/tiny/export/{step}/parity.json").read_text())
+        assert parity["passed"]
+
+
+def test_loss_is_finite_and_on_two_ranks(place):
+    (directory,) = (place / "results/runs/tiny/train").iterdir()
+    entries = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 13))
+    assert len(list((directory / "checkpoints/00000012").glob("*.distcp"))) == 2
+
+
+def test_nothing_is_left_to_do(place):
+    done = snakemake(place, "all", "--dry-run")
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_status_and_summary_name_the_run(place):
+    assert "next_line" in (place / "results/summary.txt").read_text()
+    command = [sys.executable, "-m", "stages.status", "--results", place / "results"]
+    shown = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True).stdout
+    assert "tiny" in shown
+    assert "12" in shown
+
+
+def test_run_directory_that_was_deleted_is_refused_with_the_repair(place, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(place, copy)
+    shutil.rmtree(copy / "results/runs/tiny/train")
+    done = snakemake(copy, "scores", "-R", "convert")
+    assert done.returncode == 1
+    assert "is gone, but" in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="the browser (Debian's chromium) is not installed")
+def test_report_opens_in_a_browser(place, tmp_path):
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    flags += ["--disable-component-update", f"--user-data-dir={tmp_path}", "--virtual-time-budget=8000", "--dump-dom"]
+    page = (place / "results/report.html").as_uri()
+    shown = subprocess.run(["chromium", *flags, page], capture_output=True, text=True, check=True, timeout=120).stdout
+    for word in ("train_tokenizer", "Scores", "Training", "tiny"):
+        assert word in shown

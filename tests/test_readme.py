@@ -1,0 +1,60 @@
+"""Every command that the README shows is run, or dry-run where it would take long."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+TEXT = (HOME / "README.md").read_text()
+
+
+def commands():
+    """The commands of the README's bash blocks, and those in its table of messages."""
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+    inline = re.findall(r"`(snakemake [^`]+|make [a-z-]+)`", TEXT)
+    stripped = (line.split("  #")[0].strip() for line in lines + inline)
+    return sorted({command for command in stripped if command})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A copy of the checkout, with the config and the texts of the chapter on one's own text."""
+    directory = tmp_path_factory.mktemp("readme") / "caravan"
+    shutil.copytree(HOME, directory, ignore=shutil.ignore_patterns(".git", ".venv", "results", ".snakemake", "*cache*"))
+    (directory / "my.yaml").write_text(re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[1])
+    for name in ("books/a/one.txt", "web/one.jsonl"):
+        (directory / name).parent.mkdir(parents=True)
+        (directory / name).write_text("text\n")
+    (directory / "results").mkdir()
+    return directory
+
+
+def test_readme_shows_commands():
+    assert len(commands()) > 12
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command_of_the_readme_works(place, command):
+    words = shlex.split(command)
+    if words[0] == "make":
+        words.insert(1, "--dry-run")
+    elif words[0] == "snakemake" and not {"--unlock", "--rulegraph"} & set(words):
+        words = [word for word in words if word != "--report-after-run"]
+        if "--report" in words:  # in a dry run it would be written
+            at = words.index("--report")
+            words = words[:at] + words[at + 2 :]
+        words.append("--dry-run")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(words, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_that_the_readme_links_exist():
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
+        assert (HOME / link).exists(), link

@@ -1,0 +1,62 @@
+"""Fingerprints of the stages' code: what changes when a stage may compute something else, and only then.
+
+`python -m stages.NAME` hides the code from Snakemake; a fingerprint in `params` shows it again. A comment, a docstring
+or a line break changes nothing in it.
+"""
+
+import ast
+import hashlib
+from pathlib import Path
+
+
+def fingerprint(module, root):
+    """The sha256 of a module and of all `stages.*` that it imports, however deep, in hexadecimal.
+
+    `module` is a dotted name below `root`. Raises FileNotFoundError when there is no such module.
+    """
+    sources, waiting = {}, [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in sources:
+            tree = ast.parse(_file_of(name, root).read_text(encoding="utf-8"))
+            waiting += _imports(tree, name, root)
+            sources[name] = ast.unparse(_without_docstrings(tree))
+    text = "\n".join(f"# {name}\n{sources[name]}" for name in sorted(sources))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _file_of(name, root):
+    path = Path(root, *name.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _imports(tree, name, root):
+    """The modules below `root` that a module imports, the packages around it included."""
+    package = name.split(".") if _file_of(name, root).name == "__init__.py" else name.split(".")[:-1]
+    found = {".".join(package)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return sorted(other for other in found if other.split(".")[0] == "stages" and _file_of(other, root).is_file())
+
+
+def _without_docstrings(tree):
+    """The tree without strings that stand alone, which do nothing: docstrings of modules, functions and fields."""
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(node, field, None)
+            if isinstance(statements, list):
+                setattr(node, field, [statement for statement in statements if not _is_docstring(statement)])
+    return tree
+
+
+def _is_docstring(statement):
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )

@@ -1,0 +1,24 @@
+# Models -> Hugging Face exports, each held against the model that it came from.
+
+
+# The priority lets a milestone be scored before the next one is trained.
+rule convert:
+    input:
+        model=model_of_milestone,
+        corpus=corpus_of_run,
+        tokenizer=tokenizer_of_run,
+    output:
+        EXPORT,
+    log:
+        "results/logs/convert/{run}/{step}.log",
+    priority: 1
+    conda:
+        "../../environment.yml"
+    resources:
+        accelerator=1,
+    params:
+        recipe=convert_recipe,
+        code=CODE["convert"],
+    shell:
+        "python -m stages.convert --model {input.model:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q}"
+        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

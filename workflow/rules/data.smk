@@ -1,0 +1,79 @@
+# Sources -> lists -> tokenizers -> token shards.
+
+
+# Parsing this workflow never looks at a source: its files are listed by a job, and `-R list` notices new ones.
+rule list:
+    output:
+        LIST,
+    log:
+        "results/logs/list/{source}.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["list"],
+    params:
+        recipe=source_recipe,
+        code=rerun_on_code("list"),
+    shell:
+        "python -m stages.list --name {wildcards.source} --output {output:q}"
+        " --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+
+
+rule train_tokenizer:
+    input:
+        lists=tokenizer_lists,
+    output:
+        TOKENIZER,
+    log:
+        "results/logs/train_tokenizer/{tokenizer}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["train_tokenizer"],
+    params:
+        recipe=tokenizer_recipe,
+        code=rerun_on_code("train_tokenizer"),
+    shell:
+        "python -m stages.train_tokenizer --lists {input.lists:q} --output {output:q}"
+        " --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+
+
+rule tokenize:
+    input:
+        list=list_of_part,
+        tokenizer=tokenizer_of_corpus,
+    output:
+        PART,
+    log:
+        "results/logs/tokenize/{corpus}/{source}/{part}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["tokenize"],
+    params:
+        recipe=tokenize_recipe,
+        code=rerun_on_code("tokenize"),
+    shell:
+        "python -m stages.tokenize --list {input.list:q} --tokenizer {input.tokenizer:q} --part {wildcards.part}"
+        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+
+
+rule index:
+    input:
+        tokenizer=tokenizer_of_corpus,
+        parts=parts_of_corpus,
+    output:
+        CORPUS,
+    log:
+        "results/logs/index/{corpus}.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["index"],
+    params:
+        code=rerun_on_code("index"),
+    shell:
+        "python -m stages.index --tokenizer {input.tokenizer:q} --parts {input.parts:q} --output {output:q}"
+        " --log {log:q} --code {resources.code}"

@@ -1,0 +1,22 @@
+# Exports -> scores, one file a suite.
+
+
+rule evaluate:
+    input:
+        export=export_of_evaluation,
+        corpus=corpus_of_run,
+    output:
+        EVALUATION,
+    log:
+        "results/logs/evaluate/{run}/{step}/{suite}.log",
+    priority: 1
+    conda:
+        "../../environment.yml"
+    resources:
+        accelerator=1,
+    params:
+        recipe=evaluate_recipe,
+        code=CODE["evaluate"],
+    shell:
+        "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q}"
+        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

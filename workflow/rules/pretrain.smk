@@ -1,0 +1,32 @@
+# Token shards -> models: one job a milestone, each going on from the milestone before.
+
+
+# `shell` is one unchanging call, and only what the result depends on stands in `params`: a changed letter would train
+# again. How the job runs comes through `resources`, which trigger nothing.
+rule pretrain:
+    input:
+        corpus=corpus_of_run,
+        previous=previous_milestone,
+    output:
+        MODEL,
+    log:
+        "results/logs/pretrain/{run}/{step}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        accelerator=1,
+        nodes=0,
+        ranks=1,
+        omp_threads=1,
+        operation=pretrain_operation,
+        code=CODE["pretrain"],
+    params:
+        recipe=pretrain_recipe,
+        previous=previous_option,
+        train_dir=train_directory,
+        code=rerun_on_code("pretrain"),
+    shell:
+        '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'
+        " {resources.ranks} -m stages.pretrain --corpus {input.corpus:q} --until {wildcards.step} {params.previous:q}"
+        " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
+        " --operation {resources.operation:q} --log {log:q} --code {resources.code}"

@@ -1,0 +1,28 @@
+# Scores and curves of all runs in one table and three figures.
+
+
+rule summarize:
+    input:
+        models=all_models,
+        exports=all_exports,
+        evaluations=all_evaluations,
+    output:
+        scores=report(SCORES, caption="../report/scores.rst", category="Scores"),
+        loss=report("results/figures/loss.svg", caption="../report/loss.rst", category="Training"),
+        bits=report("results/figures/bits_per_byte.svg", caption="../report/bits_per_byte.rst", category="Scores"),
+        accuracy=report("results/figures/accuracy.svg", caption="../report/accuracy.rst", category="Scores"),
+        text=TEXT,
+        summary=SUMMARY,
+    log:
+        "results/logs/summarize.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        expected=expected,
+        figures=figures_directory,
+        code=CODE["summarize"],
+    shell:
+        "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
+        " --evaluations {input.evaluations:q} --expect {params.expected:q} --scores {output.scores:q}"
+        " --figures {params.figures:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"
