@@ -44,7 +44,10 @@ SENTENCES = (
     "A {} costs more than a {} when the wells are empty.",
     "They counted every {} twice and wrote the {} down in the ledger.",
 )
-WORDS = "camel tent well rope lamp knife saddle bell coin map drum jar rug mule gate wall guide moon star song".split()
+WORDS = [
+    *("camel", "tent", "well", "rope", "lamp", "knife", "saddle", "bell", "coin", "map"),
+    *("drum", "jar", "rug", "mule", "gate", "wall", "guide", "moon", "star", "song"),
+]
 
 
 def text(number):

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from stages.lib.errors import UserError
 
-BLOCK = 1 << 20
+
+UMASK = os.umask(0)  # read once, at import: it can be read only by setting it, which no thread may see
+os.umask(UMASK)
 
 
 @contextlib.contextmanager
@@ -30,7 +32,7 @@ def atomic(path, mode="wb"):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~UMASK)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -54,7 +56,7 @@ def atomic_directory(path):
         raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
     try:
         yield making
-        making.chmod(0o777 & ~_umask())
+        making.chmod(0o777 & ~UMASK)
         sync_directory(making)
         shutil.rmtree(path, ignore_errors=True)
         making.rename(path)
@@ -62,12 +64,6 @@ def atomic_directory(path):
         shutil.rmtree(making, ignore_errors=True)
         raise
     sync_directory(path.parent)
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def sync_directory(path):

@@ -14,8 +14,8 @@ CHUNK = 1024
 def chunked_cross_entropy(hidden, weight, targets):
     """The sum of -ln softmax(hidden @ weight.T)[target] over all targets that are not IGNORED.
 
-    `hidden` [N, D], `weight` [V, D], `targets` int64 [N]. The sum and the head's gradient are accumulated in float32, or
-    in float64 where the inputs are.
+    `hidden` [N, D], `weight` [V, D], `targets` int64 [N]. The sum and the head's gradient are accumulated in float32,
+    or in float64 where the inputs are.
     """
     return _ChunkedCrossEntropy.apply(hidden, weight, targets)
 

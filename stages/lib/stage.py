@@ -90,15 +90,21 @@ def execute(made, run, argv=None):
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")
     except OutOfTime as error:
         return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}")
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if hasattr(arguments, "output"):  # not the reader of a listing: a pipe of the stage's own
+            return _bug(arguments, error)
         # the reader left: what is still buffered goes nowhere, or Python would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
-        for line in traceback.format_exc().splitlines():
-            log.logger.info("%s", line)
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {reason}", alone=True)
+        return _bug(arguments, error)
+
+
+def _bug(arguments, error):
+    for line in traceback.format_exc().splitlines():
+        log.logger.info("%s", line)
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {reason}")
 
 
 def _end(code, message, alone=False):

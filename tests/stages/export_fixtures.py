@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from stages.lib import checkpoint, files, manifest
+from stages.lib import checkpoint, files, manifest, parallel
 from stages.lib.model import Llama, ModelRecipe
 
 MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "max_positions": 128}
@@ -170,7 +170,8 @@ def write_model(directory, corpus, shape=MODEL, run="base", padding=3):
     models = directory / "runs" / run / "models"
     run_directory = models.parent / "train" / "0123456789abcdef"
     at = checkpoint.directory_of(run_directory, STEP)
-    checkpoint.save(at, {"model": model.state_dict()}, {"step": STEP})
+    with parallel.ranks():
+        checkpoint.save(at, {"model": model.state_dict()}, {"step": STEP})
     relative = f"../train/{run_directory.name}/checkpoints/{at.name}"
     outputs = {f"{relative}/{path.name}": manifest.describe(path) for path in sorted(at.iterdir())}
     identity = {
