@@ -5,14 +5,10 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from pathlib import Path
 
 from stages.lib.errors import UserError
-
-
-UMASK = os.umask(0)  # read once, at import: it can be read only by setting it, which no thread may see
-os.umask(UMASK)
 
 
 @contextlib.contextmanager
@@ -24,7 +20,8 @@ def atomic(path, mode="wb"):
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
         raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
     try:
@@ -32,10 +29,9 @@ def atomic(path, mode="wb"):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~UMASK)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
 
@@ -51,12 +47,12 @@ def atomic_directory(path):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".making"))
+        making = path.with_name(f".{path.name}.{uuid.uuid4().hex}.making")
+        making.mkdir()
     except OSError as error:
         raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
     try:
         yield making
-        making.chmod(0o777 & ~UMASK)
         sync_directory(making)
         shutil.rmtree(path, ignore_errors=True)
         making.rename(path)

@@ -104,7 +104,7 @@ def _bug(arguments, error):
     for line in traceback.format_exc().splitlines():
         log.logger.info("%s", line)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {reason}")
+    return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {reason}", alone=True)
 
 
 def _end(code, message, alone=False):
