@@ -59,15 +59,20 @@ def text(number):
     return "\n".join(lines) + "\n"
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A working directory with a space in its name, and everything that the workflow makes of CONFIG in it."""
-    directory = tmp_path_factory.mktemp("a place")
+def write_texts(directory):
+    """The texts that CONFIG names."""
     (directory / "texts/b").mkdir(parents=True)
     rows = [json.dumps({"text": text(number)}) + "\n" for number in range(40)]
     (directory / "texts/a.jsonl").write_text("".join(rows))
     for number in range(20):
         (directory / f"texts/b/{number}.txt").write_text(text(100 + number))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A working directory with a space in its name, and everything that the workflow makes of CONFIG in it."""
+    directory = tmp_path_factory.mktemp("a place")
+    write_texts(directory)
     (directory / "my.yaml").write_text(CONFIG)
     done = snakemake(directory, "all", "--report", "results/report.html", "--report-after-run")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,69 @@
+"""What a newcomer does first: clone, `make demo`. Takes the installation and some five minutes."""
+
+import csv
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+def make(directory, target):
+    """Run make as from a fresh shell; returns (seconds, what it printed)."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    environment["PATH"] = ":".join(part for part in environment["PATH"].split(":") if ".venv" not in part)
+    begun = time.monotonic()
+    done = subprocess.run(
+        ["make", target], check=False, cwd=directory, env=environment, capture_output=True, text=True, timeout=1700
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    return time.monotonic() - begun, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A fresh clone with nothing installed, in a path with a space."""
+    directory = tmp_path_factory.mktemp("fresh clone") / "caravan"
+    subprocess.run(["git", "clone", "--quiet", HOME, directory], check=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def demo(clone):
+    """The clone after `make demo`, and what it printed."""
+    seconds, printed = make(clone, "demo")
+    print(f"make demo took {seconds:.0f} s with the installation;", *re.findall(r"Elapsed time: .*", printed))
+    return clone, printed
+
+
+def test_demo_ends_with_scores_that_show_learning(demo):
+    clone, printed = demo
+    with open(clone / "results/scores.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["run", "step", "tokens", "task", "metric", "value", "stderr"]
+    for source in ("code", "prose"):
+        first, last = [
+            float(row["value"])
+            for row in rows
+            if row["task"] == f"bits_per_byte_{source}" and row["metric"] == "bits_per_byte"
+        ]
+        assert last < first < 4
+    (accuracy,) = [row for row in rows if row["task"] == "next_line" and row["step"] == "300"]
+    assert float(accuracy["value"]) > 0.25 + 3 * float(accuracy["stderr"])
+    assert (clone / "results/summary.txt").read_text().strip() in printed
+    assert "results/report.html" in printed.splitlines()[-1]
+    for name in ("report.html", "figures/loss.svg", "figures/bits_per_byte.svg", "figures/accuracy.svg"):
+        assert (clone / "results" / name).stat().st_size > 1000
+
+
+def test_second_demo_does_nothing(demo):
+    clone, _ = demo
+    seconds, printed = make(clone, "demo")
+    assert "Nothing to be done" in printed
+    assert seconds < 15
