@@ -20,7 +20,7 @@ demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends 
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
 	$(RUN) pytest -m "not long"
 
-test-long: $(VENV)/dev.stamp ## the long tests: crashes, clusters, the demo from end to end
+test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
 	$(RUN) pytest -m long
 
 lint: $(VENV)/dev.stamp ## check style and workflow
@@ -38,7 +38,7 @@ clean: ## delete the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-gc: $(VENV)/demo.stamp ## list run directories that the config no longer refers to
+gc: $(VENV)/demo.stamp ## list run directories that no milestone refers to
 	$(RUN) stages.status --results results --unused
 
 lock: $(VENV)/dev.stamp ## compile the requirements anew from pyproject.toml

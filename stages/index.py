@@ -9,6 +9,7 @@ What was hashed is noted in receipt.json beside the manifest: a shard of the sam
 
 import os
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,13 +37,15 @@ def run(arguments):
     directory = arguments.output.parent
     _verify(parts, directory / RECEIPT)
     by_source = {}
-    for part in sorted(parts, key=lambda part: (part.identity["source"], part.identity["part"])):
+    for part in sorted(parts, key=_place):
         joined = by_source.setdefault(part.identity["source"], {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
         for split in (TRAIN, VALIDATION):
             _add(joined[split], part, split, directory)
     for name, joined in by_source.items():
         if joined[TRAIN]["tokens"] == 0:
-            raise UserError(f"corpus {directory}: source {name} must have training text, and has none")
+            raise UserError(
+                f"corpus {directory}: source {name} must have training text, and has none{_dropped(parts, name)}"
+            )
         if joined[VALIDATION]["tokens"] == 0:
             raise UserError(
                 f"corpus {directory}: source {name} must have held-out text, and has none; "
@@ -70,6 +73,21 @@ def _check_complete(parts):
         for number in range(number_of_parts):
             if (source, number) not in seen:
                 raise UserError(f"--parts must name all {number_of_parts} parts of {source}: part {number} is missing")
+
+
+def _place(part):
+    return part.identity["source"], part.identity["part"]
+
+
+def _dropped(parts, source):
+    """Why documents of a source were dropped, for a message."""
+    reasons = Counter()
+    for part in parts:
+        if part.identity["source"] == source:
+            reasons.update(part.record.get("dropped", {}))
+    return (
+        "; dropped: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) if reasons else ""
+    )
 
 
 def _empty(texts=False):

@@ -11,7 +11,6 @@ directory.
 
 import contextlib
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +35,7 @@ class PretrainRecipe(TrainRecipe):
     model: ModelRecipe = identity()
     """The shape of the model."""
 
-    weights: dict[str, float] = identity(minimum=0)
+    weights: dict[str, float] = identity(above=0)
     """How much of the tokens each source gives, by its name; any positive numbers, rounded to 1/4096 of their sum."""
 
     def check(self, where):
@@ -68,7 +67,9 @@ def run(arguments, plan):
         directory = arguments.train_dir / digest[:16]
         finished = _finished(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE)
         if finished:
-            logger.info("step %s was reached before: the manifest is written anew", arguments.until)
+            if dist.get_rank() == 0:
+                message = "step %s was reached before: only its manifest is written; to really retrain, delete %s"
+                logger.warning(message, arguments.until, directory)
         else:
             finished = _train(arguments, plan, corpus, directory, facts, device, clock)
         with parallel.agreeing():
@@ -200,4 +201,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stage.leave(main())

@@ -30,9 +30,10 @@ def run(arguments):
     expect = read_expect(arguments.expect)
     results = Results(arguments.models, arguments.exports, arguments.evaluations)
     results.check_chain()
+    warnings = []
     if expect:
         check_recipes(results, expect)
-        check_code(results, expect.get("code", {}))
+        warnings = check_code(results, expect.get("code", {}))
     missing = results.missing(expect)
     for name in missing:
         logger.warning("missing: %s", name)
@@ -40,7 +41,7 @@ def run(arguments):
     curves = curves_of(results)
     write_scores(arguments.scores, rows)
     drawn = draw_figures(arguments.figures, rows, curves)
-    text = Report(results, rows, missing, arguments).text()
+    text = Report(results, rows, missing, warnings, arguments).text()
     with files.atomic(arguments.text, "w") as file:
         file.write(text)
     write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, arguments.text])

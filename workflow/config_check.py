@@ -145,6 +145,8 @@ def _described(schema):
         limits.append(f"at most {schema['maximum']}")
     if schema.get("minItems") or schema.get("minProperties"):
         limits.append("with at least one entry")
+    if schema.get("uniqueItems"):
+        limits.append("none of them twice")
     kind = schema["type"]
     return " ".join([names["number" if kind == NUMBER else kind], " and ".join(limits)]).strip()
 

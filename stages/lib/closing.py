@@ -8,8 +8,9 @@ BITS, CHOICE, ACCURACY, CHANCE = "bits_per_byte", "next_line", "acc_mutual_info"
 class Report:
     """The text that a person reads at the end: what was made, how good it is, where to look."""
 
-    def __init__(self, results, rows, missing, arguments):
-        self.results, self.rows, self.missing, self.arguments = results, rows, missing, arguments
+    def __init__(self, results, rows, missing, warnings, arguments):
+        self.results, self.rows, self.missing = results, rows, missing
+        self.warnings, self.arguments = warnings, arguments
 
     def text(self):
         """The whole text."""
@@ -20,6 +21,8 @@ class Report:
             lines += ["There are no results yet.", ""]
         if self.missing:
             lines += ["Missing, see the logs in results/logs:", *(f"  {name}" for name in self.missing), ""]
+        if self.warnings:
+            lines += ["Note:", *(f"  {warning}" for warning in self.warnings), ""]
         return "\n".join([*lines, *self._where_to_look()]) + "\n"
 
     def _made(self, run_name):

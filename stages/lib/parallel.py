@@ -9,8 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from stages.lib.errors import LoneError, UserError
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+from stages.lib.log import logger
 
 
 class AgreedError(UserError):
@@ -23,10 +22,7 @@ def ranks():
 
     Yields the device of this rank. Raises LoneError in place of a UserError on which the ranks did not agree.
     """
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
+    device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if "RANK" in os.environ:
         dist.init_process_group(backend)
@@ -47,6 +43,23 @@ def ranks():
         # a rank that fails alone keeps the group, or the others would notice, and speak, before it has said why
         if together or dist.get_world_size() == 1:
             dist.destroy_process_group()
+
+
+def _device():
+    """A GPU of its own for each rank; the CPU where this machine has none, or fewer than ranks."""
+    found, wanted = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if found >= wanted:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        return device
+    if found and os.environ.get("RANK", "0") == "0":
+        logger.warning(
+            "training on the CPU: %s ranks are more than the GPUs of this machine (%s); set `ranks` in the "
+            "profile to use them",
+            wanted,
+            found,
+        )
+    return torch.device("cpu")
 
 
 def shard(model, dtype, device):

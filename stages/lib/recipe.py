@@ -93,12 +93,16 @@ def _parse(text):
         path = Path(text)
         try:
             text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"a recipe must be JSON or a readable file, got {path}: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise UserError(f"a recipe must be JSON or a readable file, got {path}: {reason}") from None
         if path.suffix in (".yaml", ".yml"):
             import yaml  # beside the workflow only: a stage on a compute node is given JSON
 
-            return yaml.safe_load(text) or {}
+            try:
+                return yaml.safe_load(text) or {}
+            except yaml.YAMLError as error:
+                raise UserError(f"{path} must be YAML: {' '.join(str(error).split())}") from None
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

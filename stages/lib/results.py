@@ -148,7 +148,8 @@ def _compare(made, wanted, found=None, where=""):
 
 
 def check_code(results, code):
-    """Warn where a result was made by other code than there is now."""
+    """Warn where a result was made by other code than there is now; returns the warnings, for the closing text."""
+    warnings = []
     for stage_name, found in (
         ("pretrain", results.models),
         ("convert", results.exports),
@@ -157,4 +158,7 @@ def check_code(results, code):
         for made in found.values():
             by = made.record.get("code")
             if by and code.get(stage_name) and by != code[stage_name]:
-                logger.warning("%s was made by another version of stages.%s", made.path, stage_name)
+                warnings.append(f"{made.path} was made by another version of stages.{stage_name}")
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return warnings

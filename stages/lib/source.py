@@ -33,13 +33,16 @@ class SourceRecipe:
     """The field of a JSON line whose value decides between training and validation. Default: the text itself."""
 
     validation: float = identity(0.01, minimum=0, maximum=0.9)
-    """The share of split keys that is held out of training: of file names for text, of modules for python-*."""
+    """The share of split keys that is held out of training: of file names for text, of modules for python-*. Every
+    source of a corpus must hold out something; 0 is for one that only a tokenizer learns from."""
 
     def check(self, where):
         """Raise UserError where the paths do not fit the kind."""
         if self.kind.startswith("python-") == bool(self.paths):
             expected = "be left out" if self.paths else "name at least one file or glob"
             raise UserError(f"{where}.paths must {expected} for the kind {self.kind}, got {self.paths}")
+        if self.kind != "jsonl" and (self.split_field is not None or self.text_field != "text"):
+            raise UserError(f"{where}.text_field and split_field must be left out for the kind {self.kind}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it ag
 import argparse
 import contextlib
 import json
+import logging
 import os
 import sys
 import traceback
@@ -98,6 +99,19 @@ def execute(made, run, argv=None):
         return DONE
     except Exception as error:
         return _bug(arguments, error)
+
+
+def leave(code):
+    """End the process of a rank with an exit code, without Python's teardown: with gloo, one in 25 aborts in it.
+
+    A finished training would then count as failed. Outside torchrun the process ends as always.
+    """
+    if "RANK" not in os.environ:
+        sys.exit(code)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _bug(arguments, error):

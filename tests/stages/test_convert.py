@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stages import convert
-from stages.lib import export, manifest
+from stages.lib import export, files, manifest
 from tests.stages import export_fixtures
 from tests.stages.export_fixtures import argv_of
 
@@ -67,7 +67,7 @@ def test_a_finished_export_is_not_made_again(inputs, monkeypatch):
     assert inputs["--output"].read_bytes() == before
 
 
-@pytest.mark.parametrize("change", ["code", "by hand", "weights"])
+@pytest.mark.parametrize("change", ["code", "by hand", "weights", "parity"])
 def test_changed_code_or_weights_make_it_again(inputs, change):
     before = manifest.read(inputs["--output"])
     options = dict(inputs)
@@ -78,7 +78,10 @@ def test_changed_code_or_weights_make_it_again(inputs, change):
     if change == "weights":
         with open(inputs["--output"].with_name(WEIGHTS), "ab") as file:
             file.write(b"more")
+    if change == "parity":
+        inputs["--output"].with_name("parity.json").unlink()
     assert convert.main(argv_of(options)) == 0
+    assert files.read_json(inputs["--output"].with_name("parity.json"))["passed"]
     after = manifest.read(inputs["--output"])
     assert after.identity == before.identity
     assert after.record["started"] >= before.record["started"]

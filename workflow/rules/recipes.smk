@@ -86,7 +86,6 @@ def expected(wildcards):
             "pretrain": identity_of_run(run),
             "convert": recipe.get("convert", {}),
             "milestones": milestones_of(run),
-            "steps": recipe["pretrain"]["steps"],
             "suites": {suite: named("suites", suite) for suite in suites_of(run)},
         }
         for run, recipe in CONFIG["runs"].items()
