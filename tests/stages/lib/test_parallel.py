@@ -6,10 +6,8 @@ import torch
 from stages.lib import parallel
 
 
-@pytest.mark.parametrize(
-    ("gpus", "ranks", "device"), [(0, 2, "cpu"), (1, 2, "cpu"), (2, 2, "cuda:1"), (8, 2, "cuda:1")]
-)
-def test_rank_has_a_gpu_of_its_own_or_the_cpu(monkeypatch, gpus, ranks, device):
+@pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (1, "cpu"), (2, "cuda:1"), (8, "cuda:1")])
+def test_each_of_two_ranks_has_a_gpu_of_its_own_or_the_cpu(monkeypatch, gpus, device):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
