@@ -58,3 +58,15 @@ def test_command_of_the_readme_works(place, command):
 def test_files_that_the_readme_links_exist():
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
         assert (HOME / link).exists(), link
+
+
+def test_picture_is_the_rule_graph(place):
+    command = [sys.executable, "-m", "snakemake", "--rulegraph", "mermaid-js", "all"]
+    drawn = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True, timeout=120).stdout
+    names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
+    rules = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
+    shown = set()
+    for line in re.search(r"```mermaid\n(.*?)```", TEXT, re.DOTALL)[1].splitlines():
+        chain = re.split(r"\s*-->(?:\|[^|]*\|)?\s*", line.strip())
+        shown.update(zip(chain, chain[1:], strict=False))
+    assert shown == {(a, b) for a, b in rules if b != "all"}
