@@ -64,7 +64,10 @@ def test_the_number_of_parts_plans_tokens_and_after(finished, config):
     assert rules(finished.plan(config=config)) == EVERYTHING - {"list", "train_tokenizer"}
 
 
-@pytest.mark.parametrize("keys", [{"micro_batch": 2}, {"checkpoint": {"keep": 7}}, {"heldout": {"every": 7}}], ids=str)
+HOW = [{"micro_batch": 2}, {"checkpoint": {"keep": 7}}, {"heldout": {"every": 7}}, {"steps": 5000}]
+
+
+@pytest.mark.parametrize("keys", HOW, ids=str)
 def test_how_a_run_is_done_plans_nothing(finished, config, keys):
     config["runs"]["base"]["pretrain"] |= keys
     assert finished.plan(config=config) == {}
