@@ -46,6 +46,7 @@ class TokenizerRecipe:
 def run(arguments, plan):
     """Train, package, and write the manifest."""
     clock = manifest.Clock(arguments.code)
+    files.make_parent(arguments.output)  # before the work, not after it
     lists = {listed.identity["source"]: listed for listed in map(manifest.read, arguments.lists)}
     for name in plan.sample:
         if name not in lists:

@@ -11,6 +11,14 @@ from pathlib import Path
 from stages.lib.errors import UserError
 
 
+def make_parent(path):
+    """Make the directory that `path` shall stand in. Raises UserError when that cannot be."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
+
+
 @contextlib.contextmanager
 def atomic(path, mode="wb"):
     """Open a temporary file beside `path` that takes its name when the block ends well, and vanishes otherwise.
@@ -18,8 +26,8 @@ def atomic(path, mode="wb"):
     Raises UserError when the directory cannot be written.
     """
     path = Path(path)
+    make_parent(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
@@ -45,8 +53,8 @@ def atomic_directory(path):
     path = Path(path)
     for leftover in path.parent.glob(f".{path.name}.*.making"):
         shutil.rmtree(leftover, ignore_errors=True)
+    make_parent(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         making = path.with_name(f".{path.name}.{uuid.uuid4().hex}.making")
         making.mkdir()
     except OSError as error:

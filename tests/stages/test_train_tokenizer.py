@@ -113,3 +113,11 @@ def test_a_source_without_training_text_is_named(tmp_path, capsys):
     recipe = {"vocabulary": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
     assert line == "train_tokenizer: train_tokenizer.sample must name sources with training text, and they have none"
+
+
+def test_an_output_directory_that_cannot_be_written_is_named_before_the_work(lists, tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    output = tmp_path / "file" / "manifest.json"
+    recipe = {"vocabulary": 320, "sample": {"a": 1, "b": 1}}
+    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
+    assert line == f"train_tokenizer: {output} must be in a directory that can be written: File exists"
