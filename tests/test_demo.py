@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def make(directory, target):
-    """Run make as from a fresh shell; returns (seconds, what it printed)."""
+    """Run make as from a fresh shell; returns (seconds, what it printed: standard error, then standard output)."""
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment["PATH"] = ":".join(part for part in environment["PATH"].split(":") if ".venv" not in part)
     begun = time.monotonic()
@@ -23,7 +23,7 @@ def make(directory, target):
         ["make", target], check=False, cwd=directory, env=environment, capture_output=True, text=True, timeout=1700
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
-    return time.monotonic() - begun, done.stdout + done.stderr
+    return time.monotonic() - begun, done.stderr + done.stdout
 
 
 @pytest.fixture(scope="module")
