@@ -102,7 +102,7 @@ def execute(made, run, argv=None):
 
 
 def leave(code):
-    """End the process of a rank with an exit code, without Python's teardown: with gloo, one in 25 aborts in it.
+    """End the process of a rank with an exit code, without Python's teardown: with gloo, 2 of 25 runs aborted in it.
 
     A finished training would then count as failed. Outside torchrun the process ends as always.
     """
