@@ -52,8 +52,8 @@ def directory_of(run_directory, step):
     return Path(run_directory) / "checkpoints" / f"{step:08d}"
 
 
-def save(directory, tensors, facts, group=None, lease=None):
-    """Write a checkpoint; all ranks of `group` (default: all ranks) call it together.
+def save(directory, tensors, facts, lease=None):
+    """Write a checkpoint; all ranks call it together.
 
     `tensors`: nested dictionary of tensors and DTensors. `facts`: what commit.json says beside the files. `lease` is
     checked before the marker is written, on the rank that has one. When it returns, the checkpoint is on the disk; when
@@ -61,15 +61,15 @@ def save(directory, tensors, facts, group=None, lease=None):
     group, if of one rank.
     """
     directory = Path(directory)
-    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be written"):
+    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be written"):
         if dist.get_rank() == 0:
             remove(directory)  # what a killed attempt left
             directory.mkdir(parents=True, exist_ok=True)
     writer = _HashingDiskWriter(directory)
-    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be written"):
-        dcp.save(tensors, storage_writer=writer, process_group=group)
-    described = _gather(writer.fs.described, group)
-    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be written"):
+    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be written"):
+        dcp.save(tensors, storage_writer=writer)
+    described = _gather(writer.fs.described)
+    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be written"):
         if dist.get_rank() == 0:
             listed = {name: file for rank_files in described for name, file in rank_files.items()}
             listed[".metadata"] = manifest.describe(directory / ".metadata")
@@ -80,13 +80,13 @@ def save(directory, tensors, facts, group=None, lease=None):
             files.sync_directory(directory.parent)
 
 
-def load(directory, tensors, group=None):
+def load(directory, tensors):
     """Fill `tensors` (as given to `save`, on any world size) from a checkpoint, in place; all ranks call it."""
     reader = _GuardedReader(directory)
-    with parallel.agreeing(group):
+    with parallel.agreeing():
         reader.read_metadata()  # before DCP does, which would go on without it and fail elsewhere
-    with parallel.agreeing(group), _in_one_sentence(f"{directory} could not be read"):
-        dcp.load(tensors, storage_reader=reader, process_group=group)
+    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be read"):
+        dcp.load(tensors, storage_reader=reader)
 
 
 def load_tensors(directory, keys):
@@ -256,7 +256,7 @@ class _GuardedReader(dcp.FileSystemReader):
         return metadata
 
 
-def _gather(value, group):
-    gathered = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, value, group=group)
+def _gather(value):
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, value)
     return gathered

@@ -60,7 +60,7 @@ def moments(model, optimizer):
     return result
 
 
-def clip_gradients(parameters, limit, group=None):
+def clip_gradients(parameters, limit):
     """Scale all gradients so that their global norm is at most `limit`; returns the norm before, a float64 tensor.
 
     Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced
@@ -71,7 +71,7 @@ def clip_gradients(parameters, limit, group=None):
     for gradient in gradients:
         precise = gradient.double() if gradient.device.type == "cpu" else gradient.float()
         square += precise.square().sum()
-    dist.all_reduce(square, group=group)
+    dist.all_reduce(square)
     norm = square.sqrt()
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

@@ -89,21 +89,21 @@ def from_first(value):
     return values[0]
 
 
-def agree(error, group=None):
+def agree(error):
     """Raise the UserError of any rank as an AgreedError on all ranks; `error` is None where a rank has none."""
-    messages = [None] * dist.get_world_size(group)
-    dist.all_gather_object(messages, None if error is None else str(error), group=group)
+    messages = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, None if error is None else str(error))
     for message in messages:
         if message is not None:
             raise AgreedError(message)
 
 
 @contextlib.contextmanager
-def agreeing(group=None):
+def agreeing():
     """A block in which a UserError of one rank stops every rank; no rank leaves it before all have come to its end."""
     failed = None
     try:
         yield
     except UserError as error:
         failed = error
-    agree(failed, group)
+    agree(failed)

@@ -1,7 +1,6 @@
 """A stage whose second rank makes a mistake of its own, while the first waits for it."""
 
 import argparse
-import sys
 
 import torch.distributed as dist
 
@@ -19,4 +18,4 @@ def run(_):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.set_defaults(stage_name="fail_alone", recipe_type=None, log=None)
-    sys.exit(stage.execute(parser, run))
+    stage.leave(stage.execute(parser, run))

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from stages.lib import checkpoint, parallel, recipe
+from stages.lib import checkpoint, parallel, recipe, stage
 from stages.lib.initialize import initialize
 from stages.lib.model import Llama, ModelRecipe
 from tests.stages.training import MODEL
@@ -17,3 +17,4 @@ if __name__ == "__main__":
         model = parallel.shard(model, "float32", device)
         initialize(model, seed=5)
         checkpoint.save(sys.argv[1], {"model": model.state_dict()}, {"step": 0})
+    stage.leave(0)
