@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 def make(directory, target):
     """Run make as from a fresh shell; returns (seconds, what it printed: standard error, then standard output)."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    # The tests themselves are often run by make, which would otherwise tell this one that it is a sub-make.
+    inherited = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    environment = {name: value for name, value in os.environ.items() if name not in inherited}
     environment["PATH"] = ":".join(part for part in environment["PATH"].split(":") if ".venv" not in part)
     begun = time.monotonic()
     done = subprocess.run(
