@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from stages.lib import files, manifest, parallel
 from stages.lib.errors import UserError
@@ -233,8 +234,17 @@ class _HashingDiskWriter(dcp.FileSystemWriter):
         return None
 
 
+def _memory_format(enumeration, name):
+    """The getattr by which Python before 3.11.4 pickles a member of an enumeration, for the only one that is needed."""
+    if enumeration is not _MEM_FORMAT_ENCODING:
+        raise pickle.UnpicklingError(f"a checkpoint's .metadata may not take {name!r} from {enumeration!r}")
+    return _MEM_FORMAT_ENCODING[name]
+
+
 class _GuardedUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
+        if (module, name) == ("builtins", "getattr"):
+            return _memory_format
         if name in ALLOWED.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"a checkpoint's .metadata may not name {module}.{name}")

@@ -1,9 +1,12 @@
 """Checkpoints by themselves; test_pretrain.py shows them around a training, on several ranks and after damage."""
 
+import os
+import pickle
 import shutil
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from stages.lib import checkpoint, files, parallel
 from stages.lib.errors import UserError
@@ -118,3 +121,34 @@ def test_key_that_a_checkpoint_lacks_is_named(tmp_path):
     checkpoint.save(tmp_path / "00000003", tensors(), FACTS)
     with pytest.raises(UserError, match="must hold model.x, and does not"):
         checkpoint.load_tensors(tmp_path / "00000003", ["model.x"])
+
+
+class Call:
+    """What unpickles as the result of a call."""
+
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        function, *arguments = self.call
+        return function, tuple(arguments)
+
+
+def by_getattr(member, protocol):
+    """How Python 3.11.2 pickles the member of an enumeration."""
+    return getattr, (type(member), member.name)
+
+
+def test_memory_format_is_read_as_python_3_11_2_writes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", by_getattr)
+    checkpoint.save(tmp_path / "00000003", tensors(), FACTS)
+    assert b"getattr" in (tmp_path / "00000003/.metadata").read_bytes()
+    assert checkpoint.keys_of(tmp_path / "00000003")
+
+
+@pytest.mark.parametrize("call", [(os.system, "true"), (getattr, torch.Size, "__new__")])
+def test_metadata_that_would_run_code_is_refused(tmp_path, call):
+    checkpoint.save(tmp_path / "00000003", tensors(), FACTS)
+    (tmp_path / "00000003/.metadata").write_bytes(pickle.dumps(Call(*call)))
+    with pytest.raises(UserError, match="may not"):
+        checkpoint.keys_of(tmp_path / "00000003")
