@@ -19,13 +19,14 @@ import torch.distributed as dist
 from stages.lib import checkpoint, files, journal, manifest, parallel, recipe, stage
 from stages.lib.corpus import Corpus
 from stages.lib.errors import UserError
-from stages.lib.heldout import Heldout
 from stages.lib.lease import Lease
 from stages.lib.loader import Samples
 from stages.lib.log import logger
 from stages.lib.model import ModelRecipe
 from stages.lib.recipe import identity
-from stages.lib.trainer import Trainer, TrainRecipe
+from stages.lib.training.heldout import Heldout
+from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,12 +147,16 @@ class Attention(nn.Module):
         self.in_proj = FusedProjection(recipe.width, (self.heads + 2 * self.key_heads) * self.head_width)
         self.dense = nn.Linear(self.heads * self.head_width, recipe.width, bias=False)
 
-    def forward(self, x, cosine, sine):
-        """[B, L, D] -> [B, L, D]."""
+    def project(self, x, cosine, sine):
+        """[B, L, D] -> queries [B, H, L, hd], keys and values [B, K, L, hd]; queries and keys are rotated."""
         fused = self.in_proj(x).unflatten(-1, (-1, self.head_width))
         q, k, v = fused.split([self.heads, self.key_heads, self.key_heads], dim=2)
         q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
-        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))  # [B, heads, L, hd]
+        return tuple(heads.transpose(1, 2) for heads in (q, k, v))
+
+    def forward(self, x, cosine, sine):
+        """[B, L, D] -> [B, L, D]."""
+        q, k, v = self.project(x, cosine, sine)
         grouped = self.heads != self.key_heads
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return self.dense(mixed.transpose(1, 2).flatten(2))
@@ -200,7 +204,7 @@ class Trunk(nn.Module):
 
     def hidden_states(self, tokens):
         """Yield what enters the first block, then what leaves each block: [B, L, D] each. `tokens`: int64 [B, L]."""
-        cosine, sine = self._rotation(tokens)
+        cosine, sine = self.rotation(torch.arange(tokens.shape[1]), tokens.device)
         x = self.embedding(tokens)
         yield x
         for block in self.layers:
@@ -213,12 +217,12 @@ class Trunk(nn.Module):
             last = x
         return self.dec_norm(last)
 
-    def _rotation(self, tokens):
+    def rotation(self, positions, device):
+        """Cosines and sines [positions, 1, hd / 2] of the angles at some positions (an int64 CPU tensor)."""
         # made anew in each forward: a buffer would have to survive meta initialisation and a change of dtype
-        positions = torch.arange(tokens.shape[1], dtype=torch.float64)
-        angles = torch.outer(positions, rotary_frequencies(self.recipe)).unsqueeze(1)
+        angles = torch.outer(positions.double(), rotary_frequencies(self.recipe)).unsqueeze(1)
         precision = torch.promote_types(self.embedding.weight.dtype, torch.float32)
-        return (table.to(tokens.device, precision) for table in (angles.cos(), angles.sin()))
+        return [table.to(device, precision) for table in (angles.cos(), angles.sin())]
 
 
 class Llama(nn.Module):

@@ -5,8 +5,8 @@ import sys
 import torch
 
 from stages.lib import checkpoint, parallel, recipe, stage
-from stages.lib.initialize import initialize
 from stages.lib.model import Llama, ModelRecipe
+from stages.lib.training.initialize import initialize
 from tests.stages.training import MODEL
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from stages.lib import optimizer, parallel
+from stages.lib import parallel
 from stages.lib.model import Llama, ModelRecipe
-from stages.lib.optimizer import OptimizerRecipe
+from stages.lib.training import optimizer
+from stages.lib.training.optimizer import OptimizerRecipe
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from stages.lib import parallel
-from stages.lib.heldout import Heldout
 from stages.lib.model import ModelRecipe
+from stages.lib.training.heldout import Heldout
 from tests.stages.export_fixtures import random_model
 
 BOS, SEQ_LEN, VOCABULARY = 1, 8, 40

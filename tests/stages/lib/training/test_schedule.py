@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.lib.schedule import ScheduleRecipe, learning_rate
+from stages.lib.training.schedule import ScheduleRecipe, learning_rate
 
 
 @pytest.mark.parametrize(
