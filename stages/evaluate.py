@@ -9,24 +9,22 @@ harness's own command line gives the same scores; `--limit`, `--log_samples` and
     lm_eval run --model hf --model_args pretrained=EXPORT,dtype=float32,max_length=N,add_bos_token=True \\
         --batch_size 16 --include_path results/runs/base/eval/00000300/heldout --tasks next_line
 
-with add_bos_token=False for the rolling tasks (bits_per_byte_*): the harness puts a BOS before their text by itself.
+with add_bos_token=False for the rolling tasks (bits_per_byte_*): the harness puts a BOS before their text by itself. It
+makes ids of a prompt and its completion in one, though: completion_choice is scored here as fine-tuning reads a pair.
 """
 
-import contextlib
 import hashlib
-import logging
-import math
-import os
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import files, finished, local_tasks, manifest, stage
+from stages.lib import files, finished, manifest, stage
+from stages.lib import pairs as pair_sources
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
-from stages.lib.log import logger
 from stages.lib.recipe import identity
+from stages.lib.scoring import harness, local_tasks
 
 KEPT = "manifest.json"
 PARITY = "parity.json"
@@ -37,13 +35,14 @@ class EvaluateRecipe:
     """A suite of tasks."""
 
     tasks: list[str] = identity()
-    """`bits_per_byte` and `next_line` are made from held-out text; others are of `include_path` or of the harness."""
+    """`bits_per_byte` and `next_line` are made from held-out text, `completion_choice` from the held-out pairs of a
+    source; others are of `include_path` or of the harness."""
 
     bytes_per_source: int = identity(40_000, minimum=1)
     """How much held-out text of each source bits_per_byte is taken of, in bytes."""
 
     questions: int = identity(200, minimum=4)
-    """How many questions next_line asks, over all sources; 200 give a standard error of 0.035."""
+    """How many questions next_line (over all sources) and completion_choice ask; 200 give a standard error of 0.035."""
 
     limit: int | None = identity(None, minimum=1)
     """How many documents of each other task are used. Default: all."""
@@ -76,6 +75,7 @@ def run(arguments, recipe):
     clock = manifest.Clock(arguments.code)
     export, corpus = manifest.read(arguments.export), manifest.read(arguments.corpus)
     check_inputs(export, corpus)
+    pairs = read_pairs(arguments.pairs, recipe)
     suite = arguments.output.stem
     wanted = {
         "recipe": recipes.written(recipe, "identity"),
@@ -85,17 +85,19 @@ def run(arguments, recipe):
         "step": export.identity["step"],
         "tokens": export.identity["tokens"],
     }
+    if pairs is not None:
+        wanted["pairs"] = pairs.digest
     if recipe.include_path is not None:
         wanted["include"] = digest_of_directory(Path(recipe.include_path))
     directory = arguments.output.with_suffix("")
     if finished.restore(directory / KEPT, arguments.output, wanted, clock.record()):
         return
     _begin(directory, arguments.output)
-    local = write_local_tasks(directory, recipe, corpus)
+    local = write_local_tasks(directory, recipe, export, corpus, pairs)
     others = [task for task in recipe.tasks if task not in local_tasks.NAMES]
     results = score(export, corpus, recipe, directory, local, others)
     made = {**wanted, "results": results, "outputs": {}}
-    record = clock.record(device=_device())
+    record = clock.record(device=harness.device())
     manifest.write(directory / KEPT, made, record)
     manifest.write(arguments.output, made, record)
 
@@ -114,6 +116,16 @@ def check_inputs(export, corpus):
             raise UserError(f"{path} changed since {export.path} was written; {remedy}")
     if export.identity["corpus"] != corpus.digest:
         raise UserError(f"--export {export.path} comes from another corpus than --corpus {corpus.path}")
+
+
+def read_pairs(path, recipe):
+    """The PairSource of the list at `path`; None without. Raises UserError unless a task asks for one that is given."""
+    task = local_tasks.COMPLETION_CHOICE
+    if task in recipe.tasks and path is None:
+        raise UserError(f"evaluate.tasks: {task} must have a source to ask of (pairs in a suite, --pairs here)")
+    if task not in recipe.tasks and path is not None:
+        raise UserError(f"evaluate.tasks must have {task}, which alone reads pairs, when --pairs is given, got {path}")
+    return None if path is None else pair_sources.read(path)
 
 
 def digest_of_directory(path):
@@ -138,167 +150,54 @@ def _begin(directory, output):
         raise UserError(f"--output {output} must be in a directory that can be written: {error.strerror}") from None
 
 
-def write_local_tasks(directory, recipe, corpus):
-    """Write the suite's tasks made from held-out text; returns {task: "rolling" or "choice"}."""
+def write_local_tasks(directory, recipe, export, corpus, pairs):
+    """Write the suite's tasks made from what is held out; returns {task: kind}, see local_tasks.write."""
     names = [task for task in recipe.tasks if task in local_tasks.NAMES]
-    if not names:
-        return {}
     return local_tasks.write(
         directory,
-        corpus,
         names,
+        corpus,
+        pairs,
         num_bytes=recipe.bytes_per_source,
         questions=recipe.questions,
         seed=recipe.seed,
+        longest=harness.window_of(export, recipe.max_length),  # a token is a byte at least
     )
 
 
 def score(export, corpus, recipe, directory, local, others):
-    """Run the harness; returns {task: {metric: {"value", "stderr"}}}."""
-    _settle_environment(alone=not others)
+    """Run the harness; returns {task: {metric: {"value", "stderr"}}}. `local`: {task: kind} of local_tasks.write."""
+    harness.settle_environment(alone=not others)
     import datasets
 
+    facts = corpus.identity["tokenizer"]
     with tempfile.TemporaryDirectory(prefix="caravan-evaluate-") as cache:
         if not others:  # tasks of the hub may lie in the user's cache, made beforehand on a node with internet
             datasets.config.HF_DATASETS_CACHE = cache
             datasets.disable_progress_bars()
         manager = task_manager(directory, recipe, [*local, *others])
-        model = load_model(export, corpus, recipe)
+        window = harness.window_of(export, recipe.max_length)
+        model = harness.load_model(export.directory, facts, recipe.batch_size, window)
+        options = {"batch_size": recipe.batch_size, "seed": recipe.seed, "with_bars": others and sys.stderr.isatty()}
         results = {}
-        facts = corpus.identity["tokenizer"]
-        for tasks, bos, of_recipe in (
-            ([task for task, kind in local.items() if kind == "rolling"], False, {}),  # the harness adds its own
-            ([task for task, kind in local.items() if kind == "choice"], facts["bos_added"], {}),
-            (others, facts["bos_added"], {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot}),
-        ):
-            if tasks:
-                model.add_bos_token = bos
-                with _without_bars(unless=others and sys.stderr.isatty()):
-                    results |= evaluate(model, manager, tasks, recipe, **of_recipe)
+        for kind in dict.fromkeys(local.values()):
+            tasks = [task for task in local if local[task] == kind]
+            model.add_bos_token = facts["bos_added"] and kind != "rolling"  # there the harness adds its own
+            model.encodes_apart = kind == "completion"
+            results |= harness.evaluate(model, manager, tasks, **options)
+        if others:
+            model.add_bos_token, model.encodes_apart = facts["bos_added"], False
+            options |= {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot}
+            results |= harness.evaluate(model, manager, others, **options)
     return results
-
-
-def _settle_environment(alone):
-    """What libraries read when they are first imported. `alone`: no task but those made from held-out text."""
-    if alone:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    from lm_eval import evaluator
-
-    evaluator.get_git_commit_hash = _no_commit
-    harness = logging.getLogger("lm_eval")
-    harness.handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
-    harness.handlers = harness.handlers or list(logger.handlers)
-    harness.propagate = False
-    if alone:  # it would warn of each context that is cut to the model's length
-        logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
-
-
-@contextlib.contextmanager
-def _without_bars(unless):
-    """Keep the harness's progress bars off the terminal: it draws one for each batch of a rolling task."""
-    if unless:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield
-
-
-def _no_commit():
-    """Instead of the harness's own, by which git complains on the terminal outside of a checkout; the record has it."""
 
 
 def task_manager(directory, recipe, tasks):
-    """The harness's index of tasks; its own 4 seconds' worth are read only when a task is not found without.
-
-    Raises UserError naming a task that is nowhere.
-    """
-    from lm_eval.tasks import TaskManager
-
-    paths = [str(directory)] + ([recipe.include_path] if recipe.include_path else [])
-    manager = TaskManager(include_path=paths, include_defaults=False)
-    if set(tasks) - set(manager.all_tasks):
-        manager = TaskManager(include_path=paths, include_defaults=True)
-    for task in tasks:
-        if task not in manager.all_tasks:
-            where = f"include_path {recipe.include_path} or " if recipe.include_path else ""
-            known = ", ".join(local_tasks.NAMES)
-            raise UserError(f"evaluate.tasks: {task} must be one of {known}, or a task of {where}lm-evaluation-harness")
-    return manager
-
-
-def load_model(export, corpus, recipe):
-    """The export as the harness's model, float32."""
-    from lm_eval.models.huggingface import HFLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    facts = corpus.identity["tokenizer"]
-    return HFLM(
-        pretrained=str(export.directory),
-        dtype="float32",
-        device=_device(),
-        batch_size=recipe.batch_size,
-        max_length=window_of(export, recipe),
-        add_bos_token=facts["bos_added"],
-        prefix_token_id=facts["bos"] if facts["bos_added"] else facts["eos"],
-    )
-
-
-def window_of(export, recipe):
-    """The longest context in tokens: the recipe's, or training's, since a model knows no position behind that."""
-    declared = files.read_json(export.directory / "config.json")["max_position_embeddings"]
-    return min(declared, recipe.max_length or export.identity["seq_len"])
-
-
-def _device():
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def evaluate(model, manager, tasks, recipe, **options):
-    """One call of the harness; returns {task: {metric: {"value", "stderr"}}}."""
-    from lm_eval import simple_evaluate
-
-    found = simple_evaluate(
-        model=model,
-        tasks=tasks,
-        task_manager=manager,
-        batch_size=recipe.batch_size,
-        log_samples=False,
-        random_seed=recipe.seed,
-        numpy_random_seed=recipe.seed,
-        torch_random_seed=recipe.seed,
-        fewshot_random_seed=recipe.seed,
-        **options,
-    )
-    results = {task: metrics_of(entries) for task, entries in found["results"].items()}
-    for task, metrics in results.items():
-        logger.info("%s: %s", task, {name: metric["value"] for name, metric in metrics.items()})
-    return results
-
-
-def metrics_of(entries):
-    """The harness's `{"acc,none": x, "acc_stderr,none": y, "alias": ...}` as {"acc": {"value": x, "stderr": y}}.
-
-    A metric behind a filter is named `metric/filter`. What is not a finite number (a diverged model) becomes None.
-    """
-    metrics = {}
-    for key, value in entries.items():
-        name, comma, filtered = key.partition(",")
-        if not comma or name.endswith("_stderr"):
-            continue
-        label = name if filtered == "none" else f"{name}/{filtered}"
-        metrics[label] = {"value": _number(value), "stderr": _number(entries.get(f"{name}_stderr,{filtered}"))}
-    return metrics
-
-
-def _number(value):
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None  # the harness writes N/A
-    return number if math.isfinite(number) else None
+    """The index of the tasks in `directory`, in the recipe's include_path, and of the harness."""
+    paths, known = [str(directory)], ", ".join(local_tasks.NAMES)
+    if recipe.include_path:
+        paths, known = [*paths, recipe.include_path], f"{known}, of include_path {recipe.include_path}"
+    return harness.task_manager(paths, tasks, known)
 
 
 def main(argv=None):
@@ -306,6 +205,7 @@ def main(argv=None):
     parser = stage.parser("evaluate", __doc__, EvaluateRecipe)
     parser.add_argument("--export", type=Path, required=True, metavar="MANIFEST", help="the export to score")
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
+    parser.add_argument("--pairs", type=Path, metavar="LIST", help="the source that completion_choice asks of")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="STEP/SUITE.json to write")
     return stage.execute(parser, run, argv)
 

@@ -17,7 +17,14 @@ from stages.train_tokenizer import TokenizerRecipe
 RECIPES = (SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, ConvertRecipe, EvaluateRecipe)
 
 FROZEN = {
-    "SourceRecipe": {"paths": [], "text_field": "text", "split_field": None, "validation": 0.01},
+    "SourceRecipe": {
+        "paths": [],
+        "text_field": "text",
+        "prompt_field": "prompt",
+        "completion_field": "completion",
+        "split_field": None,
+        "validation": 0.01,
+    },
     "TokenizerRecipe": {"model": "bpe", "sample_mb": 100.0},
     "TokenizeRecipe": {"parts": 1, "bos": True, "shuffle_seed": 0},
     "PretrainRecipe": {
@@ -29,8 +36,21 @@ FROZEN = {
         "optimizer.epsilon": 1e-08,
         "optimizer.weight_decay": 0.1,
         "optimizer.clip": 1.0,
+        "optimizer.moments": "float32",
+        "schedule.kind": "cosine",
+        "schedule.warmup": "linear",
         "schedule.warmup_steps": 100,
         "schedule.floor": 0.1,
+        "schedule.decay_steps": None,
+        "schedule.decay": "linear",
+        "document_mask": False,
+        "z_loss": 0.0,
+        "guard.spike": None,
+        "guard.window": 128,
+        "guard.bad_steps": 10,
+        "guard.then": "stop",
+        "guard.rewinds": 3,
+        "initial": None,
         "model.kv_heads": None,
         "model.tie": False,
         "model.theta": 10000.0,

@@ -72,7 +72,8 @@ def imported(folder):
 
 
 def test_all_that_is_imported_is_declared():
-    declared = {canonical(requirement)[0] for requirement in PROJECT["dependencies"]}
+    optional = PROJECT["optional-dependencies"]
+    declared = {canonical(requirement)[0] for requirement in PROJECT["dependencies"] + optional["wandb"]}
     assert imported("stages") | imported("workflow") <= declared
 
 

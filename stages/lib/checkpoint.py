@@ -53,24 +53,26 @@ def directory_of(run_directory, step):
     return Path(run_directory) / "checkpoints" / f"{step:08d}"
 
 
-def save(directory, tensors, facts, lease=None):
+def save(directory, tensors, facts, lease=None, group=None):
     """Write a checkpoint; all ranks call it together.
 
     `tensors`: nested dictionary of tensors and DTensors. `facts`: what commit.json says beside the files. `lease` is
-    checked before the marker is written, on the rank that has one. When it returns, the checkpoint is on the disk; when
-    it raises (UserError on all ranks for a full or failing disk), the directory has no commit marker. Needs a process
-    group, if of one rank.
+    checked before the marker is written, on the rank that has one. `group`: the gloo group over which the ranks speak,
+    where the training uses the default one meanwhile. When it returns, the checkpoint is on the disk; when it raises
+    (UserError on all ranks for a full or failing disk), the directory has no commit marker. Needs a process group, if
+    of one rank.
     """
     directory = Path(directory)
-    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be written"):
+    failing = f"{directory} could not be written"
+    with parallel.agreeing(group), _in_one_sentence(failing):
         if dist.get_rank() == 0:
             remove(directory)  # what a killed attempt left
             directory.mkdir(parents=True, exist_ok=True)
     writer = _HashingDiskWriter(directory)
-    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be written"):
-        dcp.save(tensors, storage_writer=writer)
-    described = _gather(writer.fs.described)
-    with parallel.agreeing(), _in_one_sentence(f"{directory} could not be written"):
+    with parallel.agreeing(group), _in_one_sentence(failing):
+        dcp.save(tensors, storage_writer=writer, process_group=group)
+    described = parallel.from_all(writer.fs.described, group)
+    with parallel.agreeing(group), _in_one_sentence(failing):
         if dist.get_rank() == 0:
             listed = {name: file for rank_files in described for name, file in rank_files.items()}
             listed[".metadata"] = manifest.describe(directory / ".metadata")
@@ -264,9 +266,3 @@ class _GuardedReader(dcp.FileSystemReader):
             metadata.storage_meta = dcp.metadata.StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
-
-
-def _gather(value):
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered

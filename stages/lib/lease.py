@@ -38,16 +38,17 @@ class Lease:
         self._thread.start()
 
     def check(self):
-        """Raise RuntimeError when the lease is no longer ours."""
+        """Raise UserError when the lease is no longer ours."""
         held = _read(self.path)
         if held is None or held["token"] != self.token:
-            raise RuntimeError(f"{self.path} was taken over by another trainer: {held}")
+            by = "nobody" if held is None else f"process {held['pid']} on {held['host']}"
+            raise UserError(f"{self.path} must be held by this trainer, and was taken over: {by} holds it")
 
     def release(self):
         """Stop the heartbeat and give the lease back."""
         self._stop.set()
         self._thread.join()
-        with contextlib.suppress(RuntimeError, OSError):  # not ours any more, or nothing can be written
+        with contextlib.suppress(UserError, OSError):  # not ours any more, or nothing can be written
             self.check()
             self.path.unlink()
 
@@ -81,7 +82,7 @@ class Lease:
             try:
                 self.check()
                 files.write_json(self.path, self._content())
-            except (OSError, RuntimeError, UserError) as error:
+            except (OSError, UserError) as error:
                 logger.warning("the lease could not be renewed: %s", error)
 
 

@@ -33,6 +33,7 @@ class Samples:
                 )
         self.mixture = Mixture(weights)
         self.seq_len, self.seed = seq_len, seed
+        self.document_end = None  # the token that ends a document, where attention shall stay within one
         self.streams = [corpus.stream(source) for source in self.mixture.sources]
         self.windows = np.array([(len(stream) - 1) // seq_len for stream in self.streams], dtype=np.int64)
         for source, stream, windows in zip(self.mixture.sources, self.streams, self.windows, strict=True):
@@ -62,33 +63,43 @@ class Samples:
             row[:] = self.streams[source].read(int(window) * self.seq_len, self.seq_len + 1)
         return rows
 
+    def batch(self, samples):
+        """Inputs and targets of some samples, int32 [samples, L] each: the target of a token is the next."""
+        rows = self.read(samples)
+        return rows[:, :-1], rows[:, 1:]
 
-def samples_of(step, rank, world_size, global_batch):
-    """The global sample numbers that a rank trains on in a step: an equal, contiguous share of the global batch."""
+    def taken(self, samples):
+        """How many of the first `samples` samples each source gave: {source: count}."""
+        return self.mixture.taken(samples)
+
+
+def share_of(first, rank, world_size, global_batch):
+    """The global sample numbers that a rank trains on in the step that begins at sample `first`.
+
+    They are an equal, contiguous share of the global batch.
+    """
     share = global_batch // world_size
-    first = step * global_batch + rank * share
-    return np.arange(first, first + share, dtype=np.int64)
+    return np.arange(first + rank * share, first + (rank + 1) * share, dtype=np.int64)
 
 
 class Prefetch:
-    """Reads the batches of the steps (a range) ahead, in a thread.
+    """Reads batches ahead, in a thread: `samples.batch` of each array of `numbers` (an iterable).
 
-    A batch is int32 [global_batch / world_size, L + 1]. What fails in the thread is raised where a batch is asked for.
+    What fails in the thread is raised where a batch is asked for.
     """
 
     DEPTH = 2
 
-    def __init__(self, samples, steps, rank, world_size, global_batch):
+    def __init__(self, samples, numbers):
         self._ready = queue.Queue(self.DEPTH)
         self._closed = threading.Event()
-        arguments = (samples, steps, rank, world_size, global_batch)
-        self._thread = threading.Thread(target=self._fill, args=arguments, name="prefetch", daemon=True)
+        self._thread = threading.Thread(target=self._fill, args=(samples, numbers), name="prefetch", daemon=True)
         self._thread.start()
 
-    def _fill(self, samples, steps, rank, world_size, global_batch):
+    def _fill(self, samples, numbers):
         try:
-            for step in steps:
-                self._put(samples.read(samples_of(step, rank, world_size, global_batch)))
+            for wanted in numbers:
+                self._put(samples.batch(wanted))
                 if self._closed.is_set():
                     return
             self._put(IndexError("no step is left to read"))
@@ -103,7 +114,7 @@ class Prefetch:
                 continue
 
     def next(self):
-        """The batch of the next step."""
+        """Inputs and targets of the next batch."""
         item = self._ready.get()
         if isinstance(item, Exception):
             raise item

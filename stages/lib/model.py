@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from stages.lib.attention import attend, mask_of
 from stages.lib.errors import UserError
 from stages.lib.loss import chunked_cross_entropy
 from stages.lib.recipe import identity
@@ -107,6 +108,18 @@ class ModelRecipe:
             raise UserError(f"{where}.kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
 
 
+def documents_of(tokens, eos):
+    """The number of the document that each token is of, int64 [B, L], counted anew in each row.
+
+    `tokens`: int64 [B, L]. `eos` ends its document and is a part of it; None where documents are not kept apart, which
+    gives None.
+    """
+    if eos is None:
+        return None
+    ends = (tokens == eos).long()
+    return ends.cumsum(1) - ends
+
+
 def rotary_frequencies(recipe):
     """The angle per position of each pair of a head, float64 [hd / 2] (RoFormer, arXiv 2104.09864)."""
     exponents = torch.arange(0, recipe.head_width, 2, dtype=torch.float64) / recipe.head_width
@@ -154,11 +167,10 @@ class Attention(nn.Module):
         q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
         return tuple(heads.transpose(1, 2) for heads in (q, k, v))
 
-    def forward(self, x, cosine, sine):
-        """[B, L, D] -> [B, L, D]."""
+    def forward(self, x, cosine, sine, mask=None):
+        """[B, L, D] -> [B, L, D]. `mask`: as `attention.mask_of` gives it."""
         q, k, v = self.project(x, cosine, sine)
-        grouped = self.heads != self.key_heads
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        mixed = attend(q, k, v, mask)
         return self.dense(mixed.transpose(1, 2).flatten(2))
 
 
@@ -186,9 +198,9 @@ class Block(nn.Module):
         self.ff_ln = nn.RMSNorm(recipe.width, eps=recipe.norm_eps)
         self.ff_sub_layer = FeedForward(recipe)
 
-    def forward(self, x, cosine, sine):
-        """[B, L, D] -> [B, L, D]."""
-        x = x + self.attn(self.ln(x), cosine, sine)
+    def forward(self, x, cosine, sine, mask=None):
+        """[B, L, D] -> [B, L, D]. `mask`: as `attention.mask_of` gives it."""
+        x = x + self.attn(self.ln(x), cosine, sine, mask)
         return x + self.ff_sub_layer(self.ff_ln(x))
 
 
@@ -202,18 +214,22 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Block(recipe) for _ in range(recipe.layers))
         self.dec_norm = nn.RMSNorm(recipe.width, eps=recipe.norm_eps)
 
-    def hidden_states(self, tokens):
-        """Yield what enters the first block, then what leaves each block: [B, L, D] each. `tokens`: int64 [B, L]."""
+    def hidden_states(self, tokens, documents=None):
+        """Yield what enters the first block, then what leaves each block: [B, L, D] each.
+
+        `tokens`, `documents`: int64 [B, L].
+        """
+        mask = mask_of(documents)
         cosine, sine = self.rotation(torch.arange(tokens.shape[1]), tokens.device)
         x = self.embedding(tokens)
         yield x
         for block in self.layers:
-            x = block(x, cosine, sine)
+            x = block(x, cosine, sine, mask)
             yield x
 
-    def forward(self, tokens):
+    def forward(self, tokens, documents=None):
         """int64 [B, L] -> [B, L, D], normed."""
-        for x in self.hidden_states(tokens):
+        for x in self.hidden_states(tokens, documents):
             last = x
         return self.dec_norm(last)
 
@@ -236,13 +252,15 @@ class Llama(nn.Module):
         if recipe.tie:
             self.head.weight = self.base_model.embedding.weight
 
-    def forward(self, tokens, targets):
-        """The sum of -ln p(target) over the targets that are not -100, a scalar of at least float32.
+    def forward(self, tokens, targets, documents=None, z_loss=0.0):
+        """(cross_entropy, penalty), summed over the targets that are not -100: scalars of at least float32.
 
-        `tokens`, `targets`: int64 [B, L].
+        cross_entropy is the sum of -ln p(target), penalty that of z_loss * logsumexp(logits)^2; their sum is what has a
+        gradient. `tokens`, `targets`: int64 [B, L]. `documents`: int64 [B, L], the number of each token's document, as
+        `documents_of` gives it: tokens attend only to their own. Default: a row is one document.
         """
-        hidden = self.base_model(tokens)
-        return chunked_cross_entropy(hidden.flatten(0, 1), self.head.weight, targets.flatten())
+        hidden = self.base_model(tokens, documents)
+        return chunked_cross_entropy(hidden.flatten(0, 1), self.head.weight, targets.flatten(), z_loss)
 
     def logits(self, tokens):
         """int64 [B, L] -> [B, L, V]. Not for a sharded model: FSDP gathers weights in `forward` only."""

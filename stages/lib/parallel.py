@@ -1,15 +1,17 @@
-"""Starting the ranks of a training, sharding a model over them, and agreeing on what went wrong."""
+"""Starting the ranks of a training, and agreeing on what went wrong."""
 
 import contextlib
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from stages.lib.errors import LoneError, UserError
+from stages.lib.errors import LoneError, OutOfTime, UserError
 from stages.lib.log import logger
+
+# A hang is the watchdog's affair, which says more; a rank that dies breaks its connections, and is noticed at once.
+TIMEOUT = timedelta(days=1)
 
 
 class AgreedError(UserError):
@@ -25,14 +27,14 @@ def ranks():
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, timeout=TIMEOUT)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     together = False
     try:
         yield device
         together = True
-    except AgreedError:
+    except (AgreedError, OutOfTime):
         together = True
         raise
     except UserError as error:
@@ -62,26 +64,6 @@ def _device():
     return torch.device("cpu")
 
 
-def shard(model, dtype, device):
-    """Shard a model on the meta device over all ranks with FSDP2 and give it memory; its weights are not yet set.
-
-    Gradients are summed over the ranks, not averaged: the loss is divided by the tokens of the whole global batch.
-    """
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("shard",))
-    policy = MixedPrecisionPolicy()
-    if dtype == "bfloat16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for block in model.base_model.layers:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    for module in model.modules():
-        if hasattr(module, "set_gradient_divide_factor"):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way to not divide
-    model.to_empty(device=device)
-    return model
-
-
 def from_first(value):
     """What the first rank calls with, on every rank; shared file systems may show each rank something else."""
     values = [value]
@@ -89,21 +71,26 @@ def from_first(value):
     return values[0]
 
 
-def agree(error):
+def from_all(value, group=None):
+    """What each rank calls with, in the order of the ranks, on every rank."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def agree(error, group=None):
     """Raise the UserError of any rank as an AgreedError on all ranks; `error` is None where a rank has none."""
-    messages = [None] * dist.get_world_size()
-    dist.all_gather_object(messages, None if error is None else str(error))
-    for message in messages:
+    for message in from_all(None if error is None else str(error), group):
         if message is not None:
             raise AgreedError(message)
 
 
 @contextlib.contextmanager
-def agreeing():
+def agreeing(group=None):
     """A block in which a UserError of one rank stops every rank; no rank leaves it before all have come to its end."""
     failed = None
     try:
         yield
     except UserError as error:
         failed = error
-    agree(failed)
+    agree(failed, group)

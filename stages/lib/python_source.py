@@ -8,11 +8,12 @@ words, and its words stand in a row in no other module.
 import ast
 import inspect
 import os
-import re
 import sysconfig
 import warnings
 from collections import defaultdict
 from pathlib import Path
+
+from stages.lib.repeats import repeated, words_of
 
 LEFT_OUT = {
     "site-packages",
@@ -27,6 +28,7 @@ LEFT_OUT = {
 }
 TOPICS = "pydoc_data/topics.py"  # the language reference as one dictionary: prose, not code
 WORDS = 6
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def root():
@@ -43,11 +45,32 @@ def modules():
     return sorted(name for name in names if not Path(name).name.startswith("_sysconfigdata"))
 
 
+def module_of(name):
+    """The dotted name of a module by its file: the key by which every Python source is split."""
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def read(name):
+    """The text of a module."""
+    return (root() / name).read_bytes().decode("utf-8", errors="replace")
+
+
+def nodes_of(text, kinds):
+    """The nodes of some kinds in a module's tree; none where this Python cannot parse it (templates of lib2to3)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in old modules
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            return []
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
 def code(names):
     """Yield (id, split key, text) for each module but the topics."""
     for name in names:
         if name != TOPICS:
-            yield name, _module(name), (root() / name).read_bytes()
+            yield name, module_of(name), (root() / name).read_bytes()
 
 
 def prose(names, every_name):
@@ -55,83 +78,52 @@ def prose(names, every_name):
 
     `every_name`: all modules, in which a docstring is looked for before it counts.
     """
-    texts = {name: _read(name) for name in every_name}
+    texts = {name: read(name) for name in every_name}
     found = {name: _docstrings(name, text) for name, text in texts.items()}
-    repeated = _repeated(found, texts)
+    elsewhere = repeated(_owners(found), _places(found, texts), WORDS)
     for name in names:
-        unique = [(owner, text) for _, owner, text in found[name] if _key(text) not in repeated]
+        unique = [(owner, text) for _, owner, text in found[name] if words_of(text) not in elsewhere]
         if name == TOPICS:
             for topic, text in unique:
-                yield f"{name}:{topic}", f"{_module(name)}:{topic}", text
+                yield f"{name}:{topic}", f"{module_of(name)}:{topic}", text
         elif unique:
-            yield name, _module(name), "\n\n".join(text for _, text in unique) + "\n"
-
-
-def _module(name):
-    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _read(name):
-    return (root() / name).read_bytes().decode("utf-8", errors="replace")
+            yield name, module_of(name), "\n\n".join(text for _, text in unique) + "\n"
 
 
 def _docstrings(name, text):
     """(first line, owner, cleaned text) of each docstring of a module with enough words; of a topic as well."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in old modules
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            return []
     if name == TOPICS:
-        (topics,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
-        read = [(0, key, topic.strip() + "\n") for key, topic in sorted(ast.literal_eval(topics).items())]
+        found = [(0, key, topic.strip() + "\n") for key, topic in sorted(_topics(text).items())]
     else:
-        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        nodes = [node for node in ast.walk(tree) if isinstance(node, kinds) and ast.get_docstring(node, clean=False)]
-        read = [
-            (node.body[0].lineno, getattr(node, "name", name), inspect.cleandoc(ast.get_docstring(node, clean=False)))
-            for node in nodes
+        nodes = nodes_of(text, (ast.Module, ast.ClassDef, *FUNCTIONS))
+        raw = [(node, ast.get_docstring(node, clean=False)) for node in nodes]
+        found = [
+            (node.body[0].lineno, getattr(node, "name", name), inspect.cleandoc(docstring))
+            for node, docstring in raw
+            if docstring
         ]
-        read.sort(key=lambda item: item[0])
-    return [item for item in read if len(_words(item[2])) >= WORDS]
+        found.sort(key=lambda item: item[0])
+    return [item for item in found if len(words_of(item[2])) >= WORDS]
 
 
-def _words(text):
-    return re.findall(r"\w+", text)
+def _topics(text):
+    (topics,) = [node.value for node in nodes_of(text, ast.Assign)]
+    return ast.literal_eval(topics)
 
 
-def _key(text):
-    return tuple(_words(text))
-
-
-def _repeated(found, texts):
-    """The word sequences of docstrings that stand in more than one module (a topic counts as a module of its own)."""
+def _owners(found):
+    """{words of a docstring: the places that it is the docstring of}; a topic counts as a module of its own."""
     owners = defaultdict(set)
     for name, docstrings in found.items():
         for _, owner, text in docstrings:
-            owners[_key(text)].add((name, owner) if name == TOPICS else name)
-    by_opening = defaultdict(list)
-    for words in owners:
-        by_opening[words[:WORDS]].append(words)
-    repeated = {words for words, names in owners.items() if len(names) > 1}
-    for name, owner, words in _texts(found, texts):
-        for start in range(len(words) - WORDS + 1):
-            for candidate in by_opening.get(tuple(words[start : start + WORDS]), ()):
-                if (
-                    candidate not in repeated
-                    and (name, owner) not in owners[candidate]
-                    and name not in owners[candidate]
-                    and tuple(words[start : start + len(candidate)]) == candidate
-                ):
-                    repeated.add(candidate)
-    return repeated
+            owners[words_of(text)].add((name, owner if name == TOPICS else None))
+    return owners
 
 
-def _texts(found, texts):
-    """(module, topic or None, words) of everything in which a docstring might stand."""
+def _places(found, texts):
+    """((module, topic or None), words) of everything in which a docstring might stand."""
     for name, text in texts.items():
         if name != TOPICS:
-            yield name, None, _words(text)
+            yield (name, None), words_of(text)
     for _, topic, text in found.get(TOPICS, ()):
-        yield TOPICS, topic, _words(text)
+        yield (TOPICS, topic), words_of(text)

@@ -1,5 +1,6 @@
-"""Sources of text: which files they have, and which documents stand in them."""
+"""Sources: which files they have, and which documents stand in those of text; see pairs.py for the others."""
 
+import dataclasses
 import glob
 import hashlib
 import os
@@ -8,41 +9,58 @@ from pathlib import Path
 
 from stages.lib import python_source
 from stages.lib.errors import UserError
-from stages.lib.recipe import identity
+from stages.lib.recipe import default_of, identity
 from stages.lib.split import split_of
 
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".parquet", ".arrow")
-KINDS = ("text", "jsonl", "python-code", "python-prose")
+TEXTS = ("text", "jsonl", "python-code", "python-prose")
+PAIRS = ("pairs", "python-docstrings")
+READ_BY = {  # fields that not every kind reads
+    "text_field": ("jsonl",),
+    "prompt_field": ("pairs",),
+    "completion_field": ("pairs",),
+    "split_field": ("jsonl", "pairs"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRecipe:
-    """Where documents come from."""
+    """Where documents, or the pairs that a model is fine-tuned on, come from."""
 
-    kind: str = identity(choices=KINDS)
+    kind: str = identity(choices=TEXTS + PAIRS)
     """text: a file is a document. jsonl: a line is one. python-code and python-prose: the modules of the Python
-    installation, and their docstrings."""
+    installation, and their docstrings. To fine-tune on: pairs: a JSON line has a prompt and a completion.
+    python-docstrings: headers of functions of the Python installation, and the first lines of their docstrings."""
 
     paths: list[str] = identity([])
-    """Globs of the files (`**` goes through folders), relative to the working directory; for text and jsonl."""
+    """Globs of the files (`**` goes through folders), relative to the working directory; not for python-*."""
 
     text_field: str = identity("text")
     """The field of a JSON line that holds the text."""
 
+    prompt_field: str = identity("prompt")
+    """The field of a JSON line that holds the prompt of a pair. A space before the completion is written in the data:
+    nothing is put between the two."""
+
+    completion_field: str = identity("completion")
+    """The field of a JSON line that holds the completion of a pair: what a model learns to say after the prompt."""
+
     split_field: str | None = identity(None)
-    """The field of a JSON line whose value decides between training and validation. Default: the text itself."""
+    """The field of a JSON line whose value decides between training and validation. Default: the text or the prompt."""
 
     validation: float = identity(0.01, minimum=0, maximum=0.9)
     """The share of split keys that is held out of training: of file names for text, of modules for python-*. Every
-    source of a corpus must hold out something; 0 is for one that only a tokenizer learns from."""
+    source of a corpus or of fine-tuning must hold out something; 0 is for one that only a tokenizer learns from."""
 
     def check(self, where):
         """Raise UserError where the paths do not fit the kind."""
         if self.kind.startswith("python-") == bool(self.paths):
             expected = "be left out" if self.paths else "name at least one file or glob"
             raise UserError(f"{where}.paths must {expected} for the kind {self.kind}, got {self.paths}")
-        if self.kind != "jsonl" and (self.split_field is not None or self.text_field != "text"):
-            raise UserError(f"{where}.text_field and split_field must be left out for the kind {self.kind}")
+        for field in dataclasses.fields(self):
+            written = getattr(self, field.name) != default_of(field)
+            if written and self.kind not in READ_BY.get(field.name, (self.kind,)):
+                raise UserError(f"{where}.{field.name} must be left out for the kind {self.kind}")
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,13 @@ def documents(recipe, names, every_name):
     """Yield a Document or a Dropped for each document of the files `names`.
 
     `every_name`: all files of the source; python-prose needs them to leave out what stands in several modules.
+    Raises UserError where the source holds pairs.
     """
+    if recipe.kind in PAIRS:
+        raise UserError(
+            f"a source of a tokenizer or a corpus must be of the kind {', '.join(TEXTS[:-1])} or {TEXTS[-1]}, got "
+            f"{recipe.kind}, which is for fine-tuning"
+        )
     if recipe.kind == "jsonl":
         for name in names:
             yield from _lines(recipe, name)

@@ -114,6 +114,14 @@ def leave(code):
     os._exit(code)
 
 
+def out_of_time(name, message):
+    """Say, from any thread, why stage `name` ends and is to be started again; returns the code to end the process with.
+
+    Below `workflow/launch` that is 0, for ranks that all end by themselves.
+    """
+    return _end(OUT_OF_TIME, f"{name}: {message}")
+
+
 def _bug(arguments, error):
     for line in traceback.format_exc().splitlines():
         log.logger.info("%s", line)

@@ -1,5 +1,6 @@
 """evaluate: scores through lm-evaluation-harness, and what it refuses to score."""
 
+import functools
 import json
 import os
 import shutil
@@ -9,8 +10,10 @@ import sys
 import pytest
 
 from stages import convert, evaluate
-from stages.lib import manifest
+from stages.lib import manifest, pair_samples, pairs
+from stages.lib.scoring import harness
 from tests.stages import export_fixtures
+from tests.stages.data_fixtures import listed, write_jsonl
 from tests.stages.export_fixtures import STEP, argv_of
 
 RECIPE = {"tasks": ["bits_per_byte", "next_line"], "bytes_per_source": 3000, "questions": 12, "batch_size": 4}
@@ -72,7 +75,7 @@ def test_the_command_line_of_the_harness_gives_the_same_scores(made, tmp_path):
         (path,) = (tmp_path / bos).rglob("results*.json")
         theirs = json.loads(path.read_text())["results"]
         for name in names:
-            assert evaluate.metrics_of(theirs[name]) == results[name]
+            assert harness.metrics_of(theirs[name]) == results[name]
 
 
 def test_bits_per_byte_are_those_of_our_own_forward(made):
@@ -134,6 +137,69 @@ def test_tasks_of_the_users_own_directory_run_beside_local_ones(inputs, tmp_path
     assert manifest.read(inputs["--output"]).identity["include"] != first
 
 
+COLOURS = ("red", "green", "blue", "grey", "pink", "white")
+
+
+def pairs_listed(directory, count=80):
+    """The list of a source of pairs whose prompts end in a space."""
+    entries = [
+        {"prompt": f"def f_{number}(value): return ", "completion": f"{COLOURS[number % 6]}{number} or none"}
+        for number in range(count)
+    ]
+    path = write_jsonl(directory / "pairs.jsonl", entries)
+    return listed(directory, "colours", {"kind": "pairs", "paths": [path], "validation": 0.5})
+
+
+def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
+    options = {**inputs, "--pairs": pairs_listed(tmp_path)}
+    results = scored(options, tasks=["completion_choice"], questions=8)
+    assert set(results["completion_choice"]) == {"acc_mutual_info"}
+    assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
+    identity = manifest.read(options["--output"]).identity
+    source = pairs.read(options["--pairs"])
+    assert identity["pairs"] == source.digest
+    held_out = {pair.prompt: pair.completion for pair in source.validation}
+    rows = (options["--output"].with_suffix("") / "completion_choice.jsonl").read_text().splitlines()
+    for row in map(json.loads, rows):
+        assert held_out[row["context"]] == row["choices"][row["answer"]]
+    before = options["--output"].read_bytes()
+    scored(options, tasks=["completion_choice"], questions=8)
+    assert options["--output"].read_bytes() == before
+    entries = (tmp_path / "pairs.jsonl").read_text()
+    (tmp_path / "pairs.jsonl").write_text(entries.replace("or none", "of none"))
+    scored(options, tasks=["completion_choice"], questions=8)
+    assert manifest.read(options["--output"]).identity["pairs"] != source.digest
+
+
+class Processor:
+    """The fixtures' tokenizer."""
+
+    bos, eos = 1, 2
+
+    def __init__(self, path):
+        from sentencepiece import SentencePieceProcessor
+
+        self.encode = functools.partial(SentencePieceProcessor(model_file=str(path)).encode, return_type="numpy")
+
+
+def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_path):
+    facts = manifest.read(made["--corpus"]).identity["tokenizer"]
+    tokenizer = Processor(made["--corpus"].parents[2] / "tokenizers" / "main" / "tokenizer.model")
+    model = harness.load_model(made["--export"].parent, facts, batch_size=4, window=128)
+    model.encodes_apart = True
+    source = pairs.read(pairs_listed(tmp_path))
+    encoded = pair_samples.encode(source.train, tokenizer, bos=True)
+    for pair, ids in zip(source.train, encoded, strict=True):
+        prompt, completion = model._encode_pair(pair.prompt, pair.completion)
+        assert [*prompt, *completion, facts["eos"]] == ids.ids.tolist()
+        assert len(prompt) == ids.prompt
+    model.encodes_apart = False
+    assert any(
+        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[: ids.prompt].tolist()
+        for pair, ids in zip(source.train, encoded, strict=True)
+    ), "the harness' own way would give the same: this test shows nothing"
+
+
 def refused(argv, capsys, *words):
     """The stage ends with 2, and its one line has all the words."""
     assert evaluate.main(argv) == 2
@@ -163,8 +229,15 @@ def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
 
 
 def test_an_unknown_task_is_refused(inputs, capsys):
-    refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", "bits_per_byte, next_line")
+    refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", "bits_per_byte, next_line, completion_choice")
     assert not inputs["--output"].exists()
+
+
+def test_pairs_and_the_task_that_reads_them_come_together(made, tmp_path, capsys):
+    refused(with_recipe(made, tasks=["completion_choice"]), capsys, "evaluate.tasks", "completion_choice", "pairs")
+    options = {**made, "--pairs": pairs_listed(tmp_path)}
+    capsys.readouterr()
+    refused(with_recipe(options, tasks=["next_line"]), capsys, "evaluate.tasks", "completion_choice", "--pairs")
 
 
 def test_an_export_without_passed_parity_is_refused(inputs, capsys):
@@ -196,7 +269,7 @@ def test_an_export_of_another_corpus_is_refused(inputs, capsys):
 
 def test_a_diverged_models_score_is_unknown_and_not_a_crash():
     entries = {"alias": "x", "acc,none": float("nan"), "acc_stderr,none": "N/A", "exact_match,strict": 0.5}
-    assert evaluate.metrics_of(entries) == {
+    assert harness.metrics_of(entries) == {
         "acc": {"value": None, "stderr": None},
         "exact_match/strict": {"value": 0.5, "stderr": None},
     }

@@ -39,6 +39,16 @@ def test_an_unchanged_source_gives_the_same_bytes_and_a_touched_one_the_same_ide
     assert json.loads(touched)["identity"] == json.loads(first)["identity"]
 
 
+def test_sources_of_pairs_are_listed_like_those_of_text(texts):
+    path = listed(texts, "mine", {"kind": "pairs", "paths": ["a/*.txt"], "completion_field": "answer"})
+    assert json.loads(path.read_text())["identity"]["files"] == [{"name": "a/one.txt", "bytes": 9}]
+    boxed = [
+        json.loads(listed(texts, kind, {"kind": kind}).read_text())["identity"]["files"]
+        for kind in ("python-docstrings", "python-code")
+    ]
+    assert boxed[0] == boxed[1]
+
+
 def test_defaults_are_not_written(texts):
     path = listed(texts, "mine", {"kind": "text", "paths": ["a/*.txt"], "validation": 0.01})
     assert json.loads(path.read_text())["identity"]["recipe"] == {"kind": "text", "paths": ["a/*.txt"]}
@@ -52,7 +62,10 @@ def test_defaults_are_not_written(texts):
             "sources.mine.paths must match at least one file, and c/*.txt",
         ),
         ({"kind": "text", "paths": ["a"]}, "sources.mine.paths must match at least one file, and a matches none"),
-        ({"kind": "text", "paths": ["a/*"], "glob": 1}, "list.glob is not a known key; known here: kind, paths"),
+        (
+            {"kind": "text", "paths": ["a/*"], "glob": 1},
+            "list.glob is not a known key; known here: completion_field",
+        ),
         ({"kind": "text", "paths": "a/*"}, "list.paths must be a list, got 'a/*'"),
         (
             {"kind": "text", "paths": ["a/*"], "validation": 1.5},
@@ -60,11 +73,16 @@ def test_defaults_are_not_written(texts):
         ),
         (
             {"kind": "txt", "paths": ["a/*"]},
-            "list.kind must be one of text, jsonl, python-code, python-prose, got 'txt'",
+            "list.kind must be one of text, jsonl, python-code, python-prose, pairs, python-docstrings, got 'txt'",
         ),
         ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
+        ({"kind": "pairs"}, "list.paths must name at least one file or glob"),
+        ({"kind": "python-docstrings", "paths": ["a/*"]}, "list.paths must be left out for the kind python-docstrings"),
+        ({"kind": "text", "paths": ["a/*"], "split_field": "x"}, "list.split_field must be left out for the kind text"),
+        ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
+        ({"kind": "pairs", "paths": ["a/*"], "text_field": "x"}, "list.text_field must be left out for the kind pairs"),
         ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match text files that are not packed, got b/x.gz"),
     ],
 )

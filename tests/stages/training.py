@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,28 @@ def train_on(ranks, *arguments, **keywords):
     process = launch(ranks, options(*arguments, **keywords))
     _, error = process.communicate(timeout=240)
     return process.returncode, error
+
+
+def train_many_on(ranks, runs, directory):
+    """Run the stage once for each list of options, one after the other in the same processes: imports take seconds."""
+    path = directory / f"runs-{ranks}.json"
+    path.write_text(json.dumps(list(zip(_free_ports(len(runs)), runs, strict=True))))
+    run_on(ranks, "tests.stages.train_many", path)
+
+
+def _free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def run_on(ranks, module, *arguments):
+    """Run a module of the tests on several ranks; it must end well."""
+    command = [HOME / "workflow/launch", str(ranks), "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def environment():

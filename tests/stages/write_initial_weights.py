@@ -5,16 +5,18 @@ import sys
 import torch
 
 from stages.lib import checkpoint, parallel, recipe, stage
-from stages.lib.model import Llama, ModelRecipe
+from stages.lib.model import Llama
+from stages.lib.training import sharding
 from stages.lib.training.initialize import initialize
-from tests.stages.training import MODEL
+from stages.pretrain import PretrainRecipe
+from tests.stages.training import OPERATION, RECIPE
 
 if __name__ == "__main__":
     with parallel.ranks() as device:
-        shape = recipe.load(ModelRecipe, MODEL, "model")
+        plan = recipe.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
         with torch.device("meta"):
-            model = Llama(shape, 700)  # more than two blocks of rows, and no multiple of 2 or 3
-        model = parallel.shard(model, "float32", device)
+            model = Llama(plan.model, 700)  # more than two blocks of rows, and no multiple of 2 or 3
+        sharding.shard(model, plan, device)
         initialize(model, seed=5)
         checkpoint.save(sys.argv[1], {"model": model.state_dict()}, {"step": 0})
     stage.leave(0)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from stages.lib.loss import IGNORED
+from stages.lib.model import documents_of
 from stages.lib.recipe import operation
 
 
@@ -23,37 +24,47 @@ class HeldoutRecipe:
 
 
 class Heldout:
-    """The validation split of each trained source, cut into windows."""
+    """What is held out of training, by source.
 
-    def __init__(self, corpus, sources, seq_len, tokens):
-        self.sources = sources
-        self.bytes_per_token = {source: corpus.bytes_per_token(source) for source in sources}
-        self.windows = {
-            source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer["bos"])
-            for source in sources
-        }
+    `windows`: {source: (inputs, targets)}, int64 [windows, L] each. `bytes_per_token`: {source: text bytes a target}.
+    `document_end`: the token that ends a document, where documents are kept apart.
+    """
+
+    def __init__(self, windows, bytes_per_token, document_end=None):
+        self.windows, self.bytes_per_token, self.document_end = windows, bytes_per_token, document_end
 
     @torch.no_grad()
-    def evaluate(self, model, micro_batch, device):
+    def evaluate(self, model, micro_batch, device, poll=None):
         """{source: {"loss": nats a token, "bits_per_byte"}}; every rank calls it and gets the same.
 
         Each rank runs the same number of forwards, or FSDP would wait for ever: a short share is filled up with windows
-        that have no target.
+        that have no target. `poll` is called before each forward, and may raise.
         """
         rank, world_size = dist.get_rank(), dist.get_world_size()
         results = {}
-        for source in self.sources:
-            inputs, targets = self.windows[source]
+        for source, (inputs, targets) in self.windows.items():
             sums = torch.zeros(2, dtype=torch.float64, device=device)
             for first in range(0, len(inputs), micro_batch * world_size):
+                if poll is not None:
+                    poll()
                 begin = first + rank * micro_batch
                 tokens = _rows(inputs, begin, micro_batch, 0).to(device)
                 wanted = _rows(targets, begin, micro_batch, IGNORED).to(device)
-                sums += torch.stack([model(tokens, wanted).double(), (wanted != IGNORED).sum().double()])
+                loss, _ = model(tokens, wanted, documents_of(tokens, self.document_end))
+                sums += torch.stack([loss.double(), (wanted != IGNORED).sum().double()])
             dist.all_reduce(sums)
             loss = (sums[0] / sums[1]).item()
             results[source] = {"loss": loss, "bits_per_byte": loss / math.log(2) / self.bytes_per_token[source]}
         return results
+
+
+def of_corpus(corpus, sources, seq_len, tokens, document_end=None):
+    """The validation split of some sources of a corpus, at most `tokens` tokens each."""
+    windows = {
+        source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer["bos"])
+        for source in sources
+    }
+    return Heldout(windows, {source: corpus.bytes_per_token(source) for source in sources}, document_end)
 
 
 def _windows(stream, seq_len, limit, bos):

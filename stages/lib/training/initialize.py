@@ -25,7 +25,7 @@ def initialize(model, seed):
             continue
         into_residual = name.endswith(("attn.dense.weight", "ff_sub_layer.w2.weight"))
         std = recipe.initial_std / (math.sqrt(2 * recipe.layers) if into_residual else 1)
-        local, first_row = _local_rows(parameter)
+        local, first_row = local_rows(parameter)
         for block in range(first_row // ROWS, -(-(first_row + len(local)) // ROWS)):
             drawn = draw_block(name, block, parameter.shape, std, seed)
             begin = max(first_row, block * ROWS)
@@ -48,7 +48,7 @@ def _block_seed(seed, name, block):
     return mixed ^ (mixed >> 31)
 
 
-def _local_rows(parameter):
+def local_rows(parameter):
     """This rank's rows of a parameter, and the global number of the first of them."""
     if not isinstance(parameter, DTensor):
         return parameter, 0

@@ -6,9 +6,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from stages.lib.errors import UserError
 from stages.lib.recipe import identity
+from stages.lib.training.compact_adamw import MOMENTS, CompactAdamW
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+COARSE = 2**-8
+"""What 1 - beta must exceed for bfloat16 moments: a smaller change than this share of a number may round to none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,22 @@ class OptimizerRecipe:
     clip: float = identity(1.0, above=0)
     """The largest global gradient norm; longer gradients are scaled down to it."""
 
+    moments: str = identity("float32", choices=("float32", "bfloat16"))
+    """How AdamW's two averages are kept. float32: like the weights (float64 where those are). bfloat16: 4 bytes a
+    parameter in place of 8, in memory and in checkpoints; updates are computed in float32 and rounded to 8 bits. A
+    change of under 0.4% is then lost, so averages follow slowly for betas near 1, and not at all for those that leave
+    a step less than 1/256: such betas are refused."""
+
+    def check(self, where):
+        """Raise UserError where bfloat16 moments would stand still."""
+        for name in ("beta1", "beta2"):
+            beta = getattr(self, name)
+            if self.moments == "bfloat16" and 1 - beta <= COARSE:
+                raise UserError(
+                    f"{where}.{name} must be less than {1 - COARSE:.4f} with moments bfloat16, which would round the "
+                    f"steps of a slower average to nothing, got {beta}"
+                )
+
 
 def build(model, recipe):
     """AdamW over the parameters of a model; matrices decay, vectors do not."""
@@ -41,8 +60,20 @@ def build(model, recipe):
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    betas = (recipe.beta1, recipe.beta2)
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.epsilon, fused=True)
+    options = {"lr": recipe.learning_rate, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.epsilon}
+    if recipe.moments == "bfloat16":
+        return CompactAdamW(groups, **options)
+    return torch.optim.AdamW(groups, **options, fused=True)
+
+
+def skip_if(optimizer, flag):
+    """Make the next calls of `step` change nothing where `flag` is 1.0: no weight, no moment, no count of steps.
+
+    `flag` is a tensor of one element, 0.0 or 1.0. The host does not wait for it, but where it is on another device than
+    the parameters (offloaded to the CPU). torch's fused AdamW reads this attribute too; GradScaler sets it.
+    """
+    device = optimizer.param_groups[0]["params"][0].device
+    optimizer.found_inf = flag.detach().to(device, torch.float32)
 
 
 def moments(model, optimizer):
@@ -52,16 +83,24 @@ def moments(model, optimizer):
     """
     result = {}
     for name, parameter in model.named_parameters():
-        state = optimizer.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state.update({moment: torch.zeros_like(parameter) for moment in MOMENTS})
-        result[name] = dict(state)
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter] = _empty_state(optimizer, parameter)
+        result[name] = dict(optimizer.state[parameter])
     return result
 
 
-def clip_gradients(parameters, limit):
+def _empty_state(optimizer, parameter):
+    if isinstance(optimizer, CompactAdamW):
+        return optimizer.empty_state(parameter)
+    zeros = {moment: torch.zeros_like(parameter).detach() for moment in MOMENTS}
+    return {"step": torch.zeros((), dtype=torch.float32, device=parameter.device), **zeros}
+
+
+def clip_gradients(parameters, limit, group=None):
     """Scale all gradients so that their global norm is at most `limit`; returns the norm before, a float64 tensor.
+
+    `group`: the ranks over which a parameter's shards lie; replicas are not counted twice. Default: all ranks. A norm
+    that is not finite spoils the gradients: the step must then be skipped.
 
     Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced
     over the ranks as one number: torch's own clip_grad_norm_ differs by 3e-5 between 1 rank and 2.
@@ -71,7 +110,7 @@ def clip_gradients(parameters, limit):
     for gradient in gradients:
         precise = gradient.double() if gradient.device.type == "cpu" else gradient.float()
         square += precise.square().sum()
-    dist.all_reduce(square)
+    dist.all_reduce(square, group=group)
     norm = square.sqrt()
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

@@ -4,9 +4,14 @@ from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
+from stages.lib.training import sharding
+from stages.lib.training.activation import ActivationRecipe
+from stages.lib.training.guard import GuardRecipe
 from stages.lib.training.heldout import HeldoutRecipe
+from stages.lib.training.monitors import MonitorRecipe
 from stages.lib.training.optimizer import OptimizerRecipe
 from stages.lib.training.schedule import ScheduleRecipe
+from stages.lib.training.watchdog import WatchdogRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +23,9 @@ class CheckpointRecipe:
 
     keep: int = operation(2, minimum=1)
     """How many of the newest checkpoints stay on the disk; those of milestones stay for ever."""
+
+    asynchronous: bool = operation(True)
+    """Whether training goes on while a checkpoint is written. It takes a copy of the state in the CPU's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +54,53 @@ class TrainRecipe:
     schedule: ScheduleRecipe = identity(ScheduleRecipe())
     """The learning rate over the steps."""
 
+    document_mask: bool = identity(False)
+    """Whether attention stays within a document, where a sample holds several."""
+
+    z_loss: float = identity(0.0, minimum=0)
+    """Weight of the square of the logits' logsumexp, added to the loss (PaLM, arXiv 2204.02311, uses 1e-4)."""
+
+    guard: GuardRecipe = identity(GuardRecipe())
+    """Steps that are skipped."""
+
     micro_batch: int = operation(1, minimum=1)
     """Samples a rank and forward pass: as many as fit into memory."""
+
+    sharding: str = operation("full", choices=sharding.KINDS)
+    """What is cut over the ranks. full: parameters, gradients and optimizer. grad: the same, but gathered parameters
+    stay until the backward pass is through: faster, larger. hybrid-full, hybrid-grad: the same within groups of
+    `shard_ranks`, which are replicas of each other. none: nothing but the batch."""
+
+    shard_ranks: int | None = operation(None, minimum=2)
+    """Ranks of a group of the hybrid shardings. Default: those of a node."""
+
+    cpu_offload: bool = operation(False)
+    """Whether parameters, gradients and optimizer live in the CPU's memory, and the GPU holds a block at a time."""
+
+    activation: ActivationRecipe = operation(ActivationRecipe())
+    """What the backward pass keeps in memory."""
+
+    compile: bool = operation(False)
+    """Whether each block is compiled by torch.compile. It takes minutes at the start, and rounds differently."""
+
+    deterministic: bool = operation(False)
+    """Whether a GPU uses deterministic kernels alone: the same bits in each run of the same ranks, for some speed."""
 
     checkpoint: CheckpointRecipe = operation(CheckpointRecipe())
     """Checkpoints."""
 
     heldout: HeldoutRecipe = operation(HeldoutRecipe())
     """Evaluation on the validation split."""
+
+    watchdog: WatchdogRecipe = operation(WatchdogRecipe())
+    """Hangs."""
+
+    monitors: MonitorRecipe = operation(MonitorRecipe())
+    """Where metrics are shown, beside metrics.jsonl."""
+
+    def check(self, where):
+        """Raise UserError where the schedule does not fit into the steps."""
+        self.schedule.check_steps(self.steps, f"{where}.schedule")
 
     def check_ranks(self, world_size, where):
         """Raise UserError when the global batch cannot be shared by so many ranks, saying what would divide it."""

@@ -1,72 +1,152 @@
-"""The training loop: FSDP2, AdamW, checkpoints, metrics. What the samples are is the caller's affair."""
+"""The training loop: steps, and what happens between them. What the samples are is the caller's affair."""
 
+import contextlib
 import dataclasses
 import math
-import resource
+import socket
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from stages.lib import checkpoint, journal, parallel
-from stages.lib.errors import UserError
-from stages.lib.loader import Prefetch
-from stages.lib.log import logger
+from stages.lib import journal, parallel, space, stage
+from stages.lib.errors import OutOfTime, UserError
+from stages.lib.loader import Prefetch, share_of
 from stages.lib.model import Llama
-from stages.lib.training import optimizer
+from stages.lib.training import activation, optimizer, requests, sharding
+from stages.lib.training.exchange import Exchange
+from stages.lib.training.guard import Guard
 from stages.lib.training.initialize import initialize
-from stages.lib.training.schedule import learning_rate
+from stages.lib.training.meter import Meter
+from stages.lib.training.monitors import Monitors
+from stages.lib.training.profiler import Profiler
+from stages.lib.training.readback import Readback
+from stages.lib.training.records import Records
+from stages.lib.training.requests import Requests
+from stages.lib.training.saver import Saver
+from stages.lib.training.step import NUMBERS, Stepper
+from stages.lib.training.store import Store
+from stages.lib.training.watchdog import Watchdog
+
+
+class Asked(Exception):
+    """All ranks know that the training was asked to stop; the text says by what."""
+
+
+class Rewind(Exception):
+    """All ranks know of too many bad steps in a row; `facts` is what is known of the last one."""
+
+    def __init__(self, facts):
+        super().__init__()
+        self.facts = facts
 
 
 class Trainer:
     """A model, its optimizer and the step that they are at, in a run directory.
 
-    `facts` names what the checkpoints belong to: {"recipe", "corpus", "tokenizer", "vocabulary"}; another's checkpoint
-    is refused. All ranks make a trainer and call its methods together; `lease` is None on all ranks but the first.
+    `plan`: a TrainRecipe. `shape`: the model's recipe. `facts`: what the checkpoints belong to, {"recipe", "tokenizer",
+    "vocabulary", ...}; another's is refused. `begin`: how this start runs (`start.Start`). `initial`: the model to go
+    on from, None for none. All ranks make a trainer and call its methods together; `lease` is None on all ranks but
+    the first.
     """
 
-    def __init__(self, plan, model_recipe, samples, heldout, directory, facts, device, lease):
-        self.plan, self.samples, self.heldout = plan, samples, heldout
-        self.directory, self.device, self.lease = Path(directory), device, lease
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.facts = facts | {"model": dataclasses.asdict(model_recipe)}
-        torch.manual_seed(plan.seed)
+    def __init__(self, plan, shape, samples, heldout, directory, facts, device, lease, begin, initial=None):
+        self.plan, self.samples, self.heldout, self.initial = plan, samples, heldout, initial
+        self.directory, self.device, self.begin = Path(directory), device, begin
+        self.first = dist.get_rank() == 0
+        self.model, shard_group = self._build(shape, facts["vocabulary"])
+        self.optimizer, self.guard = optimizer.build(self.model, plan.optimizer), Guard(plan.guard, device)
+        steps_before = initial.steps_before if initial else 0
+        self.stepper = Stepper(plan, self.model, self.optimizer, self.guard, device, shard_group, samples, steps_before)
+        self.saver, self.exchange, self.readback = Saver(plan.checkpoint.asynchronous), Exchange(3), Readback(device)
+        facts = facts | {"model": dataclasses.asdict(shape), "steps_before": steps_before}
+        self.store = Store(self.directory, facts, plan.checkpoint.keep, self.saver, lease)
+        self.records = Records(self.directory, parallel.from_all(socket.gethostname()))
+        saved = plan.activation.kind, plan.activation.ratio
+        self.meter = Meter(shape, facts["vocabulary"], plan.seq_len, dist.get_world_size(), device, saved)
+        self.profiler = Profiler(directory, begin.profile_steps, begin.memory_snapshot, device)
+        self.requests = Requests(self.directory if self.first else None, begin.minutes, begin.begun, self._bytes()[0])
+        self.step = self.seen = self.rewinds = 0  # steps taken, samples passed, rewinds made
+        self.saved_at = None  # the step of the newest checkpoint
+        self._unread = self._between = None  # of the last step: its facts, and what happened before it
+        self._seconds = 0.0
+        self.watchdog = Watchdog(plan.watchdog, directory, lambda message: stage.out_of_time(begin.stage, message))
+
+    def _build(self, shape, vocabulary):
+        torch.manual_seed(self.plan.seed)
         with torch.device("meta"):
-            model = Llama(model_recipe, facts["vocabulary"])
-        if plan.dtype == "float64":
+            model = Llama(shape, vocabulary)
+        if self.plan.dtype == "float64":
             model = model.double()
-        self.model = parallel.shard(model, plan.dtype, device)
-        self.optimizer = optimizer.build(self.model, plan.optimizer)
-        self.step = 0
-        self.started_at = None
+        activation.apply(model, self.plan.activation)
+        if self.plan.compile:
+            for block in model.base_model.layers:
+                block.compile()
+        return model, sharding.shard(model, self.plan, self.device)
 
     def start(self, until):
         """Load the newest complete checkpoint at or below step `until`; initial weights where there is none."""
-        step = self._newest(until)
-        if step is None:
-            initialize(self.model, self.plan.seed)
-            self.event("start", steps=self.plan.steps, parameters=sum(p.numel() for p in self.model.parameters()))
+        if self.first:
+            requests.clear_marker(self.directory)
+        found = self.store.newest(until)
+        if found is None:
+            self._begin()
         else:
-            self._load(step)
-            self.event("resume", steps=self.plan.steps)
-        self.started_at = self.step
+            self._load(*found)
+        self._check_space()
+        facts = {"steps": self.plan.steps, "parameters": sum(p.numel() for p in self.model.parameters())}
+        self.event("start" if found is None else "resume", **facts, **self.meter.facts())
+        with parallel.agreeing():
+            if self.first:
+                name = f"{self.directory.parents[1].name}-{self.directory.name}"
+                facts |= self.store.facts | self.meter.facts()
+                self.records.monitors = Monitors(self.plan.monitors, self.directory, name, facts, self.step)
 
     def train(self, until):
-        """Train up to step `until`, saving and evaluating on the way; the last step is always saved."""
-        begun, progress = time.monotonic(), journal.Progress("step", until, self.step)
-        prefetch = Prefetch(self.samples, range(self.step, until), self.rank, self.world_size, self.plan.global_batch)
+        """Train up to step `until`, saving and evaluating on the way; returns what the last evaluation gave.
+
+        The checkpoint of step `until` is then on the disk. Raises OutOfTime on all ranks when the training was asked to
+        stop, after it has saved.
+        """
         try:
             while self.step < until:
-                metrics = self._train_step(prefetch)
-                if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["grad_norm"]):
-                    raise RuntimeError(
-                        f"loss {metrics['loss']} and gradient norm {metrics['grad_norm']} at step {self.step}"
-                    )
-                self._write(metrics)
-                rate = (self.step - self.started_at) * self._tokens_a_step() / (time.monotonic() - begun)
-                if self.rank == 0:
-                    progress.show(self.step, f"loss {metrics['loss']:.3f}, {rate:,.0f} tokens/s")
+                try:
+                    self._train(until)
+                except Rewind as rewind:
+                    self._rewind(rewind.facts)
+            scores = self.evaluate()
+        except Asked as asked:
+            self._stop(str(asked))
+        self._finish()
+        return scores
+
+    def _finish(self):
+        self.exchange.finish()
+        self.saver.wait()
+
+    def close(self):
+        """End what runs beside the training."""
+        self.watchdog.stop()
+        self.profiler.close()
+        if self.records.monitors is not None:
+            self.records.monitors.close()
+
+    def _train(self, until):
+        progress = journal.Progress("step", until, self.step)
+        begun, first = time.monotonic(), self.step
+        prefetch = Prefetch(self.samples, self._shares(self.seen, until - self.step))
+        try:
+            while self.step < until:
+                self._poll()
+                self.profiler.before(self.step + 1)
+                self._take_step(prefetch)
+                self.profiler.after(self.step)
+                self.watchdog.phase("step", self.step)
+                rate = (self.step - first) * self._tokens_a_step() / (time.monotonic() - begun)
+                if self.first:
+                    loss = "" if self.records.loss is None else f"loss {self.records.loss:.3f}, "
+                    progress.show(self.step, f"{loss}{rate:,.0f} tokens/s")
                 if self.step % self.plan.checkpoint.every == 0 or self.step == until:
                     self.save()
                 if self.step % self.plan.heldout.every == 0 and self.step != until:
@@ -74,135 +154,179 @@ class Trainer:
         finally:
             prefetch.close()
 
-    def save(self):
-        """Write the checkpoint of this step, and delete those that `keep` does not cover."""
+    def _shares(self, first, steps):
+        """The sample numbers of this rank in each of the next steps. Read ahead: it must not look at where we are."""
+        batch = self.plan.global_batch
+        for number in range(steps):
+            yield share_of(first + number * batch, dist.get_rank(), dist.get_world_size(), batch)
+
+    def _take_step(self, prefetch):
         begun = time.monotonic()
-        if self.lease:
-            self.lease.check()
-        step_facts = {"step": self.step, "samples": self.step * self.plan.global_batch}
-        directory = checkpoint.directory_of(self.directory, self.step)
-        checkpoint.save(directory, self._tensors(), step_facts | self.facts, lease=self.lease)
-        if self.rank == 0:
-            checkpoint.remove_uncommitted(self.directory, self.step)
-            for step in self._beyond_keep():
-                checkpoint.remove(checkpoint.directory_of(self.directory, step))
-        self.event("save", seconds=round(time.monotonic() - begun, 3))
+        inputs, targets = prefetch.next()
+        waited = time.monotonic() - begun
+        rate = self.stepper.rate(self.step)
+        numbers = self.stepper.take(self.step, inputs, targets)
+        self._read()  # the step before: its numbers came while this one was begun
+        self.readback.put(numbers)
+        first, self.seen = self.seen, self.seen + self.plan.global_batch
+        self.step += 1
+        self._seconds = time.monotonic() - begun
+        self.requests.took("step", self._seconds)
+        figures = self.meter.step(seconds=self._seconds, data_wait=waited, tokens=self._tokens_a_step())
+        facts = {"step": self.step, "tokens": self._tokens(), "learning_rate": rate, "samples": [first, self.seen]}
+        self._unread = facts | figures | (self._between or {})
+        self._between = None
+
+    def _read(self):
+        """Write the line of the last step to the metrics. Raises Rewind or UserError after too many bad steps."""
+        if self._unread is None:
+            return
+        facts, self._unread = self._unread, None
+        numbers = dict(zip(NUMBERS, self.readback.get(), strict=True))
+        bad, bad_steps = bool(numbers.pop("bad")), int(numbers.pop("bad_steps"))
+        if bad:
+            facts["skipped"] = True
+            skipped = {"loss": str(numbers["loss"]), "grad_norm": str(numbers["grad_norm"])}
+            self.records.event("skip", facts["step"], samples=facts["samples"], **skipped)
+        facts["source_tokens"] = {
+            source: count * self.plan.seq_len for source, count in self.samples.taken(facts["samples"][1]).items()
+        }
+        self.records.step(facts, numbers)
+        if bad_steps >= self.plan.guard.bad_steps:
+            if self.plan.guard.then == "rewind" and self.rewinds < self.plan.guard.rewinds:
+                raise Rewind(facts)
+            raise UserError(
+                f"the training must not go on: {bad_steps} steps in a row were skipped, the last with loss "
+                f"{numbers['loss']} and gradient norm {numbers['grad_norm']} at step {facts['step']}; lower "
+                "optimizer.learning_rate, look at the text with stages.inspect, or let guard.then be rewind"
+            )
+
+    def _rewind(self, facts):
+        """Go back to before the bad steps, and pass by every sample since, the last bad step's included."""
+        self.saver.wait()
+        self._unread = None
+        found = self.store.before(facts["step"] - self.plan.guard.bad_steps, self.step)
+        left, rewinds = self.step, self.rewinds + 1
+        if found is None:
+            self._begin()
+        else:
+            self._load(*found)
+        self.store.forget_after(self.step, left)
+        self.guard.forget_streak()
+        passed = [self.seen, facts["samples"][1]]
+        self.seen, self.rewinds = passed[1], rewinds
+        self.event("rewind", left=left, samples=passed)
+        if self.records.monitors is not None:
+            self.records.monitors.rewind(self.step)
+
+    def _poll(self):
+        """Hear what all ranks said a turn ago. Raises Asked, or what a save raised, on all ranks alike."""
+        rows = self.exchange.turn([self.requests.code(), self.saver.failed(), self._seconds])
+        if rows is None:
+            return
+        if rows[:, 1].any():
+            self.saver.wait()
+        code = int(rows[:, 0].max())
+        if code:
+            raise Asked(requests.REASONS[code])
+        if len(rows) > 1:
+            self._between = (self._between or {}) | {"ranks": self.records.ranks(rows[:, 2].tolist())}
+
+    def _stop(self, reason):
+        with contextlib.suppress(Rewind):  # the next start comes to the same bad steps, and rewinds then
+            self._read()
+            if self.saved_at != self.step:
+                self.save()
+        self._finish()
+        if self.first:
+            requests.leave_marker(self.directory, reason, self.saved_at)
+        raise OutOfTime(f"stopped by {reason}, saved at step {self.saved_at}; start it again and it goes on")
+
+    def save(self):
+        """Write a checkpoint of this step and delete those that `keep` no longer holds; not the milestones'."""
+        self._read()
+        self.watchdog.phase("save", self.step)
+        begun, step = time.monotonic(), self.step
+
+        def done(seconds):
+            self.requests.took("save", seconds)
+            self.records.event("save", step, seconds=round(seconds, 3))
+
+        self.store.save(step, self._tensors(), {"samples": self.seen, "rewinds": self.rewinds}, done)
+        self.saved_at = step
+        self._between = (self._between or {}) | {"checkpoint_stall": time.monotonic() - begun}
+        self.watchdog.phase("step", self.step)
 
     def evaluate(self):
-        """Score the validation split; returns {source: {"loss", "bits_per_byte"}} and writes it to the metrics."""
+        """Score what is held out; returns {source: {"loss", "bits_per_byte"}} and writes it to the metrics."""
+        self._read()
+        self.watchdog.phase("save", self.step)
+        begun = time.monotonic()
         self.model.eval()
-        results = self.heldout.evaluate(self.model, self.plan.micro_batch, self.device)
+        results = self.heldout.evaluate(self.model, self.plan.micro_batch, self.device, self._poll)
         self.model.train()
-        self._write(
-            {"step": self.step, "tokens": self.step * self._tokens_a_step(), "heldout": results, "time": time.time()}
-        )
+        self.requests.took("evaluation", time.monotonic() - begun)
+        for source, scores in results.items():
+            if not math.isfinite(scores["loss"]):
+                raise UserError(f"weights overflowed: the held-out loss of {source} is {scores['loss']} at {self.step}")
+        self.records.heldout(self.step, self._tokens(), results)
+        self.watchdog.phase("step", self.step)
         return results
 
     def event(self, event, **facts):
         """Append a line to events.jsonl."""
-        if self.rank == 0:
-            logger.info("%s at step %s %s", event, self.step, facts or "")
-            entry = {"time": time.time(), "event": event, "step": self.step, "world_size": self.world_size, **facts}
-            journal.append(self.directory / "events.jsonl", entry)
+        self.records.event(event, self.step, **facts)
 
-    def _train_step(self, prefetch):
-        begun = time.monotonic()
-        rows = torch.from_numpy(prefetch.next()).long()
-        waited = time.monotonic() - begun
-        rate = learning_rate(self.plan.schedule, self.plan.optimizer.learning_rate, self.step, self.plan.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        count = rows.shape[0] * (rows.shape[1] - 1) * self.world_size  # every token of a window is a target
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        micro_batches = rows.to(self.device).split(self.plan.micro_batch)
-        for number, micro in enumerate(micro_batches):
-            self.model.set_requires_gradient_sync(number == len(micro_batches) - 1)
-            loss = self.model(micro[:, :-1], micro[:, 1:])
-            (loss / count).backward()
-            total += loss.detach().double()
-        norm = optimizer.clip_gradients(list(self.model.parameters()), self.plan.optimizer.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        dist.all_reduce(total)
-        loss = total.item() / count
-        first = self.step * self.plan.global_batch
-        self.step += 1
-        seconds = time.monotonic() - begun
-        return {
-            "step": self.step,
-            "tokens": self.step * self._tokens_a_step(),
-            "loss": loss,
-            "learning_rate": rate,
-            "grad_norm": norm.item(),
-            "tokens_per_second": self._tokens_a_step() / seconds,
-            "data_wait": waited,
-            "memory_mb": self._memory_mb(),
-            "seconds": seconds,
-            "samples": [first, first + self.plan.global_batch],
-            "time": time.time(),
-        }
+    def _begin(self):
+        """The weights before the first step."""
+        self.optimizer.state.clear()
+        self.guard.forget()
+        self.step = self.rewinds = 0
+        self.seen = self.initial.samples_before if self.initial else 0
+        if self.initial is None:
+            initialize(self.model, self.plan.seed)
+        else:
+            self.initial.load(self.model, self._moments())
+
+    def _load(self, step, commit):
+        tensors = self._tensors()
+        self.store.load(step, tensors)
+        torch.set_rng_state(tensors["rng"])
+        self.step = self.saved_at = step
+        self.seen, self.rewinds = commit["samples"], commit.get("rewinds", 0)
 
     def _tensors(self):
         return {
             "model": self.model.state_dict(),
-            "optimizer": optimizer.moments(self.model, self.optimizer),
+            "optimizer": self._moments(),
             "rng": torch.get_rng_state(),
+            "guard": self.guard.tensors,
         }
 
-    def _load(self, step):
-        directory = checkpoint.directory_of(self.directory, step)
-        tensors = self._tensors()
-        checkpoint.load(directory, tensors)
-        for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = tensors["optimizer"][name]
-        torch.set_rng_state(tensors["rng"])
-        self.step = step
+    def _moments(self):
+        return optimizer.moments(self.model, self.optimizer)
 
-    def _newest(self, until):
-        """The newest step at or below `until` whose checkpoint is complete and unchanged; None where there is none.
+    def _bytes(self):
+        """What a checkpoint weighs: (this rank's share, the whole)."""
+        moments = 2 * (2 if self.plan.optimizer.moments == "bfloat16" else self._width())
+        numbers = [sum(count(p) for p in self.model.parameters()) for count in (_own, torch.Tensor.numel)]
+        return [number * (self._width() + moments) for number in numbers]
 
-        The first rank says what there is, since ranks that saw something else would wait for each other.
-        """
-        steps = parallel.from_first(checkpoint.complete_steps(self.directory, until) if self.rank == 0 else None)
-        for step in reversed(steps):
-            directory = checkpoint.directory_of(self.directory, step)
-            commit = parallel.from_first(checkpoint.read_commit(directory) if self.rank == 0 else None)
-            for key in ("recipe", "corpus", "tokenizer"):
-                if commit[key] != self.facts[key]:
-                    raise UserError(
-                        f"{directory} belongs to another {key} ({_short(commit[key])}) than this run "
-                        f"({_short(self.facts[key])}); move it away"
-                    )
-            try:
-                with parallel.agreeing():
-                    checkpoint.verify(directory, commit, self.rank, self.world_size)
-                return step
-            except UserError as error:
-                if self.rank == 0:
-                    logger.warning("skipping a damaged checkpoint: %s", error)
-        return None
+    def _width(self):
+        return next(self.model.parameters()).element_size()
 
-    def _beyond_keep(self):
-        """Steps of rolling checkpoints that may go. Later steps are another milestone's: they stay."""
-        rolling = [
-            step
-            for step in checkpoint.complete_steps(self.directory, self.step)
-            if not (checkpoint.directory_of(self.directory, step) / checkpoint.MILESTONE).exists()
-        ]
-        return rolling[: -self.plan.checkpoint.keep]
+    def _check_space(self):
+        """Raise UserError where the next checkpoint has no room; a training must not find that out after hours."""
+        with parallel.agreeing():
+            if self.first:
+                space.require(self.directory, self._bytes()[1], "a checkpoint", num_files=dist.get_world_size())
 
     def _tokens_a_step(self):
         return self.plan.global_batch * self.plan.seq_len
 
-    def _memory_mb(self):
-        if self.device.type == "cuda":
-            return round(torch.cuda.max_memory_allocated() / 1e6)
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
-
-    def _write(self, entry):
-        if self.rank == 0:
-            journal.append(self.directory / "metrics.jsonl", entry)
+    def _tokens(self):
+        return self.step * self._tokens_a_step()
 
 
-def _short(fact):
-    return fact[:16] if isinstance(fact, str) else ", ".join(f"{key}={value}" for key, value in fact.items())
+def _own(parameter):
+    return sharding.local(parameter).numel()

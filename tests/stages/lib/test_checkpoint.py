@@ -83,9 +83,9 @@ def test_lease_that_was_lost_while_saving_leaves_no_marker(tmp_path):
     class Lost:
         def check(self):
             assert (tmp_path / "00000003" / "__0_0.distcp").exists()
-            raise RuntimeError("taken over")
+            raise UserError("taken over")
 
-    with pytest.raises(RuntimeError, match="taken over"):
+    with pytest.raises(UserError, match="taken over"):
         checkpoint.save(tmp_path / "00000003", tensors(), FACTS, lease=Lost())
     assert not (tmp_path / "00000003" / "commit.json").exists()
 

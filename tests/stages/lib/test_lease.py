@@ -59,7 +59,7 @@ def test_lease_that_was_taken_over_fails_its_check_and_is_not_deleted(tmp_path):
     held = lease.Lease(tmp_path)
     held.check()
     (tmp_path / "lease.json").write_text(json.dumps(ELSEWHERE | {"heartbeat": time.time()}))
-    with pytest.raises(RuntimeError, match="taken over"):
+    with pytest.raises(UserError, match="taken over"):
         held.check()
     held.release()
     assert lease.holder(tmp_path) == "process 1 on elsewhere"

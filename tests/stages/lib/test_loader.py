@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stages.lib import manifest, shards
 from stages.lib.corpus import Corpus
 from stages.lib.errors import UserError
-from stages.lib.loader import Prefetch, Samples, samples_of
+from stages.lib.loader import Prefetch, Samples, share_of
 
 BOS, EOS = 1, 2
 WORLD_SIZES = (1, 2, 3, 4, 6, 8)
@@ -86,7 +86,7 @@ def samples(corpus):
 def test_D1_ranks_share_each_step_between_them(step, share):
     global_batch = 24 * share
     for world_size in WORLD_SIZES:
-        ranks = [samples_of(step, rank, world_size, global_batch).tolist() for rank in range(world_size)]
+        ranks = [share_of(step * global_batch, rank, world_size, global_batch).tolist() for rank in range(world_size)]
         assert sum(ranks, []) == list(range(step * global_batch, (step + 1) * global_batch))
 
 
@@ -120,7 +120,7 @@ def test_D7_any_change_of_the_world_size_leaves_the_order(samples, data):
     rows = []
     for step in range(6):
         world_size = data.draw(st.sampled_from(WORLD_SIZES))
-        rows += [samples.read(samples_of(step, rank, world_size, 24)) for rank in range(world_size)]
+        rows += [samples.read(share_of(24 * step, rank, world_size, 24)) for rank in range(world_size)]
     assert np.array_equal(np.concatenate(rows), uncut)
 
 
@@ -188,15 +188,22 @@ def test_D13_seeds_and_epochs_give_unrelated_orders_and_sources_do_not_touch_eac
     assert order(0, 0, {"a": 1, "b": 3}) == orders[0]
 
 
+def shares(steps):
+    """What the second of two ranks trains on in these steps, eight samples each."""
+    return [share_of(8 * step, 1, 2, 8) for step in steps]
+
+
 @given(st.integers(0, 40), st.integers(1, 8), st.integers(1, 10))
 @few
 def test_D6_a_resume_at_any_step_reads_on_where_it_was(samples, start, steps, prefetched):
-    before = Prefetch(samples, range(start, start + prefetched), 1, 2, 8)
+    before = Prefetch(samples, shares(range(start, start + prefetched)))
     before.next()
     before.close()  # killed with batches read ahead that nobody trained on
-    resumed = Prefetch(samples, range(start, start + steps), 1, 2, 8)
+    resumed = Prefetch(samples, shares(range(start, start + steps)))
     for step in range(start, start + steps):
-        assert np.array_equal(resumed.next(), samples.read(samples_of(step, 1, 2, 8)))
+        inputs, targets = resumed.next()
+        rows = samples.read(share_of(8 * step, 1, 2, 8))
+        assert np.array_equal(inputs, rows[:, :-1]) and np.array_equal(targets, rows[:, 1:])
     with pytest.raises(IndexError):
         resumed.next()
     resumed.close()
@@ -206,7 +213,7 @@ def test_what_fails_while_reading_ahead_is_raised_where_the_batch_is_asked_for(t
     path = write_corpus(tmp_path, {"a": [[list(range(3, 300))]]})
     samples = Samples(Corpus(path), {"a": 1.0}, 7, 0)
     (tmp_path / "a-0.arrow").write_bytes(b"")
-    prefetch = Prefetch(samples, range(3), 0, 1, 4)
+    prefetch = Prefetch(samples, [np.arange(4)])
     with pytest.raises(UserError, match=r"a-0\.arrow ends before its tokens do"):
         prefetch.next()
     prefetch.close()

@@ -20,33 +20,48 @@ def inputs(dtype):
     return hidden, weight, targets
 
 
-def value_and_gradients(function, dtype):
+def values_and_gradients(function, dtype, z_loss):
     hidden, weight, targets = inputs(dtype)
-    loss = function(hidden, weight, targets)
-    (loss * 0.25).backward()  # a gradient from above that is not 1
-    return loss.detach(), hidden.grad, weight.grad
+    loss, penalty = function(hidden, weight, targets, z_loss)
+    ((loss + penalty) * 0.25).backward()  # a gradient from above that is not 1
+    return loss.detach(), penalty.detach(), hidden.grad, weight.grad
 
 
-def precise(hidden, weight, targets):
+def precise(hidden, weight, targets, z_loss):
     logits = hidden.double() @ weight.double().t()
-    return cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    penalty = z_loss * logits.logsumexp(1)[targets != IGNORED].square().sum()
+    return cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"), penalty
 
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
 )
-def test_value_and_gradients_are_those_of_plain_cross_entropy(dtype, tolerance):
-    for ours, theirs in zip(
-        value_and_gradients(chunked_cross_entropy, dtype), value_and_gradients(precise, dtype), strict=True
-    ):
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+def test_values_and_gradients_are_those_of_plain_cross_entropy_and_penalty(dtype, tolerance, z_loss):
+    found = values_and_gradients(chunked_cross_entropy, dtype, z_loss)
+    for ours, theirs in zip(found, values_and_gradients(precise, dtype, z_loss), strict=True):
         scale = theirs.double().abs().max()
         assert (ours.double() - theirs.double()).abs().max() <= tolerance * scale
-    assert value_and_gradients(chunked_cross_entropy, dtype)[0].dtype == torch.promote_types(dtype, torch.float32)
+    loss, penalty, *_ = found
+    assert loss.dtype == penalty.dtype == torch.promote_types(dtype, torch.float32)
+    assert (penalty > 0) == (z_loss > 0)
+
+
+def test_a_penalty_of_weight_0_is_0_and_needs_no_gradient():
+    loss, penalty = chunked_cross_entropy(*inputs(torch.float32))
+    assert penalty == 0 and not penalty.requires_grad
+    assert loss.requires_grad
+
+
+def test_with_a_penalty_only_the_sum_has_a_gradient():
+    loss, _ = chunked_cross_entropy(*inputs(torch.float32), z_loss=1e-2)
+    with pytest.raises(AssertionError, match="sum of cross-entropy and penalty"):
+        loss.backward()
 
 
 def test_no_target_gives_no_loss_and_no_gradient():
     hidden, weight, targets = inputs(torch.float32)
-    loss = chunked_cross_entropy(hidden, weight, torch.full_like(targets, IGNORED))
+    loss, _ = chunked_cross_entropy(hidden, weight, torch.full_like(targets, IGNORED))
     loss.backward()
     assert loss == 0
     assert not hidden.grad.any()
@@ -55,12 +70,12 @@ def test_no_target_gives_no_loss_and_no_gradient():
 
 def test_gradient_reaches_the_last_row_of_the_head():
     hidden, weight, targets = inputs(torch.float32)
-    chunked_cross_entropy(hidden, weight, targets).backward()
+    chunked_cross_entropy(hidden, weight, targets)[0].backward()
     assert weight.grad[-1].abs().max() > 0
 
 
 def test_without_gradients_the_value_is_the_same():
     hidden, weight, targets = inputs(torch.float32)
     with torch.no_grad():
-        scored = chunked_cross_entropy(hidden, weight, targets)
-    assert scored == chunked_cross_entropy(hidden, weight, targets)
+        scored = chunked_cross_entropy(hidden, weight, targets, z_loss=1e-2)
+    assert scored == chunked_cross_entropy(hidden, weight, targets, z_loss=1e-2)

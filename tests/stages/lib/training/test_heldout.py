@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from stages.lib import parallel
 from stages.lib.model import ModelRecipe
-from stages.lib.training.heldout import Heldout
+from stages.lib.training import heldout
 from tests.stages.export_fixtures import random_model
 
 BOS, SEQ_LEN, VOCABULARY = 1, 8, 40
@@ -38,7 +38,7 @@ class OneSource:
 def test_loss_is_the_mean_over_every_target_but_bos(micro_batch, limit):
     model = random_model(ModelRecipe(layers=1, width=16, heads=2, hidden=24), VOCABULARY)
     with parallel.ranks() as device:
-        scores = Heldout(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch, device)["a"]
+        scores = heldout.of_corpus(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch, device)["a"]
     losses = []
     given = torch.from_numpy(TOKENS[: limit + 1].astype(np.int64))
     for start in range(0, len(given) - 1, SEQ_LEN):

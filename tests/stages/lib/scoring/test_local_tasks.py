@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib import files, local_tasks, manifest
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.scoring import choices, local_tasks
 from tests.stages.export_fixtures import documents
 
 
@@ -26,10 +27,10 @@ def corpus_of(directory, texts):
     return manifest.read(directory / "manifest.json")
 
 
-def written(directory, corpus, names=local_tasks.NAMES, **options):
+def written(directory, corpus, names=local_tasks.OF_TEXT, **options):
     """Write tasks; returns (what write returns, {task: rows})."""
-    options = {"num_bytes": 5000, "questions": 40, "seed": 0, **options}
-    tasks = local_tasks.write(directory, corpus, names, **options)
+    options = {"num_bytes": 5000, "questions": 40, "seed": 0, "longest": 128, **options}
+    tasks = local_tasks.write(directory, names, corpus, None, **options)
     return tasks, {task: [json.loads(line) for line in open(directory / f"{task}.jsonl")] for task in tasks}
 
 
@@ -42,7 +43,7 @@ def corpus(tmp_path_factory):
 
 def test_one_rolling_task_a_source_and_one_question_task(corpus, tmp_path):
     tasks, _ = written(tmp_path, corpus)
-    assert tasks == {"bits_per_byte_code": "rolling", "bits_per_byte_prose": "rolling", "next_line": "choice"}
+    assert tasks == {"bits_per_byte_code": "rolling", "bits_per_byte_prose": "rolling", "next_line": "line"}
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"{task}.{ending}" for task in tasks for ending in ("yaml", "jsonl")
     )
@@ -61,12 +62,12 @@ def test_questions_can_be_answered_from_the_text_alone(corpus, tmp_path):
     _, rows = written(tmp_path, corpus)
     texts = [text for source in ("code", "prose") for _, text in documents(source, count=20, lines=60)]
     for row in rows["next_line"]:
-        choices = row["choices"]
-        assert len(choices) == len({choice.strip() for choice in choices}) == 4
-        right = choices[row["answer"]]
+        offered = row["choices"]
+        assert len(offered) == len({choice.strip() for choice in offered}) == 4
+        right = offered[row["answer"]]
         assert any(row["context"] + right in text for text in texts)
-        assert all(len(choice.encode()) <= local_tasks.WIDEST_BIN * len(right.encode()) for choice in choices)
-        assert all(any(choice in text for text in texts) for choice in choices)
+        assert all(len(choice.encode()) <= choices.WIDEST_BIN * len(right.encode()) for choice in offered)
+        assert all(any(choice in text for text in texts) for choice in offered)
 
 
 def test_answers_and_sources_are_balanced(corpus, tmp_path):

@@ -1,0 +1,1 @@
+"""Scores: lm-evaluation-harness, and the tasks that are made here for it."""

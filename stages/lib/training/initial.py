@@ -1,0 +1,91 @@
+"""Training on from another model: what is taken from it besides its weights is said, never guessed."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from stages.lib import checkpoint, imported, manifest, trained
+from stages.lib.errors import UserError
+from stages.lib.recipe import identity
+
+DATA = ("weights", "seq_len", "seed")  # with the corpus, what the order of the samples depends on
+FREE = ("max_positions", "initial_std")  # of a model's recipe: what no weight depends on
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialRecipe:
+    """What is taken from the model that a training goes on from, besides its weights."""
+
+    optimizer: str = identity(choices=("keep", "reset"))
+    """keep: AdamW's averages. reset: they begin at zero."""
+
+    schedule: str = identity(choices=("continue", "reset"))
+    """continue: the learning rate goes on where it was, and `steps` are added to the steps before. reset: a new
+    schedule of `steps` steps."""
+
+    data: str = identity(choices=("continue", "reset"))
+    """continue: from the first sample that was not seen, which needs the same corpus, weights, seq_len and seed. reset:
+    from the first sample."""
+
+
+RESET = InitialRecipe(optimizer="reset", schedule="reset", data="reset")
+
+
+class Initial:
+    """The model that a training goes on from.
+
+    `digest` is its identity. `steps_before`, `samples_before`: where schedule and data go on.
+    """
+
+    def __init__(self, path, recipe, shape, facts, where):
+        self.recipe, self.found = recipe, trained.find(path, "--initial")
+        self.commit = self.found.commit
+        self._check_shape(path, shape, facts, where)
+        if self.commit is None:
+            for key, value in dataclasses.asdict(recipe).items():
+                if value != "reset":
+                    raise UserError(f"{where}.initial.{key} must be reset for a Hugging Face model, got {value}")
+            self.digest = imported.open_directory(self.found.directory).digest
+        else:
+            self.digest = manifest.digest_of(self.commit["files"])
+        if recipe.data == "continue":
+            self._check_data(path, facts, where)
+        self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
+        self.samples_before = 0 if recipe.data == "reset" else self.commit["samples"]
+
+    def _steps(self):
+        return self.commit["step"] + self.commit.get("steps_before", 0)
+
+    def _check_shape(self, path, shape, facts, where):
+        for field in dataclasses.fields(shape):
+            wanted, found = getattr(shape, field.name), getattr(self.found.recipe, field.name)
+            if field.name == "kv_heads":
+                wanted, found = shape.key_heads, self.found.recipe.key_heads
+            if field.name not in FREE and wanted != found:
+                raise UserError(f"{where}.model.{field.name} must be that of --initial {path} ({found}), got {wanted}")
+        if self.found.vocabulary != facts["vocabulary"]:
+            raise UserError(
+                f"--initial {path} has a vocabulary of {self.found.vocabulary}, and the tokenizer of the data has "
+                f"{facts['vocabulary']}: they must be one"
+            )
+        if self.found.tokenizer not in (None, facts["tokenizer"]):
+            raise UserError(f"--initial {path} was trained with another tokenizer than that of the data")
+
+    def _check_data(self, path, facts, where):
+        same = self.commit["corpus"] == facts["corpus"] and all(
+            self.commit["recipe"].get(key) == facts["recipe"].get(key) for key in DATA
+        )
+        if not same:
+            raise UserError(
+                f"{where}.initial.data must be reset, since --initial {path} was trained with another corpus, "
+                f"{', '.join(DATA[:-1])} or {DATA[-1]}; got continue"
+            )
+
+    def load(self, model, moments):
+        """Fill a model, sharded or whole, and with `optimizer: keep` the tensors `moments`; all ranks call it."""
+        if self.commit is None:
+            imported.load_into(model, self.found.read)
+            return
+        tensors = {"model": model.state_dict()}
+        if self.recipe.optimizer == "keep":
+            tensors["optimizer"] = moments
+        checkpoint.load(self.found.directory, tensors)

@@ -1,0 +1,95 @@
+"""Looking into some steps: traces and tables of torch.profiler, snapshots of the GPU's memory.
+
+profile/rank0-steps20-24.json.gz     a trace for https://ui.perfetto.dev or chrome://tracing
+profile/rank0-steps20-24.txt         the operators that took the most time
+profile/rank0-steps20-24.pickle      every allocation, for https://pytorch.org/memory_viz
+"""
+
+import contextlib
+import re
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+
+OPERATORS = 30
+"""Rows of the table."""
+
+
+def parse_steps(text):
+    """(A, B) of `A:B`, the first and the last step by their number in metrics.jsonl. Raises UserError."""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise UserError(f"--profile-steps must be A:B, two steps with 1 <= A <= B, got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+class Profiler:
+    """Profiles the steps A to B inclusive on every rank; the loop calls `before` and `after` around each step.
+
+    `steps`: (A, B), or None for nothing. `memory_snapshot`: whether the GPU's allocations are recorded as well. Outside
+    the range, both calls are a comparison. Raises UserError for a snapshot where it cannot be taken.
+    """
+
+    def __init__(self, directory, steps, memory_snapshot, device):
+        if memory_snapshot and steps is None:
+            raise UserError("--memory-snapshot needs --profile-steps A:B, the steps that it records")
+        if memory_snapshot and device.type != "cuda":
+            raise UserError(f"--memory-snapshot needs a GPU, and this training runs on the {device.type}")
+        self.first, self.last = steps or (0, -1)
+        self.memory_snapshot, self.device = memory_snapshot, device
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        self.path = Path(directory) / "profile" / f"rank{rank}-steps{self.first}-{self.last}"
+        self._profile = None
+
+    def before(self, step):
+        """Begin to record where `step` is in the range; a training may be resumed in its middle."""
+        if self.first <= step <= self.last and self._profile is None:
+            self._start()
+
+    def after(self, step):
+        """End the step's part of the trace; after the last step, write what was recorded."""
+        if self._profile is None:
+            return
+        if step >= self.last:
+            self.close()
+        else:
+            self._profile.step()
+
+    def close(self):
+        """Write what was recorded, where the training ends within the range; else nothing."""
+        if self._profile is None:
+            return
+        profile, self._profile = self._profile, None
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # or the last kernels are missing
+        profile.stop()
+        # what a full disk refuses must not stop the training
+        try:
+            self._write(profile)
+            logger.info("profile of steps %s to %s in %s", self.first, self.last, self.path.parent)
+        except (OSError, RuntimeError) as error:
+            logger.warning("the profile could not be written to %s: %s", self.path.parent, error)
+
+    def _start(self):
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        if self.memory_snapshot:
+            torch.cuda.memory._record_memory_history()
+        self._profile = torch.profiler.profile(activities=activities)
+        self._profile.start()
+
+    def _write(self, profile):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.memory_snapshot:
+            with contextlib.ExitStack() as stack:
+                stack.callback(torch.cuda.memory._record_memory_history, enabled=None)
+                torch.cuda.memory._dump_snapshot(f"{self.path}.pickle")
+        profile.export_chrome_trace(f"{self.path}.json.gz")
+        order = "self_device_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+        table = profile.key_averages().table(sort_by=order, row_limit=OPERATORS)
+        Path(f"{self.path}.txt").write_text(table, encoding="utf-8")

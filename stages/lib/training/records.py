@@ -1,0 +1,48 @@
+"""What a training tells: a line a step in metrics.jsonl, events.jsonl, the progress that a person sees, monitors."""
+
+import math
+import time
+
+import torch.distributed as dist
+
+from stages.lib import journal
+from stages.lib.log import logger
+
+
+class Records:
+    """The records of a run directory. Only the first rank writes; all ranks may call."""
+
+    def __init__(self, directory, hosts):
+        self.directory, self.hosts = directory, hosts
+        self.first = dist.get_rank() == 0
+        self.monitors = None
+        self.loss = None
+
+    def step(self, facts, numbers):
+        """Write the line of a step: `facts` as they are, `numbers` with null for what is not finite."""
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        self.loss = finite["loss"]
+        self._write({"step": facts["step"], "tokens": facts["tokens"], **finite, **facts, "time": time.time()})
+
+    def heldout(self, step, tokens, results):
+        """Write the line of an evaluation."""
+        self._write({"step": step, "tokens": tokens, "heldout": results, "time": time.time()})
+
+    def event(self, event, step, **facts):
+        """Append a line to events.jsonl."""
+        if self.first:
+            logger.info("%s at step %s %s", event, step, facts or "")
+            entry = {"time": time.time(), "event": event, "step": step, "world_size": len(self.hosts), **facts}
+            journal.append(self.directory / "events.jsonl", entry)
+
+    def ranks(self, seconds):
+        """How long a step took on the ranks, from a number of seconds each: {"max", "median", "slowest": host}."""
+        ordered = sorted(seconds)
+        slowest = max(range(len(seconds)), key=seconds.__getitem__)
+        return {"max": ordered[-1], "median": ordered[len(ordered) // 2], "slowest": self.hosts[slowest]}
+
+    def _write(self, entry):
+        if self.first:
+            journal.append(self.directory / "metrics.jsonl", entry)
+            if self.monitors is not None:
+                self.monitors.write(entry)

@@ -1,0 +1,89 @@
+"""Requests to stop: signals, a file in the run directory, a deadline. The training saves, and can be started again."""
+
+import contextlib
+import json
+import signal
+import time
+
+from stages.lib import files
+
+STOP_FILE, MARKER = "stop", "stopped.json"
+REASONS = ("", "the deadline", "SIGUSR1", "SIGTERM", f"the file {STOP_FILE} in the run directory")
+NONE, DEADLINE, USR1, TERM, FILE = range(len(REASONS))
+FILE_SECONDS = 1.0  # a look at a shared file system is not free
+BYTES_A_SECOND = 200e6  # a save, until one was measured
+
+
+class Requests:
+    """What asks this rank to stop. The ranks hear it at different moments: they must agree on the answer of `code`."""
+
+    def __init__(self, directory, minutes, begun, state_bytes):
+        """`begun`: time.monotonic() when the stage began; `state_bytes`: what this rank's share of a save weighs.
+
+        `directory` is None on the ranks that need not look for the file.
+        """
+        self.directory = directory
+        self.deadline = None if minutes is None else begun + 60 * minutes
+        self.slowest = {"save": state_bytes / BYTES_A_SECOND, "step": 0.0, "evaluation": 0.0}
+        self._asked = NONE
+        self._looked = 0.0
+
+    @contextlib.contextmanager
+    def heard(self):
+        """A block in which the signals are requests, and end nothing by themselves."""
+        before = {}
+        try:
+            for number, code in ((signal.SIGUSR1, USR1), (signal.SIGTERM, TERM)):
+                before[number] = signal.signal(number, self._handler(code))
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def took(self, what, seconds):
+        """Remember how long the slowest "save", "step" and "evaluation" took."""
+        self.slowest[what] = max(self.slowest[what], seconds)
+
+    def code(self):
+        """Which of REASONS there is to stop, by its number; 0 for none."""
+        if self._asked == NONE:
+            self._asked = self._look()
+        return self._asked
+
+    def _handler(self, code):
+        def handle(*_):
+            self._asked = self._asked or code
+
+        return handle
+
+    def _look(self):
+        now = time.monotonic()
+        if self.deadline is not None and now + self._needed() > self.deadline:
+            return DEADLINE
+        if self.directory is not None and now - self._looked > FILE_SECONDS:
+            self._looked = now
+            if (self.directory / STOP_FILE).exists():
+                return FILE
+        return NONE
+
+    def _needed(self):
+        return 2 * self.slowest["save"] + self.slowest["step"] + self.slowest["evaluation"]
+
+
+def leave_marker(directory, reason, step):
+    """Say in the run directory why the training stopped; the request by file is hereby answered."""
+    (directory / STOP_FILE).unlink(missing_ok=True)
+    files.write_json(directory / MARKER, {"reason": reason, "step": step, "time": time.time()})
+
+
+def clear_marker(directory):
+    """A training that starts is stopped no more."""
+    (directory / MARKER).unlink(missing_ok=True)
+
+
+def read_marker(directory):
+    """What `leave_marker` wrote; None where the training was not asked to stop."""
+    try:
+        return json.loads((directory / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

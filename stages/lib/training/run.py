@@ -1,0 +1,159 @@
+"""A run up to a milestone: its directory, its lease, and the manifest at its end. Every training stage is one of these.
+
+The run directory is TRAIN_DIR/<digest of what the run belongs to>; it holds checkpoints/, metrics.jsonl, events.jsonl
+and the lease.
+"""
+
+import contextlib
+import os
+
+import torch.distributed as dist
+
+from stages.lib import checkpoint, files, journal, manifest, parallel
+from stages.lib.errors import UserError
+from stages.lib.lease import Lease
+from stages.lib.log import logger
+from stages.lib.training import sharding, start
+from stages.lib.training.trainer import Trainer
+
+BELONGS_TO = ("recipe", "corpus", "pairs", "initial")
+
+
+def check_horizon(arguments, plan):
+    """Raise UserError where the milestone lies outside of the run."""
+    if arguments.until < 1:
+        raise UserError(f"--until must be at least 1, got {arguments.until}")
+    if arguments.until > plan.steps:
+        raise UserError(f"--until must be at most {arguments.stage_name}.steps ({plan.steps}), got {arguments.until}")
+
+
+def reach(arguments, plan, shape, facts, read_data, device, initial=None):
+    """Train up to the milestone `arguments.until`, and write its manifest; all ranks call it.
+
+    `shape`: the model's recipe. `facts`: what the run belongs to, {"recipe", "tokenizer", "vocabulary", "corpus" ...}.
+    `read_data()` gives the samples and what is held out; it is called only where there is something to train.
+    """
+    clock = manifest.Clock(arguments.code)
+    with parallel.agreeing():
+        begin = start.of(arguments)
+        check_horizon(arguments, plan)
+        _check_previous(arguments.previous, facts)
+    digest = manifest.digest_of({key: facts[key] for key in BELONGS_TO if key in facts})
+    directory = arguments.train_dir / digest[:16]
+    finished = _finished(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE)
+    if finished:
+        if dist.get_rank() == 0:
+            message = "step %s was reached before: only its manifest is written; to really retrain, delete %s"
+            logger.warning(message, arguments.until, directory)
+    else:
+        with parallel.agreeing():
+            plan.check_ranks(dist.get_world_size(), arguments.stage_name)
+            sharding.check(plan, arguments.stage_name, device)
+            samples, heldout = read_data()
+        with _lease(directory) as lease:
+            trainer = Trainer(plan, shape, samples, heldout, directory, facts, device, lease, begin, initial)
+            finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
+    with parallel.agreeing():
+        if dist.get_rank() == 0:
+            files.write_json(arguments.output, finished)
+
+
+def _train(arguments, plan, trainer, facts, directory, lease, clock):
+    """Train; returns what the milestone's manifest says, which is kept beside its checkpoint (None but on rank 0)."""
+    content = None
+    try:
+        with trainer.requests.heard():
+            trainer.start(arguments.until)
+            scores = trainer.train(arguments.until)
+        with parallel.agreeing():
+            if dist.get_rank() == 0:
+                record = clock.record(
+                    horizon={"steps": plan.steps},
+                    run_directory=os.path.relpath(directory, arguments.output.parent),
+                    heldout=scores,
+                    world_size=dist.get_world_size(),
+                )
+                content = {"identity": _identity(arguments, plan, directory, facts), "record": record}
+                lease.check()
+                files.write_json(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE, content)
+        trainer.event("finish")
+    except BaseException as error:
+        with contextlib.suppress(UserError):  # what cannot be written must not hide why the run stops
+            trainer.event("stop", reason=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        trainer.close()
+    return content
+
+
+def _identity(arguments, plan, directory, facts):
+    saved = checkpoint.directory_of(directory, arguments.until)
+    commit = checkpoint.read_commit(saved)
+    relative = os.path.relpath(saved, arguments.output.parent)
+    outputs = dict(commit["files"]) | {checkpoint.COMMIT: manifest.describe(saved / checkpoint.COMMIT)}
+    samples = arguments.until * plan.global_batch
+    return {
+        **{key: facts[key] for key in (*BELONGS_TO, "tokenizer") if key in facts},
+        "step": arguments.until,
+        "samples": samples,
+        "tokens": samples * plan.seq_len,
+        "checkpoint": relative,
+        "outputs": {f"{relative}/{name}": outputs[name] for name in sorted(outputs)},
+    }
+
+
+def _finished(kept):
+    """The milestone's manifest as it was first written, where its checkpoint is complete and unchanged; else None.
+
+    All ranks call it, hash a part each, and get the same answer.
+    """
+    commit = content = None
+    try:
+        if dist.get_rank() == 0 and kept.exists():
+            commit, content = checkpoint.read_commit(kept.parent), files.read_json(kept)
+    except UserError as error:
+        logger.warning("the milestone was reached before, but its checkpoint is torn: %s", error)
+    commit, content = parallel.from_first((commit, content))
+    if content is None:
+        return None
+    try:
+        with parallel.agreeing():
+            checkpoint.verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
+    except UserError as error:
+        logger.warning("the milestone was reached before, but its checkpoint is damaged: %s", error)
+        return None
+    return content
+
+
+def _check_previous(path, facts):
+    if path is None:
+        return
+    previous = manifest.read(path).identity
+    if any(previous.get(key) != facts.get(key) for key in BELONGS_TO):
+        raise UserError(f"--previous {path} must be a milestone of the same run, and is not: its recipe or data differ")
+
+
+@contextlib.contextmanager
+def _lease(directory):
+    """Hold the lease on the run directory: the first rank gets it, the others None; a refusal stops all ranks alike."""
+    lease = None
+    try:
+        with parallel.agreeing():
+            if dist.get_rank() == 0:
+                _make(directory)
+                lease = Lease(directory)
+                for name in ("metrics.jsonl", "events.jsonl"):
+                    journal.mend(directory / name)
+        yield lease
+    finally:
+        if lease:
+            lease.release()
+
+
+def _make(directory):
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--train-dir {directory.parent} must be a directory that can be written: {error.strerror}"
+        ) from None

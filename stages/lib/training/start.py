@@ -1,0 +1,42 @@
+"""How one start of a training runs: options of the command line that change no result and stand in no recipe."""
+
+import time
+from dataclasses import dataclass
+
+from stages.lib.errors import UserError
+from stages.lib.training import profiler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A start: `stage` is the name of the stage, `begun` time.monotonic() when it began."""
+
+    stage: str
+    begun: float
+    minutes: float | None
+    profile_steps: tuple | None
+    memory_snapshot: bool
+
+
+def add_options(parser):
+    """Add the options to a stage's parser."""
+    parser.add_argument("--minutes", type=float, help="save, and end with exit code 75, before so many have gone by")
+    parser.add_argument("--profile-steps", metavar="A:B", help="profile steps A to B into the run directory")
+    parser.add_argument(
+        "--memory-snapshot", action="store_true", help="with --profile-steps, record the GPU's allocations as well"
+    )
+    parser.set_defaults(begun=time.monotonic())
+
+
+def of(arguments):
+    """The start that the options describe. Raises UserError."""
+    if arguments.minutes is not None and not 0 < arguments.minutes < float("inf"):
+        raise UserError(f"--minutes must be greater than 0, got {arguments.minutes}")
+    steps = None if arguments.profile_steps is None else profiler.parse_steps(arguments.profile_steps)
+    return Start(
+        stage=arguments.stage_name,
+        begun=arguments.begun,
+        minutes=arguments.minutes,
+        profile_steps=steps,
+        memory_snapshot=arguments.memory_snapshot,
+    )

@@ -1,0 +1,84 @@
+"""The configs of known sizes: their shapes have the published numbers of parameters, and every stage takes them."""
+
+import re
+
+import pytest
+import torch
+import yaml
+
+from config_check import checked, load_schema
+from stages.convert import ConvertRecipe
+from stages.evaluate import EvaluateRecipe
+from stages.lib import recipe
+from stages.lib.model import Llama, ModelRecipe
+from stages.lib.source import SourceRecipe
+from stages.pretrain import PretrainRecipe
+from stages.tokenize import TokenizeRecipe
+from stages.train_tokenizer import TokenizerRecipe
+from tests.workflow.checkout import HOME, Checkout
+
+# What Hugging Face counts in the published weights: parameters, and ids of the tokenizer.
+PUBLISHED = {
+    "llama2-7b": (6_738_415_616, 32_000),
+    "llama2-13b": (13_015_864_320, 32_000),
+    "llama2-34b": (33_743_970_304, 32_000),  # of CodeLlama-34b, which has no infilling and so not the 32,016 ids
+    "llama2-70b": (68_976_648_192, 32_000),
+    "llama3-1b": (1_235_814_400, 128_256),
+    "llama3-3b": (3_212_749_824, 128_256),
+    "llama3-8b": (8_030_261_248, 128_256),
+    "llama3-70b": (70_553_706_496, 128_256),
+}
+SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
+
+
+def text_of(size):
+    return (HOME / f"config/{size}.yaml").read_text(encoding="utf-8")
+
+
+def config_of(size):
+    return checked(yaml.safe_load(text_of(size)), SCHEMA)
+
+
+def test_every_size_is_tested():
+    assert {path.stem for path in (HOME / "config").glob("llama*.yaml")} == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_the_model_has_the_published_number_of_parameters(size):
+    parameters, vocabulary = PUBLISHED[size]
+    config = config_of(size)
+    assert config["tokenizers"]["main"]["vocabulary"] == vocabulary
+    with torch.device("meta"):
+        model = Llama(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocabulary)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert f"{parameters:,} parameters" in text_of(size).splitlines()[0]
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_every_stage_takes_its_part(size):
+    config = config_of(size)
+    run = config["runs"][size]
+    pretrain = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
+    plan = recipe.load(PretrainRecipe, {"model": run["model"], **pretrain}, "pretrain")
+    assert 4e6 < plan.global_batch * plan.seq_len < 4.2e6
+    plan.check_ranks(16 * 8, "pretrain")
+    recipe.load(ConvertRecipe, run["convert"], "convert")
+    recipe.load(TokenizerRecipe, config["tokenizers"]["main"], "train_tokenizer")
+    recipe.load(TokenizeRecipe, config["corpora"]["main"]["tokenize"], "tokenize")
+    for source in config["sources"].values():
+        recipe.load(SourceRecipe, source, "list")
+    for suite in run["suites"]:
+        recipe.load(EvaluateRecipe, config["suites"][suite], "evaluate")
+
+
+# One short, the others long: each plan takes two seconds.
+LONG = [pytest.param(size, marks=pytest.mark.long) for size in PUBLISHED if size != "llama3-8b"]
+
+
+@pytest.mark.parametrize("size", ["llama3-8b", *LONG])
+def test_the_workflow_plans_it(size, tmp_path):
+    # no text is looked at before the first job: the placeholders of the sources do no harm
+    path = HOME / f"config/{size}.yaml"
+    done = Checkout(HOME).snakemake("-n", "all", "--directory", tmp_path, "--configfile", path)
+    milestones = len(config_of(size)["runs"][size]["pretrain"]["milestones"])
+    assert re.search(rf"^pretrain +{milestones}$", done.stdout, re.M), done.stdout

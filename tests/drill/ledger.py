@@ -1,0 +1,58 @@
+"""What a run wrote of its samples and losses, and how it is held against an undisturbed one."""
+
+import json
+
+
+def read(results, position=0):
+    """The training entries of the metrics under `results` from a byte on, and the byte after the last whole line.
+
+    A line that a kill cut is left out, as readers of the metrics do.
+    """
+    path = next(iter((results / "train").glob("*/metrics.jsonl")), None)
+    if path is None:
+        return [], 0
+    with open(path, "rb") as file:
+        file.seek(position)
+        text = file.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    return [entry for entry in map(_entry, whole.splitlines()) if "loss" in entry], position + len(whole)
+
+
+def _entry(line):
+    try:
+        return json.loads(line)
+    except ValueError:
+        return {}
+
+
+def last_entries(entries):
+    """{step: its last entry}: what counts of a step that was trained more than once."""
+    return {entry["step"]: entry for entry in entries}
+
+
+def faults(entries, steps, global_batch):
+    """Sentences on what is wrong: each sample must be trained once, in order, and no step may be left out."""
+    last = last_entries(entries)
+    for step in range(1, steps + 1):
+        samples = [(step - 1) * global_batch, step * global_batch]
+        if step not in last:
+            yield f"no entry says that step {step} was trained"
+        elif last[step]["samples"] != samples:
+            yield f"step {step} trained samples {last[step]['samples']}, not {samples}"
+    for step in sorted(set(last) - set(range(1, steps + 1))):
+        yield f"step {step} was trained, beyond the last"
+    yield from _gaps(entries)
+
+
+def _gaps(entries):
+    reached = 0
+    for entry in entries:
+        if entry["step"] > reached + 1:
+            yield f"step {entry['step']} was trained when {reached} was the last before it"
+        reached = max(reached, entry["step"])
+
+
+def difference(entries, undisturbed, name):
+    """The largest difference of a number from the undisturbed run's, over all entries, repeated ones too."""
+    wanted = last_entries(undisturbed)
+    return max(abs(entry[name] - wanted[entry["step"]][name]) for entry in entries)

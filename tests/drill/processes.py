@@ -1,0 +1,115 @@
+"""One start of a training behind the launcher, and every process that comes out of it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+
+from tests.stages.training import HOME, environment
+
+PATIENCE = 300  # seconds after which a training that neither moves nor ends is a fault
+
+
+class Fault(Exception):
+    """What a training did that it must not do."""
+
+
+class Training:
+    """A running training. Its processes are known by a variable in their environment: no session or parent holds
+    them together, since torchrun gives each rank a session of its own, and a kill leaves orphans.
+    """
+
+    def __init__(self, ranks, arguments, directory):
+        self.mark = f"CARAVAN_DRILL={uuid.uuid4().hex}"
+        name, _, value = self.mark.partition("=")
+        scratch = directory / "scratch"  # a killed launcher leaves its own there
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.said = directory / "said.txt"
+        with open(self.said, "w", encoding="utf-8") as said:
+            self.process = subprocess.Popen(
+                [HOME / "workflow/launch", str(ranks), "-m", "stages.pretrain", *arguments],
+                env=environment() | {name: value, "TMPDIR": str(scratch)},
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        self.begun = time.time()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def processes(self):
+        """{process id: environment} of all that live: the launcher, torchrun's agent, the ranks, and their children."""
+        found = {}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it ended, or is another's
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    variables = os.fsdecode(file.read()).split("\0")
+                if self.mark in variables:
+                    found[int(entry)] = variables
+        return found
+
+    def ranks(self):
+        """{rank: process id} of the ranks that live."""
+        named = {}
+        for process, variables in sorted(self.processes().items()):
+            own = [variable for variable in variables if variable.startswith("RANK=")]
+            if own:
+                named.setdefault(int(own[0].removeprefix("RANK=")), process)  # before its children
+        return named
+
+    def send(self, process, number):
+        """Send a signal to one process; one that just ended is let be."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+
+    def kill(self):
+        """SIGKILL every process, again until none is left."""
+        while alive := self.processes():
+            for process in alive:
+                self.send(process, signal.SIGKILL)
+            time.sleep(0.01)
+        self.process.wait()
+
+    def wait_until(self, ready):
+        """Wait for `ready()`. Raises Fault when the training ends before, or takes too long."""
+        until = time.monotonic() + PATIENCE
+        while not ready():
+            if self.process.poll() is not None:
+                raise Fault(f"a training ended with {self.process.returncode} before it was disturbed: {self.tail()}")
+            if time.monotonic() > until:
+                raise Fault(f"a training did not come to its next disturbance: {self.tail()}")
+            time.sleep(0.002)
+
+    def end(self):
+        """The launcher's exit code. Raises Fault when it does not end, or leaves a process behind."""
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise Fault(f"a training did not end: {self.tail()}") from None
+        until = time.monotonic() + 5  # a rank may be about to end
+        while self.processes():
+            if time.monotonic() > until:
+                raise Fault(
+                    f"a launcher that ended left processes behind: {', '.join(map(_command, self.processes()))}"
+                )
+            time.sleep(0.01)
+        return code
+
+    def tail(self):
+        """Why it stopped by its own words; the last lines on the terminal where it said none."""
+        lines = self.said.read_text(encoding="utf-8").splitlines()
+        own = [line for line in lines if line.startswith("pretrain: ")]
+        return own[-1] if own else " / ".join(lines[-5:])
+
+
+def _command(process):
+    """A process id and what it runs."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
+        return f"{process} ({os.fsdecode(file.read()).replace(chr(0), ' ').strip()[:80]})"
+    return str(process)

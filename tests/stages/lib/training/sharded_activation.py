@@ -1,0 +1,50 @@
+"""Print what each kind of activation checkpointing gives on sharded models: gradients, and how often a block ran."""
+
+import hashlib
+import json
+
+import torch
+import torch.distributed as dist
+
+from stages.lib import parallel, stage
+from stages.lib.model import Llama, ModelRecipe
+from stages.lib.training import activation, sharding
+from stages.lib.training.activation import KINDS, ActivationRecipe
+from stages.lib.training.initialize import initialize
+from stages.lib.training.recipe import TrainRecipe
+
+
+def measure(kind, how, device):
+    """{"gradients": a digest of this rank's shards, "forwards": runs of a block in a step of one micro-batch}."""
+    with torch.device("meta"):
+        model = Llama(ModelRecipe(layers=4, width=32, heads=4, kv_heads=2, hidden=48, tie=True), 70)
+    forwards = []
+    for block in model.base_model.layers:
+        block.forward = _counted(block.forward, forwards)
+    activation.apply(model, ActivationRecipe(kind=kind, ratio=0.5 if kind == "ratio" else None))
+    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch=2, dtype="float32", sharding=how), device)
+    initialize(model, seed=3)
+    tokens = torch.randint(0, 70, (1, 48), generator=torch.Generator().manual_seed(dist.get_rank()))
+    loss, _ = model(tokens, tokens.roll(-1))
+    loss.backward()
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(sharding.local(parameter.grad).numpy().tobytes())
+    return {"gradients": digest.hexdigest(), "forwards": len(forwards)}
+
+
+def _counted(forward, calls):
+    def counted(*arguments):
+        calls.append(1)
+        return forward(*arguments)
+
+    return counted
+
+
+if __name__ == "__main__":
+    with parallel.ranks() as device:
+        measured = {how: {kind: measure(kind, how, device) for kind in KINDS} for how in ("full", "grad")}
+        of_all_ranks = parallel.from_all(measured)
+        if dist.get_rank() == 0:
+            print(json.dumps(of_all_ranks))
+    stage.leave(0)

@@ -1,0 +1,109 @@
+"""Every sharding, world size and accumulation trains the same model."""
+
+import pytest
+import torch
+
+from stages.lib import checkpoint
+from tests.stages.data_fixtures import tiny_corpus
+from tests.stages.training import (
+    RECIPE,
+    options,
+    run_directory,
+    run_on,
+    steps_of,
+    train,
+    train_many_on,
+    train_on,
+    weights_of,
+)
+
+STEPS = 50
+HYBRID = {"sharding": "hybrid-full", "shard_ranks": 2}
+HYBRID_GRAD = HYBRID | {"sharding": "hybrid-grad"}
+# (ranks, operation) of each run that must agree
+RUNS = {
+    1: [{}, {"micro_batch": 1}, {"micro_batch": 12}],
+    2: [{"sharding": "full"}, {"sharding": "grad"}, {"sharding": "none"}, {"sharding": "none", "micro_batch": 3}],
+    3: [{"sharding": "full", "micro_batch": 4}],
+    4: [{"sharding": "full", "micro_batch": 3}, HYBRID, HYBRID_GRAD, {"sharding": "none", "micro_batch": 1}],
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def trained(corpus, directory, runs, steps, **recipe):
+    """Results directories of runs {ranks: [operation]}, by their names."""
+    made = {}
+    for ranks, operations in runs.items():
+        names = [f"{ranks} ranks, {operation}" for operation in operations]
+        made |= {name: directory / f"{ranks}-{number}" for number, name in enumerate(names)}
+        listed = [
+            options(corpus, made[name], steps, recipe=RECIPE | recipe, **{"steps": steps, "micro_batch": 1} | operation)
+            for name, operation in zip(names, operations, strict=True)
+        ]
+        train_many_on(ranks, listed, directory)
+    return made
+
+
+def test_losses_agree_in_float64(corpus, tmp_path):
+    found = trained(corpus, tmp_path, RUNS, STEPS, dtype="float64")
+    losses = {name: [entry["loss"] for entry in steps_of(results)] for name, results in found.items()}
+    first = losses.pop(next(iter(losses)))
+    assert len(first) == STEPS
+    for name, other in losses.items():
+        assert max(abs(a - b) for a, b in zip(first, other, strict=True)) < 1e-9, name
+
+
+def test_equal_shardings_give_equal_bits_and_one_norm(corpus, tmp_path):
+    runs = {1: [{}], 2: [{"sharding": "full"}, {"sharding": "grad"}, {"sharding": "none"}], 4: [HYBRID, HYBRID_GRAD]}
+    alone, full, grad, none, hybrid, hybrid_grad = trained(corpus, tmp_path, runs, 8, dtype="float32").values()
+    assert weights_of(full, 8) == weights_of(grad, 8)
+    assert weights_of(hybrid, 8) == weights_of(hybrid_grad, 8)
+    norms = [steps_of(results)[0]["grad_norm"] for results in (alone, full, none, hybrid)]
+    assert max(norms) / min(norms) - 1 < 1e-7
+
+
+def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path):
+    code, error = train_on(2, corpus, tmp_path / "none", 8, sharding="none", steps=30)
+    assert code == 0, error
+    run_on(2, "tests.stages.train_ddp", corpus, 8, tmp_path / "ddp.pt")
+    theirs = torch.load(tmp_path / "ddp.pt", weights_only=True)
+    directory = run_directory(tmp_path / "none") / "checkpoints/00000008"
+    ours = checkpoint.load_tensors(directory, [f"model.{name}" for name in theirs])
+    for name, tensor in theirs.items():
+        assert torch.equal(tensor, ours[f"model.{name}"]), name
+
+
+def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_path):
+    uncut, changed = tmp_path / "uncut", tmp_path / "changed"
+    recipe = RECIPE | {"dtype": "float64"}
+    assert train(corpus, uncut, 30, recipe=recipe) == 0
+    plans = [(10, 4, HYBRID | {"micro_batch": 1}), (20, 2, {"sharding": "none", "micro_batch": 6}), (30, 3, {})]
+    previous = None
+    for until, ranks, operation in plans:
+        code, error = train_on(ranks, corpus, changed, until, recipe=recipe, previous=previous, **operation)
+        assert code == 0, error
+        previous = until
+    ledgers = [[(entry["step"], entry["samples"]) for entry in steps_of(results)] for results in (uncut, changed)]
+    assert ledgers[0] == ledgers[1]
+    losses = [[entry["loss"] for entry in steps_of(results)] for results in (uncut, changed)]
+    assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        ({"sharding": "hybrid-full", "shard_ranks": 3}, "needs at least two groups of at least two ranks"),
+        ({"sharding": "hybrid-grad"}, "must be one of none for 2 ranks, got 2"),
+        ({"sharding": "full", "shard_ranks": 2}, "shard_ranks must be left out but for hybrid-full and hybrid-grad"),
+        ({"cpu_offload": True}, "cpu_offload must be false without a GPU"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused_in_one_line(corpus, tmp_path, operation, message):
+    code, error = train_on(2, corpus, tmp_path, 10, **operation)
+    assert code == 2
+    (line,) = error.splitlines()
+    assert message in line

@@ -1,0 +1,149 @@
+"""A training that is asked to stop saves, says why, ends with 75, and goes on to the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stages.data_fixtures import tiny_corpus
+from tests.stages.training import (
+    events_of,
+    launch,
+    options,
+    run_directory,
+    steps_of,
+    train,
+    train_on,
+    weights_of,
+)
+
+STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory):
+    results = tmp_path_factory.mktemp("uninterrupted")
+    code, error = train_on(2, corpus, results, STEPS, **plan())
+    assert code == 0, error
+    return results
+
+
+def plan(**changes):
+    """No checkpoint but those that are asked for."""
+    return {"steps": STEPS, "checkpoint": {"every": 1000, "keep": 2}} | changes
+
+
+def begun(results, process, steps=5):
+    """Wait until a training has taken some steps."""
+    deadline = time.monotonic() + 120
+    while not list(results.glob("train/*/metrics.jsonl")) or len(steps_of(results)) < steps:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ranks_of(results):
+    """The processes of the ranks of a training."""
+    found = subprocess.run(["pgrep", "-f", f"stages.pretrain.*{results}"], capture_output=True, text=True, check=False)
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in found.stdout.split()}
+    return [
+        int(pid)
+        for pid, command in commands.items()
+        if "torch.distributed.run" not in command and "launch" not in command
+    ]
+
+
+def by_signal(number):
+    def ask(results, process):
+        os.kill(ranks_of(results)[-1], number)  # one rank alone: the others hear it from that one
+
+    return ask
+
+
+def by_file(results, process):
+    (run_directory(results) / "stop").touch()
+
+
+def by_the_launcher(results, process):
+    process.send_signal(signal.SIGTERM)
+
+
+ASKED = {
+    "SIGUSR1": by_signal(signal.SIGUSR1),
+    "SIGTERM": by_signal(signal.SIGTERM),
+    "the file stop in the run directory": by_file,
+    "SIGTERM ": by_the_launcher,
+}
+
+
+@pytest.mark.parametrize("reason", ASKED)
+def test_asked_training_saves_and_goes_on_to_the_same_bits(corpus, uninterrupted, tmp_path, reason):
+    process = launch(2, options(corpus, tmp_path, STEPS, **plan()))
+    begun(tmp_path, process)
+    ASKED[reason](tmp_path, process)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75, error
+    marker = json.loads((run_directory(tmp_path) / "stopped.json").read_text())
+    assert marker["reason"] == reason.strip()
+    (line,) = error.splitlines()
+    assert line.endswith(f"stopped by {reason.strip()}, saved at step {marker['step']}; start it again and it goes on")
+    assert 5 <= marker["step"] < STEPS
+    assert not (run_directory(tmp_path) / "stop").exists()
+    code, error = train_on(2, corpus, tmp_path, STEPS, **plan())
+    assert code == 0, error
+    assert not (run_directory(tmp_path) / "stopped.json").exists()
+    (resumed,) = [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"]
+    assert resumed == marker["step"]
+    assert [entry["step"] for entry in steps_of(tmp_path)] == list(range(1, STEPS + 1))  # no step was taken twice
+    assert weights_of(tmp_path, STEPS) == weights_of(uninterrupted, STEPS)
+
+
+def test_deadline_ends_the_training_in_time(corpus, tmp_path):
+    from stages import pretrain
+
+    more = ["--minutes", "0.05"]
+    before = time.monotonic()
+    assert pretrain.main([*options(corpus, tmp_path, 10**6, **plan(steps=10**6)), *more]) == 75
+    assert time.monotonic() - before < 3.5
+    first = json.loads((run_directory(tmp_path) / "stopped.json").read_text())
+    assert first["reason"] == "the deadline"
+    assert pretrain.main([*options(corpus, tmp_path, 10**6, **plan(steps=10**6)), *more]) == 75
+    assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] > first["step"]
+
+
+def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypatch):
+    from stages.lib.training import heldout
+
+    asked = heldout.Heldout.evaluate
+    forwards = []
+
+    def evaluate(self, model, micro_batch, device, poll=None):
+        def counting():
+            forwards.append(1)
+            if len(forwards) == 3:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            poll()
+
+        return asked(self, model, micro_batch, device, counting)
+
+    monkeypatch.setattr(heldout.Heldout, "evaluate", evaluate)
+    assert train(corpus, tmp_path, 10, heldout={"every": 5, "tokens": 10**6}) == 75
+    assert len(forwards) < 6
+    assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] == 5
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
+def test_deadline_that_is_none_is_refused(corpus, tmp_path, minutes, capsys):
+    from stages import pretrain
+
+    assert pretrain.main([*options(corpus, tmp_path, 5), "--minutes", minutes]) == 2
+    assert "--minutes must be greater than 0" in capsys.readouterr().err
