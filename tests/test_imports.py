@@ -1,6 +1,8 @@
 """Who may know whom."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,18 @@ def test_help_is_fast_since_a_stage_imports_nothing_heavy_at_its_top(path):
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
 def test_the_core_imports_no_torch(name):
     assert not {first(name) for name in imports(HOME / f"stages/lib/{name}.py")} & HEAVY
+
+
+def test_pretraining_imports_torch_and_numpy_alone():
+    torchs_own = {"torch", "torchgen", "functorch", "sympy", "mpmath", "typing_extensions", "_distutils_hack"}
+    script = """if True:
+        import sys, sysconfig, stages.pretrain
+        packages = sysconfig.get_path("purelib")
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(packages):
+                print(name.partition(".")[0])
+        """
+    command = [sys.executable, "-c", script]
+    found = set(subprocess.run(command, cwd=HOME, check=True, capture_output=True, text=True).stdout.split())
+    assert found - torchs_own <= {"numpy", "pyarrow", "safetensors"}
+    assert "torch" in found

@@ -13,7 +13,7 @@ from tests.stages.training import OPERATION, RECIPE, options
 
 EVERY = 10  # steps between two checkpoints
 STEPS_A_KILL = 30
-TAIL = 150  # steps after the last disturbance: a file `stop` is looked for once a second, and must not come too late
+TAIL, LONG_TAIL = 20, 150  # steps after the last disturbance; a file `stop` is looked for once a second only
 SHARDINGS, HYBRIDS = ("full", "grad", "none"), ("hybrid-full", "hybrid-grad")  # the latter need 2 x 2 ranks
 
 
@@ -31,7 +31,12 @@ class Plan:
     @property
     def steps(self):
         """Steps of the run: more with more kills."""
-        return STEPS_A_KILL * self.kills + TAIL
+        return STEPS_A_KILL * self.kills + self.tail
+
+    @property
+    def tail(self):
+        """The steps of it in which nothing is begun any more, or it would come too late."""
+        return LONG_TAIL if any(KINDS[kind].saves for kind in self.kinds) else TAIL
 
     @property
     def recipe(self):
@@ -123,7 +128,7 @@ class Drill:
 
     def _step(self, reached, left):
         """The step at which to disturb next, such that the disturbances spread over the run."""
-        last = self.plan.steps - TAIL
+        last = self.plan.steps - self.plan.tail
         return min(reached + round(self.chance.uniform(0.1, 1.9) * max(0, last - reached) / left), last)
 
     def _delay(self):

@@ -25,7 +25,7 @@ def test_killed_training_ends_in_the_bits_of_an_undisturbed_one(tmp_path, capfd)
     for kind in kinds:
         assert f"{kind:<12}     1 " in said
     assert "final weights: bit-identical to the undisturbed run's" in said
-    assert "ledger: each of 2,880 samples once" in said
+    assert "ledger: each of 1,320 samples once" in said
 
 
 @pytest.mark.long

@@ -22,6 +22,11 @@ class Saver:
         self._staged = None
         self._thread = self._error = None
 
+    def prepare(self, tensors):
+        """Make the memory of the copies, so that the first save is no slower than the others, and none fails for it."""
+        if self.asynchronous:
+            self._staged = _copied(tensors, self._staged)
+
     def save(self, directory, tensors, facts, lease, done):
         """Save as `checkpoint.save` does, behind the training's back; `done(seconds)` is called when it is committed.
 

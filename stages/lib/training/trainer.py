@@ -95,6 +95,7 @@ class Trainer:
         else:
             self._load(*found)
         self._check_space()
+        self.saver.prepare(self._tensors())
         facts = {"steps": self.plan.steps, "parameters": sum(p.numel() for p in self.model.parameters())}
         self.event("start" if found is None else "resume", **facts, **self.meter.facts())
         with parallel.agreeing():

@@ -1,0 +1,36 @@
+"""What every benchmark's JSON says of where it was measured."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+
+def hardware():
+    """The processor, the GPU where there is one, and the memory of this machine."""
+    import torch
+
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    processor = names[0].partition(":")[2].strip() if names else platform.machine()
+    found = {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(memory_gb, 1)}
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
+    return found
+
+
+def write(path, benchmark, packages, figures):
+    """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print where."""
+    versions = {package: importlib.metadata.version(package) for package in packages}
+    head = {
+        "command": " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "hardware": hardware(),
+        "versions": {"python": platform.python_version()} | versions,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(head | figures, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {path}")

@@ -1,0 +1,79 @@
+"""How long a checkpoint stops the training: saved while it waits, and saved behind its back.
+
+    python -m benchmarks.save                  # 1.2 GB of state, about two minutes on 2 cores
+    python -m benchmarks.save --megabytes 8    # seconds: shows that everything runs, and measures nothing
+
+Both kinds save the same state in turns, in one process: a stall is the time until the training may change its weights.
+Between two saves the training computes, as it would, so that the write in flight is not waited for. The first save of
+each kind is left out: it maps memory.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import report
+from stages.lib import parallel
+from stages.lib.training.saver import Saver
+
+KINDS = ("synchronous", "asynchronous")
+
+
+def state_of(megabytes):
+    """Weights and AdamW's two averages, float32, in matrices of 16 MB (smaller where the whole is)."""
+    rows = min(4096, megabytes * 256 // 3)
+    matrices = max(1, round(megabytes / 3 / (rows * 1024 * 4 / 2**20)))
+    kinds = ("weight", "exp_avg", "exp_avg_sq")
+    return {kind: {f"{number:04d}": torch.randn(rows, 1024) for number in range(matrices)} for kind in kinds}
+
+
+def measure(saver, state, directory, compute_seconds):
+    """{"stall": seconds until `save` returned, "written": seconds until the checkpoint was committed}."""
+    written = []
+    begun = time.perf_counter()
+    saver.save(directory, state, {"step": 0}, None, written.append)
+    stall = time.perf_counter() - begun
+    until, matrix = time.perf_counter() + compute_seconds, torch.randn(512, 512)
+    while time.perf_counter() < until:
+        matrix = torch.nn.functional.normalize(matrix @ matrix)
+    saver.wait()
+    return {"stall": stall, "written": written[0]}
+
+
+def main():
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=1200, help="size of the state")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--directory", type=Path, help="where checkpoints are written (default: a temporary directory)")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/save.json"))
+    arguments = parser.parse_args()
+    with parallel.ranks(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
+        state, savers = state_of(arguments.megabytes), {kind: Saver(kind == "asynchronous") for kind in KINDS}
+        for saver in savers.values():
+            saver.prepare(state)
+        found = {kind: [] for kind in KINDS}
+        for _ in range(arguments.repeats + 1):
+            for kind, saver in savers.items():
+                pause = found["synchronous"][-1]["written"] if kind == "asynchronous" else 0.0
+                found[kind].append(measure(saver, state, Path(made) / "checkpoint", pause))
+                print("{:13} stalls {stall:6.2f} s, written after {written:6.2f} s".format(kind, **found[kind][-1]))
+        for entries in found.values():
+            del entries[0]
+        medians = {kind: statistics.median(entry["stall"] for entry in found[kind]) for kind in KINDS}
+        figures = {
+            "state_bytes": sum(t.numel() * t.element_size() for kind in state.values() for t in kind.values()),
+            "median_stall": medians,
+            "ratio": medians["asynchronous"] / medians["synchronous"],
+            "repeats": found,
+        }
+        print(f"an asynchronous save stalls {figures['ratio']:.1%} of a synchronous one")
+        report.write(arguments.output, "save", ("torch",), figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Training steps on one GPU with random tokens: tokens/s, MFU, peak memory.
+
+    python -m benchmarks.train_gpu llama3-8b --seq-len 4096 --micro-batch 2 --activation full --moments bfloat16
+    python -m benchmarks.train_gpu llama3-1b --seq-len 4096 --micro-batch 4 --activation selective
+    python -m benchmarks.train_gpu tiny --steps 3        # also without a GPU: shows that everything runs
+
+The step is the training's own (`stages.lib.training.step`): bfloat16 forward and backward passes, float32 weights, clip
+and AdamW. Shapes are those of config/NAME.yaml. Nothing is saved, and data comes from memory.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import yaml
+
+from benchmarks import report
+from stages.lib import parallel, recipe
+from stages.lib.loader import share_of
+from stages.lib.model import Llama, ModelRecipe
+from stages.lib.training import activation, flops, optimizer, sharding
+from stages.lib.training.dummy import DummySamples
+from stages.lib.training.guard import Guard
+from stages.lib.training.initialize import initialize
+from stages.lib.training.meter import Meter
+from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.step import NUMBERS, Stepper
+
+HOME = Path(__file__).resolve().parents[1]
+TINY = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 96, "max_positions": 128}
+WARM_UP = 3
+"""Steps before the clock starts: compilation, memory, the optimizer's state."""
+
+
+def shape_of(name):
+    """(ModelRecipe, vocabulary) of `tiny`, or of the only run in config/NAME.yaml."""
+    if name == "tiny":
+        return recipe.load(ModelRecipe, TINY, "tiny"), 512
+    config = yaml.safe_load((HOME / "config" / f"{name}.yaml").read_text(encoding="utf-8"))
+    (run,), (tokenizer,) = config["runs"].values(), config["tokenizers"].values()
+    return recipe.load(ModelRecipe, run["model"], name), tokenizer["vocabulary"]
+
+
+def plan_of(arguments):
+    """The training's recipe for the options."""
+    data = {
+        "steps": WARM_UP + arguments.steps,
+        "seq_len": arguments.seq_len,
+        "global_batch": arguments.micro_batch * arguments.accumulation,
+        "micro_batch": arguments.micro_batch,
+        "optimizer": {"moments": arguments.moments},
+        "activation": {"kind": arguments.activation},
+        "compile": arguments.compile,
+    }
+    return recipe.load(TrainRecipe, data, "benchmark")
+
+
+def stepper_of(shape, vocabulary, plan, device):
+    """The training's step on a new model."""
+    with torch.device("meta"):
+        model = Llama(shape, vocabulary)
+    activation.apply(model, plan.activation)
+    if plan.compile:
+        for block in model.base_model.layers:
+            block.compile()
+    group = sharding.shard(model, plan, device)
+    initialize(model, plan.seed)
+    samples = DummySamples(vocabulary, plan.seq_len, plan.seed)
+    built = optimizer.build(model, plan.optimizer)
+    return Stepper(plan, model, built, Guard(plan.guard, device), device, group, samples), samples
+
+
+def measure(stepper, samples, plan, meter, device):
+    """The meter's figures of each step after the warm-up; every step is waited for."""
+    found = []
+    for step in range(plan.steps):
+        begun = time.perf_counter()
+        inputs, targets = samples.batch(share_of(step * plan.global_batch, 0, 1, plan.global_batch))
+        waited = time.perf_counter() - begun
+        numbers = dict(zip(NUMBERS, stepper.take(step, inputs, targets).tolist(), strict=True))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds, tokens = time.perf_counter() - begun, plan.global_batch * plan.seq_len
+        entry = {"loss": numbers["loss"]} | meter.step(seconds=seconds, data_wait=waited, tokens=tokens)
+        if step >= WARM_UP:
+            found.append(entry)
+        print(f"step {step + 1}: loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s", flush=True)
+    return found
+
+
+def middle(values):
+    """The median; what is not known of any step is not known."""
+    return statistics.median(values) if all(isinstance(value, float) for value in values) else values[0]
+
+
+def main():
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", help="tiny, or NAME of config/NAME.yaml")
+    parser.add_argument("--seq-len", type=int, default=128)
+    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches a step")
+    parser.add_argument("--steps", type=int, default=20, help="steps after the warm-up")
+    parser.add_argument("--activation", default="none", choices=activation.KINDS)
+    parser.add_argument("--moments", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
+    arguments = parser.parse_args()
+    shape, vocabulary = shape_of(arguments.shape)
+    plan = plan_of(arguments)
+    with parallel.ranks() as device:
+        stepper, samples = stepper_of(shape, vocabulary, plan, device)
+        meter = Meter(shape, vocabulary, plan.seq_len, 1, device, (arguments.activation, None))
+        found = measure(stepper, samples, plan, meter, device)
+    figures = {
+        "parameters": flops.parameter_count(shape, vocabulary),
+        **{name: middle([entry[name] for entry in found]) for name in ("tokens_per_second", "mfu", "hfu")},
+        "peak_memory_mb": found[-1]["memory_mb"],
+        **meter.facts(),
+        "steps": found,
+    }
+    print("{tokens_per_second:,.0f} tokens/s, MFU {mfu}, peak {peak_memory_mb:,} MB".format(**figures))
+    output = arguments.output or HOME / f"benchmarks/results/train_gpu-{arguments.shape}.json"
+    report.write(output, "train_gpu", ("torch",), figures)
+
+
+if __name__ == "__main__":
+    main()

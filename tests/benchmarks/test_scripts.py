@@ -1,0 +1,31 @@
+"""The benchmarks that need a GPU, or minutes, run at a size that measures nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments):
+    """Run a benchmark; returns what it printed."""
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=HOME, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_training_on_a_gpu_runs_without_one(tmp_path):
+    options = ["--steps", "2", "--activation", "full", "--moments", "bfloat16", "--output", str(tmp_path / "out.json")]
+    printed = run("benchmarks.train_gpu", "tiny", *options)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert len(found["steps"]) == 2
+    assert 5 < found["steps"][0]["loss"] < 7
+    assert f"{found['tokens_per_second']:,.0f} tokens/s, MFU {found['mfu']}" in printed
+
+
+def test_saves_are_measured_beside_each_other(tmp_path):
+    run("benchmarks.save", "--megabytes", "4", "--repeats", "2", "--output", str(tmp_path / "out.json"))
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert 3e6 < found["state_bytes"] < 5e6
+    assert found["ratio"] > 0
+    assert len(found["repeats"]["synchronous"]) == len(found["repeats"]["asynchronous"]) == 2
