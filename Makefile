@@ -7,7 +7,7 @@ RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-.PHONY: help demo test test-long lint format clean gc lock
+.PHONY: help demo test test-long drill lint format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -22,6 +22,9 @@ test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
 
 test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
 	$(RUN) pytest -m long
+
+drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; it must end in the same bits
+	$(RUN) tests.drill --kills 20
 
 lint: $(VENV)/dev.stamp ## check style and workflow
 	$(RUN) ruff check .

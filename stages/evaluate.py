@@ -10,7 +10,8 @@ harness's own command line gives the same scores; `--limit`, `--log_samples` and
         --batch_size 16 --include_path results/runs/base/eval/00000300/heldout --tasks next_line
 
 with add_bos_token=False for the rolling tasks (bits_per_byte_*): the harness puts a BOS before their text by itself. It
-makes ids of a prompt and its completion in one, though: completion_choice is scored here as fine-tuning reads a pair.
+makes ids of a prompt and its completion in one, though: completion_choice and completion_bits are scored here as
+fine-tuning reads a pair.
 """
 
 import hashlib
@@ -35,14 +36,16 @@ class EvaluateRecipe:
     """A suite of tasks."""
 
     tasks: list[str] = identity()
-    """`bits_per_byte` and `next_line` are made from held-out text, `completion_choice` from the held-out pairs of a
-    source; others are of `include_path` or of the harness."""
+    """`bits_per_byte` and `next_line` are made from held-out text, `completion_choice` (which of four completions
+    belongs to a prompt) and `completion_bits` (bits per byte of the right one) from the held-out pairs of a source;
+    others are of `include_path` or of the harness."""
 
     bytes_per_source: int = identity(40_000, minimum=1)
     """How much held-out text of each source bits_per_byte is taken of, in bytes."""
 
     questions: int = identity(200, minimum=4)
-    """How many questions next_line (over all sources) and completion_choice ask; 200 give a standard error of 0.035."""
+    """How many questions next_line (over all sources) and completion_choice ask, and how many pairs completion_bits is
+    taken of; 200 questions give a standard error of 0.035."""
 
     limit: int | None = identity(None, minimum=1)
     """How many documents of each other task are used. Default: all."""
@@ -120,11 +123,12 @@ def check_inputs(export, corpus):
 
 def read_pairs(path, recipe):
     """The PairSource of the list at `path`; None without. Raises UserError unless a task asks for one that is given."""
-    task = local_tasks.COMPLETION_CHOICE
-    if task in recipe.tasks and path is None:
-        raise UserError(f"evaluate.tasks: {task} must have a source to ask of (pairs in a suite, --pairs here)")
-    if task not in recipe.tasks and path is not None:
-        raise UserError(f"evaluate.tasks must have {task}, which alone reads pairs, when --pairs is given, got {path}")
+    asking = [task for task in recipe.tasks if task in local_tasks.OF_PAIRS]
+    if asking and path is None:
+        raise UserError(f"evaluate.tasks: {asking[0]} must have a source to ask of (pairs in a suite, --pairs here)")
+    if path is not None and not asking:
+        known = " or ".join(local_tasks.OF_PAIRS)
+        raise UserError(f"evaluate.tasks must have {known}, which alone read pairs, when --pairs is given, got {path}")
     return None if path is None else pair_sources.read(path)
 
 
@@ -205,7 +209,7 @@ def main(argv=None):
     parser = stage.parser("evaluate", __doc__, EvaluateRecipe)
     parser.add_argument("--export", type=Path, required=True, metavar="MANIFEST", help="the export to score")
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
-    parser.add_argument("--pairs", type=Path, metavar="LIST", help="the source that completion_choice asks of")
+    parser.add_argument("--pairs", type=Path, metavar="LIST", help="the source that completions are asked of")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="STEP/SUITE.json to write")
     return stage.execute(parser, run, argv)
 

@@ -37,6 +37,9 @@ class PretrainRecipe(TrainRecipe):
     weights: dict[str, float] = identity(above=0)
     """How much of the tokens each source gives, by its name; any positive numbers, rounded to 1/4096 of their sum."""
 
+    document_mask: bool = identity(False)
+    """Whether attention stays within a document, where a sample holds several."""
+
     initial: InitialRecipe | None = identity(None)
     """For a training that goes on from another model: what is taken of it besides the weights."""
 

@@ -7,12 +7,20 @@
 reached its first milestone is among them: name the digests to --keep.
 """
 
+import statistics
 import sys
 import time
 from pathlib import Path
 
-from stages.lib import files, journal, lease, stage
+from stages.lib import files, history, journal, lease, stage
 from stages.lib.errors import UserError
+from stages.lib.training import requests
+
+RECENT = 20
+"""Steps over which speed and slowest rank are told."""
+
+SLOW = 1.2
+"""A rank that takes so many times the median step is named."""
 
 
 def run(arguments):
@@ -36,7 +44,7 @@ def print_run(home, directories):
     for directory in directories:
         own = [made for made in models if Path(made["record"].get("run_directory", "")).name == directory.name]
         note = "" if own else " (no milestone yet)"
-        print(f"{home.name} {directory.name}{note}")
+        print(f"{home.name} in {directory}{note}")
         for label, text in describe(directory, own):
             print(f"  {label:<12} {text}")
     for step in sorted(path.name for path in home.glob("eval/*") if path.is_dir()):
@@ -45,21 +53,27 @@ def print_run(home, directories):
 
 
 def describe(directory, models):
-    """(label, text) lines on a run directory; `models`: the manifests of its milestones, as data."""
+    """(label, text) lines on a run directory; `models`: the manifests of its milestones, as data.
+
+    What there is nothing to say of has no line.
+    """
     events = journal.read(directory / "events.jsonl")
-    steps = [entry for entry in journal.read(directory / "metrics.jsonl") if "tokens_per_second" in entry]
+    entries = list(history.entries(directory, events, history.TAIL))
+    steps = [entry for entry in entries if "heldout" not in entry]
+    heldout = next((entry for entry in reversed(entries) if "heldout" in entry), None)
     total = total_steps(events, models)
-    holder = lease.holder(directory)
-    newest = steps[-1] if steps else None
-    yield "step", _progress(newest, total)
-    if newest:
-        yield "speed", _speed(steps, total)
-    yield "checkpoint", _last_checkpoint(directory)
-    if holder:
-        yield "state", f"training now: {holder}"
-    else:
-        yield "state", _last_event(events)
-    yield "milestones", ", ".join(f"{made['identity']['step']:,}" for made in models) or "none"
+    lines = {
+        "step": _progress(steps, total),
+        "held out": heldout and _heldout(heldout),
+        "speed": steps and _speed(steps, total),
+        "slowest rank": _slowest(steps[-RECENT:]),
+        "trouble": ", ".join(history.troubles(events)),
+        "last hang": _last_hang(events),
+        "checkpoint": _last_checkpoint(directory),
+        "state": _state(directory, events),
+        "milestones": ", ".join(f"{made['identity']['step']:,}" for made in models) or "none",
+    }
+    return [(label, text) for label, text in lines.items() if text]
 
 
 def total_steps(events, models):
@@ -69,22 +83,51 @@ def total_steps(events, models):
     return said[-1] if said else None
 
 
-def _progress(newest, total):
-    if newest is None:
+def _progress(steps, total):
+    if not steps:
         return "none yet" + (f" of {total:,}" if total else "")
+    newest = steps[-1]
     share = f" of {total:,} ({newest['step'] / total:.0%})" if total else ""
-    return f"{newest['step']:,}{share}, {newest['tokens']:,} tokens, loss {newest['loss']:.4f}"
+    loss = "loss not finite" if newest["loss"] is None else f"loss {newest['loss']:.4f}"
+    skipped = ", skipped" if newest.get("skipped") else ""
+    return f"{newest['step']:,}{share}, {newest['tokens']:,} tokens, {loss}{skipped}"
+
+
+def _heldout(entry):
+    losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["heldout"].items())
+    return f"loss {losses} at step {entry['step']:,}"
 
 
 def _speed(steps, total):
-    recent = steps[-20:]
-    rate = sorted(entry["tokens_per_second"] for entry in recent)[len(recent) // 2]
-    text = f"{rate:,.0f} tokens/s"
-    newest = steps[-1]
+    recent = sorted(steps[-RECENT:], key=lambda entry: entry["tokens_per_second"])
+    usual, newest = recent[len(recent) // 2], steps[-1]
+    text = f"{usual['tokens_per_second']:,.0f} tokens/s"
+    if isinstance(usual.get("mfu"), float):  # else "n/a": the device's peak is not known
+        text += f", MFU {usual['mfu']:.1%}"
+    # saving and evaluation take time as well
+    rate = min(usual["tokens_per_second"], newest.get("tokens_per_second_overall", float("inf")))
     if total and newest["step"] and rate and newest["step"] < total:
         left = newest["tokens"] / newest["step"] * (total - newest["step"]) / rate
-        text += f", {journal.duration(left)} left at this speed"
+        text += f", {journal.duration(left)} left"
     return text
+
+
+def _slowest(steps):
+    """The host of the rank that holds the others up, where one does."""
+    told = [entry["ranks"] for entry in steps if entry.get("ranks", {}).get("median")]
+    if not told:
+        return None
+    ratio = statistics.median(ranks["max"] / ranks["median"] for ranks in told)
+    host = statistics.mode(ranks["slowest"] for ranks in told)
+    return f"{host}, {ratio:.1f} times the median step" if ratio > SLOW else None
+
+
+def _last_hang(events):
+    hangs = [event for event in events if event["event"] == "hang"]
+    if not hangs:
+        return None
+    last = hangs[-1]
+    return f"at step {last['step']:,}, {_ago(last['time'])}; stacks of the ranks in hang/{last['stamp']}-rank*.txt"
 
 
 def _last_checkpoint(directory):
@@ -92,7 +135,7 @@ def _last_checkpoint(directory):
     if not complete:
         return "none"
     newest = max(complete)
-    return f"{newest} ({_ago(newest.stat().st_mtime)})"
+    return f"checkpoints/{newest.name} ({_ago(newest.stat().st_mtime)})"
 
 
 def _is_complete(commit):
@@ -104,15 +147,27 @@ def _is_complete(commit):
     return all(path.exists() and path.stat().st_size == size for path, size in paths.items())
 
 
+def _state(directory, events):
+    if holder := lease.holder(directory):
+        return f"training now: {holder}"
+    if marker := requests.read_marker(directory):
+        return f"stopped by {marker['reason']}, saved at step {marker['step']:,}; start it again and it goes on"
+    return _last_event(events)
+
+
 def _last_event(events):
     if not events:
         return "not begun"
     last = events[-1]
+    at = f"at step {last['step']:,}"
     if last["event"] == "finish":
         return f"reached its milestone, step {last['step']:,}"
     if last["event"] == "stop":
-        return f"stopped at step {last['step']:,}: {last.get('reason', 'no reason given')}"
-    return f"died after its last word, {last['event']} at step {last['step']:,}: killed, or its node was lost"
+        return f"stopped {at}: {last.get('reason', 'no reason given').removesuffix(': ')}"
+    if last["event"] == "hang":
+        noticed = f"noticed after {journal.duration(last['seconds'])} by rank {last['rank']} on {last['host']}"
+        return f"hung {at}, {noticed}; start it again and it goes on"
+    return f"died after its last word, {last['event']} {at}: killed, or its node was lost"
 
 
 def _scores(path):

@@ -15,7 +15,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from stages.lib import figures, files, journal, manifest, stage
+from stages.lib import figures, files, history, journal, manifest, stage
 from stages.lib.closing import ACCURACY, BITS, CHANCE, CHOICE, Report
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -41,7 +41,7 @@ def run(arguments):
     curves = curves_of(results)
     write_scores(arguments.scores, rows)
     drawn = draw_figures(arguments.figures, rows, curves)
-    text = Report(results, rows, missing, warnings, arguments).text()
+    text = Report(results, rows, missing, [*troubles_of(results), *warnings], arguments).text()
     with files.atomic(arguments.text, "w") as file:
         file.write(text)
     write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, arguments.text])
@@ -84,24 +84,42 @@ def write_scores(path, rows):
 
 
 def curves_of(results):
-    """The curves of each run's newest model: {run: {"train": points, "heldout": {source: points}}}."""
-    newest = {run_name: made for (run_name, _), made in results.models.items()}  # sorted by step: the last one stays
+    """The curves of each run's newest model: {run: {"train": points, "heldout": {source: points}}}.
+
+    A step that was taken twice is the later one; one that was skipped changed no weight, and has no point.
+    """
     curves = {}
-    for run_name, made in newest.items():
-        path = made.directory / made.record["run_directory"] / "metrics.jsonl"
-        entries = journal.read(path)
-        if not entries:
-            logger.warning("missing: %s, so the curves of run %s are not drawn", path, run_name)
+    for run_name, directory in run_directories(results).items():
         train, held_out = {}, defaultdict(dict)
-        for entry in entries:  # after a resume a step stands twice: the later line wins
+        for entry in history.entries(directory, journal.read(directory / "events.jsonl")):
             if "heldout" in entry:
                 for source, score in entry["heldout"].items():
                     held_out[source][entry["step"]] = (entry["tokens"], score["loss"], None)
-            else:
+            elif history.is_good(entry):
                 train[entry["step"]] = (entry["tokens"], entry["loss"], None)
+            else:
+                train.pop(entry["step"], None)
+        if not train:
+            logger.warning("missing: %s, so the curves of run %s are not drawn", directory / "metrics.jsonl", run_name)
         ordered = {source: _in_order(points) for source, points in held_out.items()}
         curves[run_name] = {"train": _in_order(train), "heldout": ordered}
     return curves
+
+
+def run_directories(results):
+    """The run directory of each run's newest model."""
+    newest = {run_name: made for (run_name, _), made in results.models.items()}  # sorted by step: the last one stays
+    return {name: made.directory / made.record["run_directory"] for name, made in newest.items()}
+
+
+def troubles_of(results):
+    """A sentence on each run that skipped steps, went back or hung."""
+    sentences = []
+    for run_name, directory in run_directories(results).items():
+        if found := history.troubles(journal.read(directory / "events.jsonl")):
+            path = Path(os.path.normpath(directory / "events.jsonl"))
+            sentences.append(f"run {run_name}: {', '.join(found)}; {path} says when")
+    return sentences
 
 
 def _in_order(points):

@@ -79,7 +79,7 @@ def save(directory, tensors, facts, lease=None, group=None):
             if lease:
                 lease.check()
             commit = {"format": FORMAT, **facts, "files": {name: listed[name] for name in sorted(listed)}}
-            files.write_json(directory / COMMIT, commit)
+            files.write_json(directory / COMMIT, commit | {"sha256": manifest.digest_of(commit)})
             files.sync_directory(directory.parent)
 
 
@@ -124,6 +124,8 @@ def read_commit(directory):
     found = commit.get("format") if isinstance(commit, dict) else None
     if found != FORMAT:
         raise UserError(f"{directory / COMMIT} must have format {FORMAT}, found {found}")
+    if commit.pop("sha256", None) not in (None, manifest.digest_of(commit)):  # the first checkpoints had none
+        raise UserError(f"{directory / COMMIT} changed since it was written: its sha256 differs from its content's")
     for name, file in commit["files"].items():
         found = (directory / name).stat().st_size if (directory / name).exists() else None
         if found != file["bytes"]:
@@ -203,7 +205,10 @@ class _HashingFileSystem(FileSystem):
                 yield stream
                 return
             hashing = _HashingStream(stream)
-            yield hashing
+            try:
+                yield hashing
+            except RuntimeError as error:  # torch's zip writer does not hand on why a write failed
+                raise (hashing.failed or error) from error
             self.described[Path(path).name] = {"bytes": hashing.writer.bytes, "sha256": hashing.writer.hash.hexdigest()}
 
 
@@ -212,9 +217,14 @@ class _HashingStream(io.RawIOBase):
 
     def __init__(self, file):
         self.writer = files.HashingWriter(file)
+        self.failed = None
 
     def write(self, data):
-        return self.writer.write(data)
+        try:
+            return self.writer.write(data)
+        except OSError as error:
+            self.failed = error
+            raise
 
     def tell(self):
         return self.writer.bytes

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from stages.lib.errors import LoneError, OutOfTime, UserError
 from stages.lib.log import logger
+from stages.lib.training import stacks
 
 # A hang is the watchdog's affair, which says more; a rank that dies breaks its connections, and is noticed at once.
 TIMEOUT = timedelta(days=1)
@@ -26,6 +27,7 @@ def ranks():
     """
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    stacks.flight_recorder_environment()
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:

@@ -179,7 +179,7 @@ def truncate(directory, chance):
 def flip(directory, chance):
     """Flip one bit in a file of the newest checkpoint."""
     if newest := _newest(directory):
-        file = chance.choice(sorted(path for path in newest.iterdir() if path.name != checkpoint.COMMIT))
+        file = chance.choice(sorted(path for path in newest.iterdir()))
         content = bytearray(file.read_bytes())
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         file.write_bytes(content)

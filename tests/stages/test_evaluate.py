@@ -229,7 +229,12 @@ def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
 
 
 def test_an_unknown_task_is_refused(inputs, capsys):
-    refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", "bits_per_byte, next_line, completion_choice")
+    refused(
+        with_recipe(inputs, tasks=["nextline"]),
+        capsys,
+        "nextline",
+        "bits_per_byte, next_line, completion_choice, completion_bits",
+    )
     assert not inputs["--output"].exists()
 
 

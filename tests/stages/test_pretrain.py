@@ -69,6 +69,39 @@ def test_loss_falls_and_every_step_is_in_the_ledger(uninterrupted):
     assert all(0 < scores["bits_per_byte"] < 8 for scores in heldout.values())
 
 
+def test_ledger_says_what_was_trained_on(corpus, tmp_path, monkeypatch):
+    from stages.lib.corpus import Corpus
+    from stages.lib.loader import Samples
+    from stages.lib.training.step import Stepper
+
+    take, trained_on = Stepper.take, {}
+
+    def recording(self, step, inputs, targets):
+        trained_on[step + 1] = inputs.tolist(), targets.tolist()
+        return take(self, step, inputs, targets)
+
+    monkeypatch.setattr(Stepper, "take", recording)
+    for until in (7, 15):
+        assert train(corpus, tmp_path, until) == 0
+    samples = Samples(Corpus(corpus), RECIPE["weights"], RECIPE["seq_len"], 0)
+    for entry in steps_of(tmp_path):
+        inputs, targets = samples.batch(range(*entry["samples"]))
+        assert trained_on[entry["step"]] == (inputs.tolist(), targets.tolist())
+
+
+@pytest.mark.long
+def test_compiled_blocks_train_as_others_do(corpus, uninterrupted, tmp_path):
+    assert train(corpus, tmp_path, 8, compile=True) == 0
+    for entry, other in zip(steps_of(tmp_path), steps_of(uninterrupted), strict=False):
+        assert entry["loss"] == pytest.approx(other["loss"], rel=1e-4 if entry["step"] <= 5 else 1e-1)
+
+
+@pytest.mark.parametrize("kind", ["full", "selective", "offload"])
+def test_activation_checkpointing_changes_no_bit(corpus, uninterrupted, tmp_path, kind):
+    assert train(corpus, tmp_path, 30, activation={"kind": kind}) == 0
+    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
+
+
 def test_run_cut_into_milestones_ends_in_the_same_bits(corpus, uninterrupted, tmp_path):
     for previous, until in pairwise([None, 10, 17, 30]):
         assert train(corpus, tmp_path, until, previous=previous) == 0

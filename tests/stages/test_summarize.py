@@ -159,6 +159,72 @@ def test_the_later_line_of_a_repeated_step_wins(results):
     assert (results / "figures" / "loss.svg").read_bytes() == drawn
 
 
+@pytest.fixture
+def lines(monkeypatch):
+    """What figures are drawn of: {label: [(tokens, value), ...]}, after `summarize.main`."""
+    drawn = {}
+
+    def draw(path, title, y_label, lines, chance=None):
+        drawn.update({line["label"]: [point[:2] for point in line["points"]] for line in lines})
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+
+    monkeypatch.setattr(summarize.figures, "draw", draw)
+    return drawn
+
+
+def append(results, name, *entries):
+    """Append JSON lines to a file of the run directory; returns its path."""
+    path = results / f"runs/base/train/0123456789abcdef/{name}.jsonl"
+    with open(path, "a") as file:
+        file.write("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+def entry_of(step, loss, samples=0, **more):
+    facts = {"step": step, "tokens": step * 256, "loss": loss, "samples": [samples, samples + 4], "time": step}
+    return facts | more
+
+
+def test_skipped_steps_have_no_point_in_the_curve(results, lines):
+    append(results, "metrics", entry_of(310, None, skipped=True), entry_of(320, 99.0, skipped=True), entry_of(330, 4.5))
+    assert summarize.main(options_of(results)) == 0
+    assert [tokens // 256 for tokens, _ in lines["base, training"]] == [*range(10, 310, 10), 330]
+    assert lines["base, training"][-1] == (330 * 256, 4.5)
+
+
+def test_curve_of_a_killed_and_rewound_run_goes_forward_with_the_last_word_on_each_step(results, lines):
+    killed = [entry_of(step, 4.0, step) for step in (310, 320)]
+    again = [entry_of(310, 3.9, 310), {**entry_of(320, None, 320), "skipped": True}]
+    scores = {"code": {"loss": 99.0, "bits_per_byte": 50.0}}
+    append(results, "metrics", *killed, *again, {"step": 320, "tokens": 320 * 256, "heldout": scores, "time": 320})
+    append(results, "events", {"event": "rewind", "step": 300, "left": 320, "samples": [302, 324], "time": 325})
+    append(results, "metrics", entry_of(310, 3.8, 324, time=330))
+    assert summarize.main(options_of(results)) == 0
+    curve = lines["base, training"]
+    assert [tokens for tokens, _ in curve] == sorted({tokens for tokens, _ in curve})
+    assert curve[-2:] == [(300 * 256, 5.0), (310 * 256, 3.8)]
+    assert lines["base, held-out code"] == [(76800, 5.2)]
+
+
+def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, lines):
+    append(results, "metrics", entry_of(310, 4.0), entry_of(310, None, skipped=True))
+    assert summarize.main(options_of(results)) == 0
+    assert lines["base, training"][-1][0] == 300 * 256
+
+
+def test_text_tells_of_skipped_steps_rewinds_and_hangs(results):
+    skip = {"event": "skip", "step": 20, "samples": [76, 80]}
+    rewind = {"event": "rewind", "step": 10, "samples": [40, 80], "time": 0}
+    path = append(results, "events", skip, rewind, {"event": "hang", "step": 30})
+    assert summarize.main(options_of(results)) == 0
+    text = (results / "summary.txt").read_text()
+    assert f"  run base: 1 step skipped, 1 rewind, 1 hang; {path} says when\n" in text
+    path.write_text("")
+    summarize.main(options_of(results))
+    assert "Note:" not in (results / "summary.txt").read_text()
+
+
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [

@@ -43,9 +43,9 @@ def train(*arguments, **keywords):
     return pretrain.main(options(*arguments, **keywords))
 
 
-def launch(ranks, arguments, **keywords):
-    """Start the stage behind the launcher; returns the running process."""
-    command = [HOME / "workflow/launch", str(ranks), "-m", "stages.pretrain", *arguments]
+def launch(ranks, arguments, stage="pretrain", **keywords):
+    """Start a stage behind the launcher; returns the running process."""
+    command = [HOME / "workflow/launch", str(ranks), "-m", f"stages.{stage}", *arguments]
     return subprocess.Popen(command, env=environment(), text=True, stderr=subprocess.PIPE, **keywords)
 
 
@@ -56,11 +56,11 @@ def train_on(ranks, *arguments, **keywords):
     return process.returncode, error
 
 
-def train_many_on(ranks, runs, directory):
-    """Run the stage once for each list of options, one after the other in the same processes: imports take seconds."""
+def train_many_on(ranks, runs, directory, stage="pretrain"):
+    """Run a stage once for each list of options, one after the other in the same processes: imports take seconds."""
     path = directory / f"runs-{ranks}.json"
     path.write_text(json.dumps(list(zip(_free_ports(len(runs)), runs, strict=True))))
-    run_on(ranks, "tests.stages.train_many", path)
+    run_on(ranks, "tests.stages.train_many", stage, path)
 
 
 def _free_ports(count):

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import sys
 
 from stages.lib import files
 from stages.lib.errors import UserError
@@ -14,6 +15,7 @@ def settle_environment(alone):
     """What libraries read when they are first imported. `alone`: no task but those made here, which are offline."""
     if alone:
         os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.dont_write_bytecode = True  # a task's own .py would leave a __pycache__ among the results
     from lm_eval import evaluator
 
     evaluator.get_git_commit_hash = _no_commit

@@ -1,8 +1,9 @@
-"""Tasks of lm-evaluation-harness made from held-out text: they need no network, and exist for every corpus.
+"""Tasks of lm-evaluation-harness made from what is held out: they need no network, and exist for every corpus.
 
     bits_per_byte_SOURCE   rolling log-likelihood of pieces of held-out text: metrics bits_per_byte and byte_perplexity
     next_line              which of four lines comes next in held-out text: metric acc_mutual_info, chance 0.25
     completion_choice      which of four completions belongs to a held-out prompt: the same, of a source of pairs
+    completion_bits        bits per byte of held-out completions given their prompts: metric bits_per_byte
 
 The choice is taken that the context makes more probable than it is by itself: log p(choice | context) - log p(choice).
 The wrong choices are right ones of other questions, so who has not read the context expects each with p(choice); by
@@ -18,11 +19,13 @@ import io
 from stages.lib import heldout_text
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import completion_choice, next_line, task_files
+from stages.lib.scoring import completion_bits, completion_choice, next_line, task_files
 
-BITS_PER_BYTE, NEXT_LINE, COMPLETION_CHOICE = "bits_per_byte", next_line.NAME, completion_choice.NAME
+BITS_PER_BYTE, NEXT_LINE = "bits_per_byte", next_line.NAME
+COMPLETION_CHOICE, COMPLETION_BITS = completion_choice.NAME, completion_bits.NAME
 OF_TEXT = (BITS_PER_BYTE, NEXT_LINE)
-NAMES = (*OF_TEXT, COMPLETION_CHOICE)
+OF_PAIRS = (COMPLETION_CHOICE, COMPLETION_BITS)
+NAMES = (*OF_TEXT, *OF_PAIRS)
 PIECE_BYTES = 2048  # what a piece loses at its start for want of context is below 1% of its bits
 
 
@@ -30,8 +33,9 @@ def write(directory, names, corpus, pairs, *, num_bytes, questions, seed, longes
     """Write the tasks `names` (of NAMES); returns {task: "rolling", "line" or "completion"}.
 
     `corpus`: its Manifest. `pairs`: a PairSource; None where no task is of pairs. `num_bytes`: how much text a source
-    the bits per byte are taken of. `questions`: how many, over all sources. `longest`: bytes of the longest completion.
-    Raises UserError when no source has held-out text, or what is held out is too small for a question.
+    the bits per byte are taken of. `questions`: how many, over all sources, and how many completions. `longest`: bytes
+    of the longest completion. Raises UserError when no source has held-out text, or what is held out is too small for a
+    question.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tasks = {}
@@ -41,6 +45,10 @@ def write(directory, names, corpus, pairs, *, num_bytes, questions, seed, longes
         tasks[COMPLETION_CHOICE] = "completion"
         made = completion_choice.questions(pairs, questions, seed, longest)
         task_files.write_choice(directory, COMPLETION_CHOICE, made)
+    if COMPLETION_BITS in names:
+        tasks[COMPLETION_BITS] = "completion"
+        made = completion_bits.rows(pairs, questions, seed, longest)
+        task_files.write_completions(directory, COMPLETION_BITS, made)
     return tasks
 
 

@@ -1,8 +1,10 @@
 """Tasks of lm-evaluation-harness as files: NAME.yaml beside NAME.jsonl, so that its own command line reads them too."""
 
 import json
+import shutil
 
 from stages.lib import files
+from stages.lib.scoring import completion_score
 
 
 def write_rolling(directory, name, pieces):
@@ -32,8 +34,21 @@ def write_choice(directory, name, questions):
     _write(directory, name, config, questions)
 
 
-def _write(directory, name, config, rows):
-    """The path in NAME.yaml is absolute, as `datasets` reads it from where it runs."""
+def write_completions(directory, name, rows):
+    """Write a task that scores each row's `completion` behind its `context`; NAME.py beside it holds the score."""
+    config = {
+        "output_type": "loglikelihood",
+        "doc_to_text": "context",
+        "doc_to_target": "completion",
+        "target_delimiter": "",
+        "metric_list": [{"metric": "bits_per_byte", "aggregation": "mean", "higher_is_better": False}],
+    }
+    shutil.copyfile(completion_score.__file__, directory / f"{name}.py")
+    _write(directory, name, config, rows, f"process_results: !function {name}.score\n")
+
+
+def _write(directory, name, config, rows, more=""):
+    """The path in NAME.yaml is absolute, as `datasets` reads it from where it runs. `more`: lines of YAML."""
     import yaml
 
     data = directory / f"{name}.jsonl"
@@ -43,3 +58,4 @@ def _write(directory, name, config, rows):
             "test_split": "test"}  # fmt: skip
     with files.atomic(directory / f"{name}.yaml", "w") as file:
         yaml.safe_dump({**head, **config, "metadata": {"version": 1}}, file, sort_keys=False, allow_unicode=True)
+        file.write(more)

@@ -33,13 +33,16 @@ RESET = InitialRecipe(optimizer="reset", schedule="reset", data="reset")
 class Initial:
     """The model that a training goes on from.
 
-    `digest` is its identity. `steps_before`, `samples_before`: where schedule and data go on.
+    `shape`: the recipe that it must have; None for whatever it has, which `found.recipe` says. `facts`: what is known
+    of the data. `digest` is its identity. `steps_before`, `samples_before`: where schedule and data go on.
     """
 
     def __init__(self, path, recipe, shape, facts, where):
         self.recipe, self.found = recipe, trained.find(path, "--initial")
         self.commit = self.found.commit
-        self._check_shape(path, shape, facts, where)
+        if shape is not None:
+            self._check_shape(path, shape, where)
+        self._check_tokenizer(path, facts)
         if self.commit is None:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
@@ -55,13 +58,15 @@ class Initial:
     def _steps(self):
         return self.commit["step"] + self.commit.get("steps_before", 0)
 
-    def _check_shape(self, path, shape, facts, where):
+    def _check_shape(self, path, shape, where):
         for field in dataclasses.fields(shape):
             wanted, found = getattr(shape, field.name), getattr(self.found.recipe, field.name)
             if field.name == "kv_heads":
                 wanted, found = shape.key_heads, self.found.recipe.key_heads
             if field.name not in FREE and wanted != found:
                 raise UserError(f"{where}.model.{field.name} must be that of --initial {path} ({found}), got {wanted}")
+
+    def _check_tokenizer(self, path, facts):
         if self.found.vocabulary != facts["vocabulary"]:
             raise UserError(
                 f"--initial {path} has a vocabulary of {self.found.vocabulary}, and the tokenizer of the data has "

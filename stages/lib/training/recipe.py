@@ -54,9 +54,6 @@ class TrainRecipe:
     schedule: ScheduleRecipe = identity(ScheduleRecipe())
     """The learning rate over the steps."""
 
-    document_mask: bool = identity(False)
-    """Whether attention stays within a document, where a sample holds several."""
-
     z_loss: float = identity(0.0, minimum=0)
     """Weight of the square of the logits' logsumexp, added to the loss (PaLM, arXiv 2204.02311, uses 1e-4)."""
 

@@ -123,6 +123,7 @@ class Trainer:
         return scores
 
     def _finish(self):
+        self.watchdog.phase("save", self.step)
         self.exchange.finish()
         self.saver.wait()
 
@@ -204,6 +205,7 @@ class Trainer:
 
     def _rewind(self, facts):
         """Go back to before the bad steps, and pass by every sample since, the last bad step's included."""
+        self.watchdog.phase("save", self.step)
         self.saver.wait()
         self._unread = None
         found = self.store.before(facts["step"] - self.plan.guard.bad_steps, self.step)

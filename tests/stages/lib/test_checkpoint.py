@@ -152,3 +152,11 @@ def test_metadata_that_would_run_code_is_refused(tmp_path, call):
     (tmp_path / "00000003/.metadata").write_bytes(pickle.dumps(Call(*call)))
     with pytest.raises(UserError, match="may not"):
         checkpoint.keys_of(tmp_path / "00000003")
+
+
+def test_marker_in_which_a_number_changed_is_refused(tmp_path):
+    checkpoint.save(tmp_path / "00000003", tensors(), FACTS | {"samples": 36})
+    path = tmp_path / "00000003/commit.json"
+    path.write_text(path.read_text().replace('"samples": 36', '"samples": 37'))
+    with pytest.raises(UserError, match="commit.json changed since it was written"):
+        checkpoint.read_commit(tmp_path / "00000003")
