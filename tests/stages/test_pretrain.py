@@ -89,6 +89,23 @@ def test_ledger_says_what_was_trained_on(corpus, tmp_path, monkeypatch):
         assert trained_on[entry["step"]] == (inputs.tolist(), targets.tolist())
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_deterministic_kernels_are_used_where_they_are_wanted(corpus, uninterrupted, tmp_path, monkeypatch, wanted):
+    import torch
+
+    from stages.lib.training.step import Stepper
+
+    take, seen = Stepper.take, []
+
+    def recording(*arguments):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return take(*arguments)
+
+    monkeypatch.setattr(Stepper, "take", recording)
+    assert train(corpus, tmp_path, 3, deterministic=wanted) == 0
+    assert seen == [wanted] * 3
+
+
 @pytest.mark.long
 def test_compiled_blocks_train_as_others_do(corpus, uninterrupted, tmp_path):
     assert train(corpus, tmp_path, 8, compile=True) == 0

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 import socket
 import time
 from pathlib import Path
@@ -75,6 +76,9 @@ class Trainer:
 
     def _build(self, shape, vocabulary):
         torch.manual_seed(self.plan.seed)
+        torch.use_deterministic_algorithms(self.plan.deterministic)
+        if self.plan.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products ask for it
         with torch.device("meta"):
             model = Llama(shape, vocabulary)
         if self.plan.dtype == "float64":
