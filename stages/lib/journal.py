@@ -1,11 +1,12 @@
 """Append-only JSON lines in the run directory, and the progress that a person sees."""
 
 import json
+import math
 import sys
 import time
 
 from stages.lib.errors import UserError
-from stages.lib.log import logger
+from stages.lib.log import CLEAR, logger
 
 
 def append(path, entry):
@@ -44,30 +45,33 @@ def read(path):
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a log line now and then."""
+    """One line that is rewritten on a terminal; in the log a line now and then."""
 
-    SECONDS_ON_TERMINAL, SECONDS_IN_LOG = 0.2, 30
+    TERMINAL_SECONDS, LOG_SECONDS = 0.2, 30
 
     def __init__(self, title, total, done):
         self.title, self.total, self.first = title, total, done
         self.started = time.monotonic()
         self.terminal = sys.stderr.isatty()
-        self.shown = 0.0
+        self.shown = self.logged = -math.inf
 
     def show(self, done, facts):
         """Show that `done` of the total are done; `facts` is a short text."""
         now = time.monotonic()
-        if done < self.total and now - self.shown < (
-            self.SECONDS_ON_TERMINAL if self.terminal else self.SECONDS_IN_LOG
-        ):
-            return
-        self.shown = now
         left = (now - self.started) / max(1, done - self.first) * (self.total - done)
         line = f"{self.title} {done}/{self.total} {facts}, {duration(left)} left"
-        logger.info("%s", line)
-        if self.terminal:
-            end = "\n" if done == self.total else ""
-            print(f"\r\x1b[2K{line}", end=end, file=sys.stderr, flush=True)
+        if done == self.total or now - self.logged >= self.LOG_SECONDS:
+            self.logged = now
+            logger.info("%s", line)
+        if self.terminal and (done == self.total or now - self.shown >= self.TERMINAL_SECONDS):
+            self.shown = now
+            self._rewrite(line, "\n" if done == self.total else "")
+
+    def _rewrite(self, line, end):
+        try:
+            print(f"{CLEAR}{line}", end=end, file=sys.stderr, flush=True)
+        except OSError:  # the terminal was closed: nobody looks, and no training shall end for it
+            self.terminal = False
 
 
 def duration(seconds):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 logger = logging.getLogger("caravan")
+CLEAR = "\r\x1b[2K"  # of a terminal's line: a log line takes the place of the progress
 
 
 def to(path):
@@ -15,7 +16,7 @@ def to(path):
     logger.setLevel(logging.INFO)
     logger.propagate = False
     terminal = logging.StreamHandler(sys.stderr)
-    terminal.setFormatter(logging.Formatter("%(message)s"))
+    terminal.setFormatter(logging.Formatter(f"{CLEAR if sys.stderr.isatty() else ''}%(message)s"))
     terminal.setLevel(logging.INFO if path is None else logging.WARNING)
     logger.addHandler(terminal)
     if path is not None:

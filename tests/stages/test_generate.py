@@ -301,12 +301,6 @@ def test_a_torn_checkpoint_is_refused(results, refusal):
     assert "must hold a complete checkpoint, and has none" in line
 
 
-def change_commit(results, **keys):
-    path = checkpoint_of(results) / checkpoint.COMMIT
-    commit = json.loads(path.read_text()) | keys
-    path.write_text(json.dumps({key: value for key, value in commit.items() if value is not None}))
-
-
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
@@ -322,12 +316,12 @@ def change_commit(results, **keys):
     ],
 )
 def test_a_checkpoint_that_is_not_what_it_says_is_refused(results, refusal, keys, sentence):
-    change_commit(results, **keys)
+    training.change_commit(checkpoint_of(results), **keys)
     assert sentence in refusal("--model", checkpoint_of(results), "--prompt", "ka")
 
 
 def test_a_milestone_whose_checkpoint_was_made_again_is_refused(results, refusal):
-    change_commit(results, step=9)
+    training.change_commit(checkpoint_of(results), step=9)
     assert "commit.json" in refusal(*model(results), "--prompt", "ka")
 
 

@@ -21,6 +21,7 @@ from tests.stages.training import (
     HOME,
     MODEL,
     RECIPE,
+    change_commit,
     environment,
     events_of,
     launch,
@@ -231,8 +232,7 @@ def test_damaged_checkpoint_is_skipped_and_the_bits_stay(corpus, uninterrupted, 
 
 def test_checkpoint_of_another_corpus_is_refused(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 5) == 0
-    commit = run_directory(tmp_path) / "checkpoints/00000005/commit.json"
-    commit.write_text(commit.read_text().replace(json.loads(commit.read_text())["corpus"], "0" * 64))
+    change_commit(run_directory(tmp_path) / "checkpoints/00000005", corpus="0" * 64)
     assert train(corpus, tmp_path, 10) == 2
     assert "00000005 belongs to another corpus" in capsys.readouterr().err
 
@@ -332,9 +332,9 @@ def test_checkpoint_that_would_run_code_is_refused(corpus, tmp_path, capsys):
     directory = run_directory(tmp_path) / "checkpoints/00000005"
     payload = b"cos\nsystem\n(S'touch " + os.fsencode(tmp_path / "ran") + b"'\ntR."
     (directory / ".metadata").write_bytes(payload)
-    commit = json.loads((directory / "commit.json").read_text())
-    commit["files"][".metadata"] = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
-    (directory / "commit.json").write_text(json.dumps(commit))
+    files = json.loads((directory / "commit.json").read_text())["files"]
+    described = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    change_commit(directory, files=files | {".metadata": described})
     assert train(corpus, tmp_path, 10) == 2
     assert "may not name os.system" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()

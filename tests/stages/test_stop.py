@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import (
+    environment,
     events_of,
     launch,
     options,
@@ -139,6 +141,24 @@ def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypa
     assert train(corpus, tmp_path, 10, heldout={"every": 5, "tokens": 10**6}) == 75
     assert len(forwards) < 6
     assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] == 5
+
+
+def test_ctrl_c_on_a_lone_process_is_a_request(corpus, tmp_path):
+    command = [sys.executable, "-m", "stages.pretrain", *options(corpus, tmp_path, STEPS, **plan())]
+    process = subprocess.Popen(command, env=environment(), text=True, stderr=subprocess.PIPE)
+    begun(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 75
+    (line,) = error.splitlines()
+    assert "stopped by Ctrl-C, saved at step" in line
+
+
+def test_steps_to_profile_behind_the_end_are_refused(corpus, tmp_path, capsys):
+    from stages import pretrain
+
+    assert pretrain.main([*options(corpus, tmp_path, 5), "--profile-steps", "6:7"]) == 2
+    assert "--profile-steps must begin at or before step 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])

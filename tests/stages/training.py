@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from stages import pretrain
+from stages.lib import manifest
 
 HOME = Path(__file__).resolve().parents[2]
 MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "tie": True, "max_positions": 64}
@@ -116,3 +117,11 @@ def weights_of(results, step):
     """The sha256 of each tensor file of a checkpoint: equal bits have equal hashes."""
     commit = json.loads((run_directory(results) / "checkpoints" / f"{step:08d}" / "commit.json").read_text())
     return {name: file["sha256"] for name, file in commit["files"].items() if name.endswith(".distcp")}
+
+
+def change_commit(directory, **keys):
+    """Change keys of a checkpoint's marker, None takes one away; it is then as whole as before, and lies."""
+    path = directory / "commit.json"
+    commit = json.loads(path.read_text()) | keys | {"sha256": None}
+    commit = {key: value for key, value in commit.items() if value is not None}
+    path.write_text(json.dumps(commit | {"sha256": manifest.digest_of(commit)}))

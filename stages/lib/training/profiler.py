@@ -6,6 +6,7 @@ profile/rank0-steps20-24.pickle      every allocation, for https://pytorch.org/m
 """
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -70,11 +71,12 @@ class Profiler:
         # what a full disk refuses must not stop the training
         try:
             self._write(profile)
-            logger.info("profile of steps %s to %s in %s", self.first, self.last, self.path.parent)
+            logger.info("profile of steps %s to %s: %s.txt", self.first, self.last, self.path)
         except (OSError, RuntimeError) as error:
             logger.warning("the profile could not be written to %s: %s", self.path.parent, error)
 
     def _start(self):
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else it writes to the terminal
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)

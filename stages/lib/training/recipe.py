@@ -84,13 +84,13 @@ class TrainRecipe:
     """Whether a GPU uses deterministic kernels alone: the same bits in each run of the same ranks, for some speed."""
 
     checkpoint: CheckpointRecipe = operation(CheckpointRecipe())
-    """Checkpoints."""
+    """When checkpoints are written, and which are kept."""
 
     heldout: HeldoutRecipe = operation(HeldoutRecipe())
     """Evaluation on the validation split."""
 
     watchdog: WatchdogRecipe = operation(WatchdogRecipe())
-    """Hangs."""
+    """After how many minutes without progress a hang ends the training."""
 
     monitors: MonitorRecipe = operation(MonitorRecipe())
     """Where metrics are shown, beside metrics.jsonl."""

@@ -1,12 +1,17 @@
 """What a training tells: a line a step in metrics.jsonl, events.jsonl, the progress that a person sees, monitors."""
 
+import logging
 import math
+import statistics
 import time
 
 import torch.distributed as dist
 
 from stages.lib import journal
 from stages.lib.log import logger
+
+UNTOLD = ("formula", "model_flops_per_token", "hardware_flops_per_token", "peak_flops")
+"""Facts that stand in events.jsonl alone."""
 
 
 class Records:
@@ -27,19 +32,25 @@ class Records:
     def heldout(self, step, tokens, results):
         """Write the line of an evaluation."""
         self._write({"step": step, "tokens": tokens, "heldout": results, "time": time.time()})
+        if self.first:
+            losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in results.items())
+            logger.info("held out at step %s: %s", step, losses)
 
     def event(self, event, step, **facts):
-        """Append a line to events.jsonl."""
-        if self.first:
-            logger.info("%s at step %s %s", event, step, facts or "")
-            entry = {"time": time.time(), "event": event, "step": step, "world_size": len(self.hosts), **facts}
-            journal.append(self.directory / "events.jsonl", entry)
+        """Append a line to events.jsonl, and say it; but for a stop, whose reason is the stage's last line."""
+        if not self.first:
+            return
+        if event != "stop":
+            told = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in UNTOLD)
+            level = logging.WARNING if event == "rewind" else logging.INFO
+            logger.log(level, "%s at step %s%s", event, step, f": {told}" if told else "")
+        entry = {"time": time.time(), "event": event, "step": step, "world_size": len(self.hosts), **facts}
+        journal.append(self.directory / "events.jsonl", entry)
 
     def ranks(self, seconds):
         """How long a step took on the ranks, from a number of seconds each: {"max", "median", "slowest": host}."""
-        ordered = sorted(seconds)
         slowest = max(range(len(seconds)), key=seconds.__getitem__)
-        return {"max": ordered[-1], "median": ordered[len(ordered) // 2], "slowest": self.hosts[slowest]}
+        return {"max": max(seconds), "median": statistics.median(seconds), "slowest": self.hosts[slowest]}
 
     def _write(self, entry):
         if self.first:

@@ -2,14 +2,15 @@
 
 import contextlib
 import json
+import os
 import signal
 import time
 
 from stages.lib import files
 
 STOP_FILE, MARKER = "stop", "stopped.json"
-REASONS = ("", "the deadline", "SIGUSR1", "SIGTERM", f"the file {STOP_FILE} in the run directory")
-NONE, DEADLINE, USR1, TERM, FILE = range(len(REASONS))
+REASONS = ("", "the deadline", "SIGUSR1", "SIGTERM", f"the file {STOP_FILE} in the run directory", "Ctrl-C")
+NONE, DEADLINE, USR1, TERM, FILE, INTERRUPT = range(len(REASONS))
 FILE_SECONDS = 1.0  # a look at a shared file system is not free
 BYTES_A_SECOND = 200e6  # a save, until one was measured
 
@@ -31,9 +32,11 @@ class Requests:
     @contextlib.contextmanager
     def heard(self):
         """A block in which the signals are requests, and end nothing by themselves."""
-        before = {}
+        before, codes = {}, {signal.SIGUSR1: USR1, signal.SIGTERM: TERM}
+        if "RANK" not in os.environ:  # behind the launcher, a Ctrl-C comes as SIGTERM
+            codes[signal.SIGINT] = INTERRUPT
         try:
-            for number, code in ((signal.SIGUSR1, USR1), (signal.SIGTERM, TERM)):
+            for number, code in codes.items():
                 before[number] = signal.signal(number, self._handler(code))
             yield
         finally:

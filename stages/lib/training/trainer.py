@@ -91,6 +91,11 @@ class Trainer:
 
     def start(self, until):
         """Load the newest complete checkpoint at or below step `until`; initial weights where there is none."""
+        profiled = self.begin.profile_steps
+        if profiled is not None and profiled[0] > until:
+            raise parallel.AgreedError(
+                f"--profile-steps must begin at or before step {until}, where this training ends, got {profiled[0]}"
+            )
         if self.first:
             requests.clear_marker(self.directory)
         found = self.store.newest(until)
@@ -247,6 +252,7 @@ class Trainer:
         self._finish()
         if self.first:
             requests.leave_marker(self.directory, reason, self.saved_at)
+        dist.barrier()  # else another rank would give the reason before the first one's last lines
         raise OutOfTime(f"stopped by {reason}, saved at step {self.saved_at}; start it again and it goes on")
 
     def save(self):
