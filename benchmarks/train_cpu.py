@@ -1,11 +1,12 @@
 """A training step on the CPU beside transformers' and litgpt's Llama of the same shape: speed and memory.
 
-    python -m benchmarks.train_cpu                # about 10 minutes on 2 cores
+    python -m benchmarks.train_cpu                # about 5 minutes on 2 cores
     python -m benchmarks.train_cpu --shape tiny   # seconds: shows that everything runs, and measures nothing
 
-Each peer trains in a process of its own, in turns, all in float32 with fused AdamW on the same tokens. transformers
-computes a plain cross-entropy, litgpt its chunked one, both as their own training does. A peer that is not installed is
-passed by; litgpt needs `pip install --no-deps litgpt lightning lightning-utilities torchmetrics jsonargparse`.
+Each peer trains in a process of its own, all in float32 with fused AdamW on the same tokens. They take turns step by
+step, so that whatever else the machine does slows all alike. transformers computes a plain cross-entropy, litgpt its
+chunked one, as in their own training. A peer that is not installed is left out; litgpt is installed by
+`pip install --no-deps litgpt lightning lightning-utilities torchmetrics jsonargparse`.
 """
 
 import argparse
@@ -23,9 +24,9 @@ from pathlib import Path
 PEERS = {"caravan": "torch", "transformers": "transformers", "litgpt": "litgpt"}
 """The package that each peer is of; ours needs torch alone."""
 
-RATIOS = ("tokens_per_second", "tokens_per_cpu_second", "peak_mb")
+SPEEDS = ("tokens_per_second", "tokens_per_cpu_second")
 WARM_UP = 2
-"""Steps before the clock starts: the first makes the optimizer's state, and memory is mapped."""
+"""Steps before the first that counts: in them the optimizer's state is made, and memory is mapped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +133,8 @@ def _adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 
 
-def measure(peer, shape, steps, threads):
-    """Train `steps` steps after the warm-up; returns what one repeat found, as plain data."""
+def train(peer, shape, threads):
+    """Take a step for each line of stdin, and print what it took; at its end print the size, all as lines of JSON."""
     import torch
 
     torch.set_num_threads(threads)
@@ -143,26 +144,17 @@ def measure(peer, shape, steps, threads):
     torch.manual_seed(0)
     model, optimizer, loss_of = build()
     tokens = torch.randint(0, shape.vocabulary, (shape.rows, shape.length + 1))
-    for number in range(WARM_UP + steps):
-        if number == WARM_UP:
-            begun, used = time.perf_counter(), time.process_time()
+    for _ in sys.stdin:
+        begun, used = time.perf_counter(), time.process_time()
         loss = loss_of(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    count = steps * shape.rows * shape.length
-    seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - used
-    return {
-        "peer": peer,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "last_loss": loss.item(),
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,  # of all threads
-        "tokens_per_second": count / seconds,
-        "tokens_per_cpu_second": count / cpu_seconds,
-        "imported_mb": imported_mb,
-        "peak_mb": _memory_mb("VmHWM") - imported_mb,
-    }
+        seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - used
+        print(json.dumps({"loss": loss.item(), "seconds": seconds, "cpu_seconds": cpu_seconds}), flush=True)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    peak_mb = _memory_mb("VmHWM") - imported_mb
+    print(json.dumps({"parameters": parameters, "imported_mb": imported_mb, "peak_mb": peak_mb}), flush=True)
 
 
 def _memory_mb(name):
@@ -171,36 +163,37 @@ def _memory_mb(name):
 
 
 def take_turns(peers, arguments):
-    """Measure each peer `repeats` times, one after the other; the order turns, so that none is always first."""
-    found = []
-    for repeat in range(arguments.repeats):
+    """Let the peers take their steps in turns, in an order that turns too: (sizes by peer, an entry for each step)."""
+    options = [f"--shape={arguments.shape}", f"--threads={arguments.threads}"]
+    command = [sys.executable, "-m", "benchmarks.train_cpu", *options]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    running = {peer: subprocess.Popen([*command, f"--only={peer}"], **pipes) for peer in peers}
+    shape, found = SHAPES[arguments.shape], []
+    for repeat in range(-WARM_UP, arguments.repeats):
         for place in range(len(peers)):
             peer = peers[(repeat + place) % len(peers)]
-            options = [f"--shape={arguments.shape}", f"--steps={arguments.steps}", f"--threads={arguments.threads}"]
-            command = [sys.executable, "-m", "benchmarks.train_cpu", f"--only={peer}", *options]
-            load = os.getloadavg()[0]
-            ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            found.append({"repeat": repeat, "load": load} | json.loads(ended.stdout.splitlines()[-1]))
-            print("{peer:13} {tokens_per_second:8,.0f} tokens/s {peak_mb:6,.0f} MB".format(**found[-1]), flush=True)
-    return found
+            running[peer].stdin.write("step\n")
+            took = json.loads(running[peer].stdout.readline())
+            speeds = [shape.rows * shape.length / took[name] for name in ("seconds", "cpu_seconds")]
+            entry = {"repeat": repeat, "peer": peer, "load": os.getloadavg()[0], **took}
+            found.append(entry | dict(zip(SPEEDS, speeds, strict=True)))
+    sizes = {peer: json.loads(process.communicate()[0]) for peer, process in running.items()}
+    return sizes, [entry for entry in found if entry["repeat"] >= 0]
 
 
-def ratios(found, peers):
-    """{peer: {figure: median over the repeats of ours / theirs}}; memory is better below 1, speed above."""
-    by_peer = {peer: [entry for entry in found if entry["peer"] == peer] for peer in peers}
-    for entries in by_peer.values():
-        if entries[0]["parameters"] != found[0]["parameters"]:
-            raise AssertionError("the peers must have equally many parameters")
-    return {
-        peer: {
-            figure: statistics.median(
-                ours[figure] / theirs[figure] for ours, theirs in zip(by_peer["caravan"], by_peer[peer], strict=True)
-            )
-            for figure in RATIOS
+def ratios(sizes, found):
+    """{peer: {figure: ours / theirs}}; speeds are medians over the repeats, better above 1, and memory below."""
+    by_peer = {peer: [entry for entry in found if entry["peer"] == peer] for peer in sizes}
+    ours, compared = by_peer.pop("caravan"), {}
+    for peer, theirs in by_peer.items():
+        if sizes[peer]["parameters"] != sizes["caravan"]["parameters"]:
+            raise AssertionError(f"{peer} must have as many parameters as ours, got {sizes[peer]}")
+        compared[peer] = {
+            speed: statistics.median(our[speed] / their[speed] for our, their in zip(ours, theirs, strict=True))
+            for speed in SPEEDS
         }
-        for peer in peers
-        if peer != "caravan"
-    }
+        compared[peer]["peak_mb"] = sizes["caravan"]["peak_mb"] / sizes[peer]["peak_mb"]
+    return compared
 
 
 def installed():
@@ -224,20 +217,19 @@ def hardware():
 
 
 def main():
-    """Measure all peers and write what was found, or, with --only, measure one and print it."""
+    """Measure all peers and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="small")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=4, help="steps a repeat, after the warm-up")
+    parser.add_argument("--repeats", type=int, default=15, help="steps of each peer that count")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, help="a JSON file for every repeat, the ratios, versions and hardware")
-    parser.add_argument("--only", choices=PEERS, help="measure this peer once, in this process, and print JSON")
+    parser.add_argument("--only", choices=PEERS, help="train this peer in this process, a step for each line of stdin")
     arguments = parser.parse_args()
     if arguments.only:
-        print(json.dumps(measure(arguments.only, SHAPES[arguments.shape], arguments.steps, arguments.threads)))
+        train(arguments.only, SHAPES[arguments.shape], arguments.threads)
         return
     peers = installed()
-    found = take_turns(peers, arguments)
+    sizes, found = take_turns(peers, arguments)
     result = {
         "command": "python -m benchmarks.train_cpu " + " ".join(sys.argv[1:]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -246,9 +238,13 @@ def main():
         "hardware": hardware(),
         "versions": {"python": platform.python_version()}
         | {package: importlib.metadata.version(package) for package in {PEERS[peer] for peer in peers}},
-        "ratios": ratios(found, peers),
+        "ratios": ratios(sizes, found),
+        "sizes": sizes,
         "repeats": found,
     }
+    for peer, size in sizes.items():
+        speed = statistics.median(entry["tokens_per_second"] for entry in found if entry["peer"] == peer)
+        print(f"{peer:13} {speed:9,.0f} tokens/s {size['peak_mb']:7,.0f} MB over its imports")
     for peer, figures in result["ratios"].items():
         print(f"caravan / {peer}: " + ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
     if arguments.output:

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from stages.lib import figures, files, history, journal, manifest, stage
-from stages.lib.closing import ACCURACY, BITS, CHANCE, CHOICE, Report
+from stages.lib.closing import ACCURACY, BITS, CHANCE, CHOICE, COMPLETION_BITS, COMPLETION_CHOICE, Report
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.results import Results, check_code, check_recipes
@@ -38,9 +38,11 @@ def run(arguments):
     for name in missing:
         logger.warning("missing: %s", name)
     rows = score_rows(results)
-    curves = curves_of(results)
+    before = tokens_before(results)
+    curves = curves_of(results, before)
     write_scores(arguments.scores, rows)
-    drawn = draw_figures(arguments.figures, rows, curves)
+    after = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
+    drawn = draw_figures(arguments.figures, after, curves)
     text = Report(results, rows, missing, [*troubles_of(results), *warnings], arguments).text()
     with files.atomic(arguments.text, "w") as file:
         file.write(text)
@@ -83,20 +85,31 @@ def write_scores(path, rows):
         writer.writerows(rows)
 
 
-def curves_of(results):
+def tokens_before(results):
+    """How many tokens each run's model was trained on before the run itself: in figures a tuned run begins there."""
+    return {run_name: _tokens_before(results, run_name) for run_name in results.runs()}
+
+
+def _tokens_before(results, run_name):
+    origin = results.tuned_from(run_name)
+    return results.models[origin].identity["tokens"] + _tokens_before(results, origin[0]) if origin else 0
+
+
+def curves_of(results, before):
     """The curves of each run's newest model: {run: {"train": points, "heldout": {source: points}}}.
 
-    A step that was taken twice is the later one; one that was skipped changed no weight, and has no point.
+    `before`: by how many tokens each run's points are moved. A step that was taken twice is the later one; one that was
+    skipped changed no weight, and has no point.
     """
     curves = {}
     for run_name, directory in run_directories(results).items():
-        train, held_out = {}, defaultdict(dict)
+        train, held_out, moved = {}, defaultdict(dict), before[run_name]
         for entry in history.entries(directory, journal.read(directory / "events.jsonl")):
             if "heldout" in entry:
                 for source, score in entry["heldout"].items():
-                    held_out[source][entry["step"]] = (entry["tokens"], score["loss"], None)
+                    held_out[source][entry["step"]] = (entry["tokens"] + moved, score["loss"], None)
             elif history.is_good(entry):
-                train[entry["step"]] = (entry["tokens"], entry["loss"], None)
+                train[entry["step"]] = (entry["tokens"] + moved, entry["loss"], None)
             else:
                 train.pop(entry["step"], None)
         if not train:
@@ -134,14 +147,19 @@ def draw_figures(directory, rows, curves):
             loss.append(_line(f"{run_name}, training", run_name, "training", curve["train"], marked=False))
         for source, points in sorted(curve["heldout"].items()):
             loss.append(_line(f"{run_name}, held-out {source}", run_name, source, points))
-    bits = _score_lines(rows, BITS, lambda task: task.rpartition("/")[2].startswith(BITS))
+    bits = _score_lines(rows, BITS, _is_bits)
     accuracy = [line for metric in ("acc", ACCURACY) for line in _score_lines(rows, metric, lambda task: True)]
-    has_choice = any(row["task"].rpartition("/")[2] == CHOICE for row in rows)
+    has_choice = any(row["task"].rpartition("/")[2] in (CHOICE, COMPLETION_CHOICE) for row in rows)
     paths = [directory / name for name in ("loss.svg", "bits_per_byte.svg", "accuracy.svg")]
     figures.draw(paths[0], "Loss", "nats per token", loss)
     figures.draw(paths[1], "Held-out text", "bits per byte", bits)
     figures.draw(paths[2], "Accuracy", "accuracy", accuracy, CHANCE if has_choice else None)
     return paths
+
+
+def _is_bits(task):
+    name = task.rpartition("/")[2]
+    return name.startswith(BITS) or name == COMPLETION_BITS
 
 
 def _line(label, group, part, points, marked=True):

@@ -8,13 +8,38 @@ import pytest
 
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
+from stages.finetune import FinetuneRecipe
 from stages.lib import recipe
 from stages.lib.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe
 
-RECIPES = (SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, ConvertRecipe, EvaluateRecipe)
+RECIPES = (SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, FinetuneRecipe, ConvertRecipe, EvaluateRecipe)
+
+TRAINING = {
+    "seed": 0,
+    "dtype": "bfloat16",
+    "optimizer.learning_rate": 0.0003,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.95,
+    "optimizer.epsilon": 1e-08,
+    "optimizer.weight_decay": 0.1,
+    "optimizer.clip": 1.0,
+    "optimizer.moments": "float32",
+    "schedule.kind": "cosine",
+    "schedule.warmup": "linear",
+    "schedule.warmup_steps": 100,
+    "schedule.floor": 0.1,
+    "schedule.decay_steps": None,
+    "schedule.decay": "linear",
+    "z_loss": 0.0,
+    "guard.spike": None,
+    "guard.window": 128,
+    "guard.bad_steps": 10,
+    "guard.then": "stop",
+    "guard.rewinds": 3,
+}
 
 FROZEN = {
     "SourceRecipe": {
@@ -28,28 +53,8 @@ FROZEN = {
     "TokenizerRecipe": {"model": "bpe", "sample_mb": 100.0},
     "TokenizeRecipe": {"parts": 1, "bos": True, "shuffle_seed": 0},
     "PretrainRecipe": {
-        "seed": 0,
-        "dtype": "bfloat16",
-        "optimizer.learning_rate": 0.0003,
-        "optimizer.beta1": 0.9,
-        "optimizer.beta2": 0.95,
-        "optimizer.epsilon": 1e-08,
-        "optimizer.weight_decay": 0.1,
-        "optimizer.clip": 1.0,
-        "optimizer.moments": "float32",
-        "schedule.kind": "cosine",
-        "schedule.warmup": "linear",
-        "schedule.warmup_steps": 100,
-        "schedule.floor": 0.1,
-        "schedule.decay_steps": None,
-        "schedule.decay": "linear",
+        **TRAINING,
         "document_mask": False,
-        "z_loss": 0.0,
-        "guard.spike": None,
-        "guard.window": 128,
-        "guard.bad_steps": 10,
-        "guard.then": "stop",
-        "guard.rewinds": 3,
         "initial": None,
         "model.kv_heads": None,
         "model.tie": False,
@@ -59,6 +64,7 @@ FROZEN = {
         "model.max_positions": 4096,
         "model.initial_std": 0.02,
     },
+    "FinetuneRecipe": TRAINING,
     "ConvertRecipe": {"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "tokenizer_check_mb": 16.0},
     "EvaluateRecipe": {
         "bytes_per_source": 40000,

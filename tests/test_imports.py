@@ -67,8 +67,8 @@ def test_the_rules_import_no_stage():
         assert "import stages" not in text and "from stages" not in text
 
 
-# pretrain is torch from end to end.
-@pytest.mark.parametrize("path", [path for path in STAGES if path.stem != "pretrain"], ids=name_of)
+# pretrain and finetune are torch from end to end.
+@pytest.mark.parametrize("path", [path for path in STAGES if path.stem not in ("pretrain", "finetune")], ids=name_of)
 def test_help_is_fast_since_a_stage_imports_nothing_heavy_at_its_top(path):
     seen, waiting = set(), [path]
     while waiting:

@@ -1,6 +1,5 @@
 """The config's check: each mistake is one sentence that names the key, what it must be, and what was found."""
 
-import itertools
 import math
 import re
 
@@ -9,16 +8,14 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from jsonschema.validators import extend
 
+from config_references import ConfigError, check_references
+
 # JSON Schema takes 300.0 for an integer; the stages do not.
 Validator = extend(
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
 )
 NUMBER = ["number", "string"]
-
-
-class ConfigError(Exception):
-    """A mistake in the config: one sentence."""
 
 
 def load_schema(path):
@@ -36,14 +33,13 @@ def checked(config, schema):
     error = best_match(Validator(_numbers_only(schema)).iter_errors(config), key=_order)
     if error is not None:
         raise ConfigError(_sentence(error))
-    for section in ("tokenizers", "corpora", "runs"):
-        for name, entry in config[section].items():
-            CHECKS[section](config, f"{section}.{name}", entry)
+    check_references(config)
     return config
 
 
 def _order(error):
-    return -len(error.path), error.validator == "required", [str(key) for key in error.path]
+    is_missing = error.validator in ("required", "dependentRequired")
+    return -len(error.path), is_missing, [str(key) for key in error.path]
 
 
 def _copied(value, schema, where):
@@ -109,13 +105,19 @@ def _sentence(error):
         known = error.schema["properties"]
         unknown = sorted(key for key in error.instance if key not in known)[0]
         return f"{_joined(where, unknown)} is not a known key; known here: {', '.join(sorted(known))}"
-    if error.validator == "required":
-        missing = [key for key in error.validator_value if key not in error.instance][0]
+    if error.validator in ("required", "dependentRequired"):
+        missing = [key for key in _required(error) if key not in error.instance][0]
         described = _described(error.schema["properties"][missing])
         return f"{_joined(where, missing)} is missing: it must be {described}"
     if "pattern" in error.schema:
         return f"{_joined(where, error.instance)} must be a name of letters, digits, dots, dashes and underscores"
     return f"{where or 'the config'} must be {_described(error.schema)}, got {_shown(error.instance)}"
+
+
+def _required(error):
+    if error.validator == "required":
+        return error.validator_value
+    return [key for given, needed in error.validator_value.items() if given in error.instance for key in needed]
 
 
 def _shown(value):
@@ -149,46 +151,3 @@ def _described(schema):
         limits.append("none of them twice")
     kind = schema["type"]
     return " ".join([names["number" if kind == NUMBER else kind], " and ".join(limits)]).strip()
-
-
-def _must_be_one_of(section, config, where, name):
-    if name not in config[section]:
-        known = ", ".join(sorted(config[section])) or "none"
-        raise ConfigError(f"{where} must be one of the config's {section} ({known}), got {name!r}")
-
-
-def _check_tokenizer(config, where, tokenizer):
-    for source in tokenizer.get("sample", {}):
-        _must_be_one_of("sources", config, f"{where}.sample", source)
-
-
-def _check_corpus(config, where, corpus):
-    _must_be_one_of("tokenizers", config, f"{where}.tokenizer", corpus["tokenizer"])
-    for source in corpus["sources"]:
-        _must_be_one_of("sources", config, f"{where}.sources", source)
-
-
-def _check_run(config, where, run):
-    _must_be_one_of("corpora", config, f"{where}.corpus", run["corpus"])
-    for suite in run.get("suites", []):
-        _must_be_one_of("suites", config, f"{where}.suites", suite)
-    sources = config["corpora"][run["corpus"]]["sources"]
-    for source in run["pretrain"].get("weights", {}):
-        if source not in sources:
-            raise ConfigError(
-                f"{where}.pretrain.weights must name sources of corpus {run['corpus']} ({', '.join(sources)}), "
-                f"got {source!r}"
-            )
-    _check_milestones(f"{where}.pretrain.milestones", run["pretrain"])
-
-
-def _check_milestones(where, pretrain):
-    milestones = pretrain.get("milestones", [])
-    for earlier, later in itertools.pairwise(milestones):
-        if later <= earlier:
-            raise ConfigError(f"{where} must increase, got {later} after {earlier}")
-    if milestones and milestones[-1] > pretrain["steps"]:
-        raise ConfigError(f"{where} must be at most steps ({pretrain['steps']}), got {milestones[-1]}")
-
-
-CHECKS = {"tokenizers": _check_tokenizer, "corpora": _check_corpus, "runs": _check_run}

@@ -1,8 +1,9 @@
 """What a person reads when all is done: what was made, how good it is, where to look."""
 
-from stages.lib import files
+from stages.lib import comparison, files
 
 BITS, CHOICE, ACCURACY, CHANCE = "bits_per_byte", "next_line", "acc_mutual_info", 0.25
+COMPLETION_BITS, COMPLETION_CHOICE = "completion_bits", "completion_choice"
 
 
 class Report:
@@ -11,12 +12,13 @@ class Report:
     def __init__(self, results, rows, missing, warnings, arguments):
         self.results, self.rows, self.missing = results, rows, missing
         self.warnings, self.arguments = warnings, arguments
+        self.tuned_from = {name: origin for name in results.runs() if (origin := results.tuned_from(name))}
 
     def text(self):
         """The whole text."""
         lines = []
         for run_name in self.results.runs():
-            lines += [*self._made(run_name), *self._scores(run_name), ""]
+            lines += [*self._made(run_name), *self._scores(run_name), *self._tuned(run_name), ""]
         if not lines:
             lines += ["There are no results yet.", ""]
         if self.missing:
@@ -31,6 +33,8 @@ class Report:
         facts = []
         if models:
             facts.append(f"{models[-1].identity['tokens']:,} training tokens in {models[-1].identity['step']:,} steps")
+        if run_name in self.tuned_from:
+            facts.append("tuned from {} at step {}".format(*self.tuned_from[run_name]))
         if exports:
             parameters = exports[-1].record.get("parameters")
             facts += [f"{parameters / 1e6:,.1f} M parameters"] if parameters else []
@@ -48,7 +52,7 @@ class Report:
         rows = [row for row in self.rows if row["run"] == run_name and row["value"] is not None]
         bits = [row for row in rows if row["metric"] == BITS and row["task"].startswith(BITS)]
         choice = [row for row in rows if row["metric"] == ACCURACY and row["task"] == CHOICE]
-        others = {row["task"] for row in rows} - {row["task"] for row in bits + choice}
+        others = {row["task"] for row in rows} - {row["task"] for row in bits + choice} - self._compared(run_name)
         lines = self._table(bits, choice)
         for task in sorted({row["task"] for row in bits}):
             values = [row["value"] for row in bits if row["task"] == task]
@@ -59,6 +63,19 @@ class Report:
         if others:
             lines.append(f"  {len(others)} other tasks: {', '.join(sorted(others)[:5])}{', ...' * (len(others) > 5)}")
         return lines
+
+    def _tuned(self, run_name):
+        """Scores of a tuned run beside those of the model before."""
+        origin = self.tuned_from.get(run_name)
+        return comparison.table(self.rows, origin, run_name) if origin else []
+
+    def _compared(self, run_name):
+        """The tasks of a run that stand in such a table, its own or that of a run which was tuned from it."""
+        found = set()
+        for name, origin in self.tuned_from.items():
+            if run_name in (name, origin[0]):
+                found.update(comparison.compared(self.rows, origin, name))
+        return found
 
     def _table(self, bits, choice):
         tasks = sorted({row["task"] for row in bits}) + [CHOICE] * bool(choice)

@@ -53,7 +53,7 @@ def _verdict(before, after):
     """The two errors count as independent, which is cautious: both models were asked the same."""
     gain = after["value"] - before["value"]
     gain = -gain if after["metric"] in LOWER_IS_BETTER else gain
-    word = "better" if gain > 0 else "not better"
+    verdict = f"is {'better' if gain > 0 else 'worse'} than before tuning"
     if not before["stderr"] or not after["stderr"]:
-        return f"is {word} than before tuning"
-    return f"is {word} than before tuning, by {abs(gain) / math.hypot(before['stderr'], after['stderr']):.1f} standard errors"
+        return verdict
+    return f"{verdict}, by {abs(gain) / math.hypot(before['stderr'], after['stderr']):.1f} standard errors"

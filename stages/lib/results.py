@@ -39,6 +39,14 @@ class Results:
         """The names of the runs, sorted."""
         return sorted({key[0] for found in (self.models, self.exports, self.evaluations) for key in found})
 
+    def tuned_from(self, run_name):
+        """(run, step) of the model from which a tuned run's models were made; None where it is none of these."""
+        tuned = [made for (name, _), made in self.models.items() if name == run_name and stage_of(made) == "finetune"]
+        for key, made in self.models.items():
+            if tuned and checkpoint_digest(made) == tuned[-1].identity["initial"]:
+                return key
+        return None
+
     def missing(self, expect):
         """What was asked for and is not there: paths, and milestones of `expect` for which no path was given."""
         missing = list(self.absent)
@@ -63,6 +71,21 @@ class Results:
                 raise UserError(_stale(evaluation.path, f"was made from another export than {export.path}"))
 
 
+def stage_of(model):
+    """The name of the stage that made a model's manifest."""
+    return "finetune" if "pairs" in model.identity else "pretrain"
+
+
+def checkpoint_digest(model):
+    """What a model that goes on from this one has as `initial` in its identity (`training.initial`, but without torch).
+
+    It is the digest of the checkpoint's files, without the commit marker.
+    """
+    inside = f"{model.identity.get('checkpoint')}/"
+    files = {name.removeprefix(inside): file for name, file in model.identity["outputs"].items()}
+    return manifest.digest_of({name: file for name, file in files.items() if name != "commit.json"})
+
+
 def _model_key(path):
     return path.absolute().parents[1].name, int(path.stem)
 
@@ -82,20 +105,29 @@ def _stale(path, why):
 def check_recipes(results, expect):
     """Raise UserError naming the first manifest that was made under another recipe than the config has now."""
     runs = expect["runs"]
-    for stage_name, found in (
-        ("pretrain", results.models),
-        ("convert", results.exports),
-        ("evaluate", results.evaluations),
-    ):
-        known = {key: made for key, made in found.items() if key[0] in runs}
-        if not known:
-            continue
-        schema = schema_of(stage_name)
-        for key, made in known.items():
-            wanted = runs[key[0]]
-            asked = wanted["suites"].get(key[2]) if stage_name == "evaluate" else wanted[stage_name]
-            if asked is not None:
-                _compare(made, identity_of(schema, asked))
+    suites = {name: recipe for wanted in runs.values() for name, recipe in wanted["suites"].items()}
+    for (run_name, _), made in results.models.items():
+        if run_name in runs:
+            _check_model(made, runs[run_name], results)
+    for (run_name, _), made in results.exports.items():
+        if run_name in runs:
+            _compare(made, identity_of(schema_of("convert"), runs[run_name]["convert"]))
+    for (_, _, suite), made in results.evaluations.items():
+        if suite in suites:  # of a run, or of one that was tuned from it
+            _compare(made, identity_of(schema_of("evaluate"), suites[suite]))
+
+
+def _check_model(made, wanted, results):
+    stage_name, found = stage_of(made), made.identity["recipe"]
+    if stage_name not in wanted:
+        raise UserError(_stale(made.path, f"was made by stages.{stage_name}, and the config asks for another stage"))
+    if stage_name == "finetune":  # its model is that of the run that it was tuned from
+        found = {name: value for name, value in found.items() if name != "model"}
+    _compare(made, identity_of(schema_of(stage_name), wanted[stage_name]), found)
+    initial = wanted.get("initial", {})
+    origin = results.models.get((initial.get("run"), initial.get("step")))
+    if origin is not None and made.identity.get("initial") != checkpoint_digest(origin):
+        raise UserError(_stale(made.path, f"goes on from another model than {origin.path}"))
 
 
 @functools.cache
@@ -149,16 +181,14 @@ def _compare(made, wanted, found=None, where=""):
 
 def check_code(results, code):
     """Warn where a result was made by other code than there is now; returns the warnings, for the closing text."""
+    made_by = [(stage_of(made), made) for made in results.models.values()]
+    made_by += [("convert", made) for made in results.exports.values()]
+    made_by += [("evaluate", made) for made in results.evaluations.values()]
     warnings = []
-    for stage_name, found in (
-        ("pretrain", results.models),
-        ("convert", results.exports),
-        ("evaluate", results.evaluations),
-    ):
-        for made in found.values():
-            by = made.record.get("code")
-            if by and code.get(stage_name) and by != code[stage_name]:
-                warnings.append(f"{made.path} was made by another version of stages.{stage_name}")
+    for stage_name, made in made_by:
+        by = made.record.get("code")
+        if by and code.get(stage_name) and by != code[stage_name]:
+            warnings.append(f"{made.path} was made by another version of stages.{stage_name}")
     for warning in warnings:
         logger.warning("%s", warning)
     return warnings

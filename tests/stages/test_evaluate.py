@@ -2,8 +2,10 @@
 
 import functools
 import json
+import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 
@@ -171,6 +173,30 @@ def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
     assert manifest.read(options["--output"]).identity["pairs"] != source.digest
 
 
+def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
+    import torch
+
+    from stages.lib import parity
+
+    options = {**inputs, "--pairs": pairs_listed(tmp_path)}
+    found = scored(options, tasks=["completion_bits"], questions=8)["completion_bits"]["bits_per_byte"]
+    directory = options["--export"].parent
+    model, tokenizer = parity.load_exported(directory), parity.load_tokenizer(directory)
+    rows = (options["--output"].with_suffix("") / "completion_bits.jsonl").read_text().splitlines()
+    bits = []
+    for row in map(json.loads, rows):
+        prompt = tokenizer.encode(row["context"])  # one BOS in front
+        completion = tokenizer.encode(row["completion"], add_special_tokens=False)
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        scores = logits.gather(1, torch.tensor(completion)[:, None])
+        bits.append(-float(scores.sum()) / math.log(2) / len(row["completion"].encode()))
+    assert len(bits) == 8
+    assert found["value"] == pytest.approx(statistics.mean(bits), abs=1e-5)
+    assert found["stderr"] == pytest.approx(statistics.stdev(bits) / math.sqrt(8), abs=1e-5)
+    assert not list(options["--output"].with_suffix("").rglob("*.pyc"))
+
+
 class Processor:
     """The fixtures' tokenizer."""
 
@@ -229,12 +255,8 @@ def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
 
 
 def test_an_unknown_task_is_refused(inputs, capsys):
-    refused(
-        with_recipe(inputs, tasks=["nextline"]),
-        capsys,
-        "nextline",
-        "bits_per_byte, next_line, completion_choice, completion_bits",
-    )
+    known = "bits_per_byte, next_line, completion_choice, completion_bits"
+    refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", known)
     assert not inputs["--output"].exists()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 HOME = Path(__file__).resolve().parents[2]
-STAGES = ("list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate", "summarize")
+STAGES = ("list", "train_tokenizer", "tokenize", "index", "pretrain", "finetune", "convert", "evaluate", "summarize")
 COPIED = ("workflow", "stages", "config", "profiles", "environment.yml")
 
 

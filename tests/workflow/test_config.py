@@ -4,7 +4,10 @@ import copy
 
 import pytest
 
+import config_references
 from config_check import ConfigError, checked, load_schema
+from stages.lib import source
+from stages.lib.scoring import local_tasks
 from tests.workflow.checkout import HOME
 
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
@@ -23,7 +26,11 @@ def change(config, key, value):
 
 DELETED = object()
 MISTAKES = [
-    ("runn", {}, "runn is not a known key; known here: corpora, rerun_on_code, runs, sources, suites, tokenizers"),
+    (
+        "runn",
+        {},
+        "runn is not a known key; known here: corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
+    ),
     ("runs/base/pretrain/lr", 1, "runs.base.pretrain.lr is not a known key; known here: "),
     ("runs/base/model/layer", 1, "runs.base.model.layer is not a known key; known here: "),
     ("suites/heldout/task", "x", "suites.heldout.task is not a known key; known here: "),
@@ -64,13 +71,17 @@ MISTAKES = [
     ("runs/..", {}, "runs... must be a name of letters, digits, dots, dashes and underscores"),
     ("rerun_on_code", "yes", "rerun_on_code must be true or false, got 'yes'"),
     ("runs/base/corpus", "big", "runs.base.corpus must be one of the config's corpora (main), got 'big'"),
-    ("runs/base/suites", ["x"], "runs.base.suites must be one of the config's suites (heldout), got 'x'"),
+    ("runs/base/suites", ["x"], "runs.base.suites must be one of the config's suites (docstrings, heldout), got 'x'"),
     ("corpora/main/tokenizer", "x", "corpora.main.tokenizer must be one of the config's tokenizers (main), got 'x'"),
-    ("corpora/main/sources", ["x"], "corpora.main.sources must be one of the config's sources (code, prose), got 'x'"),
+    (
+        "corpora/main/sources",
+        ["x"],
+        "corpora.main.sources must be one of the config's sources (code, docstrings, prose), got 'x'",
+    ),
     (
         "tokenizers/main/sample",
         {"x": 1},
-        "tokenizers.main.sample must be one of the config's sources (code, prose), got 'x'",
+        "tokenizers.main.sample must be one of the config's sources (code, docstrings, prose), got 'x'",
     ),
     (
         "runs/base/pretrain/weights",
@@ -89,6 +100,95 @@ MISTAKES = [
         [10**7],
         "runs.base.pretrain.milestones must be at most steps (300), got 10000000",
     ),
+    (
+        "corpora/main/sources",
+        ["code", "docstrings"],
+        "corpora.main.sources must be a source of text, got 'docstrings' of the kind python-docstrings",
+    ),
+    (
+        "tokenizers/main/sample",
+        {"docstrings": 1},
+        "tokenizers.main.sample must be a source of text, got 'docstrings' of the kind python-docstrings",
+    ),
+    (
+        "suites/docstrings/pairs",
+        "prose",
+        "suites.docstrings.pairs must be a source of pairs (the kinds pairs and python-docstrings), got 'prose' of the "
+        "kind python-prose",
+    ),
+    (
+        "suites/docstrings/pairs",
+        DELETED,
+        "suites.docstrings.pairs is missing: it must be the source of pairs that completion_bits asks of",
+    ),
+    (
+        "suites/heldout/pairs",
+        "docstrings",
+        "suites.heldout.tasks must have completion_choice or completion_bits, which alone read suites.heldout.pairs",
+    ),
+    ("tune", 1, "tune must be true or false, got 1"),
+    ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
+    (
+        "runs/base/pairs",
+        "docstrings",
+        "runs.base.pairs must be left out: a run with pretrain reads its corpus",
+    ),
+    ("runs/base/model", DELETED, "runs.base.model is missing: it must be a mapping of keys to values"),
+    ("runs/docstrings/pairs", DELETED, "runs.docstrings.pairs is missing: it must be text"),
+    ("runs/docstrings/pairs", "code", "runs.docstrings.pairs must be a source of pairs (the kinds pairs and "),
+    ("runs/docstrings/initial", DELETED, "runs.docstrings.initial is missing: it must be a mapping of keys to values"),
+    ("runs/docstrings/initial", {}, "runs.docstrings.initial must have run and step, or path, got nothing"),
+    (
+        "runs/docstrings/initial",
+        {"run": "base", "path": "x"},
+        "runs.docstrings.initial must have run and step, or path, got run and path",
+    ),
+    (
+        "runs/docstrings/initial/run",
+        "wide",
+        "runs.docstrings.initial.run must be one of the config's runs (base, docstrings), got 'wide'",
+    ),
+    (
+        "runs/docstrings/initial/step",
+        250,
+        "runs.docstrings.initial.step must be a milestone of run base (100, 300), got 250",
+    ),
+    (
+        "runs/docstrings/initial/run",
+        "docstrings",
+        "runs.docstrings.initial must not lead back to where it came from: runs.docstrings",
+    ),
+    (
+        "runs/docstrings/initial",
+        {"path": "llama"},
+        "runs.docstrings.corpus is missing: it must say with which corpus runs.docstrings.initial.path is scored",
+    ),
+    (
+        "runs/docstrings/corpus",
+        "main",
+        "runs.docstrings.corpus must be left out: a tuned run has the corpus of its initial run",
+    ),
+    (
+        "runs/docstrings/model",
+        {"layers": 1, "width": 8, "heads": 1, "hidden": 8},
+        "runs.docstrings.model must be left out: a tuned run has the model that it is tuned from",
+    ),
+    (
+        "runs/docstrings/finetune/document_mask",
+        True,
+        "runs.docstrings.finetune.document_mask is not a known key; known here: ",
+    ),
+    ("runs/docstrings/finetune/milestones", [2, 2], "runs.docstrings.finetune.milestones must increase, got 2 after 2"),
+    (
+        "runs/base/initial",
+        {"path": "llama"},
+        "runs.base.pretrain.initial is missing: runs.base.initial says that training goes on from another model",
+    ),
+    (
+        "runs/base/pretrain/initial",
+        {"optimizer": "reset", "schedule": "reset", "data": "reset"},
+        "runs.base.initial is missing: runs.base.pretrain.initial says that training goes on from another model",
+    ),
 ]
 
 
@@ -100,6 +200,33 @@ def test_a_mistake_is_one_sentence(config, key, value, sentence):
         checked(config, SCHEMA)
     assert str(raised.value).startswith(sentence)
     assert "\n" not in str(raised.value)
+
+
+GOING_ON = {"optimizer": "keep", "schedule": "continue", "data": "reset"}
+
+
+def test_runs_that_go_on_from_each_other_are_refused(config):
+    config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 100}}
+    config["runs"]["base"]["pretrain"] |= {"initial": GOING_ON}
+    with pytest.raises(ConfigError, match=r"^runs.base.initial must not lead back to where it came from: runs.base$"):
+        checked(config, SCHEMA)
+
+
+def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
+    config["tokenizers"]["other"] = config["tokenizers"]["main"]
+    config["corpora"]["other"] = config["corpora"]["main"] | {"tokenizer": "other"}
+    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 100}}
+    config["runs"]["more"] = more | {"pretrain": config["runs"]["base"]["pretrain"] | {"initial": GOING_ON}}
+    sentence = "^runs.more.corpus must have the tokenizer of its initial run \\(main\\), and has other$"
+    with pytest.raises(ConfigError, match=sentence):
+        checked(config, SCHEMA)
+    config["runs"]["more"]["corpus"] = "main"
+    assert checked(config, SCHEMA)["runs"]["more"]["initial"]["run"] == "docstrings"
+
+
+def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
+    assert config_references.PAIRS == source.PAIRS
+    assert set(config_references.OF_PAIRS) == set(local_tasks.OF_PAIRS)
 
 
 def test_a_key_that_yaml_reads_as_a_truth_value_is_named(config):

@@ -20,6 +20,8 @@ def small(config):
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [1, 2], "weights": {"code": 1}}
+    config["runs"]["docstrings"]["initial"]["step"] = 2
+    config["runs"]["docstrings"]["finetune"] |= {"steps": 2, "milestones": [1, 2]}
     return config
 
 
@@ -80,6 +82,50 @@ def test_jobs_run_with_this_python_and_these_stages_from_anywhere(pretending, el
         results / "runs/base/models/00000002.json",
     )
     assert first_score.stat().st_mtime < last_model.stat().st_mtime, "a milestone must not wait for the next one"
+
+
+def test_tuning_is_told_its_model_and_pairs_and_what_is_scored_before_and_after(pretending, small):
+    mine = pretending.write_config(small)
+    pretending.snakemake("tuned", "--profile", pretending.path / "profiles/local", "--configfile", mine)
+    results = pretending.path / "results"
+    model = results / "runs/docstrings/models/00000002.json"
+    told, tuned = options(model), small["runs"]["docstrings"]["finetune"]
+    assert told["--initial"] == "results/runs/base/models/00000002.json"
+    assert told["--previous"] == "results/runs/docstrings/models/00000001.json"
+    assert told["--pairs"] == "results/sources/docstrings/list.json"
+    assert told["--corpus"] == "results/tokens/main/manifest.json"
+    assert told["--tokenizer"] == "results/tokenizers/main/manifest.json"
+    assert told["--train-dir"] == "results/runs/docstrings/train"
+    assert {*json.loads(told["--recipe"]), *json.loads(told["--operation"]), "milestones"} == {*tuned}
+    assert (said(model)["ranks"], said(model)["threads"]) == ("2", "1")
+    assert "--initial" not in options(results / "runs/base/models/00000002.json")
+    scored = sorted(path.relative_to(results / "runs") for path in results.rglob("eval/*/*.json"))
+    expected = ["base/eval/00000002", "docstrings/eval/00000001", "docstrings/eval/00000002"]
+    assert scored == [Path(place, "docstrings.json") for place in expected]
+    for path in scored:
+        told = options(results / "runs" / path)
+        assert told["--pairs"] == "results/sources/docstrings/list.json"
+        assert told["--corpus"] == "results/tokens/main/manifest.json"
+        suite = small["suites"]["docstrings"].items()
+        assert json.loads(told["--recipe"]) == {key: value for key, value in suite if key != "pairs"}
+
+
+def test_a_run_goes_on_from_a_milestone_or_a_directory(pretending, small):
+    reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
+    base = small["runs"]["base"]
+    more = base | {"pretrain": base["pretrain"] | {"steps": 1, "milestones": [1], "initial": reset}}
+    small["runs"] = {
+        "base": base,
+        "more": more | {"initial": {"run": "base", "step": 1}},
+        "theirs": more | {"initial": {"path": "a llama"}},
+    }
+    mine = pretending.write_config(small)
+    wanted = [f"results/runs/{run}/models/00000001.json" for run in ("more", "theirs")]
+    pretending.snakemake(*wanted, "--cores", 2, "--configfile", mine)
+    first, second = (options(pretending.path / path) for path in wanted)
+    assert first["--initial"] == "results/runs/base/models/00000001.json"
+    assert second["--initial"] == "a llama"
+    assert json.loads(first["--recipe"])["initial"] == reset
 
 
 def test_a_workflow_that_imports_this_one_moves_all_its_files(pretending, elsewhere, small):

@@ -1,11 +1,16 @@
 """What Snakemake plans after a change, in a checkout in which everything is made."""
 
+import shutil
+
 import pytest
 import yaml
+
+from tests.workflow.checkout import Checkout, copy_project
 
 AFTER_EVALUATE = {"evaluate", "summarize", "all"}
 AFTER_CONVERT = {"convert", *AFTER_EVALUATE}
 AFTER_PRETRAIN = {"pretrain", *AFTER_CONVERT}
+AFTER_FINETUNE = {"finetune", *AFTER_CONVERT}
 EVERYTHING = {"list", "train_tokenizer", "tokenize", "index", *AFTER_PRETRAIN}
 
 
@@ -188,3 +193,93 @@ def test_a_forced_stage_plans_itself_and_after(finished):
 
 def test_files_that_the_workflow_makes_are_never_ancient(finished):
     assert not [path for path in (finished.path / "workflow").rglob("*.smk") if "ancient" in path.read_text()]
+
+
+@pytest.fixture(scope="module")
+def tuned_checkout(tmp_path_factory):
+    """A checkout in which all of the embedded default is made, tuned run included; not to be changed."""
+    path = tmp_path_factory.mktemp("tuned")
+    made = copy_project(path)
+    made.pretend_all_is_made({**made.default_config, "tune": True})
+    return made
+
+
+@pytest.fixture
+def tuned(tuned_checkout, tmp_path):
+    """A checkout in which all is made, tuned run included, for one test to change."""
+    shutil.copytree(tuned_checkout.path, tmp_path / "a copy", symlinks=True)
+    return Checkout(tmp_path / "a copy")
+
+
+@pytest.fixture
+def tuning(config):
+    """The embedded default with its tuned run, for one test to change."""
+    return {**config, "tune": True}
+
+
+def test_nothing_when_all_is_made_and_tuned(tuned, tuning):
+    assert tuned.plan(config=tuning) == {}
+    assert tuned.plan("tuned") == {}
+
+
+def test_a_tuned_run_is_planned_when_it_is_asked_for(finished, tuning):
+    plan = finished.plan(config=tuning)
+    assert rules(plan) == {"list", *AFTER_FINETUNE}
+    assert made_by("finetune", plan) == [model("docstrings", tuning["runs"]["docstrings"]["finetune"]["steps"])]
+    assert rules(finished.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
+
+
+def test_the_learning_rate_of_tuning_plans_tuning_and_after(tuned, tuning):
+    tuning["runs"]["docstrings"]["finetune"]["optimizer"]["learning_rate"] = 0.0123
+    plan = tuned.plan(config=tuning)
+    assert rules(plan) == AFTER_FINETUNE
+    made = made_by("finetune", plan) + made_by("convert", plan) + made_by("evaluate", plan)
+    assert all(output.startswith("results/runs/docstrings/") for output in made)
+
+
+def test_the_learning_rate_of_what_is_tuned_plans_both_and_after(tuned, tuning):
+    tuning["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] = 0.0123
+    assert rules(tuned.plan(config=tuning)) == {*AFTER_PRETRAIN, *AFTER_FINETUNE}
+
+
+def test_another_milestone_to_tune_plans_tuning_and_after(tuned, tuning):
+    first = tuning["runs"]["base"]["pretrain"]["milestones"][0]
+    tuning["runs"]["docstrings"]["initial"]["step"] = first
+    plan = tuned.plan(config=tuning)
+    assert rules(plan) == AFTER_FINETUNE
+    assert f"results/runs/base/eval/{first:08d}/docstrings.json" in made_by("evaluate", plan)
+
+
+def test_a_key_of_the_pairs_plans_tuning_and_all_that_asks_of_them(tuned, tuning):
+    tuning["sources"]["docstrings"]["validation"] = 0.2
+    plan = tuned.plan(config=tuning)
+    assert rules(plan) == {"list", *AFTER_FINETUNE}
+    assert len(made_by("evaluate", plan)) == 2
+
+
+@pytest.mark.parametrize("keys", HOW, ids=str)
+def test_how_tuning_is_done_plans_nothing(tuned, tuning, keys):
+    recipe = tuning["runs"]["docstrings"]["finetune"]
+    recipe |= {"milestones": [recipe["steps"]]} | keys
+    assert tuned.plan(config=tuning) == {}
+
+
+def test_a_statement_in_finetune_plans_only_the_summary_that_warns(tuned, tuning):
+    tuned.append("stages/finetune.py", "\nADDED = 1\n")
+    assert rules(tuned.plan(config=tuning)) == {"summarize", "all"}
+
+
+def test_a_tuned_run_that_is_left_out_again_plans_only_the_summary(tuned, tuning):
+    assert rules(tuned.plan(config=tuning | {"tune": False})) == {"summarize", "all"}
+
+
+def test_a_run_that_goes_on_from_another_plans_only_itself_and_the_summary(finished, config):
+    base = config["runs"]["base"]
+    reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
+    initial = {"initial": {"run": "base", "step": base["pretrain"]["milestones"][0]}}
+    config["runs"]["more"] = base | initial | {"pretrain": base["pretrain"] | {"initial": reset}}
+    plan = finished.plan(config=config)
+    assert rules(plan) == AFTER_PRETRAIN
+    assert all(output.startswith("results/runs/more/") for output in made_by("pretrain", plan))
+    base["pretrain"]["optimizer"]["learning_rate"] = 0.0123
+    assert model("more", base["pretrain"]["steps"]) in made_by("pretrain", finished.plan(config=config))

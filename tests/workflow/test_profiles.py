@@ -92,3 +92,16 @@ def test_scoring_is_submitted_as_one_task(finished, sbatch):
     finished.append("stages/evaluate.py", "\nADDED = 1\n")
     line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/heldout.json")
     assert "--gres=gpu:1" in line
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_tuning_is_started_as_pretraining_is(name):
+    settings = profile(name)
+    threads = dict(entry.split("=") for entry in settings["set-threads"])
+    assert threads["finetune"] == threads["pretrain"]
+    resources = settings["set-resources"]
+    if isinstance(resources, list):
+        resources = {rule: {entry for entry in resources if entry.startswith(f"{rule}:")} for rule in threads}
+        assert resources["finetune"] == {entry.replace("pretrain:", "finetune:") for entry in resources["pretrain"]}
+    else:
+        assert {**resources["finetune"], "runtime": 0} == {**resources["pretrain"], "runtime": 0}

@@ -5,6 +5,7 @@ rule evaluate:
     input:
         export=export_of_evaluation,
         corpus=corpus_of_run,
+        pairs=pairs_of_suite,
     output:
         EVALUATION,
     log:
@@ -16,7 +17,8 @@ rule evaluate:
         accelerator=1,
     params:
         recipe=evaluate_recipe,
+        pairs=pairs_option,
         code=CODE["evaluate"],
     shell:
-        "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q}"
+        "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q} {params.pairs:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

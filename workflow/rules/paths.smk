@@ -12,6 +12,11 @@ TEXT = "results/summary.txt"
 SUMMARY = "results/summary.json"
 FIGURES = ["results/figures/loss.svg", "results/figures/bits_per_byte.svg", "results/figures/accuracy.svg"]
 
+# `pretrain` and `finetune` make the same files, of other runs. A run that the config does not hold is pretrain's, which
+# then says so.
+TUNED = "|".join(map(re.escape, tuned_runs(CONFIG["runs"]))) or r"(?!)"
+UNTUNED = rf"(?!(?:{TUNED})/)[^/]+"
+
 
 def shell_prefix():
     """What each job's shell does first; PYTHONSAFEPATH keeps a folder `stages` in the working directory out."""
@@ -30,12 +35,6 @@ def named(section, name):
     return CONFIG[section][name]
 
 
-def milestones_of(run):
-    """The steps after which a run is converted and scored, increasing."""
-    recipe = named("runs", run)["pretrain"]
-    return recipe.get("milestones", [recipe["steps"]])
-
-
 def eight(step):
     """A step as it stands in file names."""
     return f"{step:08d}"
@@ -44,7 +43,7 @@ def eight(step):
 def milestone(wildcards):
     """The step of a rule's wildcards. WorkflowError when the run has no such milestone."""
     step = int(wildcards.step)
-    milestones = milestones_of(wildcards.run)
+    milestones = milestones_of(named("runs", wildcards.run))
     if step not in milestones:
         known = ", ".join(map(str, milestones))
         raise WorkflowError(f"run {wildcards.run} has no milestone {step}; its milestones: {known}")
@@ -87,20 +86,36 @@ def parts_of_corpus(wildcards):
     )
 
 
+def corpus_name(run):
+    """The name of the corpus of a run. WorkflowError when there is no such run."""
+    named("runs", run)
+    return corpus_of(CONFIG["runs"], run)
+
+
 def corpus_of_run(wildcards):
-    """The manifest of the corpus that a run trains on."""
-    return expand(CORPUS, corpus=named("runs", wildcards.run)["corpus"])
+    """The manifest of the corpus that a run, or the one that it is tuned from, trains on."""
+    return expand(CORPUS, corpus=corpus_name(wildcards.run))
 
 
 def tokenizer_of_run(wildcards):
     """The manifest of the tokenizer of a run's corpus."""
-    corpus = named("runs", wildcards.run)["corpus"]
-    return expand(TOKENIZER, tokenizer=named("corpora", corpus)["tokenizer"])
+    return expand(TOKENIZER, tokenizer=named("corpora", corpus_name(wildcards.run))["tokenizer"])
+
+
+def pairs_of_run(wildcards):
+    """The list of the source of pairs that a run is tuned on."""
+    return expand(LIST, source=named("runs", wildcards.run)["pairs"])
+
+
+def initial_of_run(wildcards):
+    """The manifest of the model that a run goes on from; nothing where it is none of another run."""
+    initial = named("runs", wildcards.run).get("initial", {})
+    return expand(MODEL, run=initial["run"], step=eight(initial["step"])) if "run" in initial else []
 
 
 def previous_milestone(wildcards):
     """The manifest of the milestone before; nothing for the first."""
-    earlier = [step for step in milestones_of(wildcards.run) if step < milestone(wildcards)]
+    earlier = [step for step in milestones_of(named("runs", wildcards.run)) if step < milestone(wildcards)]
     return expand(MODEL, run=wildcards.run, step=eight(earlier[-1])) if earlier else []
 
 
@@ -110,16 +125,19 @@ def model_of_milestone(wildcards):
 
 
 def export_of_evaluation(wildcards):
-    """The manifest of the export that is scored. WorkflowError when the run names no such suite."""
-    if wildcards.suite not in suites_of(wildcards.run):
+    """The manifest of the export that is scored. WorkflowError when neither its run nor one tuned from it names it."""
+    suites = {*named("runs", wildcards.run)["suites"]}
+    for run in tuned_from(wildcards.run, milestone(wildcards)):
+        suites.update(CONFIG["runs"][run]["suites"])
+    if wildcards.suite not in suites:
         raise WorkflowError(f"run {wildcards.run} has no suite {wildcards.suite}")
-    milestone(wildcards)
     return expand(EXPORT, run=wildcards.run, step=wildcards.step)
 
 
-def suites_of(run):
-    """The names of the suites by which a run is scored."""
-    return named("runs", run).get("suites", [])
+def pairs_of_suite(wildcards):
+    """The list of the source of pairs that a suite asks of; nothing where it asks of none."""
+    suite = named("suites", wildcards.suite)
+    return expand(LIST, source=suite["pairs"]) if "pairs" in suite else []
 
 
 def train_directory(wildcards, output):
@@ -130,6 +148,17 @@ def train_directory(wildcards, output):
 def previous_option(wildcards, input):
     """The option that names the milestone before; nothing for the first."""
     return ["--previous", input.previous] if input.get("previous") else []
+
+
+def initial_option(wildcards, input):
+    """The option that names the model that a run goes on from; nothing without one."""
+    path = input.get("initial") or named("runs", wildcards.run).get("initial", {}).get("path")
+    return ["--initial", path] if path else []
+
+
+def pairs_option(wildcards, input):
+    """The option that names the source of pairs of a suite; nothing where it asks of none."""
+    return ["--pairs", input.pairs] if input.get("pairs") else []
 
 
 def figures_directory(wildcards, output):
@@ -147,20 +176,51 @@ def all_corpora(wildcards):
     return expand(CORPUS, corpus=CONFIG["corpora"])
 
 
+def tuned_from(run, step):
+    """The names of the runs that are tuned from a milestone of another."""
+    return [
+        name for name in tuned_runs(CONFIG["runs"]) if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}
+    ]
+
+
+def runs_of_all():
+    """The names of the runs that a target without a name of its own means: tuned ones where the config says so."""
+    without = [] if CONFIG.get("tune") else tuned_runs(CONFIG["runs"])
+    return [run for run in CONFIG["runs"] if run not in without]
+
+
+def of_milestones(pattern, run, **more):
+    """The files of all milestones of a run."""
+    return expand(pattern, run=run, step=map(eight, milestones_of(CONFIG["runs"][run])), **more)
+
+
 def all_models(wildcards):
     """The manifests of all milestones of all runs."""
-    return [path for run in CONFIG["runs"] for path in expand(MODEL, run=run, step=map(eight, milestones_of(run)))]
+    return [path for run in runs_of_all() for path in of_milestones(MODEL, run)]
 
 
 def all_exports(wildcards):
     """The manifests of all exports of all runs."""
-    return [path for run in CONFIG["runs"] for path in expand(EXPORT, run=run, step=map(eight, milestones_of(run)))]
+    return [path for run in runs_of_all() for path in of_milestones(EXPORT, run)]
 
 
 def all_evaluations(wildcards):
-    """The manifests of all evaluations of all runs."""
-    return [
-        path
-        for run in CONFIG["runs"]
-        for path in expand(EVALUATION, run=run, step=map(eight, milestones_of(run)), suite=suites_of(run))
-    ]
+    """The manifests of all evaluations of all runs, each once."""
+    return list(dict.fromkeys(path for run in runs_of_all() for path in evaluations_of(run)))
+
+
+def all_tuned(wildcards):
+    """The manifests of all evaluations of tuned runs. WorkflowError when there are none."""
+    runs = tuned_runs(CONFIG["runs"])
+    if not runs:
+        raise WorkflowError("the config has no tuned run: one with finetune in the place of pretrain")
+    return list(dict.fromkeys(path for run in runs for path in evaluations_of(run)))
+
+
+def evaluations_of(run):
+    """The manifests of a run's evaluations, and for a tuned one of those of the model that it is tuned from."""
+    recipe, found = CONFIG["runs"][run], []
+    if training_of(recipe) == "finetune" and "run" in recipe["initial"]:
+        before = recipe["initial"]
+        found = expand(EVALUATION, run=before["run"], step=eight(before["step"]), suite=recipe["suites"])
+    return found + of_milestones(EVALUATION, run, suite=recipe["suites"])

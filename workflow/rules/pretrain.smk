@@ -6,11 +6,14 @@
 rule pretrain:
     input:
         corpus=corpus_of_run,
+        initial=initial_of_run,
         previous=previous_milestone,
     output:
         MODEL,
     log:
         "results/logs/pretrain/{run}/{step}.log",
+    wildcard_constraints:
+        run=UNTUNED,
     conda:
         "../../environment.yml"
     resources:
@@ -18,15 +21,17 @@ rule pretrain:
         nodes=0,
         ranks=1,
         omp_threads=1,
-        operation=pretrain_operation,
+        operation=training_operation,
         code=CODE["pretrain"],
     params:
-        recipe=pretrain_recipe,
+        recipe=training_recipe,
+        initial=initial_option,
         previous=previous_option,
         train_dir=train_directory,
         code=rerun_on_code("pretrain"),
     shell:
         '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'
-        " {resources.ranks} -m stages.pretrain --corpus {input.corpus:q} --until {wildcards.step} {params.previous:q}"
+        " {resources.ranks} -m stages.pretrain --corpus {input.corpus:q} --until {wildcards.step}"
+        " {params.initial:q} {params.previous:q}"
         " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
         " --operation {resources.operation:q} --log {log:q} --code {resources.code}"

@@ -1,6 +1,6 @@
 """What a stage is told: its recipe as one JSON, only keys that the user wrote, and the fingerprint of its code."""
 
-STAGES = ("list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate", "summarize")
+STAGES = ("list", "train_tokenizer", "tokenize", "index", "pretrain", "finetune", "convert", "evaluate", "summarize")
 CODE = {stage: fingerprint(f"stages.{stage}", HOME) for stage in STAGES}
 
 
@@ -37,19 +37,22 @@ def tokenize_recipe(wildcards):
     return as_json(named("corpora", wildcards.corpus).get("tokenize", {}))
 
 
-def pretrain_recipe(wildcards):
+def training_recipe(wildcards):
     """The recipe of a run: what its result depends on."""
     return as_json(identity_of_run(wildcards.run))
 
 
 def identity_of_run(run):
-    """The identity keys of a run, as data; its model is a part of the recipe."""
-    return {"model": named("runs", run)["model"], **pretrain_keys(run, "identity")}
+    """The identity keys of a run, as data; its model is a part of the recipe where it is not another run's."""
+    model = {"model": CONFIG["runs"][run]["model"]} if "model" in named("runs", run) else {}
+    return {**model, **training_keys(run, "identity")}
 
 
-def pretrain_keys(run, *kinds):
-    """The keys of these kinds that the user wrote for a run's pretraining, as data."""
-    return of_kinds(named("runs", run)["pretrain"], keys_of("runs", "pretrain"), kinds)
+def training_keys(run, *kinds):
+    """The keys of these kinds that the user wrote for a run's training, as data."""
+    recipe = named("runs", run)
+    stage = training_of(recipe)
+    return of_kinds(recipe[stage], keys_of("runs", stage), kinds)
 
 
 def of_kinds(recipe, schema, kinds):
@@ -64,9 +67,9 @@ def of_kinds(recipe, schema, kinds):
     return kept
 
 
-def pretrain_operation(wildcards):
+def training_operation(wildcards):
     """The keys of a run that change how it runs and how far, not what it computes: they go through `resources`."""
-    return as_json(pretrain_keys(wildcards.run, "operation", "horizon"))
+    return as_json(training_keys(wildcards.run, "operation", "horizon"))
 
 
 def convert_recipe(wildcards):
@@ -76,18 +79,26 @@ def convert_recipe(wildcards):
 
 def evaluate_recipe(wildcards):
     """The recipe of a suite."""
-    return as_json(named("suites", wildcards.suite))
+    return as_json(recipe_of_suite(wildcards.suite))
+
+
+def recipe_of_suite(suite):
+    """The keys of a suite but for its pairs, which are an input, as data."""
+    return {key: value for key, value in named("suites", suite).items() if key != "pairs"}
 
 
 def expected(wildcards):
     """What the config asks for, against which summarize holds what each manifest says of itself."""
-    runs = {
-        run: {
-            "pretrain": identity_of_run(run),
-            "convert": recipe.get("convert", {}),
-            "milestones": milestones_of(run),
-            "suites": {suite: named("suites", suite) for suite in suites_of(run)},
-        }
-        for run, recipe in CONFIG["runs"].items()
-    }
+    runs = {run: expected_of_run(run, CONFIG["runs"][run]) for run in runs_of_all()}
     return as_json({"runs": runs, "code": CODE})
+
+
+def expected_of_run(run, recipe):
+    """What the config asks for of one run."""
+    return {
+        training_of(recipe): identity_of_run(run),
+        "convert": recipe.get("convert", {}),
+        "milestones": milestones_of(recipe),
+        "suites": {suite: recipe_of_suite(suite) for suite in recipe["suites"]},
+        **({"initial": recipe["initial"]} if "initial" in recipe else {}),
+    }

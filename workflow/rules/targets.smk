@@ -32,6 +32,13 @@ rule scores:
     localrule: True
 
 
+# Tuned runs, and the models that they were tuned from, by the same suites.
+rule tuned:
+    input:
+        all_tuned,
+    localrule: True
+
+
 rule report:
     input:
         SCORES,

@@ -35,6 +35,35 @@ Numbers may be written as `0.001` or `1e-3`. Names are yours: letters, digits, d
 """
 
 
+MILESTONES = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 1},
+    "minItems": 1,
+    "description": "Steps after which the model is converted and scored, increasing, none beyond `steps`; one job "
+    "each. Appending one trains on from the last. Default: the last step alone.",
+    "x-kind": "workflow",
+}
+INITIAL = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "run": {
+            "type": "string",
+            "description": "The run whose model this one goes on from; for a tuned run, that which is tuned. A run "
+            "with `pretrain` says in `pretrain.initial` what else it takes over.",
+            "x-kind": "name",
+        },
+        "step": {"type": "integer", "minimum": 1, "description": "That run's milestone.", "x-kind": "identity"},
+        "path": {
+            "type": "string",
+            "description": "In place of `run` and `step`: the directory of a Hugging Face Llama, relative to the "
+            "working directory. A tuned run then needs `corpus`, which must have the model's tokenizer.",
+            "x-kind": "identity",
+        },
+    },
+}
+
+
 def recipe_of(stage):
     """The JSON schema of a stage's recipe."""
     command = [sys.executable, "-P", "-m", f"stages.{stage}", "--schema"]
@@ -77,26 +106,29 @@ def names(description):
 
 
 def run_schema():
-    """The schema of a run: its model stands beside `pretrain`, and `milestones` is read by the workflow alone."""
-    pretrain = recipe_of("pretrain")
+    """The schema of a run: what its trainer is told stands in `pretrain` or `finetune`, and around it what others read.
+
+    `milestones` is read by the workflow alone.
+    """
+    pretrain, finetune = recipe_of("pretrain"), recipe_of("finetune")
     model = pretrain["properties"].pop("model")
     pretrain["required"].remove("model")
-    pretrain["properties"]["milestones"] = {
-        "type": "array",
-        "items": {"type": "integer", "minimum": 1},
-        "minItems": 1,
-        "description": "Steps after which the model is converted and scored, increasing, none beyond `steps`; one job "
-        "each. Appending one trains on from the last. Default: the last step alone.",
-        "x-kind": "workflow",
-    }
+    for recipe in (pretrain, finetune):
+        recipe["properties"]["milestones"] = MILESTONES
     properties = {
-        "corpus": name("The corpus that it is trained on."),
+        "corpus": name("The corpus that it is trained on; a tuned run has that of its initial run."),
         "model": model,
         "pretrain": pretrain,
+        "initial": INITIAL,
+        "pairs": name("For a tuned run: the source of pairs that it is tuned on."),
+        "finetune": finetune | {"x-like": "pretrain"},
         "convert": recipe_of("convert"),
-        "suites": names("The suites by which every milestone is scored."),
+        "suites": names(
+            "The suites by which every milestone is scored; with a tuned run also the model that it was tuned from."
+        ),
     }
-    return mapping(properties, ["corpus", "model", "pretrain", "suites"])
+    needed = {"pretrain": ["corpus", "model"], "finetune": ["initial", "pairs"]}
+    return mapping(properties, ["suites"]) | {"dependentRequired": needed}
 
 
 def config_schema():
@@ -105,6 +137,17 @@ def config_schema():
         "tokenizer": name("The tokenizer."),
         "sources": names("The sources that it holds; a run mixes them by its weights."),
         "tokenize": recipe_of("tokenize"),
+    }
+    suite = recipe_of("evaluate")
+    suite["properties"]["pairs"] = name(
+        "The source of pairs whose held-out side completion_choice and completion_bits ask of."
+    )
+    tune = {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether `all`, `models`, `exports`, `scores` and `report` include the tuned runs; the target "
+        "`tuned` makes them in any case.",
+        "x-kind": "workflow",
     }
     rerun_on_code = {
         "type": "boolean",
@@ -117,10 +160,10 @@ def config_schema():
         "sources": section("Where text comes from.", recipe_of("list")),
         "tokenizers": section("How text becomes tokens.", recipe_of("train_tokenizer")),
         "corpora": section("Sources, tokenized and cut into shards.", mapping(corpus, ["tokenizer", "sources"])),
-        "suites": section("What a model is scored by.", recipe_of("evaluate")),
-        "runs": section("Models, each trained on a corpus.", run_schema()),
+        "suites": section("What a model is scored by.", suite),
+        "runs": section("Models, each trained on a corpus (`pretrain`), or on pairs (`finetune`).", run_schema()),
     }
-    schema = mapping(sections | {"rerun_on_code": rerun_on_code}, sections)
+    schema = mapping(sections | {"tune": tune, "rerun_on_code": rerun_on_code}, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
 
 
@@ -141,16 +184,37 @@ def _table(schema):
 
 
 def _rows(schema, prefix):
-    rows = []
+    rows, needed = [], _needed(schema)
     for key, part in schema["properties"].items():
+        if "x-like" in part:
+            rows.append(_row_of_difference(prefix, key, part, schema["properties"][part["x-like"]]))
+            continue
         group = next((choice for choice in part.get("anyOf", [part]) if "properties" in choice), None)
         if group:
             rows += _rows(group, f"{prefix}{key}.")
             continue
-        default = "**required**" if key in schema.get("required", ()) else _default_of(part)
+        default = needed.get(key) or _default_of(part)
         meaning = part["description"].replace("|", "\\|")
         rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {part['x-kind']} | {meaning} |")
     return rows
+
+
+def _needed(schema):
+    """{key: what stands in the place of its default, since there is none}."""
+    needed = dict.fromkeys(schema.get("required", ()), "**required**")
+    for given, keys in schema.get("dependentRequired", {}).items():
+        needed |= dict.fromkeys(keys, f"**required** with `{given}`")
+    return needed
+
+
+def _row_of_difference(prefix, key, part, other):
+    """One row for a group that has keys of another, which is shown in full; it must have no others."""
+    own, others = part["properties"], other["properties"]
+    if any(others[name] != schema for name, schema in own.items()):
+        raise ValueError(f"{key} has keys that are not those of {part['x-like']}: show them")
+    without = ", ".join(f"`{name}`" for name in others if name not in own)
+    like = part["x-like"]
+    return f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | For a tuned run: the keys of `{like}`, but for {without}. |"
 
 
 def _default_of(schema):

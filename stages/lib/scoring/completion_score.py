@@ -4,6 +4,6 @@ import math
 
 
 def score(doc, results):
-    """{"bits_per_byte": x} of the text `doc["completion"]`. `results`: [(its log-likelihood in nats, whatever else)]."""
+    """{"bits_per_byte": x} of the text `doc["completion"]`. `results`: [(log-likelihood in nats, whatever else)]."""
     ((loglikelihood, _),) = results
     return {"bits_per_byte": -loglikelihood / math.log(2) / len(doc["completion"].encode())}

@@ -1,0 +1,273 @@
+"""Fine-tuning by its command line: only completions are learnt, with their end, on any ranks and after any kill."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from stages import convert, evaluate, finetune, generate
+from stages.lib import manifest, pair_samples, pairs, results, trained
+from stages.lib.loader import share_of
+from stages.lib.loss import IGNORED
+from stages.lib.tokenizer import Tokenizer
+from tests.stages import training
+from tests.stages.data_fixtures import listed, tiny_corpus, write_jsonl
+from tests.stages.training import environment, events_of, milestone, steps_of, weights_of
+
+BASE_STEPS = 8
+SEQ_LEN = 48
+RECIPE = {
+    "seq_len": SEQ_LEN,
+    "global_batch": 6,
+    "dtype": "float32",
+    "optimizer": {"learning_rate": 1e-2},
+    "schedule": {"warmup_steps": 5},
+}
+OPERATION = training.OPERATION | {"heldout": {"every": 1000, "tokens": 2000}}
+ANIMALS = ("camel", "horse", "goat", "mule", "ox")
+SOUNDS = ("grunts", "neighs", "bleats aloud", "brays and brays again", "lows")
+
+
+def pairs_of(count):
+    """Pairs whose completion is long or short by what the prompt names."""
+    chance = random.Random(count)
+    for number in range(count):
+        kind = chance.randrange(len(ANIMALS))
+        yield {"prompt": f"The {ANIMALS[kind]} no. {number} ", "completion": f"{SOUNDS[kind]}."}
+
+
+def pairs_listed(directory, entries, name="animals", **source):
+    """The list of a source of pairs, a fifth of them held out."""
+    path = write_jsonl(directory / f"{name}.jsonl", entries)
+    return listed(directory, name, {"kind": "pairs", "paths": [path], "validation": 0.2} | source)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A directory of results: a corpus and its tokenizer, a run `base` on it, and the list of a source of pairs."""
+    results = tmp_path_factory.mktemp("made") / "results"
+    assert training.train(tiny_corpus(results), results / "runs/base", BASE_STEPS, steps=BASE_STEPS) == 0
+    pairs_listed(results, pairs_of(60))
+    return results
+
+
+def options(made, run, until, recipe=RECIPE, previous=None, given=None, **operation):
+    """The arguments of stages.finetune for a milestone of the run in the directory `run`. `given`: other inputs."""
+    inputs = {
+        "--pairs": made / "sources/animals/list.json",
+        "--corpus": made / "tokens/main/manifest.json",
+        "--tokenizer": made / "tokenizers/main/manifest.json",
+        "--initial": milestone(made / "runs/base", BASE_STEPS),
+    }
+    inputs |= given or {}
+    arguments = [str(word) for pair in inputs.items() for word in pair]
+    arguments += ["--until", str(until), "--train-dir", str(run / "train"), "--output", str(milestone(run, until))]
+    arguments += ["--recipe", json.dumps(recipe), "--operation", json.dumps(OPERATION | operation)]
+    arguments += ["--previous", str(milestone(run, previous))] if previous else []
+    return [*arguments, "--log", str(run / "log")]
+
+
+def tune(*arguments, **keywords):
+    """Run the stage in this process; returns its exit code."""
+    return finetune.main(options(*arguments, **keywords))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(made, tmp_path_factory):
+    """A run of 30 steps that nothing disturbed."""
+    run = tmp_path_factory.mktemp("uninterrupted")
+    assert tune(made, run, 30) == 0
+    return run
+
+
+def encoded(made, side):
+    source = pairs.read(made / "sources/animals/list.json")
+    return pair_samples.encode(getattr(source, side), Tokenizer(made / "tokenizers/main/manifest.json"), bos=True)
+
+
+def loss_of(model, some):
+    """Nats a token of the completions and their ends, each pair read alone."""
+    total = count = 0
+    with torch.inference_mode():
+        for pair in some:
+            ids = torch.from_numpy(pair.ids).long()
+            scores = model.logits(ids[None, :-1])[0].double().log_softmax(-1)
+            total -= scores.gather(1, ids[1:, None])[pair.prompt - 1 :].sum().item()
+            count += len(ids) - pair.prompt
+    return total / count
+
+
+def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
+    train, validation = encoded(made, "train"), encoded(made, "validation")
+    rows = pair_samples.Rows(train, SEQ_LEN, eos=2, seed=0)
+    assert any(len(members) > 1 for members in rows.members)  # pairs lie beside each other, and must not see it
+    recipe = RECIPE | {"global_batch": len(rows), "optimizer": {"learning_rate": 1e-12}}
+    assert tune(made, tmp_path, 1, recipe=recipe, micro_batch=1) == 0
+    model = trained.load(trained.find(milestone(made / "runs/base", BASE_STEPS)), torch.float32, "cpu")
+    assert steps_of(tmp_path)[0]["loss"] == pytest.approx(loss_of(model, train), abs=1e-5)
+    heldout = json.loads(milestone(tmp_path, 1).read_text())["record"]["heldout"]["animals"]
+    assert heldout["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
+
+
+def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
+    few = list(pairs_of(60))[:8]
+    given = {"--pairs": pairs_listed(tmp_path, few, "few", validation=0.3)}
+    learnt = pairs.read(given["--pairs"]).train
+    recipe = RECIPE | {"global_batch": 2, "optimizer": {"learning_rate": 1e-2, "weight_decay": 0}}
+    run = made / "runs/few"  # below the results, where generate finds the tokenizer
+    assert tune(made, run, 300, recipe=recipe, given=given, steps=300, checkpoint={"every": 300}) == 0
+    assert steps_of(run)[-1]["loss"] < 0.05
+    for pair in learnt:
+        capsys.readouterr()
+        arguments = ["--model", str(milestone(run, 300)), "--prompt", pair.prompt, "--temperature", "0"]
+        assert generate.main([*arguments, "--tokens", "40"]) == 0
+        assert capsys.readouterr().out == f"{pair.prompt}{pair.completion}\n"
+
+
+def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_path):
+    train = encoded(made, "train")
+    samples = pair_samples.PairSamples("animals", train, SEQ_LEN, 0, eos=2)
+    counts = [np.count_nonzero(samples.batch(share_of(0, rank, 3, 6))[1] != IGNORED) for rank in range(3)]
+    assert len(set(counts)) > 1
+    losses = []
+    for ranks in (1, 2, 3):
+        run = tmp_path / str(ranks)
+        recipe = RECIPE | {"dtype": "float64"}
+        listed_options = [options(made, run, 30, recipe=recipe, micro_batch=1)]
+        training.train_many_on(ranks, listed_options, tmp_path, stage="finetune")
+        losses.append([entry["loss"] for entry in steps_of(run)])
+    assert len(losses[0]) == 30
+    for other in losses[1:]:
+        assert max(abs(a - b) for a, b in zip(losses[0], other, strict=True)) < 1e-9
+
+
+def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
+    command = [sys.executable, "-m", "stages.finetune", *options(made, tmp_path, 30)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(steps_of(tmp_path) if (tmp_path / "train").exists() else []) < 8:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert steps_of(tmp_path)[-1]["step"] < 30
+    assert tune(made, tmp_path, 30) == 0
+    assert [event["event"] for event in events_of(tmp_path)].count("resume") == 1
+    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
+
+
+def test_run_cut_into_milestones_ends_in_the_same_manifest(made, uninterrupted, tmp_path):
+    for previous, until in ((None, 7), (7, 30)):
+        assert tune(made, tmp_path, until, previous=previous) == 0
+    identities = [json.loads(milestone(run, 30).read_text())["identity"] for run in (tmp_path, uninterrupted)]
+    assert identities[0] == identities[1]
+
+
+def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupted):
+    initial = manifest.read(milestone(made / "runs/base", BASE_STEPS))
+    base, tuned = initial.identity, manifest.read(milestone(uninterrupted, 30)).identity
+    assert tuned["recipe"]["model"] == base["recipe"]["model"]
+    assert (tuned["corpus"], tuned["tokenizer"]) == (base["corpus"], base["tokenizer"])
+    assert tuned["pairs"] == pairs.read(made / "sources/animals/list.json").digest
+    assert tuned["initial"] == results.checkpoint_digest(initial)
+
+
+def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
+    assert tune(made, tmp_path, 2) == 0
+    given = {"--pairs": pairs_listed(tmp_path, pairs_of(61))}
+    assert tune(made, tmp_path, 2, given=given) == 0
+    assert len(list((tmp_path / "train").iterdir())) == 2
+
+
+def scores(made, run, model):
+    """An export of a milestone, and its scores by the held-out pairs."""
+    inputs = {"--model": model, "--corpus": made / "tokens/main/manifest.json"}
+    inputs |= {"--tokenizer": made / "tokenizers/main/manifest.json", "--output": run / "export" / "manifest.json"}
+    assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
+    inputs = {"--export": inputs["--output"], "--corpus": inputs["--corpus"]}
+    inputs |= {"--pairs": made / "sources/animals/list.json", "--output": run / "eval" / "00000030" / "animals.json"}
+    recipe = json.dumps({"tasks": ["completion_bits", "bits_per_byte"], "bytes_per_source": 2000})
+    assert evaluate.main([str(word) for pair in inputs.items() for word in pair] + ["--recipe", recipe]) == 0
+    return manifest.read(inputs["--output"]).identity["results"]
+
+
+def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupted, tmp_path):
+    before = scores(made, tmp_path / "before", milestone(made / "runs/base", BASE_STEPS))
+    after = scores(made, tmp_path / "after", milestone(uninterrupted, 30))
+    assert before.keys() == after.keys()
+    first, second = (found["completion_bits"]["bits_per_byte"] for found in (before, after))
+    assert first["value"] - second["value"] > 3 * (first["stderr"] + second["stderr"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "operation", "sentence"),
+    [
+        ({"document_mask": True}, {}, "finetune.document_mask is not a known key"),
+        ({"model": training.MODEL}, {}, "finetune.model is not a known key"),
+        ({"weights": {"a": 1}}, {}, "finetune.weights is not a known key"),
+        ({"seq_len": 65}, {}, "finetune.seq_len must be at most the positions of --initial (64), got 65"),
+        ({"seq_len": 4}, {}, "the training side of source animals must have a pair of at most seq_len (4) tokens"),
+        ({"global_batch": 5}, {}, "finetune.micro_batch must divide the 5 samples a rank"),
+        ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
+    ],
+)
+def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, operation, sentence):
+    assert refused(capsys, made, tmp_path, recipe=RECIPE | recipe, **operation).startswith(f"finetune: {sentence}")
+
+
+def refused(capsys, made, run, **keywords):
+    """Fine-tune, which must be refused before there is a run directory; returns the line."""
+    capsys.readouterr()
+    assert tune(made, run, 4, **keywords) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not (run / "train").exists()
+    return line
+
+
+def test_record_without_a_completion_is_named_before_anything_is_trained(made, tmp_path, capsys):
+    entries = [*pairs_of(3), {"prompt": "The ox "}]
+    given = {"--pairs": pairs_listed(tmp_path / "data", entries)}
+    line = refused(capsys, made, tmp_path, given=given)
+    assert line.endswith("animals.jsonl, line 4 must have the field completion, and has prompt")
+
+
+def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
+    given = {"--pairs": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
+    line = refused(capsys, made, tmp_path, given=given)
+    assert "the held-out side of source animals must have a pair, and has none" in line
+
+
+def test_source_of_text_is_refused(made, tmp_path, capsys):
+    line = refused(capsys, made, tmp_path, given={"--pairs": made / "sources/a/list.json"})
+    assert "sources.a.kind must be pairs or python-docstrings where pairs are read, got jsonl" in line
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A corpus of another tokenizer."""
+    directory = tmp_path_factory.mktemp("other")
+    tiny_corpus(directory, documents=60, vocabulary=300)
+    return directory
+
+
+def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys):
+    tokenizer, corpus = (other / kind / "main/manifest.json" for kind in ("tokenizers", "tokens"))
+    line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer})
+    assert line.startswith(f"finetune: --tokenizer {tokenizer} is not the tokenizer of --corpus ")
+    line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer, "--corpus": corpus})
+    assert "has a vocabulary of 320, and the tokenizer of the data has 300" in line
+    changed = tmp_path / "tokens" / "manifest.json"
+    shutil.copytree(made / "tokens/main", changed.parent)
+    identity = manifest.read(changed).identity
+    manifest.write(changed, identity | {"recipe": {"parts": 7}}, {})
+    line = refused(capsys, made, tmp_path, given={"--corpus": changed})
+    assert f"--corpus {changed} must be the corpus that --initial " in line
+    line = refused(capsys, made, tmp_path, given={"--initial": tmp_path / "nowhere"})
+    assert f"--initial {tmp_path / 'nowhere'} must be a milestone's manifest" in line

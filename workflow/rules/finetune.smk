@@ -1,0 +1,37 @@
+# Models and pairs of a prompt and a completion -> tuned models: one job a milestone, as in pretrain.smk.
+
+
+rule finetune:
+    input:
+        pairs=pairs_of_run,
+        corpus=corpus_of_run,
+        tokenizer=tokenizer_of_run,
+        initial=initial_of_run,
+        previous=previous_milestone,
+    output:
+        MODEL,
+    log:
+        "results/logs/finetune/{run}/{step}.log",
+    wildcard_constraints:
+        run=TUNED,
+    conda:
+        "../../environment.yml"
+    resources:
+        accelerator=1,
+        nodes=0,
+        ranks=1,
+        omp_threads=1,
+        operation=training_operation,
+        code=CODE["finetune"],
+    params:
+        recipe=training_recipe,
+        initial=initial_option,
+        previous=previous_option,
+        train_dir=train_directory,
+        code=rerun_on_code("finetune"),
+    shell:
+        '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'
+        " {resources.ranks} -m stages.finetune --pairs {input.pairs:q} --corpus {input.corpus:q}"
+        " --tokenizer {input.tokenizer:q} --until {wildcards.step} {params.initial:q} {params.previous:q}"
+        " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
+        " --operation {resources.operation:q} --log {log:q} --code {resources.code}"
