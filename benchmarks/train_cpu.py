@@ -13,13 +13,14 @@ import argparse
 import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from benchmarks import report
 
 PEERS = {"caravan": "torch", "transformers": "transformers", "litgpt": "litgpt"}
 """The package that each peer is of; ours needs torch alone."""
@@ -208,21 +209,13 @@ def installed():
     return peers
 
 
-def hardware():
-    """The processor and the memory of this machine."""
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    processor = names[0].partition(":")[2].strip() if names else platform.machine()
-    return {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(memory_gb, 1)}
-
-
 def main():
     """Measure all peers and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--repeats", type=int, default=15, help="steps of each peer that count")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path, help="a JSON file for every repeat, the ratios, versions and hardware")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/train_cpu.json"))
     parser.add_argument("--only", choices=PEERS, help="train this peer in this process, a step for each line of stdin")
     arguments = parser.parse_args()
     if arguments.only:
@@ -230,14 +223,9 @@ def main():
         return
     peers = installed()
     sizes, found = take_turns(peers, arguments)
-    result = {
-        "command": "python -m benchmarks.train_cpu " + " ".join(sys.argv[1:]),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    figures = {
         "shape": asdict(SHAPES[arguments.shape]),
         "threads": arguments.threads,
-        "hardware": hardware(),
-        "versions": {"python": platform.python_version()}
-        | {package: importlib.metadata.version(package) for package in {PEERS[peer] for peer in peers}},
         "ratios": ratios(sizes, found),
         "sizes": sizes,
         "repeats": found,
@@ -245,10 +233,9 @@ def main():
     for peer, size in sizes.items():
         speed = statistics.median(entry["tokens_per_second"] for entry in found if entry["peer"] == peer)
         print(f"{peer:13} {speed:9,.0f} tokens/s {size['peak_mb']:7,.0f} MB over its imports")
-    for peer, figures in result["ratios"].items():
-        print(f"caravan / {peer}: " + ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n", encoding="ascii")
+    for peer, compared in figures["ratios"].items():
+        print(f"caravan / {peer}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in compared.items()))
+    report.write(arguments.output, "train_cpu", sorted({PEERS[peer] for peer in peers}), figures)
 
 
 if __name__ == "__main__":

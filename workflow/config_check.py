@@ -16,6 +16,7 @@ Validator = extend(
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
 )
 NUMBER = ["number", "string"]
+TRUTHS = {"true": True, "false": False}  # Snakemake's `--config tune=true` is text
 
 
 def load_schema(path):
@@ -55,6 +56,8 @@ def _copied(value, schema, where):
         return [_copied(item, schema.get("items", {}), f"{where}[{number}]") for number, item in enumerate(value)]
     if _wants_number(schema) and type(value) in (int, float, str):
         return _number(value, where)
+    if schema.get("type") == "boolean" and value in TRUTHS:
+        return TRUTHS[value]
     return value
 
 

@@ -5,6 +5,9 @@ import math
 MAIN = ("bits_per_byte", "acc_mutual_info", "acc")
 """Of a task's metrics the first of these is compared; any one where it has none of them."""
 
+SURE = 3.0
+"""Standard errors from which on a difference is not taken for chance."""
+
 LOWER_IS_BETTER = ("bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "brier_score")
 
 
@@ -26,7 +29,7 @@ def compared(rows, origin, run_name):
 
 
 def table(rows, origin, run_name):
-    """Lines of text: a task a line, then how sure it is that the last model is another than the one before."""
+    """Lines of text: a task a line, then for each how sure it is that the last model is better or worse than before."""
     found = compared(rows, origin, run_name)
     if not found:
         return []
@@ -53,7 +56,10 @@ def _verdict(before, after):
     """The two errors count as independent, which is cautious: both models were asked the same."""
     gain = after["value"] - before["value"]
     gain = -gain if after["metric"] in LOWER_IS_BETTER else gain
-    verdict = f"is {'better' if gain > 0 else 'worse'} than before tuning"
+    word = "better" if gain > 0 else "worse"
     if not before["stderr"] or not after["stderr"]:
-        return verdict
-    return f"{verdict}, by {abs(gain) / math.hypot(before['stderr'], after['stderr']):.1f} standard errors"
+        return f"is {word} than before tuning"
+    errors = abs(gain) / math.hypot(before["stderr"], after["stderr"])
+    if errors < SURE:
+        return f"did not move surely: {errors:.1f} standard errors {word} than before tuning"
+    return f"is {word} than before tuning, by {errors:.1f} standard errors"

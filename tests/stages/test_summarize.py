@@ -370,17 +370,17 @@ def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
         "  completion_bits      2.500 +- 0.030    2.100 +- 0.030",
         "  completion_choice    0.280 +- 0.020    0.300 +- 0.020",
         "  completion_bits is better than before tuning, by 9.4 standard errors",
-        "  completion_choice is better than before tuning, by 0.7 standard errors",
+        "  completion_choice did not move surely: 0.7 standard errors better than before tuning",
     ):
         assert line in text.splitlines()
 
 
 def test_worse_is_said_to_be_worse(results, tuned):
-    write_scores(results / "runs" / "tuned", 40, results / "runs/tuned/export/00000040/manifest.json", 2.6, 0.24)
+    write_scores(results / "runs" / "tuned", 40, results / "runs/tuned/export/00000040/manifest.json", 2.7, 0.24)
     assert summarize.main(tuned) == 0
     text = (results / "summary.txt").read_text()
-    assert "completion_bits is worse than before tuning, by 2.4 standard errors" in text
-    assert "completion_choice is worse than before tuning, by 1.4 standard errors" in text
+    assert "completion_bits is worse than before tuning, by 4.7 standard errors" in text
+    assert "completion_choice did not move surely: 1.4 standard errors worse than before tuning" in text
 
 
 def test_curve_of_a_tuned_run_begins_where_the_model_before_ended(tuned, lines):

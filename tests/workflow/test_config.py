@@ -240,6 +240,11 @@ def test_a_number_written_as_text_is_a_number(config):
     assert checked(config, SCHEMA)["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] == 0.001
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_a_truth_value_of_the_command_line_is_one(config, text, value):
+    assert checked(config | {"tune": text}, SCHEMA)["tune"] is value
+
+
 def test_only_what_the_user_wrote_is_kept(config):
     written = copy.deepcopy(config)
     made = checked(config, SCHEMA)

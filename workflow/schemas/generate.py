@@ -124,7 +124,7 @@ def run_schema():
         "finetune": finetune | {"x-like": "pretrain"},
         "convert": recipe_of("convert"),
         "suites": names(
-            "The suites by which every milestone is scored; with a tuned run also the model that it was tuned from."
+            "The suites by which every milestone is scored; with a tuned run also the milestone that it was tuned from."
         ),
     }
     needed = {"pretrain": ["corpus", "model"], "finetune": ["initial", "pairs"]}
