@@ -19,13 +19,12 @@ import yaml
 from benchmarks import report
 from stages.lib import parallel, recipe
 from stages.lib.loader import share_of
-from stages.lib.model import Llama, ModelRecipe
-from stages.lib.training import activation, flops, optimizer, sharding
+from stages.lib.model import ModelRecipe
+from stages.lib.training import activation, flops
 from stages.lib.training.dummy import DummySamples
-from stages.lib.training.guard import Guard
-from stages.lib.training.initialize import initialize
 from stages.lib.training.meter import Meter
 from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.state import State
 from stages.lib.training.step import NUMBERS, Stepper
 
 HOME = Path(__file__).resolve().parents[1]
@@ -55,21 +54,6 @@ def plan_of(arguments):
         "compile": arguments.compile,
     }
     return recipe.load(TrainRecipe, data, "benchmark")
-
-
-def stepper_of(shape, vocabulary, plan, device):
-    """The training's step on a new model."""
-    with torch.device("meta"):
-        model = Llama(shape, vocabulary)
-    activation.apply(model, plan.activation)
-    if plan.compile:
-        for block in model.base_model.layers:
-            block.compile()
-    group = sharding.shard(model, plan, device)
-    initialize(model, plan.seed)
-    samples = DummySamples(vocabulary, plan.seq_len, plan.seed)
-    built = optimizer.build(model, plan.optimizer)
-    return Stepper(plan, model, built, Guard(plan.guard, device), device, group, samples), samples
 
 
 def measure(stepper, samples, plan, meter, device):
@@ -111,7 +95,9 @@ def main():
     shape, vocabulary = shape_of(arguments.shape)
     plan = plan_of(arguments)
     with parallel.ranks() as device:
-        stepper, samples = stepper_of(shape, vocabulary, plan, device)
+        state, samples = State(plan, shape, vocabulary, device), DummySamples(vocabulary, plan.seq_len, plan.seed)
+        state.begin()
+        stepper = Stepper(plan, state, device)
         meter = Meter(shape, vocabulary, plan.seq_len, 1, device, (arguments.activation, None))
         found = measure(stepper, samples, plan, meter, device)
     figures = {

@@ -18,8 +18,6 @@ tuned model against it, as they did the one before.
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.distributed as dist
-
 from stages.lib import pair_samples, pairs, parallel, recipe, stage
 from stages.lib.corpus import Corpus
 from stages.lib.errors import UserError
@@ -57,7 +55,6 @@ def run(arguments, plan):
             shape = initial.found.recipe
             model = {"model": recipe.written(shape, "identity")}  # beside the rest, as `convert` finds it in pretrain's
             facts["recipe"] = recipe.written(plan, "identity") | model
-        facts["initial"] = parallel.from_first(initial.digest if dist.get_rank() == 0 else None)
         reach(arguments, plan, shape, facts, lambda: _data(source, tokenizer, corpus, plan), device, initial)
 
 
@@ -94,14 +91,7 @@ def main(argv=None):
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the corpus' tokenizer")
     parser.add_argument("--initial", type=Path, required=True, help="the model to tune, see --model of stages.generate")
-    parser.add_argument("--until", type=int, required=True, help="step of the milestone to reach")
-    parser.add_argument("--previous", type=Path, help="manifest of the milestone before")
-    parser.add_argument("--train-dir", type=Path, required=True, help="where run directories lie")
-    parser.add_argument(
-        "--operation", default="{}", metavar="JSON|FILE", help="more recipe keys, that change no result"
-    )
     add_options(parser)
-    parser.add_argument("--output", type=Path, required=True, help="manifest of the milestone")
     return stage.execute(parser, run, argv)
 
 

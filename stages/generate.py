@@ -22,12 +22,12 @@ from stages.lib.log import logger
 
 
 def run(arguments):
-    """Write the texts; Ctrl-C in the middle of one is no fault."""
+    """Write the texts; Ctrl-C in the middle of one ends its line."""
     try:
         generate(arguments)
     except KeyboardInterrupt:
         print()
-        raise UserError("stopped by Ctrl-C") from None
+        raise
 
 
 def generate(arguments):

@@ -12,8 +12,6 @@ directory.
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.distributed as dist
-
 from stages.lib import parallel, recipe, stage
 from stages.lib.corpus import Corpus
 from stages.lib.errors import UserError
@@ -63,45 +61,34 @@ def run(arguments, plan):
                 "tokenizer": corpus.tokenizer["digest"],
                 "vocabulary": corpus.tokenizer["vocabulary"],
             }
-        initial = _initial(arguments, plan, facts)
+            initial = _initial(arguments, plan, facts)
         reach(arguments, plan, plan.model, facts, lambda: _data(corpus, plan), device, initial)
 
 
 def _initial(arguments, plan, facts):
-    """The model from which the run goes on, None for none; its digest is added to the facts."""
+    """The model from which the run goes on, None for none."""
     if arguments.initial is None and plan.initial is None:
         return None
-    with parallel.agreeing():
-        if arguments.initial is None or plan.initial is None:
-            missing, given = ("--initial", "pretrain.initial") if plan.initial else ("pretrain.initial", "--initial")
-            raise UserError(f"{missing} is missing: {given} says that training goes on from another model")
-        initial = Initial(arguments.initial, plan.initial, plan.model, facts, "pretrain")
-    facts["initial"] = parallel.from_first(initial.digest if dist.get_rank() == 0 else None)
-    return initial
+    if arguments.initial is None or plan.initial is None:
+        missing, given = ("--initial", "pretrain.initial") if plan.initial else ("pretrain.initial", "--initial")
+        raise UserError(f"{missing} is missing: {given} says that training goes on from another model")
+    return Initial(arguments.initial, plan.initial, plan.model, facts, "pretrain")
 
 
 def _data(corpus, plan):
     """The samples, and what is held out."""
-    samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed)
-    if plan.document_mask:
-        samples.document_end = corpus.tokenizer["eos"]
+    document_end = corpus.tokenizer["eos"] if plan.document_mask else None
+    samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed, document_end)
     sources, tokens = samples.mixture.sources, plan.heldout.tokens
-    return samples, heldout.of_corpus(corpus, sources, plan.seq_len, tokens, samples.document_end)
+    return samples, heldout.of_corpus(corpus, sources, plan.seq_len, tokens, document_end)
 
 
 def main(argv=None):
     """The command line."""
     parser = stage.parser("pretrain", __doc__, PretrainRecipe)
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus")
-    parser.add_argument("--until", type=int, required=True, help="step of the milestone to reach")
-    parser.add_argument("--previous", type=Path, help="manifest of the milestone before")
-    parser.add_argument("--train-dir", type=Path, required=True, help="where run directories lie")
-    parser.add_argument(
-        "--operation", default="{}", metavar="JSON|FILE", help="more recipe keys, that change no result"
-    )
     parser.add_argument("--initial", type=Path, help="a trained model to go on from, see --model of stages.generate")
     add_options(parser)
-    parser.add_argument("--output", type=Path, required=True, help="manifest of the milestone")
     return stage.execute(parser, run, argv)
 
 

@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from stages.lib import files, history, journal, lease, stage
+from stages.lib import comparison, files, history, journal, lease, stage
 from stages.lib.errors import UserError
-from stages.lib.training import requests
+from stages.lib.training import stop_requests
 
 RECENT = 20
 """Steps over which speed and slowest rank are told."""
@@ -150,7 +150,7 @@ def _is_complete(commit):
 def _state(directory, events):
     if holder := lease.holder(directory):
         return f"training now: {holder}"
-    if marker := requests.read_marker(directory):
+    if marker := stop_requests.read_marker(directory):
         return f"stopped by {marker['reason']}, saved at step {marker['step']:,}; start it again and it goes on"
     return _last_event(events)
 
@@ -176,9 +176,7 @@ def _scores(path):
         return "not readable"
     metrics = {}
     for task, scores in made["identity"]["results"].items():
-        name = next(
-            (name for name in ("bits_per_byte", "acc_mutual_info", "acc") if name in scores), next(iter(scores))
-        )
+        name = comparison.main_metric(scores)
         metrics[task if name == "bits_per_byte" else f"{task} {name}"] = scores[name]["value"]
     return ", ".join(f"{task} {'?' if value is None else format(value, '.3f')}" for task, value in metrics.items())
 

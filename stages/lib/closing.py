@@ -59,7 +59,7 @@ class Report:
             if len(values) > 1:
                 lines.append(f"  {task} {_moved(values[0], values[-1])} from {values[0]:.3f} to {values[-1]:.3f}")
         if choice:
-            lines.append(f"  {CHOICE} ends at {_accuracy(choice[-1])}: {_above_chance(choice[-1])}")
+            lines.append(f"  {CHOICE} ends at {comparison.shown(choice[-1])}: {_above_chance(choice[-1])}")
         if others:
             lines.append(f"  {len(others)} other tasks: {', '.join(sorted(others)[:5])}{', ...' * (len(others) > 5)}")
         return lines
@@ -80,7 +80,7 @@ class Report:
     def _table(self, bits, choice):
         tasks = sorted({row["task"] for row in bits}) + [CHOICE] * bool(choice)
         cells = {(row["step"], row["task"]): f"{row['value']:.3f}" for row in bits}
-        cells |= {(row["step"], row["task"]): _accuracy(row) for row in choice}
+        cells |= {(row["step"], row["task"]): comparison.shown(row) for row in choice}
         tokens = {row["step"]: row["tokens"] for row in bits + choice}
         if not tokens:
             return []
@@ -100,10 +100,6 @@ class Report:
 
 def _moved(first, last):
     return "fell" if last < first else "did not fall:"
-
-
-def _accuracy(row):
-    return f"{row['value']:.3f}" + (f" +- {row['stderr']:.3f}" if row["stderr"] is not None else "")
 
 
 def _above_chance(row):

@@ -3,7 +3,6 @@
 import math
 
 MAIN = ("bits_per_byte", "acc_mutual_info", "acc")
-"""Of a task's metrics the first of these is compared; any one where it has none of them."""
 
 SURE = 3.0
 """Standard errors from which on a difference is not taken for chance."""
@@ -21,7 +20,7 @@ def compared(rows, origin, run_name):
     found = {}
     for task in dict.fromkeys(row["task"] for row in before):
         metrics = [row["metric"] for row in before if row["task"] == task]
-        metric = next((name for name in MAIN if name in metrics), metrics[0])
+        metric = main_metric(metrics)
         both = [row for row in before + after if (row["task"], row["metric"]) == (task, metric)]
         if len(both) > 1 and all(row["value"] is not None for row in both):
             found[task] = both
@@ -39,8 +38,8 @@ def table(rows, origin, run_name):
     left = max(map(len, found))
     lines = [f"  {'':{left}}" + _cells(titles, widths)]
     for task, both in found.items():
-        shown = {(row["run"], row["step"]): _shown(row) for row in both}
-        lines.append(f"  {task:{left}}" + _cells([shown.get(place, "-") for place in steps], widths))
+        cells = {(row["run"], row["step"]): shown(row) for row in both}
+        lines.append(f"  {task:{left}}" + _cells([cells.get(place, "-") for place in steps], widths))
     return lines + [f"  {task} {_verdict(both[0], both[-1])}" for task, both in found.items()]
 
 
@@ -48,7 +47,13 @@ def _cells(texts, widths):
     return "".join(f"  {text:>{width}}" for text, width in zip(texts, widths, strict=True))
 
 
-def _shown(row):
+def main_metric(metrics):
+    """Of a task's metrics (names, in order) the one that speaks for it."""
+    return next((name for name in MAIN if name in metrics), next(iter(metrics)))
+
+
+def shown(row):
+    """A score as text: value and standard error."""
     return f"{row['value']:.3f}" + (f" +- {row['stderr']:.3f}" if row["stderr"] is not None else "")
 
 

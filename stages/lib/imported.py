@@ -15,7 +15,7 @@ import torch
 from stages.lib import config_json, files, manifest, weight_files
 from stages.lib.errors import UserError
 from stages.lib.model import ModelRecipe
-from stages.lib.training.initialize import local_rows
+from stages.lib.sharded import local_rows
 
 CONFIG = "config.json"
 EMBEDDING = "base_model.embedding.weight"

@@ -22,18 +22,19 @@ from stages.lib.permutation import permute
 class Samples:
     """All training samples of a corpus under a recipe, by global number.
 
+    `document_end`: the token that ends a document, where attention shall stay within one.
+
     Raises UserError when the weights do not name sources of the corpus, or a source is shorter than one window.
     """
 
-    def __init__(self, corpus, weights, seq_len, seed):
+    def __init__(self, corpus, weights, seq_len, seed, document_end=None):
         for source in weights:
             if source not in corpus.sources:
                 raise UserError(
                     f"pretrain.weights.{source} must name a source of the corpus ({', '.join(sorted(corpus.sources))})"
                 )
         self.mixture = Mixture(weights)
-        self.seq_len, self.seed = seq_len, seed
-        self.document_end = None  # the token that ends a document, where attention shall stay within one
+        self.seq_len, self.seed, self.document_end = seq_len, seed, document_end
         self.streams = [corpus.stream(source) for source in self.mixture.sources]
         self.windows = np.array([(len(stream) - 1) // seq_len for stream in self.streams], dtype=np.int64)
         for source, stream, windows in zip(self.mixture.sources, self.streams, self.windows, strict=True):

@@ -1,6 +1,7 @@
 """The command line that all stages share: options, log, exit codes.
 
-Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 1 a bug (the log has a traceback).
+Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 130 Ctrl-C, 1 a bug (the log has a
+traceback).
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from stages.lib import log, recipe
 from stages.lib.errors import LoneError, OutOfTime, UserError
 
-DONE, BUG, USER_MISTAKE, OUT_OF_TIME = 0, 1, 2, 75
+DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -91,6 +92,8 @@ def execute(made, run, argv=None):
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")
     except OutOfTime as error:
         return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}")
+    except KeyboardInterrupt:
+        return _end(INTERRUPTED, f"{arguments.stage_name}: stopped by Ctrl-C", alone=True)
     except BrokenPipeError as error:
         if hasattr(arguments, "output"):  # not the reader of a listing: a pipe of the stage's own
             return _bug(arguments, error)

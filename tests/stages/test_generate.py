@@ -330,7 +330,7 @@ def test_ctrl_c_ends_in_one_line(made, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trained, "load", interrupted)
-    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == 2
+    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "generate: stopped by Ctrl-C"
 
 

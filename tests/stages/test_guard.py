@@ -14,6 +14,7 @@ from tests.stages.training import (
     run_directory,
     steps_of,
     train,
+    train_on,
     weights_of,
 )
 
@@ -41,13 +42,13 @@ def poisoned(monkeypatch, samples, with_):
         return inputs, targets
 
     def poison(self, step, inputs, targets):
-        forward = self.model.forward
+        forward = self.state.model.forward
         if inputs.tobytes() in bad["batches"]:
-            self.model.forward = lambda *given: tuple(loss * with_ for loss in forward(*given))
+            self.state.model.forward = lambda *given: tuple(loss * with_ for loss in forward(*given))
         try:
             return take(self, step, inputs, targets)
         finally:
-            self.model.forward = forward
+            self.state.model.forward = forward
 
     with monkeypatch.context() as patch:
         patch.setattr(Samples, "batch", batch)
@@ -99,6 +100,13 @@ def test_resumed_run_skips_the_same_spikes(corpus, tmp_path, monkeypatch):
     skips = [[e["step"] for e in events_of(tmp_path / name) if e["event"] == "skip"] for name in ("uncut", "cut")]
     assert skips[0] == skips[1] and len(skips[0]) >= 2
     assert weights_of(tmp_path / "uncut", 30) == weights_of(tmp_path / "cut", 30)
+
+
+def test_ranks_that_must_not_go_on_agree_on_one_line(corpus, tmp_path):
+    recipe = RECIPE | {"optimizer": {"learning_rate": 1e38}, "guard": {"bad_steps": 2}}
+    code, error = train_on(2, corpus, tmp_path, 30, recipe=recipe)
+    (line,) = error.splitlines()
+    assert code == 2 and line.startswith("pretrain: the training must not go on: 2 steps in a row were skipped")
 
 
 def test_many_bad_steps_in_a_row_stop_the_training_in_one_line(corpus, tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from stages import status
 from stages.lib import lease, manifest
-from stages.lib.training import requests, stacks
+from stages.lib.training import stacks, stop_requests
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_why_a_run_stopped(directory, tmp_path, capsys, event, words):
 
 def test_run_that_was_asked_to_stop_says_by_what_and_that_it_goes_on(directory, tmp_path, capsys):
     write_events(directory, {"event": "stop", "step": 1050, "reason": "OutOfTime: stopped by SIGTERM"})
-    requests.leave_marker(directory, "SIGTERM", 1050)
+    stop_requests.leave_marker(directory, "SIGTERM", 1050)
     words = "state        stopped by SIGTERM, saved at step 1,050; start it again and it goes on\n"
     assert words in shown(capsys, tmp_path)
-    requests.clear_marker(directory)  # it was started again, and killed
+    stop_requests.clear_marker(directory)  # it was started again, and killed
     write_events(directory, {"event": "resume", "step": 1050, "steps": 2000})
     assert "died after its last word, resume at step 1,050" in shown(capsys, tmp_path)
 

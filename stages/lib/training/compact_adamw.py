@@ -1,7 +1,8 @@
 """AdamW whose moments are kept in bfloat16."""
 
 import torch
-from torch.distributed.tensor import DTensor
+
+from stages.lib import sharded
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -36,7 +37,7 @@ class CompactAdamW(torch.optim.Optimizer):
         if not self.state[parameter]:
             self.state[parameter] = self.empty_state(parameter)
         state = self.state[parameter]
-        weight, gradient, *kept = (_local(t) for t in (parameter, parameter.grad, *(state[m] for m in MOMENTS)))
+        weight, gradient, *kept = (sharded.local(t) for t in (parameter, parameter.grad, *(state[m] for m in MOMENTS)))
         precision = torch.promote_types(weight.dtype, torch.float32)
         gradient, first, second = (tensor.to(precision) for tensor in (gradient, *kept))
         beta1, beta2 = group["betas"]
@@ -54,7 +55,3 @@ class CompactAdamW(torch.optim.Optimizer):
             old.copy_(new)
         else:
             torch.where(self.found_inf == 1, old, new, out=old)
-
-
-def _local(tensor):
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

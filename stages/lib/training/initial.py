@@ -1,6 +1,7 @@
 """Training on from another model: what is taken from it besides its weights is said, never guessed."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 from stages.lib import checkpoint, imported, manifest, trained
@@ -34,7 +35,7 @@ class Initial:
     """The model that a training goes on from.
 
     `shape`: the recipe that it must have; None for whatever it has, which `found.recipe` says. `facts`: what is known
-    of the data. `digest` is its identity. `steps_before`, `samples_before`: where schedule and data go on.
+    of the data. `steps_before`, `samples_before`: where schedule and data go on.
     """
 
     def __init__(self, path, recipe, shape, facts, where):
@@ -47,13 +48,17 @@ class Initial:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
                     raise UserError(f"{where}.initial.{key} must be reset for a Hugging Face model, got {value}")
-            self.digest = imported.open_directory(self.found.directory).digest
-        else:
-            self.digest = manifest.digest_of(self.commit["files"])
         if recipe.data == "continue":
             self._check_data(path, facts, where)
         self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
         self.samples_before = 0 if recipe.data == "reset" else self.commit["samples"]
+
+    @functools.cached_property
+    def digest(self):
+        """What the model is known by. It takes a while: of a Hugging Face model every file is read."""
+        if self.commit is None:
+            return imported.open_directory(self.found.directory).digest
+        return manifest.digest_of(self.commit["files"])
 
     def _steps(self):
         return self.commit["step"] + self.commit.get("steps_before", 0)

@@ -8,8 +8,8 @@ import math
 import zlib
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from stages.lib.sharded import local_rows
 
 ROWS = 256
 """Rows a block. Part of the scheme: another number gives other models."""
@@ -46,13 +46,3 @@ def _block_seed(seed, name, block):
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
     return mixed ^ (mixed >> 31)
-
-
-def local_rows(parameter):
-    """This rank's rows of a parameter, and the global number of the first of them."""
-    if not isinstance(parameter, DTensor):
-        return parameter, 0
-    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    if shape[1:] != parameter.shape[1:]:
-        raise AssertionError(f"weights are sharded by rows alone, found {parameter.placements}")
-    return parameter.to_local(), offset[0]

@@ -14,13 +14,11 @@ from stages.lib.errors import UserError
 from stages.lib.lease import Lease
 from stages.lib.log import logger
 from stages.lib.training import sharding, start
+from stages.lib.training.store import BELONGS_TO, IDENTITY
 from stages.lib.training.trainer import Trainer
 
-BELONGS_TO = ("recipe", "corpus", "pairs", "initial")
 
-
-def check_horizon(arguments, plan):
-    """Raise UserError where the milestone lies outside of the run."""
+def _check_horizon(arguments, plan):
     if arguments.until < 1:
         raise UserError(f"--until must be at least 1, got {arguments.until}")
     if arguments.until > plan.steps:
@@ -31,14 +29,17 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
     """Train up to the milestone `arguments.until`, and write its manifest; all ranks call it.
 
     `shape`: the model's recipe. `facts`: what the run belongs to, {"recipe", "tokenizer", "vocabulary", "corpus" ...}.
+    `initial`: the model to go on from, see initial.py; its digest becomes one of the facts.
     `read_data()` gives the samples and what is held out; it is called only where there is something to train.
     """
     clock = manifest.Clock(arguments.code)
     with parallel.agreeing():
         begin = start.of(arguments)
-        check_horizon(arguments, plan)
+        _check_horizon(arguments, plan)
+        if initial is not None:
+            facts = facts | {"initial": parallel.from_first(initial.digest if dist.get_rank() == 0 else None)}
         _check_previous(arguments.previous, facts)
-    digest = manifest.digest_of({key: facts[key] for key in BELONGS_TO if key in facts})
+    digest = manifest.digest_of({key: facts[key] for key in IDENTITY if key in facts})
     directory = arguments.train_dir / digest[:16]
     finished = _finished(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE)
     if finished:
@@ -62,7 +63,7 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
     """Train; returns what the milestone's manifest says, which is kept beside its checkpoint (None but on rank 0)."""
     content = None
     try:
-        with trainer.requests.heard():
+        with trainer.stop_requests.heard():
             trainer.start(arguments.until)
             scores = trainer.train(arguments.until)
         with parallel.agreeing():
@@ -93,7 +94,7 @@ def _identity(arguments, plan, directory, facts):
     outputs = dict(commit["files"]) | {checkpoint.COMMIT: manifest.describe(saved / checkpoint.COMMIT)}
     samples = arguments.until * plan.global_batch
     return {
-        **{key: facts[key] for key in (*BELONGS_TO, "tokenizer") if key in facts},
+        **{key: facts[key] for key in BELONGS_TO if key in facts},
         "step": arguments.until,
         "samples": samples,
         "tokens": samples * plan.seq_len,
@@ -129,7 +130,7 @@ def _check_previous(path, facts):
     if path is None:
         return
     previous = manifest.read(path).identity
-    if any(previous.get(key) != facts.get(key) for key in BELONGS_TO):
+    if any(previous.get(key) != facts.get(key) for key in IDENTITY):
         raise UserError(f"--previous {path} must be a milestone of the same run, and is not: its recipe or data differ")
 
 

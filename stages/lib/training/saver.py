@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from stages.lib import checkpoint
+from stages.lib import checkpoint, sharded
 
 
 class Saver:
@@ -69,12 +69,12 @@ def _copied(value, buffers):
     """A copy of nested tensors on the CPU, in the memory of the copy before where there is one."""
     if isinstance(value, dict):
         return {key: _copied(item, None if buffers is None else buffers[key]) for key, item in value.items()}
-    source = value.to_local() if isinstance(value, DTensor) else value
+    source = sharded.local(value)
     if buffers is None:
         pinned = source.device.type == "cuda"
         target = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
     else:
-        target = buffers.to_local() if isinstance(buffers, DTensor) else buffers
+        target = sharded.local(buffers)
     target.copy_(source.detach(), non_blocking=True)
     # DTensor.from_local would bring the copy back to the mesh's device
     return DTensor(target, value._spec, requires_grad=False) if isinstance(value, DTensor) else target

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 
 from stages.lib.errors import UserError
 
@@ -98,8 +97,3 @@ def share_gradients(model, wanted):
     """Whether the next backward pass reduces gradients over the ranks: only the last of a step must."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(wanted)
-
-
-def local(tensor):
-    """This rank's part of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -6,7 +6,6 @@ hang/20270131T101500Z-nccl-rank3   the last collectives of rank 3, where NCCL's 
 """
 
 import faulthandler
-import os
 import pickle
 import sys
 import threading
@@ -15,15 +14,6 @@ import torch
 
 RECORDERS = {"nccl": "_dump_nccl_trace", "gloo": "_dump_fr_trace"}  # the former is in builds for GPUs only
 RECORDER_SECONDS = 5.0  # a hanging NCCL may hang its recorder too
-
-
-def flight_recorder_environment():
-    """Have torch keep each rank's last 2,000 collectives, unless the environment says how many; 0 is none.
-
-    To be called before the process group is made. It costs about 1 us a collective.
-    """
-    if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & os.environ.keys():
-        os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
 
 
 def pattern(directory, stamp):

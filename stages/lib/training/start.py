@@ -1,7 +1,8 @@
-"""How one start of a training runs: options of the command line that change no result and stand in no recipe."""
+"""The options of the command line that every training stage has, and how one start of it runs."""
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from stages.lib.errors import UserError
 from stages.lib.training import profiler
@@ -9,7 +10,10 @@ from stages.lib.training import profiler
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A start: `stage` is the name of the stage, `begun` time.monotonic() when it began."""
+    """A start, by what changes no result and stands in no recipe.
+
+    `stage` is the name of the stage, `begun` time.monotonic() when it began.
+    """
 
     stage: str
     begun: float
@@ -19,7 +23,14 @@ class Start:
 
 
 def add_options(parser):
-    """Add the options to a stage's parser."""
+    """Add the options to a stage's parser; the last three make a `Start`."""
+    parser.add_argument("--until", type=int, required=True, help="step of the milestone to reach")
+    parser.add_argument("--previous", type=Path, help="manifest of the milestone before")
+    parser.add_argument("--train-dir", type=Path, required=True, help="where run directories lie")
+    parser.add_argument("--output", type=Path, required=True, help="manifest of the milestone")
+    parser.add_argument(
+        "--operation", default="{}", metavar="JSON|FILE", help="more recipe keys, that change no result"
+    )
     parser.add_argument("--minutes", type=float, help="save, and end with exit code 75, before so many have gone by")
     parser.add_argument("--profile-steps", metavar="A:B", help="profile steps A to B into the run directory")
     parser.add_argument(

@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from stages.lib.loss import IGNORED
 from stages.lib.model import documents_of
-from stages.lib.training import optimizer as optimizers
 from stages.lib.training import sharding
+from stages.lib.training.optimizer import clip_gradients, skip_if
 from stages.lib.training.schedule import learning_rate
 
 NUMBERS = ("loss", "penalty", "grad_norm", "bad", "bad_steps")
@@ -16,10 +16,13 @@ NUMBERS = ("loss", "penalty", "grad_norm", "bad", "bad_steps")
 class Stepper:
     """Takes steps. Nothing in it waits for the device."""
 
-    def __init__(self, plan, model, optimizer, guard, device, shard_group, samples, steps_before=0):
-        """`steps_before`: steps of the learning rate's schedule that were taken before this run."""
-        self.plan, self.model, self.optimizer, self.guard, self.device = plan, model, optimizer, guard, device
-        self.shard_group, self.document_end, self.steps_before = shard_group, samples.document_end, steps_before
+    def __init__(self, plan, state, device, document_end=None, steps_before=0):
+        """`state`: a State. `document_end`: the token that ends a document, where documents are kept apart.
+
+        `steps_before`: steps of the learning rate's schedule that were taken before this run.
+        """
+        self.plan, self.state, self.device = plan, state, device
+        self.document_end, self.steps_before = document_end, steps_before
 
     def rate(self, step):
         """The learning rate of a step."""
@@ -31,7 +34,8 @@ class Stepper:
 
         Returns NUMBERS as a float64 tensor on the device: `bad` is 1 where the step was skipped.
         """
-        for group in self.optimizer.param_groups:
+        model, optimizer, guard = self.state.model, self.state.optimizer, self.state.guard
+        for group in optimizer.param_groups:
             group["lr"] = self.rate(step)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         # the targets of the whole global batch, before the backward pass: ranks may mask different numbers of them
@@ -40,21 +44,19 @@ class Stepper:
         count.clamp_(min=1)
         micro_batches = list(zip(self._split(inputs), self._split(targets), strict=True))
         for number, (tokens, wanted) in enumerate(micro_batches):
-            sharding.share_gradients(self.model, number == len(micro_batches) - 1)
+            sharding.share_gradients(model, number == len(micro_batches) - 1)
             documents = documents_of(tokens, self.document_end)
-            loss, penalty = self.model(tokens, wanted, documents, self.plan.z_loss)
+            loss, penalty = model(tokens, wanted, documents, self.plan.z_loss)
             ((loss + penalty) / count.to(loss.dtype)).backward()
             sums += torch.stack([loss.detach(), penalty.detach()]).double()
-        norm = optimizers.clip_gradients(list(self.model.parameters()), self.plan.optimizer.clip, self.shard_group)
+        norm = clip_gradients(list(model.parameters()), self.plan.optimizer.clip, self.state.shard_group)
         dist.all_reduce(sums)
         loss, penalty = sums / count
-        bad = self.guard.judge(step, loss, norm.to(loss.device))
-        optimizers.skip_if(self.optimizer, bad)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return torch.stack(
-            [loss, penalty, norm.to(loss.device), bad.double(), self.guard.tensors["bad_steps"].double()]
-        )
+        bad = guard.judge(step, loss, norm.to(loss.device))
+        skip_if(optimizer, bad)
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.stack([loss, penalty, norm.to(loss.device), bad.double(), guard.tensors["bad_steps"].double()])
 
     def _split(self, rows):
         moved = torch.from_numpy(np.ascontiguousarray(rows))

@@ -7,7 +7,11 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 
 OPTIONAL = ("guard",)  # checkpoints of before have none
-BELONGS_TO = ("recipe", "corpus", "pairs", "initial", "tokenizer")
+
+IDENTITY = ("recipe", "corpus", "pairs", "initial")
+"""What a run is known by, as far as it has them: its directory is named after their digest."""
+
+BELONGS_TO = (*IDENTITY, "tokenizer")
 
 
 class Store:

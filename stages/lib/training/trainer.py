@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 import socket
 import time
 from pathlib import Path
@@ -12,21 +11,19 @@ import torch
 import torch.distributed as dist
 
 from stages.lib import journal, parallel, space, stage
-from stages.lib.errors import OutOfTime, UserError
+from stages.lib.errors import OutOfTime
 from stages.lib.loader import Prefetch, share_of
-from stages.lib.model import Llama
-from stages.lib.training import activation, optimizer, requests, sharding
+from stages.lib.training import stop_requests
 from stages.lib.training.exchange import Exchange
-from stages.lib.training.guard import Guard
-from stages.lib.training.initialize import initialize
 from stages.lib.training.meter import Meter
 from stages.lib.training.monitors import Monitors
 from stages.lib.training.profiler import Profiler
 from stages.lib.training.readback import Readback
 from stages.lib.training.records import Records
-from stages.lib.training.requests import Requests
 from stages.lib.training.saver import Saver
+from stages.lib.training.state import State
 from stages.lib.training.step import NUMBERS, Stepper
+from stages.lib.training.stop_requests import StopRequests
 from stages.lib.training.store import Store
 from stages.lib.training.watchdog import Watchdog
 
@@ -56,10 +53,9 @@ class Trainer:
         self.plan, self.samples, self.heldout, self.initial = plan, samples, heldout, initial
         self.directory, self.device, self.begin = Path(directory), device, begin
         self.first = dist.get_rank() == 0
-        self.model, shard_group = self._build(shape, facts["vocabulary"])
-        self.optimizer, self.guard = optimizer.build(self.model, plan.optimizer), Guard(plan.guard, device)
+        self.state = State(plan, shape, facts["vocabulary"], device)
         steps_before = initial.steps_before if initial else 0
-        self.stepper = Stepper(plan, self.model, self.optimizer, self.guard, device, shard_group, samples, steps_before)
+        self.stepper = Stepper(plan, self.state, device, samples.document_end, steps_before)
         self.saver, self.exchange, self.readback = Saver(plan.checkpoint.asynchronous), Exchange(3), Readback(device)
         facts = facts | {"model": dataclasses.asdict(shape), "steps_before": steps_before}
         self.store = Store(self.directory, facts, plan.checkpoint.keep, self.saver, lease)
@@ -67,27 +63,13 @@ class Trainer:
         saved = plan.activation.kind, plan.activation.ratio
         self.meter = Meter(shape, facts["vocabulary"], plan.seq_len, dist.get_world_size(), device, saved)
         self.profiler = Profiler(directory, begin.profile_steps, begin.memory_snapshot, device)
-        self.requests = Requests(self.directory if self.first else None, begin.minutes, begin.begun, self._bytes()[0])
+        watched, share = self.directory if self.first else None, self.state.num_bytes()[0]
+        self.stop_requests = StopRequests(watched, begin.minutes, begin.begun, share)
         self.step = self.seen = self.rewinds = 0  # steps taken, samples passed, rewinds made
         self.saved_at = None  # the step of the newest checkpoint
         self._unread = self._between = None  # of the last step: its facts, and what happened before it
         self._seconds = 0.0
         self.watchdog = Watchdog(plan.watchdog, directory, lambda message: stage.out_of_time(begin.stage, message))
-
-    def _build(self, shape, vocabulary):
-        torch.manual_seed(self.plan.seed)
-        torch.use_deterministic_algorithms(self.plan.deterministic)
-        if self.plan.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products ask for it
-        with torch.device("meta"):
-            model = Llama(shape, vocabulary)
-        if self.plan.dtype == "float64":
-            model = model.double()
-        activation.apply(model, self.plan.activation)
-        if self.plan.compile:
-            for block in model.base_model.layers:
-                block.compile()
-        return model, sharding.shard(model, self.plan, self.device)
 
     def start(self, until):
         """Load the newest complete checkpoint at or below step `until`; initial weights where there is none."""
@@ -97,15 +79,15 @@ class Trainer:
                 f"--profile-steps must begin at or before step {until}, where this training ends, got {profiled[0]}"
             )
         if self.first:
-            requests.clear_marker(self.directory)
+            stop_requests.clear_marker(self.directory)
         found = self.store.newest(until)
         if found is None:
             self._begin()
         else:
             self._load(*found)
         self._check_space()
-        self.saver.prepare(self._tensors())
-        facts = {"steps": self.plan.steps, "parameters": sum(p.numel() for p in self.model.parameters())}
+        self.saver.prepare(self.state.tensors())
+        facts = {"steps": self.plan.steps, "parameters": self.state.num_parameters()}
         self.event("start" if found is None else "resume", **facts, **self.meter.facts())
         with parallel.agreeing():
             if self.first:
@@ -182,14 +164,14 @@ class Trainer:
         first, self.seen = self.seen, self.seen + self.plan.global_batch
         self.step += 1
         self._seconds = time.monotonic() - begun
-        self.requests.took("step", self._seconds)
+        self.stop_requests.took("step", self._seconds)
         figures = self.meter.step(seconds=self._seconds, data_wait=waited, tokens=self._tokens_a_step())
         facts = {"step": self.step, "tokens": self._tokens(), "learning_rate": rate, "samples": [first, self.seen]}
         self._unread = facts | figures | (self._between or {})
         self._between = None
 
     def _read(self):
-        """Write the line of the last step to the metrics. Raises Rewind or UserError after too many bad steps."""
+        """Write the line of the last step to the metrics. Raises Rewind or AgreedError after too many bad steps."""
         if self._unread is None:
             return
         facts, self._unread = self._unread, None
@@ -206,7 +188,7 @@ class Trainer:
         if bad_steps >= self.plan.guard.bad_steps:
             if self.plan.guard.then == "rewind" and self.rewinds < self.plan.guard.rewinds:
                 raise Rewind(facts)
-            raise UserError(
+            raise parallel.AgreedError(
                 f"the training must not go on: {bad_steps} steps in a row were skipped, the last with loss "
                 f"{numbers['loss']} and gradient norm {numbers['grad_norm']} at step {facts['step']}; lower "
                 "optimizer.learning_rate, look at the text with stages.inspect, or let guard.then be rewind"
@@ -224,7 +206,7 @@ class Trainer:
         else:
             self._load(*found)
         self.store.forget_after(self.step, left)
-        self.guard.forget_streak()
+        self.state.guard.forget_streak()
         passed = [self.seen, facts["samples"][1]]
         self.seen, self.rewinds = passed[1], rewinds
         self.event("rewind", left=left, samples=passed)
@@ -233,14 +215,14 @@ class Trainer:
 
     def _poll(self):
         """Hear what all ranks said a turn ago. Raises Asked, or what a save raised, on all ranks alike."""
-        rows = self.exchange.turn([self.requests.code(), self.saver.failed(), self._seconds])
+        rows = self.exchange.turn([self.stop_requests.code(), self.saver.failed(), self._seconds])
         if rows is None:
             return
         if rows[:, 1].any():
             self.saver.wait()
         code = int(rows[:, 0].max())
         if code:
-            raise Asked(requests.REASONS[code])
+            raise Asked(stop_requests.REASONS[code])
         if len(rows) > 1:
             self._between = (self._between or {}) | {"ranks": self.records.ranks(rows[:, 2].tolist())}
 
@@ -251,9 +233,10 @@ class Trainer:
                 self.save()
         self._finish()
         if self.first:
-            requests.leave_marker(self.directory, reason, self.saved_at)
+            stop_requests.leave_marker(self.directory, reason, self.saved_at)
         dist.barrier()  # else another rank would give the reason before the first one's last lines
-        raise OutOfTime(f"stopped by {reason}, saved at step {self.saved_at}; start it again and it goes on")
+        saved = "before its first checkpoint" if self.saved_at is None else f"saved at step {self.saved_at}"
+        raise OutOfTime(f"stopped by {reason}, {saved}; start it again and it goes on")
 
     def save(self):
         """Write a checkpoint of this step and delete those that `keep` no longer holds; not the milestones'."""
@@ -262,10 +245,10 @@ class Trainer:
         begun, step = time.monotonic(), self.step
 
         def done(seconds):
-            self.requests.took("save", seconds)
+            self.stop_requests.took("save", seconds)
             self.records.event("save", step, seconds=round(seconds, 3))
 
-        self.store.save(step, self._tensors(), {"samples": self.seen, "rewinds": self.rewinds}, done)
+        self.store.save(step, self.state.tensors(), {"samples": self.seen, "rewinds": self.rewinds}, done)
         self.saved_at = step
         self._between = (self._between or {}) | {"checkpoint_stall": time.monotonic() - begun}
         self.watchdog.phase("step", self.step)
@@ -275,13 +258,15 @@ class Trainer:
         self._read()
         self.watchdog.phase("save", self.step)
         begun = time.monotonic()
-        self.model.eval()
-        results = self.heldout.evaluate(self.model, self.plan.micro_batch, self.device, self._poll)
-        self.model.train()
-        self.requests.took("evaluation", time.monotonic() - begun)
+        self.state.model.eval()
+        results = self.heldout.evaluate(self.state.model, self.plan.micro_batch, self.device, self._poll)
+        self.state.model.train()
+        self.stop_requests.took("evaluation", time.monotonic() - begun)
         for source, scores in results.items():
             if not math.isfinite(scores["loss"]):
-                raise UserError(f"weights overflowed: the held-out loss of {source} is {scores['loss']} at {self.step}")
+                raise parallel.AgreedError(
+                    f"the weights overflowed: the held-out loss of {source} is {scores['loss']} at step {self.step}"
+                )
         self.records.heldout(self.step, self._tokens(), results)
         self.watchdog.phase("step", self.step)
         return results
@@ -292,54 +277,26 @@ class Trainer:
 
     def _begin(self):
         """The weights before the first step."""
-        self.optimizer.state.clear()
-        self.guard.forget()
+        self.state.begin(self.initial)
         self.step = self.rewinds = 0
         self.seen = self.initial.samples_before if self.initial else 0
-        if self.initial is None:
-            initialize(self.model, self.plan.seed)
-        else:
-            self.initial.load(self.model, self._moments())
 
     def _load(self, step, commit):
-        tensors = self._tensors()
+        tensors = self.state.tensors()
         self.store.load(step, tensors)
         torch.set_rng_state(tensors["rng"])
         self.step = self.saved_at = step
         self.seen, self.rewinds = commit["samples"], commit.get("rewinds", 0)
 
-    def _tensors(self):
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self._moments(),
-            "rng": torch.get_rng_state(),
-            "guard": self.guard.tensors,
-        }
-
-    def _moments(self):
-        return optimizer.moments(self.model, self.optimizer)
-
-    def _bytes(self):
-        """What a checkpoint weighs: (this rank's share, the whole)."""
-        moments = 2 * (2 if self.plan.optimizer.moments == "bfloat16" else self._width())
-        numbers = [sum(count(p) for p in self.model.parameters()) for count in (_own, torch.Tensor.numel)]
-        return [number * (self._width() + moments) for number in numbers]
-
-    def _width(self):
-        return next(self.model.parameters()).element_size()
-
     def _check_space(self):
         """Raise UserError where the next checkpoint has no room; a training must not find that out after hours."""
         with parallel.agreeing():
             if self.first:
-                space.require(self.directory, self._bytes()[1], "a checkpoint", num_files=dist.get_world_size())
+                whole = self.state.num_bytes()[1]
+                space.require(self.directory, whole, "a checkpoint", num_files=dist.get_world_size())
 
     def _tokens_a_step(self):
         return self.plan.global_batch * self.plan.seq_len
 
     def _tokens(self):
         return self.step * self._tokens_a_step()
-
-
-def _own(parameter):
-    return sharding.local(parameter).numel()

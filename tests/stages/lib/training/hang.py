@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from stages.lib import log, parallel, recipe, stage
-from stages.lib.training import stacks, watchdog
+from stages.lib.training import watchdog
 
 
 def sleep_for_ever():
@@ -43,7 +43,7 @@ def train(dog, behaviour):
 if __name__ == "__main__":
     directory, behaviour, limits = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     log.to(None)
-    stacks.flight_recorder_environment()
+    parallel.flight_recorder_environment()
     with parallel.ranks():
         (directory / f"pid{dist.get_rank()}").write_text(str(os.getpid()), encoding="utf-8")
         plan = recipe.load(watchdog.WatchdogRecipe, limits, "watchdog")

@@ -6,7 +6,7 @@ import json
 import torch
 import torch.distributed as dist
 
-from stages.lib import parallel, stage
+from stages.lib import parallel, sharded, stage
 from stages.lib.model import Llama, ModelRecipe
 from stages.lib.training import activation, sharding
 from stages.lib.training.activation import KINDS, ActivationRecipe
@@ -29,7 +29,7 @@ def measure(kind, how, device):
     loss.backward()
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(sharding.local(parameter.grad).numpy().tobytes())
+        digest.update(sharded.local(parameter.grad).numpy().tobytes())
     return {"gradients": digest.hexdigest(), "forwards": len(forwards)}
 
 

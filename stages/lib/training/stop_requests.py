@@ -15,7 +15,7 @@ FILE_SECONDS = 1.0  # a look at a shared file system is not free
 BYTES_A_SECOND = 200e6  # a save, until one was measured
 
 
-class Requests:
+class StopRequests:
     """What asks this rank to stop. The ranks hear it at different moments: they must agree on the answer of `code`."""
 
     def __init__(self, directory, minutes, begun, state_bytes):

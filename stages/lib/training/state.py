@@ -1,0 +1,67 @@
+"""What a training changes: the weights, AdamW's averages, the guard's counts. It is what a checkpoint holds."""
+
+import os
+
+import torch
+
+from stages.lib import sharded
+from stages.lib.model import Llama
+from stages.lib.training import activation, optimizer, sharding
+from stages.lib.training.guard import Guard
+from stages.lib.training.initialize import initialize
+
+
+class State:
+    """A Llama of `shape`, sharded as `plan` says, and its optimizer. All ranks make one together.
+
+    `shard_group`: the ranks over which a parameter's shards lie. The weights are not set until `begin` or a load.
+    """
+
+    def __init__(self, plan, shape, vocabulary, device):
+        self.plan = plan
+        torch.manual_seed(plan.seed)
+        torch.use_deterministic_algorithms(plan.deterministic)
+        if plan.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products ask for it
+        with torch.device("meta"):
+            self.model = Llama(shape, vocabulary)
+        if plan.dtype == "float64":
+            self.model.double()
+        activation.apply(self.model, plan.activation)
+        if plan.compile:
+            for block in self.model.base_model.layers:
+                block.compile()
+        self.shard_group = sharding.shard(self.model, plan, device)
+        self.optimizer, self.guard = optimizer.build(self.model, plan.optimizer), Guard(plan.guard, device)
+
+    def begin(self, initial=None):
+        """Set what there is before the first step: drawn weights, or those of an `initial.Initial`."""
+        self.optimizer.state.clear()
+        self.guard.forget()
+        if initial is None:
+            initialize(self.model, self.plan.seed)
+        else:
+            initial.load(self.model, self._moments())
+
+    def tensors(self):
+        """What a checkpoint holds; loading fills these very tensors, but for "rng", which is a copy."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._moments(),
+            "rng": torch.get_rng_state(),
+            "guard": self.guard.tensors,
+        }
+
+    def _moments(self):
+        return optimizer.moments(self.model, self.optimizer)
+
+    def num_parameters(self):
+        """The parameters of the model, on all ranks together."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def num_bytes(self):
+        """What a checkpoint weighs: (this rank's share, the whole)."""
+        width = next(self.model.parameters()).element_size()
+        moments = 2 * (2 if self.plan.optimizer.moments == "bfloat16" else width)
+        mine = sum(sharded.local(parameter).numel() for parameter in self.model.parameters())
+        return mine * (width + moments), self.num_parameters() * (width + moments)
