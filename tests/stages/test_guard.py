@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from stages.lib.loader import Samples
-from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import (
     RECIPE,
     events_of,
@@ -20,11 +19,6 @@ from tests.stages.training import (
 
 BATCH = RECIPE["global_batch"]
 EVERY = {"every": 4, "keep": 10}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @contextlib.contextmanager

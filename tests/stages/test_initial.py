@@ -6,7 +6,6 @@ import pytest
 
 from stages import pretrain
 from stages.lib import checkpoint
-from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import (
     RECIPE,
     milestone,
@@ -19,11 +18,6 @@ from tests.stages.training import (
 
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,12 @@
 """Pretraining by its command line: same bits after every kill, same losses on every world size, one line a mistake."""
 
-import contextlib
-import hashlib
 import json
 import os
-import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +16,6 @@ from tests.stages.training import (
     HOME,
     MODEL,
     RECIPE,
-    change_commit,
     environment,
     events_of,
     launch,
@@ -33,19 +27,6 @@ from tests.stages.training import (
     train_on,
     weights_of,
 )
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(corpus, tmp_path_factory):
-    """A run of 30 steps on one rank that nothing disturbed."""
-    results = tmp_path_factory.mktemp("uninterrupted")
-    assert train(corpus, results, 30) == 0
-    return results
 
 
 @pytest.fixture(scope="module")
@@ -183,98 +164,6 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
     assert dtypes == {"torch.float32"}
 
 
-def test_reached_milestone_is_not_trained_again(corpus, tmp_path):
-    assert train(corpus, tmp_path, 10) == 0
-    assert train(corpus, tmp_path, 20, previous=10) == 0
-    first, entries = milestone(tmp_path, 10).read_bytes(), len(steps_of(tmp_path))
-    milestone(tmp_path, 10).unlink()
-    assert train(corpus, tmp_path, 10, micro_batch=3) == 0
-    assert milestone(tmp_path, 10).read_bytes() == first
-    assert len(steps_of(tmp_path)) == entries
-    assert train(corpus, tmp_path, 13, previous=10) == 0  # inserted: from the newest checkpoint at or below it
-    assert [entry["step"] for entry in steps_of(tmp_path)][entries:] == [11, 12, 13]
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
-
-
-def test_longer_horizon_goes_on_in_the_same_run(corpus, tmp_path):
-    assert train(corpus, tmp_path, 10, steps=10) == 0
-    assert train(corpus, tmp_path, 14, previous=10, steps=14) == 0
-    assert [entry["step"] for entry in steps_of(tmp_path)] == list(range(1, 15))
-
-
-def test_only_the_newest_checkpoints_and_the_milestones_are_kept(corpus, tmp_path):
-    every = {"every": 2, "keep": 2}
-    assert train(corpus, tmp_path, 9, checkpoint=every) == 0
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [8, 9]
-    assert train(corpus, tmp_path, 16, checkpoint=every) == 0
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [9, 14, 16]
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "uncommitted"])
-def test_damaged_checkpoint_is_skipped_and_the_bits_stay(corpus, uninterrupted, tmp_path, damage):
-    assert train(corpus, tmp_path, 20) == 0
-    assert train(corpus, tmp_path, 25) == 0
-    directory = run_directory(tmp_path) / "checkpoints/00000025"
-    file = directory / "__0_0.distcp"
-    content = bytearray(file.read_bytes())
-    if damage == "truncated":
-        file.write_bytes(content[:-10])
-    elif damage == "flipped":
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    else:
-        (directory / "commit.json").unlink()
-    assert train(corpus, tmp_path, 30) == 0
-    assert "skipping a" in (tmp_path / "log").read_text()
-    assert [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"] == [20, 20]
-    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
-
-
-def test_checkpoint_of_another_corpus_is_refused(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 5) == 0
-    change_commit(run_directory(tmp_path) / "checkpoints/00000005", corpus="0" * 64)
-    assert train(corpus, tmp_path, 10) == 2
-    assert "00000005 belongs to another corpus" in capsys.readouterr().err
-
-
-def test_another_recipe_has_another_run_directory(corpus, tmp_path):
-    assert train(corpus, tmp_path, 2) == 0
-    assert train(corpus, tmp_path, 2, recipe=RECIPE | {"seed": 1}) == 0
-    assert len(list((tmp_path / "train").iterdir())) == 2
-
-
-def test_previous_milestone_of_another_recipe_is_refused(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 2) == 0
-    assert train(corpus, tmp_path, 4, recipe=RECIPE | {"seed": 1}, previous=2) == 2
-    assert "00000002.json must be a milestone of the same run" in capsys.readouterr().err
-
-
-def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 2) == 0
-    lease = run_directory(tmp_path) / "lease.json"
-    assert not lease.exists()
-    with subprocess.Popen(["sleep", "60"]) as other:
-        started = int(Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        held = {"host": socket.gethostname(), "pid": other.pid, "started": started, "job": None}
-        lease.write_text(json.dumps(held | {"heartbeat": time.time(), "token": "other"}))
-        assert train(corpus, tmp_path, 4) == 2
-        assert f"lease.json is held by a live trainer (process {other.pid}" in capsys.readouterr().err
-        assert len(steps_of(tmp_path)) == 2
-        other.kill()
-    assert train(corpus, tmp_path, 4) == 0
-    assert not lease.exists()
-
-
-def test_lease_of_another_host_is_stale_after_five_minutes(corpus, tmp_path):
-    assert train(corpus, tmp_path, 2) == 0
-    lease = run_directory(tmp_path) / "lease.json"
-    held = {"host": "elsewhere", "pid": 1, "started": 1, "job": None, "token": "other"}
-    lease.write_text(json.dumps(held | {"heartbeat": time.time() - 200}))
-    assert train(corpus, tmp_path, 4) == 2
-    lease.write_text(json.dumps(held | {"heartbeat": time.time() - 400}))
-    assert train(corpus, tmp_path, 4) == 0
-
-
 @pytest.mark.parametrize(
     ("recipe", "operation", "message"),
     [
@@ -327,82 +216,9 @@ def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
     assert f"{path} is gone" in capsys.readouterr().err
 
 
-def test_checkpoint_that_would_run_code_is_refused(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 5) == 0
-    directory = run_directory(tmp_path) / "checkpoints/00000005"
-    payload = b"cos\nsystem\n(S'touch " + os.fsencode(tmp_path / "ran") + b"'\ntR."
-    (directory / ".metadata").write_bytes(payload)
-    files = json.loads((directory / "commit.json").read_text())["files"]
-    described = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
-    change_commit(directory, files=files | {".metadata": described})
-    assert train(corpus, tmp_path, 10) == 2
-    assert "may not name os.system" in capsys.readouterr().err
-    assert not (tmp_path / "ran").exists()
-
-
 def test_until_a_step_before_the_first_is_refused(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 0) == 2
     assert "--until must be at least 1, got 0" in capsys.readouterr().err
-
-
-@contextlib.contextmanager
-def files_of_at_most(num_bytes):
-    """As a full disk: a longer write fails with an OSError."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_disk_without_room_is_noticed_before_the_first_step(corpus, tmp_path, capsys):
-    with files_of_at_most(60_000):
-        assert train(corpus, tmp_path, 30) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "a checkpoint needs files of 309.1 kB" in line
-    assert steps_of(tmp_path) == []
-
-
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_full_disk_is_one_line_and_leaves_no_marker(corpus, uninterrupted, tmp_path, capsys, monkeypatch, asynchronous):
-    from stages.lib import space
-
-    every = {"every": 5, "keep": 2, "asynchronous": asynchronous}
-    assert train(corpus, tmp_path, 5, checkpoint=every) == 0
-    with files_of_at_most(60_000), monkeypatch.context() as patch:
-        patch.setattr(space, "require", lambda *_, **__: None)  # somebody else filled it later
-        assert train(corpus, tmp_path, 30, checkpoint=every) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "checkpoints/00000010 could not be written" in line
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [5]
-    assert events_of(tmp_path)[-1]["event"] == "stop"
-    assert not (run_directory(tmp_path) / "lease.json").exists()
-    assert train(corpus, tmp_path, 30, checkpoint=every) == 0
-    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
-
-
-def test_milestone_that_changed_on_the_disk_is_trained_again(corpus, tmp_path):
-    assert train(corpus, tmp_path, 3) == 0
-    first = weights_of(tmp_path, 3)
-    file = run_directory(tmp_path) / "checkpoints/00000003/__0_0.distcp"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    assert train(corpus, tmp_path, 3) == 0
-    assert [entry["step"] for entry in steps_of(tmp_path)] == [1, 2, 3, 1, 2, 3]
-    assert weights_of(tmp_path, 3) == first
-    assert hashlib.sha256(file.read_bytes()).hexdigest() == first[file.name]
-
-
-def test_leavings_of_kills_are_swept_and_other_directories_left_alone(corpus, tmp_path):
-    assert train(corpus, tmp_path, 2) == 0
-    checkpoints = run_directory(tmp_path) / "checkpoints"
-    for name in ("00000001", "00000002.copy"):
-        (checkpoints / name).mkdir()
-        (checkpoints / name / "__0_0.distcp").write_text("torn")
-    assert train(corpus, tmp_path, 4) == 0
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["00000002", "00000002.copy", "00000004"]
 
 
 def test_rank_that_fails_alone_ends_the_others_at_once():

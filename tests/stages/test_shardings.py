@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from stages.lib import checkpoint
-from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import (
     RECIPE,
     options,
@@ -27,11 +26,6 @@ RUNS = {
     3: [{"sharding": "full", "micro_batch": 4}],
     4: [{"sharding": "full", "micro_batch": 3}, HYBRID, HYBRID_GRAD, {"sharding": "none", "micro_batch": 1}],
 }
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def trained(corpus, directory, runs, steps, **recipe):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import (
     environment,
     events_of,
@@ -27,13 +26,8 @@ STEPS = 400
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(corpus, tmp_path_factory):
-    results = tmp_path_factory.mktemp("uninterrupted")
+def undisturbed(corpus, tmp_path_factory):
+    results = tmp_path_factory.mktemp("undisturbed")
     code, error = train_on(2, corpus, results, STEPS, **plan())
     assert code == 0, error
     return results
@@ -88,7 +82,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("reason", ASKED)
-def test_asked_training_saves_and_goes_on_to_the_same_bits(corpus, uninterrupted, tmp_path, reason):
+def test_asked_training_saves_and_goes_on_to_the_same_bits(corpus, undisturbed, tmp_path, reason):
     process = launch(2, options(corpus, tmp_path, STEPS, **plan()))
     begun(tmp_path, process)
     ASKED[reason](tmp_path, process)
@@ -106,7 +100,7 @@ def test_asked_training_saves_and_goes_on_to_the_same_bits(corpus, uninterrupted
     (resumed,) = [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"]
     assert resumed == marker["step"]
     assert [entry["step"] for entry in steps_of(tmp_path)] == list(range(1, STEPS + 1))  # no step was taken twice
-    assert weights_of(tmp_path, STEPS) == weights_of(uninterrupted, STEPS)
+    assert weights_of(tmp_path, STEPS) == weights_of(undisturbed, STEPS)
 
 
 def test_deadline_ends_the_training_in_time(corpus, tmp_path):
