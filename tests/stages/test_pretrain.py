@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,9 +13,11 @@ import pytest
 
 from stages.lib import checkpoint
 from tests.stages.data_fixtures import tiny_corpus
+from tests.stages.slow_rank import SLEEP
 from tests.stages.training import (
     HOME,
     MODEL,
+    OPERATION,
     RECIPE,
     environment,
     events_of,
@@ -22,6 +25,7 @@ from tests.stages.training import (
     milestone,
     options,
     run_directory,
+    run_on,
     steps_of,
     train,
     train_on,
@@ -219,6 +223,15 @@ def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
 def test_until_a_step_before_the_first_is_refused(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 0) == 2
     assert "--until must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_rank_that_works_longer_is_told_from_those_that_wait_for_it(corpus, tmp_path):
+    run_on(2, "tests.stages.slow_rank", *options(corpus, tmp_path, 8))
+    *_, last = steps_of(tmp_path)
+    slept = SLEEP * MODEL["layers"] * RECIPE["global_batch"] / 2 / OPERATION["micro_batch"]
+    # of two ranks the median is the mean: half of what one is slower
+    assert last["ranks"]["max"] - last["ranks"]["median"] > 0.4 * slept
+    assert last["ranks"]["slowest"] == socket.gethostname()
 
 
 def test_rank_that_fails_alone_ends_the_others_at_once():

@@ -48,7 +48,7 @@ class Records:
         journal.append(self.directory / "events.jsonl", entry)
 
     def ranks(self, seconds):
-        """How long a step took on the ranks, from a number of seconds each: {"max", "median", "slowest": host}."""
+        """How long the ranks themselves worked, from the seconds of each: {"max", "median", "slowest": host}."""
         slowest = max(range(len(seconds)), key=seconds.__getitem__)
         return {"max": max(seconds), "median": statistics.median(seconds), "slowest": self.hosts[slowest]}
 

@@ -30,7 +30,7 @@ class State:
         activation.apply(self.model, plan.activation)
         if plan.compile:
             for block in self.model.base_model.layers:
-                block.compile()
+                block.forward = torch.compile(block.forward)  # the hooks of FSDP and OwnTime stay outside
         self.shard_group = sharding.shard(self.model, plan, device)
         self.optimizer, self.guard = optimizer.build(self.model, plan.optimizer), Guard(plan.guard, device)
 

@@ -17,6 +17,7 @@ from stages.lib.training import stop_requests
 from stages.lib.training.exchange import Exchange
 from stages.lib.training.meter import Meter
 from stages.lib.training.monitors import Monitors
+from stages.lib.training.own_time import OwnTime
 from stages.lib.training.profiler import Profiler
 from stages.lib.training.readback import Readback
 from stages.lib.training.records import Records
@@ -67,8 +68,9 @@ class Trainer:
         self.stop_requests = StopRequests(watched, begin.minutes, begin.begun, share)
         self.step = self.seen = self.rewinds = 0  # steps taken, samples passed, rewinds made
         self.saved_at = None  # the step of the newest checkpoint
+        self.own_time = OwnTime(self.state.model, device)
         self._unread = self._between = None  # of the last step: its facts, and what happened before it
-        self._seconds = 0.0
+        self._marks, self._own_seconds = [], 0.0
         self.watchdog = Watchdog(plan.watchdog, directory, lambda message: stage.out_of_time(begin.stage, message))
 
     def start(self, until):
@@ -163,12 +165,12 @@ class Trainer:
         self.readback.put(numbers)
         first, self.seen = self.seen, self.seen + self.plan.global_batch
         self.step += 1
-        self._seconds = time.monotonic() - begun
-        self.stop_requests.took("step", self._seconds)
-        figures = self.meter.step(seconds=self._seconds, data_wait=waited, tokens=self._tokens_a_step())
+        seconds = time.monotonic() - begun
+        self.stop_requests.took("step", seconds)
+        figures = self.meter.step(seconds=seconds, data_wait=waited, tokens=self._tokens_a_step())
         facts = {"step": self.step, "tokens": self._tokens(), "learning_rate": rate, "samples": [first, self.seen]}
         self._unread = facts | figures | (self._between or {})
-        self._between = None
+        self._marks, self._between = self.own_time.marks(), None
 
     def _read(self):
         """Write the line of the last step to the metrics. Raises Rewind or AgreedError after too many bad steps."""
@@ -176,6 +178,7 @@ class Trainer:
             return
         facts, self._unread = self._unread, None
         numbers = dict(zip(NUMBERS, self.readback.get(), strict=True))
+        self._own_seconds = facts["data_wait"] + self.own_time.seconds(self._marks)
         bad, bad_steps = bool(numbers.pop("bad")), int(numbers.pop("bad_steps"))
         if bad:
             facts["skipped"] = True
@@ -215,7 +218,7 @@ class Trainer:
 
     def _poll(self):
         """Hear what all ranks said a turn ago. Raises Asked, or what a save raised, on all ranks alike."""
-        rows = self.exchange.turn([self.stop_requests.code(), self.saver.failed(), self._seconds])
+        rows = self.exchange.turn([self.stop_requests.code(), self.saver.failed(), self._own_seconds])
         if rows is None:
             return
         if rows[:, 1].any():
