@@ -151,7 +151,8 @@ def _state(directory, events):
     if holder := lease.holder(directory):
         return f"training now: {holder}"
     if marker := stop_requests.read_marker(directory):
-        return f"stopped by {marker['reason']}, saved at step {marker['step']:,}; start it again and it goes on"
+        saved = f"saved at step {marker['step']:,}" if marker["step"] else "before its first checkpoint"
+        return f"stopped by {marker['reason']}, {saved}; start it again and it goes on"
     return _last_event(events)
 
 

@@ -127,7 +127,7 @@ def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_p
     code, error = train_on(2, corpus, tmp_path, 30)
     assert code == 0, error
     assert killed_at < 30
-    assert [event["event"] for event in events_of(tmp_path)][:1] == ["start"]
+    assert [event["event"] for event in events_of(tmp_path)][:2] == ["attempt", "start"]
     (resumed,) = [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"]
     assert 5 <= resumed <= killed_at
     assert weights_of(tmp_path, 30) == weights_of(uninterrupted_on_two, 30)

@@ -84,7 +84,7 @@ def environment():
     import os
 
     return os.environ | {
-        "PYTHONPATH": str(HOME),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")])),  # perhaps another torch
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
 

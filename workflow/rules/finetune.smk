@@ -23,6 +23,7 @@ rule finetune:
         omp_threads=1,
         operation=training_operation,
         code=CODE["finetune"],
+        attempt=attempt_of_job,
     params:
         recipe=training_recipe,
         initial=initial_option,
@@ -35,3 +36,4 @@ rule finetune:
         " --tokenizer {input.tokenizer:q} --until {wildcards.step} {params.initial:q} {params.previous:q}"
         " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
         " --operation {resources.operation:q} --log {log:q} --code {resources.code}"
+        " --attempt {resources.attempt}"

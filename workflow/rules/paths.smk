@@ -19,11 +19,19 @@ UNTUNED = rf"(?!(?:{TUNED})/)[^/]+"
 
 
 def shell_prefix():
-    """What each job's shell does first; PYTHONSAFEPATH keeps a folder `stages` in the working directory out."""
+    """What each job's shell does first; PYTHONSAFEPATH keeps a folder `stages` in the working directory out.
+
+    On Slurm, the site's own file comes before: what it loads shall not hide this Python. `launch` reads
+    CARAVAN_CONTAINER by itself.
+    """
     python = shlex.quote(str(Path(sys.executable).parent))
     home = shlex.quote(str(HOME))
+    # modules of some sites do not bear `set -u`
+    site = 'set +u; . "${CARAVAN_SITE:-$CARAVAN/profiles/slurm/environment.sh}"; set -u'
     return (
-        f"export CARAVAN={home} PYTHONPATH={home}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONSAFEPATH=1 PATH={python}:$PATH; "
+        f"export CARAVAN={home}; [[ -z ${{SLURM_JOB_ID-}} ]] || {{ {site}; }}; "
+        f"export PYTHONPATH={home}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONSAFEPATH=1 PATH={python}:$PATH; "
+        '[[ -z ${CARAVAN_CONTAINER-} ]] || python() { $CARAVAN_CONTAINER python "$@"; }; '
     )
 
 

@@ -72,6 +72,11 @@ def training_operation(wildcards):
     return as_json(training_keys(wildcards.run, "operation", "horizon"))
 
 
+def attempt_of_job(wildcards, attempt):
+    """Which attempt of a job this is, from 1."""
+    return attempt
+
+
 def convert_recipe(wildcards):
     """The recipe by which a run is exported."""
     return as_json(named("runs", wildcards.run).get("convert", {}))

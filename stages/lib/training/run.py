@@ -13,7 +13,7 @@ from stages.lib import checkpoint, files, journal, manifest, parallel
 from stages.lib.errors import UserError
 from stages.lib.lease import Lease
 from stages.lib.log import logger
-from stages.lib.training import sharding, start
+from stages.lib.training import crashes, sharding, start
 from stages.lib.training.store import BELONGS_TO, IDENTITY
 from stages.lib.training.trainer import Trainer
 
@@ -51,7 +51,7 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
             plan.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(plan, arguments.stage_name, device)
             samples, heldout = read_data()
-        with _lease(directory) as lease:
+        with _lease(directory, begin.automatic) as lease:
             trainer = Trainer(plan, shape, samples, heldout, directory, facts, device, lease, begin, initial)
             finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
     with parallel.agreeing():
@@ -135,8 +135,11 @@ def _check_previous(path, facts):
 
 
 @contextlib.contextmanager
-def _lease(directory):
-    """Hold the lease on the run directory: the first rank gets it, the others None; a refusal stops all ranks alike."""
+def _lease(directory, automatic):
+    """Hold the lease on the run directory: the first rank gets it, the others None; a refusal stops all ranks alike.
+
+    `automatic`: see crashes.py.
+    """
     lease = None
     try:
         with parallel.agreeing():
@@ -145,6 +148,7 @@ def _lease(directory):
                 lease = Lease(directory)
                 for name in ("metrics.jsonl", "events.jsonl"):
                     journal.mend(directory / name)
+                crashes.begin(directory, automatic)
         yield lease
     finally:
         if lease:

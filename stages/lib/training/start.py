@@ -1,5 +1,6 @@
 """The options of the command line that every training stage has, and how one start of it runs."""
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,17 +8,21 @@ from pathlib import Path
 from stages.lib.errors import UserError
 from stages.lib.training import profiler
 
+DEADLINE = "CARAVAN_DEADLINE"
+"""The environment variable in which workflow/launch says when the job around it ends, in seconds since 1970."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """A start, by what changes no result and stands in no recipe.
 
-    `stage` is the name of the stage, `begun` time.monotonic() when it began.
+    `stage` is the name of the stage, `deadline` the time.monotonic() at which it must have ended, None for none.
+    `automatic`: whether no person started it, but a scheduler after a failure.
     """
 
     stage: str
-    begun: float
-    minutes: float | None
+    deadline: float | None
+    automatic: bool
     profile_steps: tuple | None
     memory_snapshot: bool
 
@@ -36,7 +41,24 @@ def add_options(parser):
     parser.add_argument(
         "--memory-snapshot", action="store_true", help="with --profile-steps, record the GPU's allocations as well"
     )
+    parser.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        help="which attempt of a scheduler this is; from the second on, a training "
+        "that crashed twice at one step is refused",
+    )
     parser.set_defaults(begun=time.monotonic())
+
+
+def _deadline(arguments):
+    """The earlier one of --minutes and the end of the job around it, which workflow/launch knows."""
+    found = []
+    if arguments.minutes is not None:
+        found.append(arguments.begun + 60 * arguments.minutes)
+    if DEADLINE in os.environ:
+        found.append(time.monotonic() + float(os.environ[DEADLINE]) - time.time())
+    return min(found, default=None)
 
 
 def of(arguments):
@@ -46,8 +68,8 @@ def of(arguments):
     steps = None if arguments.profile_steps is None else profiler.parse_steps(arguments.profile_steps)
     return Start(
         stage=arguments.stage_name,
-        begun=arguments.begun,
-        minutes=arguments.minutes,
+        deadline=_deadline(arguments),
+        automatic=arguments.attempt > 1 or os.environ.get("SLURM_RESTART_COUNT", "0") != "0",
         profile_steps=steps,
         memory_snapshot=arguments.memory_snapshot,
     )

@@ -7,6 +7,7 @@ import signal
 import time
 
 from stages.lib import files
+from stages.lib.errors import UserError
 
 STOP_FILE, MARKER = "stop", "stopped.json"
 REASONS = ("", "the deadline", "SIGUSR1", "SIGTERM", f"the file {STOP_FILE} in the run directory", "Ctrl-C")
@@ -18,13 +19,13 @@ BYTES_A_SECOND = 200e6  # a save, until one was measured
 class StopRequests:
     """What asks this rank to stop. The ranks hear it at different moments: they must agree on the answer of `code`."""
 
-    def __init__(self, directory, minutes, begun, state_bytes):
-        """`begun`: time.monotonic() when the stage began; `state_bytes`: what this rank's share of a save weighs.
+    def __init__(self, directory, deadline, state_bytes):
+        """`deadline`: a time.monotonic(), None for none. `state_bytes`: what this rank's share of a save weighs.
 
         `directory` is None on the ranks that need not look for the file.
         """
         self.directory = directory
-        self.deadline = None if minutes is None else begun + 60 * minutes
+        self.deadline = deadline
         self.slowest = {"save": state_bytes / BYTES_A_SECOND, "step": 0.0, "evaluation": 0.0}
         self._asked = NONE
         self._looked = 0.0
@@ -68,6 +69,15 @@ class StopRequests:
             if (self.directory / STOP_FILE).exists():
                 return FILE
         return NONE
+
+    def check_time(self):
+        """Raise UserError where the deadline leaves no time for a step and two saves, as far as is known."""
+        left = None if self.deadline is None else self.deadline - time.monotonic()
+        if left is not None and left < self._needed():
+            raise UserError(
+                f"no step fits in before the deadline: {max(left, 0):.0f} s are left after the start, and two saves "
+                f"take about {self._needed():.0f} s; raise --minutes, or the job's time limit (`runtime` in a profile)"
+            )
 
     def _needed(self):
         return 2 * self.slowest["save"] + self.slowest["step"] + self.slowest["evaluation"]

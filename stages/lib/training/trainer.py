@@ -65,7 +65,7 @@ class Trainer:
         self.meter = Meter(shape, facts["vocabulary"], plan.seq_len, dist.get_world_size(), device, saved)
         self.profiler = Profiler(directory, begin.profile_steps, begin.memory_snapshot, device)
         watched, share = self.directory if self.first else None, self.state.num_bytes()[0]
-        self.stop_requests = StopRequests(watched, begin.minutes, begin.begun, share)
+        self.stop_requests = StopRequests(watched, begin.deadline, share)
         self.step = self.seen = self.rewinds = 0  # steps taken, samples passed, rewinds made
         self.saved_at = None  # the step of the newest checkpoint
         self.own_time = OwnTime(self.state.model, device)
@@ -87,7 +87,7 @@ class Trainer:
             self._begin()
         else:
             self._load(*found)
-        self._check_space()
+        self._check_room()
         self.saver.prepare(self.state.tensors())
         facts = {"steps": self.plan.steps, "parameters": self.state.num_parameters()}
         self.event("start" if found is None else "resume", **facts, **self.meter.facts())
@@ -236,7 +236,7 @@ class Trainer:
                 self.save()
         self._finish()
         if self.first:
-            stop_requests.leave_marker(self.directory, reason, self.saved_at)
+            stop_requests.leave_marker(self.directory, reason, self.saved_at or 0)
         dist.barrier()  # else another rank would give the reason before the first one's last lines
         saved = "before its first checkpoint" if self.saved_at is None else f"saved at step {self.saved_at}"
         raise OutOfTime(f"stopped by {reason}, {saved}; start it again and it goes on")
@@ -291,10 +291,11 @@ class Trainer:
         self.step = self.saved_at = step
         self.seen, self.rewinds = commit["samples"], commit.get("rewinds", 0)
 
-    def _check_space(self):
-        """Raise UserError where the next checkpoint has no room; a training must not find that out after hours."""
+    def _check_room(self):
+        """Raise UserError where the next checkpoint has no room or no time; better now than after hours."""
         with parallel.agreeing():
             if self.first:
+                self.stop_requests.check_time()
                 whole = self.state.num_bytes()[1]
                 space.require(self.directory, whole, "a checkpoint", num_files=dist.get_world_size())
 

@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,9 @@ def test_a_wandb_run_goes_on_under_the_same_id(tmp_path, offline):
         shown = monitors(tmp_path, step=step, wandb="caravan")
         shown.write(ENTRY | {"step": step + 1})
         shown.close()
+    deadline = time.monotonic() + 20
+    while len(history(tmp_path)) < 2 and time.monotonic() < deadline:  # its service writes behind our back
+        time.sleep(0.1)
     kept = json.loads((tmp_path / "wandb.json").read_text())
     runs = [record.run for record in wandb_records(tmp_path) if record.HasField("run")]
     assert {(run.run_id, run.project, run.display_name) for run in runs} == {(kept["id"], "caravan", "base")}
@@ -170,6 +174,7 @@ def test_without_a_login_wandb_is_refused_in_one_sentence(tmp_path):
 
 START = """
 import sys
+import time
 from stages.lib.errors import UserError
 from stages.lib.training.monitors import MonitorRecipe, Monitors
 
