@@ -57,9 +57,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.stamp: requirements.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -r requirements.txt
+	$(BIN)/python -m pip install -qq -r requirements.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.txt | $(VENV)/demo.stamp
-	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	$(BIN)/python -m pip install -qq -r requirements-dev.txt
 	@touch $@

@@ -24,11 +24,15 @@ STALE_SECONDS = 300
 KEYS = {"host", "pid", "started", "job", "heartbeat", "token"}
 
 
+class HeldError(UserError):
+    """A live trainer holds the lease."""
+
+
 class Lease:
     """A lease that this process holds. `check()` before every commit, `release()` at the end."""
 
     def __init__(self, directory):
-        """Take the lease on a directory. Raises UserError when a live trainer holds it."""
+        """Take the lease on a directory. Raises HeldError when a live trainer holds it, UserError for a torn one."""
         self.path = Path(directory) / "lease.json"
         self.token = uuid.uuid4().hex
         self._stop = threading.Event()
@@ -102,7 +106,7 @@ def _clear_stale(path):
             raise UserError(f"{path} must hold a lease, and does not; delete it when no trainer runs in its directory")
         return
     if not _is_stale(held):
-        raise UserError(
+        raise HeldError(
             f"{path} is held by a live trainer ({holder(path.parent)}); wait for it, or stop it and start again"
         )
     aside = path.with_name(f".lease.stale.{uuid.uuid4().hex}")

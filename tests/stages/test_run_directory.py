@@ -91,20 +91,49 @@ def test_previous_milestone_of_another_recipe_is_refused(corpus, tmp_path, capsy
     assert "00000002.json must be a milestone of the same run" in capsys.readouterr().err
 
 
+def hold(lease, pid):
+    """Let a process of this machine be the trainer that holds the lease."""
+    started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    held = {"host": socket.gethostname(), "pid": pid, "started": started, "job": None}
+    lease.write_text(json.dumps(held | {"heartbeat": time.time(), "token": "other"}))
+
+
 def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 2) == 0
     lease = run_directory(tmp_path) / "lease.json"
     assert not lease.exists()
     with subprocess.Popen(["sleep", "60"]) as other:
-        started = int(Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        held = {"host": socket.gethostname(), "pid": other.pid, "started": started, "job": None}
-        lease.write_text(json.dumps(held | {"heartbeat": time.time(), "token": "other"}))
+        hold(lease, other.pid)
         assert train(corpus, tmp_path, 4) == 2
         assert f"lease.json is held by a live trainer (process {other.pid}" in capsys.readouterr().err
         assert len(steps_of(tmp_path)) == 2
         other.kill()
     assert train(corpus, tmp_path, 4) == 0
     assert not lease.exists()
+
+
+def test_job_of_slurm_waits_for_a_live_trainer(corpus, tmp_path, monkeypatch):
+    from stages.lib.training import turn
+
+    assert train(corpus, tmp_path, 2) == 0
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(turn, "LOOK_SECONDS", 0.1)
+    with subprocess.Popen(["sleep", "3"]) as other:
+        hold(run_directory(tmp_path) / "lease.json", other.pid)
+        assert train(corpus, tmp_path, 4) == 0
+        assert other.poll() is not None
+    assert (tmp_path / "log").read_text().count("waiting for another trainer") == 1
+
+
+def test_job_that_waits_for_its_turn_hears_that_its_time_is_up(corpus, tmp_path, monkeypatch, capsys):
+    assert train(corpus, tmp_path, 2) == 0
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("CARAVAN_DEADLINE", str(time.time() + 1))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        hold(run_directory(tmp_path) / "lease.json", other.pid)
+        assert train(corpus, tmp_path, 4) == 75
+        other.kill()
+    assert "stopped by the deadline while it waited for its turn" in capsys.readouterr().err
 
 
 def test_lease_of_another_host_is_stale_after_five_minutes(corpus, tmp_path):

@@ -22,3 +22,15 @@ rule evaluate:
     shell:
         "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q} {params.pairs:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
+
+
+# Asked for by name alone, where there is internet: jobs may run where there is none.
+rule prefetch:
+    log:
+        "results/logs/prefetch.log",
+    localrule: True
+    params:
+        tasks=tasks_of_suites(),
+        include=include_paths(),
+    shell:
+        "python -m stages.prefetch --tasks {params.tasks:q} --include-path {params.include:q} --log {log:q}"

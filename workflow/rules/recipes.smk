@@ -92,6 +92,16 @@ def recipe_of_suite(suite):
     return {key: value for key, value in named("suites", suite).items() if key != "pairs"}
 
 
+def tasks_of_suites():
+    """The tasks of all suites, each once."""
+    return list(dict.fromkeys(task for suite in CONFIG["suites"].values() for task in suite["tasks"]))
+
+
+def include_paths():
+    """The directories with task files of all suites, each once."""
+    return list(dict.fromkeys(suite["include_path"] for suite in CONFIG["suites"].values() if "include_path" in suite))
+
+
 def expected(wildcards):
     """What the config asks for, against which summarize holds what each manifest says of itself."""
     runs = {run: expected_of_run(run, CONFIG["runs"][run]) for run in runs_of_all()}

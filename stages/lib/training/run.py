@@ -9,11 +9,10 @@ import os
 
 import torch.distributed as dist
 
-from stages.lib import checkpoint, files, journal, manifest, parallel
+from stages.lib import checkpoint, files, manifest, parallel
 from stages.lib.errors import UserError
-from stages.lib.lease import Lease
 from stages.lib.log import logger
-from stages.lib.training import crashes, sharding, start
+from stages.lib.training import sharding, start, turn
 from stages.lib.training.store import BELONGS_TO, IDENTITY
 from stages.lib.training.trainer import Trainer
 
@@ -41,7 +40,8 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
         _check_previous(arguments.previous, facts)
     digest = manifest.digest_of({key: facts[key] for key in IDENTITY if key in facts})
     directory = arguments.train_dir / digest[:16]
-    finished = _finished(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE)
+    kept = checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE
+    finished = _finished(kept)
     if finished:
         if dist.get_rank() == 0:
             message = "step %s was reached before: only its manifest is written; to really retrain, delete %s"
@@ -51,9 +51,11 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
             plan.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(plan, arguments.stage_name, device)
             samples, heldout = read_data()
-        with _lease(directory, begin.automatic) as lease:
-            trainer = Trainer(plan, shape, samples, heldout, directory, facts, device, lease, begin, initial)
-            finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
+        with turn.taken(directory, begin) as lease:
+            finished = _finished(kept)  # by the trainer that this one waited for
+            if finished is None:
+                trainer = Trainer(plan, shape, samples, heldout, directory, facts, device, lease, begin, initial)
+                finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
     with parallel.agreeing():
         if dist.get_rank() == 0:
             files.write_json(arguments.output, finished)
@@ -132,33 +134,3 @@ def _check_previous(path, facts):
     previous = manifest.read(path).identity
     if any(previous.get(key) != facts.get(key) for key in IDENTITY):
         raise UserError(f"--previous {path} must be a milestone of the same run, and is not: its recipe or data differ")
-
-
-@contextlib.contextmanager
-def _lease(directory, automatic):
-    """Hold the lease on the run directory: the first rank gets it, the others None; a refusal stops all ranks alike.
-
-    `automatic`: see crashes.py.
-    """
-    lease = None
-    try:
-        with parallel.agreeing():
-            if dist.get_rank() == 0:
-                _make(directory)
-                lease = Lease(directory)
-                for name in ("metrics.jsonl", "events.jsonl"):
-                    journal.mend(directory / name)
-                crashes.begin(directory, automatic)
-        yield lease
-    finally:
-        if lease:
-            lease.release()
-
-
-def _make(directory):
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--train-dir {directory.parent} must be a directory that can be written: {error.strerror}"
-        ) from None

@@ -1,0 +1,76 @@
+"""A training's turn in its run directory: one trainer at a time, whoever else was started."""
+
+import contextlib
+import os
+import time
+
+import torch.distributed as dist
+
+from stages.lib import journal, parallel
+from stages.lib.errors import OutOfTime, UserError
+from stages.lib.lease import HeldError, Lease
+from stages.lib.log import logger
+from stages.lib.training import crashes
+from stages.lib.training.stop_requests import REASONS, StopRequests
+
+LOOK_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def taken(directory, begin):
+    """Hold the lease on a run directory (made where it is missing); all ranks call it, and the first alone gets it.
+
+    A job of Slurm waits for a live trainer: it may be an orphan, whose Snakemake was killed, and it does the same work.
+    Elsewhere a person is told. Raises AgreedError or OutOfTime on all ranks alike. `begin`: a `start.Start`.
+    """
+    lease = None
+    try:
+        lease = _wait(directory, begin)
+        with parallel.agreeing():
+            if dist.get_rank() == 0:
+                for name in ("metrics.jsonl", "events.jsonl"):
+                    journal.mend(directory / name)
+                crashes.begin(directory, begin.automatic)
+        yield lease
+    finally:
+        if lease:
+            lease.release()
+
+
+def _wait(directory, begin):
+    asked, told = StopRequests(None, begin.deadline, 0), False
+    with asked.heard():
+        while True:
+            lease, holder = _try(directory)
+            holder, code = parallel.from_first((holder, asked.code()))
+            if holder is None:
+                return lease
+            if code:
+                raise OutOfTime(f"stopped by {REASONS[code]} while it waited for its turn; start it again")
+            if dist.get_rank() == 0 and not told:
+                logger.warning("waiting for another trainer: %s", holder)
+                told = True
+            time.sleep(LOOK_SECONDS)
+
+
+def _try(directory):
+    """(lease, why there is none): on the first rank one of them is None, on the others both are."""
+    with parallel.agreeing():
+        if dist.get_rank() == 0:
+            _make(directory)
+            try:
+                return Lease(directory), None
+            except HeldError as error:
+                if "SLURM_JOB_ID" not in os.environ:
+                    raise
+                return None, str(error)
+    return None, None
+
+
+def _make(directory):
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--train-dir {directory.parent} must be a directory that can be written: {error.strerror}"
+        ) from None
