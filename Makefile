@@ -7,11 +7,13 @@ RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-.PHONY: help demo test test-long drill lint format clean gc lock
+.PHONY: help env demo test test-long drill lint format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(VENV)/demo.stamp ## make the environment in .venv
 
 demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends with results/report.html
 	$(BIN)/snakemake --profile profiles/local all --report results/report.html --report-after-run

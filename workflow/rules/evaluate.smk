@@ -29,6 +29,8 @@ rule prefetch:
     log:
         "results/logs/prefetch.log",
     localrule: True
+    conda:
+        "../../environment.yml"
     params:
         tasks=tasks_of_suites(),
         include=include_paths(),
