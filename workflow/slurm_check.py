@@ -98,14 +98,15 @@ def mistake(rule, resources, cluster):
 
 def _beyond(rule, resources, left, place):
     """Look for nodes that have all at once; the first thing that none of those left has is the mistake."""
+    where = ""
     for key, kind, asked in _asked(resources):
         most = max((group.has(key, kind) for group in left), default=math.inf)
         if most < asked:
             unit = f"{kind} {UNITS[key]}".strip()
-            return f"the profile's `{key}` of {rule} asks for {asked} {unit}, and {place} has at most {most:.0f}"
+            return f"the profile's `{key}` of {rule} asks for {asked} {unit}, and {place} has at most {most:.0f}{where}"
         fit = [group for group in left if group.has(key, kind) >= asked]
         if len(fit) < len(left):
-            left, place = fit, f"{place}, on nodes with the rest,"
+            left, where = fit, " on nodes that fit otherwise"
     return _beyond_nodes(rule, resources, left, place)
 
 
@@ -115,7 +116,7 @@ def _beyond_nodes(rule, resources, left, place):
         each[group.partition] = each.get(group.partition, 0) + group.nodes
     if not each or not asked or asked <= (most := max(each.values())):
         return None
-    return f"the profile's `nodes` of {rule} asks for {asked} nodes, and {place} has at most {most}"
+    return f"the profile's `nodes` of {rule} asks for {asked} nodes, and {place} has at most {most} that fit"
 
 
 def _asked(resources):
