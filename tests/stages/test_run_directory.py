@@ -14,8 +14,10 @@ import pytest
 
 from stages.lib import checkpoint
 from tests.stages.training import (
+    HOME,
     RECIPE,
     change_commit,
+    environment,
     events_of,
     milestone,
     run_directory,
@@ -207,6 +209,14 @@ def test_milestone_that_changed_on_the_disk_is_trained_again(corpus, tmp_path):
     assert [entry["step"] for entry in steps_of(tmp_path)] == [1, 2, 3, 1, 2, 3]
     assert weights_of(tmp_path, 3) == first
     assert hashlib.sha256(file.read_bytes()).hexdigest() == first[file.name]
+
+
+def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):
+    command = [HOME / "workflow/launch", "2", "-m", "tests.stages.split_directory", tmp_path]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert f"must lie on a file system that all nodes share: {socket.gethostname()} does not see" in line
 
 
 def test_leavings_of_kills_are_swept_and_other_directories_left_alone(corpus, tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import time
 
 import torch.distributed as dist
@@ -14,6 +15,8 @@ from stages.lib.training import crashes
 from stages.lib.training.stop_requests import REASONS, StopRequests
 
 LOOK_SECONDS = 5.0
+SHARED_SECONDS = 60.0
+"""How late a shared file system may show a new file."""
 
 
 @contextlib.contextmanager
@@ -26,6 +29,7 @@ def taken(directory, begin):
     lease = None
     try:
         lease = _wait(directory, begin)
+        _check_shared(directory)
         with parallel.agreeing():
             if dist.get_rank() == 0:
                 for name in ("metrics.jsonl", "events.jsonl"):
@@ -51,6 +55,19 @@ def _wait(directory, begin):
                 logger.warning("waiting for another trainer: %s", holder)
                 told = True
             time.sleep(LOOK_SECONDS)
+
+
+def _check_shared(directory):
+    """Raise AgreedError where a rank does not see the lease: its part of a checkpoint would lie elsewhere."""
+    with parallel.agreeing():
+        deadline = time.monotonic() + SHARED_SECONDS
+        while not (directory / "lease.json").exists():
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"--train-dir {directory.parent} must lie on a file system that all nodes share: "
+                    f"{socket.gethostname()} does not see {directory / 'lease.json'}"
+                )
+            time.sleep(0.1)
 
 
 def _try(directory):
