@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Say the mistake in one line and exit with 2."""
-        self.exit(USER_MISTAKE, f"{self.prog}: {message} (see --help)\n")
+        sys.exit(_end(USER_MISTAKE, f"{self.prog}: {message} (see --help)"))
 
 
 def parser(name, doc, recipe_type=None):

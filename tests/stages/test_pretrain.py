@@ -234,6 +234,13 @@ def test_rank_that_works_longer_is_told_from_those_that_wait_for_it(corpus, tmp_
     assert last["ranks"]["slowest"] == socket.gethostname()
 
 
+def test_unknown_option_is_one_line_from_all_ranks(corpus, tmp_path):
+    process = launch(2, [*options(corpus, tmp_path, 4), "--lerning-rate", "3"])
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert error == "python -m stages.pretrain: unrecognized arguments: --lerning-rate 3 (see --help)\n"
+
+
 def test_rank_that_fails_alone_ends_the_others_at_once():
     command = ["timeout", "60", HOME / "workflow/launch", "2", "-m", "tests.stages.fail_alone"]  # gloo waits 30 minutes
     ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=False)
