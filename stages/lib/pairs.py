@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from stages.lib import manifest, python_docstrings, source
+from stages.lib import manifest, packed, python_docstrings, source
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -79,7 +79,7 @@ def _lines(recipe, name):
     """(id, split key, prompt, completion) of each line that is not blank."""
     import orjson
 
-    with open(name, "rb") as file:
+    with packed.opened(name) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

@@ -16,7 +16,7 @@ def texts(tmp_path, monkeypatch):
     for name in ("b/two.txt", "a/one.txt", "a/deep/er/three.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    (tmp_path / "b/x.gz").touch()
+    (tmp_path / "b/x.zip").touch()
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def test_defaults_are_not_written(texts):
         ),
         (
             {"kind": "txt", "paths": ["a/*"]},
-            "list.kind must be one of text, jsonl, python-code, python-prose, pairs, python-docstrings, got 'txt'",
+            "list.kind must be one of text, jsonl, parquet, python-code, python-prose, pairs, python-docstrings, got",
         ),
         ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
@@ -83,7 +83,7 @@ def test_defaults_are_not_written(texts):
         ({"kind": "text", "paths": ["a/*"], "split_field": "x"}, "list.split_field must be left out for the kind text"),
         ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
         ({"kind": "pairs", "paths": ["a/*"], "text_field": "x"}, "list.text_field must be left out for the kind pairs"),
-        ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match text files that are not packed, got b/x.gz"),
+        ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match files of the kind text, got b/x.zip"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(texts, capsys, recipe, said):
