@@ -11,14 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.lib import files, journal, stage
-from stages.lib.corpus import Corpus
+from stages.lib import journal, ledger, stage
 from stages.lib.errors import UserError
-from stages.lib.loader import Samples
 from stages.lib.tokenizer import PACKAGE, Tokenizer
-
-SEED = 0
-"""The recipe's default: a checkpoint leaves out what the user did."""
 
 CONTROLS = {number: f"\\x{number:02x}" for number in (*range(9), *range(10, 32), *range(127, 160))}
 """What a terminal would obey, and how it is shown."""
@@ -29,12 +24,10 @@ def run(arguments):
     if arguments.samples < 1:
         raise UserError(f"--samples must be at least 1, got {arguments.samples}")
     entry = ledger_entry(arguments.run, arguments.step)
-    commit = commit_of(arguments.run)
-    corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-    _check_digest("--corpus", arguments.corpus, corpus.digest, commit["corpus"], arguments.run)
-    _check_digest("--tokenizer", arguments.tokenizer, tokenizer.digest, commit["tokenizer"], arguments.run)
-    recipe = commit["recipe"]
-    samples = Samples(corpus, recipe["weights"], recipe["seq_len"], recipe.get("seed", SEED))
+    commit = ledger.commit_of(arguments.run)
+    tokenizer = Tokenizer(arguments.tokenizer)
+    ledger.check_digest("--tokenizer", arguments.tokenizer, tokenizer.digest, commit["tokenizer"], arguments.run)
+    samples = ledger.samples_of(arguments.corpus, commit, arguments.run)
     decode = decoder_of(tokenizer)
     first, end = entry["samples"]
     print(_head(entry))
@@ -54,23 +47,6 @@ def ledger_entry(directory, step):
         there = f"it has steps {min(entries)} to {max(entries)}" if entries else "it has none"
         raise UserError(f"--step must be a step of {path}, got {step}; {there}")
     return entries[step]
-
-
-def commit_of(directory):
-    """What a checkpoint of the run says of recipe, corpus and tokenizer; they are the same in all. Raises UserError."""
-    for path in sorted((directory / "checkpoints").glob("[0-9]*/commit.json"), reverse=True):
-        commit = files.read_json(path)
-        if "weights" not in commit["recipe"]:
-            raise UserError(f"--run {directory} must be a pretraining, and {path} names no weights of sources")
-        return commit
-    raise UserError(f"--run {directory} must hold a checkpoint, which says by which recipe it was trained")
-
-
-def _check_digest(option, path, found, wanted, directory):
-    if found != wanted:
-        raise UserError(
-            f"{option} {path} must be what {directory} was trained with (digest {wanted[:16]}), got digest {found[:16]}"
-        )
 
 
 def decoder_of(tokenizer):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stages import inspect, pretrain
-from stages.lib import recipe
+from stages.lib import ledger, recipe
 from tests.stages import training
 from tests.stages.data_fixtures import run, texts, tiny_corpus
 from tests.stages.training import RECIPE
@@ -156,4 +156,4 @@ def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):
 
 def test_the_seed_that_a_checkpoint_leaves_out_is_the_default():
     default = recipe.json_schema(pretrain.PretrainRecipe)["properties"]["seed"]["default"]
-    assert default == inspect.SEED
+    assert default == ledger.SEED

@@ -118,7 +118,9 @@ def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, caps
     source_list = write(tmp_path, records())
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a line of text"}] * 9)
     text_list = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-    said = "a source of a tokenizer or a corpus must be of the kind text, jsonl, parquet, python-code or python-prose, got pairs"
+    said = (
+        "a source of a tokenizer or a corpus must be of the kind text, jsonl, parquet, python-code or python-prose, got"
+    )
     output = tmp_path / "out" / "manifest.json"
     recipe = {"vocabulary": 300, "sample": {"qa": 1}}
     assert said in refused(capsys, train_tokenizer, lists=[source_list], recipe=recipe, output=output)
