@@ -29,7 +29,7 @@ class SlurmError(Exception):
     """Jobs ask for things that the cluster does not have. The message is one sentence for each of them."""
 
 
-def check(workflow):
+def check_slurm(workflow):
     """Raise SlurmError where jobs that a Snakemake workflow is about to submit to Slurm can never run."""
     if workflow.executor_plugin.name != "slurm":
         return

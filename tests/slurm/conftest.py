@@ -1,0 +1,79 @@
+"""The private Slurm on which these tests run the workflow."""
+
+import os
+
+import pytest
+
+from tests.slurm import accounting
+from tests.slurm.cluster import NEEDED, Cluster, lacking
+from tests.slurm.place import LOCAL, Place
+from tests.test_end_to_end import CONFIG
+
+LONGER = CONFIG.replace("steps: 12", "steps: 100\n      checkpoint: {every: 10}").replace("[6, 12]", "[100]")
+
+
+def require(commands, packages):
+    """Skip where commands are not installed, or fail where CARAVAN_REQUIRE_SLURM is set."""
+    if names := lacking(commands):
+        reason = f"not installed (Debian's {packages}): {', '.join(names)} not found"
+        (pytest.fail if os.environ.get("CARAVAN_REQUIRE_SLURM") else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A running Slurm of four nodes."""
+    require(NEEDED, "slurm-wlm")
+    with Cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def accounted(tmp_path_factory):
+    """One that has accounting, and no place for jobs of an account that does not exist."""
+    require([*NEEDED, *accounting.NEEDED], "slurm-wlm, slurmdbd and mariadb-server")
+    with Cluster(tmp_path_factory.mktemp("slurm"), accounted=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def without_requeue(cluster, tmp_path_factory):
+    """One where jobs are not requeued."""
+    with Cluster(tmp_path_factory.mktemp("slurm"), settings="JobRequeue=0") as made:
+        yield made
+
+
+@pytest.fixture
+def place(cluster, tmp_path):
+    """An empty working directory."""
+    path = tmp_path / "a place"
+    path.mkdir()
+    made = Place(path, cluster)
+    yield made
+    made.abandon()
+
+
+@pytest.fixture(scope="session")
+def tokenized(cluster, tmp_path_factory):
+    """A place where a training of 100 steps is all that is left to do; not to be changed."""
+    return Place(tmp_path_factory.mktemp("tokenized"), cluster).fill(LONGER).make("tokens", profile=LOCAL)
+
+
+@pytest.fixture
+def training(tokenized, tmp_path):
+    """A copy of it, to train in."""
+    made = tokenized.copy(tmp_path / "a place")
+    yield made
+    made.abandon()
+
+
+@pytest.fixture(scope="session")
+def trained(tokenized, tmp_path_factory):
+    """A place where 2 processes trained, and nothing disturbed them, not even Slurm; not to be changed."""
+    place = tokenized.copy(tmp_path_factory.mktemp("undisturbed") / "a place")
+    return place.make("models", profile=LOCAL)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(trained):
+    """Its weights."""
+    return trained.weights()

@@ -1,0 +1,106 @@
+"""What happens to a training on a real Slurm. It ends in the same bits, and nothing stays behind."""
+
+import signal
+
+import pytest
+
+from tests.slurm import processes
+
+pytestmark = pytest.mark.timeout(600)
+
+MILESTONE = "results/runs/tiny/models/00000100.json"
+
+
+def check(place, undisturbed):
+    """The training that was disturbed ends as the one that was not."""
+    assert place.weights() == undisturbed
+    assert len(place.events("resume")) >= 1
+    assert not list(place.path.glob("results/runs/tiny/train/*/*lease*"))
+    place.cluster.wait_until_empty()
+
+
+def test_requeued_training_goes_on_and_uses_no_attempt(training, cluster, undisturbed):
+    training.write_profile(nodes=2, ranks=1)
+    driver = training.start("models")
+    cluster.run("scontrol", "requeue", training.job_at_step(15))
+    assert driver.end() == 0, driver.said()
+    check(training, undisturbed)
+    assert len(training.submitted("pretrain")) == 1
+
+
+def test_interrupted_driver_cancels_its_jobs_and_the_next_one_goes_on(training, cluster, undisturbed):
+    driver = training.start("models")
+    job = training.job_at_step(15)
+    driver.interrupt()
+    assert driver.end() == 1, driver.said()
+    cluster.wait_until_empty()
+    assert cluster.state_of(job) == "CANCELLED"
+    training.make("models")
+    check(training, undisturbed)
+
+
+@pytest.mark.long
+def test_training_whose_first_node_dies_goes_on_elsewhere_and_uses_no_attempt(training, cluster, undisturbed):
+    assert submissions_when_a_node_dies(training, 0) == 1
+    check(training, undisturbed)
+
+
+@pytest.mark.long
+def test_training_whose_last_node_dies_goes_on_elsewhere(training, cluster, undisturbed):
+    # The first node's ranks may notice before Slurm does, and end the job: that is one of the attempts.
+    assert submissions_when_a_node_dies(training, -1) <= 2
+    check(training, undisturbed)
+
+
+def submissions_when_a_node_dies(place, which):
+    """How often the training was submitted, one of whose two nodes died."""
+    place.write_profile(nodes=2, ranks=1)
+    driver = place.start("models")
+    node = place.cluster.nodes_of(place.job_at_step(15))[which]
+    place.cluster.kill_node(node)
+    try:
+        assert driver.end() == 0, driver.said()
+    finally:
+        place.cluster.start_node(node)
+        place.cluster.wait_for_nodes()
+    return len(place.submitted("pretrain"))
+
+
+@pytest.mark.long
+def test_cancelled_training_is_submitted_again_and_goes_on(training, cluster, undisturbed):
+    driver = training.start("models")
+    cluster.run("scancel", training.job_at_step(15))
+    assert driver.end() == 0, driver.said()
+    check(training, undisturbed)
+    assert len(training.submitted("pretrain")) == 2
+
+
+@pytest.mark.long
+def test_job_whose_driver_was_killed_is_never_joined_by_a_second_trainer(training, cluster, undisturbed):
+    driver = training.start("models")
+    orphan = training.job_at_step(15)
+    driver.kill()
+    ranks = cluster.ranks_of(orphan)
+    processes.kill(ranks, signal.SIGSTOP)  # it must still be there when the second comes
+    assert training.start("models").end() == 1
+    assert "LockException" in driver.said()
+    training.make("--unlock")
+    second = training.start("models")
+    log = "results/logs/pretrain/tiny/00000100.log"
+    processes.wait_until(lambda: f", job {orphan}" in training.text_of(log), 120, "the second trainer saw the first")
+    processes.kill(ranks, signal.SIGCONT)
+    assert second.end() == 0, second.said()
+    assert training.weights() == undisturbed
+    assert training.steps() == list(range(1, 101))
+    assert len(training.submitted("pretrain")) == 2
+    cluster.wait_until_empty()
+
+
+@pytest.mark.long
+def test_job_that_fails_for_good_says_why_on_the_screen(training, cluster):
+    training.write_recipe(micro_batch=3)
+    driver = training.start("models")
+    assert driver.end() == 1
+    assert "pretrain: pretrain.micro_batch must divide the 2 samples a rank" in driver.said()
+    assert not (training.path / MILESTONE).exists()
+    assert cluster.queue() == {}

@@ -1,0 +1,81 @@
+"""Trainings that take longer than their jobs may: they save in time, go on, and lose nothing."""
+
+import signal
+import time
+
+import pytest
+
+from tests.slurm import processes
+from tests.slurm.place import LOCAL
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+SECONDS = 55  # of training: three jobs of a minute, of which half is margin and some the start
+OF_A_MINUTE = {"runtime": 1, "slurm_extra": "'--ntasks-per-node=1'"}
+"""Without the profile's warning by USR1, which would come at once: it is of two minutes."""
+
+SITE = "sleep 31\n"
+"""What a site does before its jobs, here for longer than a job of a minute can do without."""
+
+
+@pytest.fixture
+def longer(tokenized, trained, tmp_path):
+    """(A place for a training of about SECONDS, its steps, the weights to which it leads undisturbed.)"""
+    steps = round(SECONDS / trained.seconds_a_step())
+    local = tokenized.copy(tmp_path / "undisturbed")
+    local.write_recipe(steps=steps, milestones=[steps])
+    place = local.copy(tmp_path / "a place")
+    yield place, steps, local.make("models", profile=LOCAL).weights()
+    place.abandon()
+
+
+def check(place, steps, weights):
+    """Each step was taken once, its bits are right, and no job is left."""
+    assert place.weights() == weights
+    assert place.steps() == list(range(1, steps + 1))
+    stops = [event["reason"] for event in place.events("stop")]
+    assert all(reason.startswith("OutOfTime: stopped by the deadline") for reason in stops), stops
+    place.cluster.wait_until_empty()
+
+
+def test_training_of_several_time_limits_loses_nothing_and_uses_no_attempt(longer):
+    place, steps, weights = longer
+    extra = OF_A_MINUTE["slurm_extra"].replace("node=1", "node=1 --requeue")
+    driver = place.change_profile(training=OF_A_MINUTE | {"slurm_extra": extra}, retries=0).start("models")
+    assert driver.end(600) == 0, driver.said()
+    check(place, steps, weights)
+    assert len(place.events("resume")) >= 2
+    assert len(place.submitted("pretrain")) == 1
+
+
+def test_where_requeue_is_forbidden_a_time_limit_takes_one_of_the_retries(
+    tokenized, without_requeue, undisturbed, tmp_path
+):
+    place = tokenized.copy(tmp_path / "a place", without_requeue).change_profile(training=OF_A_MINUTE)
+    driver = place.start("models")
+    job = place.job_at_step(15)
+    pause(without_requeue.ranks_of(job), 20)
+    assert driver.end() == 0, driver.said()
+    check(place, 100, undisturbed)
+    assert len(place.submitted("pretrain")) == 1 + len(place.events("stop"))
+    assert f"launch: job {job} was not requeued (Requested operation is presently disabled" in driver.said()
+
+
+def pause(ranks, seconds):
+    """Stop processes for so long: the next step is over when the time is."""
+    processes.kill(ranks, signal.SIGSTOP)
+    time.sleep(seconds)
+    processes.kill(ranks, signal.SIGCONT)
+
+
+def test_time_limit_in_which_no_step_fits_is_said_in_one_sentence(training):
+    site = training.path / "environment.sh"
+    site.write_text(SITE)
+    training.environment["CARAVAN_SITE"] = str(site)
+    driver = training.change_profile(training=OF_A_MINUTE, retries=0).start("models")
+    assert driver.end() == 1
+    said = [line for line in driver.said().splitlines() if "no step fits in before the deadline" in line]
+    assert said, driver.said()
+    assert all("raise --minutes, or the job's time limit (`runtime` in a profile)" in line for line in said)
+    assert not training.steps()
+    training.cluster.wait_until_empty()

@@ -1,0 +1,108 @@
+"""What is said of jobs that a cluster can never run, and that nothing is said of others; tests/slurm has a real one."""
+
+import pytest
+
+from slurm_check import mistake, unknown_account
+from slurm_nodes import gpus_of, read
+
+CLUSTER = """\
+cpu|100|64|256000|2-00:00:00|(null)
+gpu|8|128|1000000|12:00:00|gpu:h100:8(S:0-1),lustre:1
+gpu|2|96|2000000|12:00:00|gpu:a100:4
+all|110|64|256000|infinite|(null)
+hidden|0|0|0|infinite|(null)
+"""
+
+
+def said(**resources):
+    return mistake("pretrain", resources, read(CLUSTER))
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"slurm_partition": "nope"}, "`slurm_partition` of pretrain must be one of all, cpu, gpu, hidden, got nope"),
+        ({"slurm_partition": "cpu,nope"}, "got nope"),
+        ({"gres": "gpu:16"}, "`gres` of pretrain asks for 16 GPUs a node, and this cluster has at most 8"),
+        ({"gres": "gpu:1", "slurm_partition": "cpu"}, "asks for 1 GPUs a node, and partition cpu has at most 0"),
+        ({"gres": "gpu:A100:8"}, "asks for 8 a100 GPUs a node, and this cluster has at most 4"),
+        (
+            {"mem_mb": 3_000_000},
+            "`mem_mb` of pretrain asks for 3000000 MB a node, and this cluster has at most 2000000",
+        ),
+        ({"threads": 65, "slurm_partition": "cpu"}, "asks for 65 cores a node, and partition cpu has at most 64"),
+        ({"runtime": 721, "slurm_partition": "gpu"}, "asks for 721 minutes, and partition gpu has at most 720"),
+        ({"runtime": 2881, "slurm_partition": "gpu,cpu"}, "partition gpu,cpu has at most 2880"),
+        (
+            {"nodes": 11, "slurm_partition": "gpu"},
+            "`nodes` of pretrain asks for 11 nodes, and partition gpu has at most 10 that fit",
+        ),
+        (
+            {"nodes": 9, "gres": "gpu:8", "slurm_partition": "gpu"},
+            "asks for 9 nodes, and partition gpu has at most 8 that fit",
+        ),
+        (
+            {"gres": "gpu:h100:1", "threads": 64, "mem_mb": 2_000_000},
+            "asks for 2000000 MB a node, and this cluster has at most 1000000 on nodes that fit otherwise",
+        ),
+    ],
+)
+def test_what_is_nowhere_is_said_in_one_sentence(resources, words):
+    assert words in said(**resources)
+    assert said(**resources).startswith("the profile's `")
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {},
+        {"gres": "gpu:8", "nodes": 8, "runtime": 720, "mem_mb": 1_000_000, "threads": 128, "slurm_partition": "gpu"},
+        {"gres": "gpu:a100:4,lustre:1", "nodes": 2},
+        {"slurm_partition": "cpu,gpu", "runtime": 2880},
+        {"slurm_partition": "hidden", "nodes": 3},
+        {"slurm_partition": "gpu", "runtime": 9999, "nodes": 99, "qos": "long"},
+        {"slurm_partition": "elsewhere", "cluster": "other"},
+        {"mem_mb": 9_999_999, "mem_mb_per_cpu": 100},
+        {"mem_mb": "<TBD>"},
+    ],
+)
+def test_nothing_is_said_of_what_may_run(resources):
+    assert said(**resources) is None
+
+
+def test_gpus_without_a_type_may_be_of_any():
+    assert mistake("pretrain", {"gres": "gpu:h100:4"}, read("all|1|32|256000|infinite|gpu:4")) is None
+
+
+def test_nothing_is_said_of_a_cluster_that_says_nothing():
+    assert mistake("pretrain", {"slurm_partition": "gpu", "nodes": 99, "gres": "gpu:9"}, []) is None
+
+
+@pytest.mark.parametrize("text", ["slurm_load_partitions: Unable to contact", "all|4|32+|256000|infinite|gpu:4"])
+def test_another_form_of_answer_is_refused(text):
+    with pytest.raises(ValueError, match="invalid literal"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", {}),
+        ("gpu", {"": 1}),
+        ("gpu:4", {"": 4}),
+        ("gres/gpu:2", {"": 2}),
+        ("gpu:h100", {"h100": 1}),
+        ("gpu:h100:8(S:0,1),gpu:1g.10gb:7(S:0),lustre:1", {"h100": 8, "1g.10gb": 7}),
+        ("mps:400,gpu:2", {"": 2}),
+    ],
+)
+def test_gpus_are_read_from_what_slurm_writes(gres, gpus):
+    assert gpus_of(gres) == gpus
+
+
+def test_account_must_be_one_of_the_persons():
+    assert unknown_account("Lab", ["lab", "root"]) is None
+    assert unknown_account("nope", []) is None
+    assert unknown_account("nope", ["root", "lab"]) == (
+        "the profile's `slurm_account` must be one of yours, lab, root, got nope"
+    )
