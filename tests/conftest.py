@@ -8,3 +8,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts the tests in the background ignores SIGINT, and children inherit that: no Ctrl-C would reach them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LAST = ("tests/benchmarks", "tests/workflow", "tests/test_", "tests/drill", "tests/slurm")
+
+
+def pytest_collection_modifyitems(items):
+    """Fast tests first: those of single stages, then those of the whole, a cluster last."""
+    items.sort(key=_turn)
+
+
+def _turn(item):
+    return next((number for number, start in enumerate(LAST, 1) if item.nodeid.startswith(start)), 0)
