@@ -1,0 +1,79 @@
+"""Hold files against their manifests, byte for byte: shards, checkpoints, exports, tokenizers.
+
+    python -m stages.verify results/tokens/main/manifest.json results/runs/base/models/*.json
+
+Every file that a manifest names is read once and its sha256 compared. Training does not do that at each start, which
+would take hours for large corpora: it looks at sizes and at the frame of each shard. The exit code is 2 where a file is
+gone or differs.
+"""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stages.lib import manifest, stage
+from stages.lib.errors import UserError
+from stages.lib.space import amount
+
+
+def run(arguments):
+    """Print what was found, a manifest a line. Raises UserError where a file is not what its manifest says."""
+    read = [manifest.read(path) for path in arguments.manifests]
+    wrong = 0
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for each in read:
+            described = files_of(each)
+            found = list(pool.map(fault_of, [each] * len(described), described.items()))
+            faults = [fault for fault in found if fault is not None]
+            for fault in faults:
+                print(f"WRONG {fault}")
+            wrong += len(faults)
+            total = amount(sum(size for size, _ in described.values()))
+            print(
+                f"{each.path}: {len(described) - len(faults)} of {len(described)} files are whole, {total}", flush=True
+            )
+    if wrong:
+        raise UserError(f"{wrong} files are not what their manifests say")
+
+
+def files_of(made):
+    """{relative path: (bytes, sha256)} of the files that a manifest names, wherever in its identity they stand."""
+    found = {name: (file["bytes"], file["sha256"]) for name, file in made.identity.get("outputs", {}).items()}
+
+    def walk(value):
+        if isinstance(value, dict):
+            if {"path", "bytes", "sha256"} <= value.keys():
+                found[value["path"]] = value["bytes"], value["sha256"]
+            value = list(value.values())
+        if isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(made.identity)
+    return found
+
+
+def fault_of(made, file):
+    """What is wrong with a file, in a sentence; None for nothing."""
+    name, (size, sha256) = file
+    try:
+        manifest.check_content(
+            Path(os.path.normpath(made.directory / name)), {"bytes": size, "sha256": sha256}, made.path
+        )
+    except UserError as error:
+        return str(error)
+    except OSError as error:
+        return f"{made.directory / name} cannot be read: {error.strerror}"
+    return None
+
+
+def main(argv=None):
+    """The command line."""
+    parser = stage.parser("verify", __doc__)
+    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="of a corpus, a part, a model ...")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
