@@ -19,20 +19,19 @@ from stages.lib.space import amount
 
 def run(arguments):
     """Print what was found, a manifest a line. Raises UserError where a file is not what its manifest says."""
-    read = [manifest.read(path) for path in arguments.manifests]
+    named = [(made, files_of(made)) for made in map(manifest.read, arguments.manifests)]
+    for made, described in named:
+        if not described:
+            raise UserError(f"{made.path} must be a manifest that names files, and names none")
     wrong = 0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for each in read:
-            described = files_of(each)
-            found = list(pool.map(fault_of, [each] * len(described), described.items()))
-            faults = [fault for fault in found if fault is not None]
+        for made, described in named:
+            faults = [fault for fault in pool.map(fault_of, [made] * len(described), described.items()) if fault]
             for fault in faults:
                 print(f"WRONG {fault}")
             wrong += len(faults)
-            total = amount(sum(size for size, _ in described.values()))
-            print(
-                f"{each.path}: {len(described) - len(faults)} of {len(described)} files are whole, {total}", flush=True
-            )
+            whole, total = len(described) - len(faults), amount(sum(size for size, _ in described.values()))
+            print(f"{made.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
     if wrong:
         raise UserError(f"{wrong} files are not what their manifests say")
 
@@ -57,14 +56,13 @@ def files_of(made):
 def fault_of(made, file):
     """What is wrong with a file, in a sentence; None for nothing."""
     name, (size, sha256) = file
+    path = Path(os.path.normpath(made.directory / name))
     try:
-        manifest.check_content(
-            Path(os.path.normpath(made.directory / name)), {"bytes": size, "sha256": sha256}, made.path
-        )
+        manifest.check_content(path, {"bytes": size, "sha256": sha256}, made.path)
     except UserError as error:
         return str(error)
     except OSError as error:
-        return f"{made.directory / name} cannot be read: {error.strerror}"
+        return f"{path} cannot be read: {error.strerror}"
     return None
 
 

@@ -57,3 +57,9 @@ def test_file_that_is_no_manifest_is_named(made, tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert verify.main([str(tmp_path / "x.json")]) == 2
     assert "x.json must be a manifest" in capsys.readouterr().err
+
+
+def test_manifest_that_names_no_files_is_refused(corpus, capsys):
+    path = corpus.parents[2] / "sources/a/list.json"
+    assert verify.main([str(path)]) == 2
+    assert capsys.readouterr().err == f"verify: {path} must be a manifest that names files, and names none\n"
