@@ -25,9 +25,9 @@ def run(arguments):
     manager = harness.task_manager(arguments.include_path, wanted, known)
     for task in wanted:
         print(f"{task}: {bring(task, manager):,} documents", flush=True)
-    from huggingface_hub.constants import HF_HOME
+    import datasets
 
-    print(f"They are in {HF_HOME}")
+    print(f"They are in {datasets.config.HF_DATASETS_CACHE}")
 
 
 def bring(task, manager):

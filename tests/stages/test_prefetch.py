@@ -40,7 +40,7 @@ def prefetch(tmp_path):
 
 def test_data_of_a_task_is_in_the_cache_afterwards(prefetch, tmp_path):
     code, said, error = prefetch("bits_per_byte", "evenness")
-    assert (code, said) == (0, f"evenness: 7 documents\nThey are in {tmp_path / 'cache'}\n"), error
+    assert (code, said) == (0, f"evenness: 7 documents\nThey are in {tmp_path / 'cache/datasets'}\n"), error
     assert list((tmp_path / "cache").rglob("*.arrow"))
 
 
