@@ -24,6 +24,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Say the mistake in one line and exit with 2."""
+        log.to(None)  # there are no options yet that would say where
         sys.exit(_end(USER_MISTAKE, f"{self.prog}: {message} (see --help)"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.slurm.cluster import CLIENTS
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 def refused(place, sentence):

@@ -12,7 +12,7 @@ import yaml
 from tests.slurm.place import Place
 from tests.workflow.checkout import FAKE_STAGE, STAGES, copy_project
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 OF_ONE_TASK = {
     "train_tokenizer": ("main", "-t 60 --mem 8000 --ntasks=1 --cpus-per-task=1", ""),
@@ -45,9 +45,10 @@ def expected(rule, of, resources, end):
     return f"{start} {resources} -D PLACE {end}".rstrip()
 
 
-def submitted(place, rule, which=0):
-    """A line by which a rule was submitted, in the words of `expected`; the job's own script is left out."""
-    text = " ".join(argument for argument in place.submitted(rule)[which] if not argument.startswith("--wrap="))
+def submitted(place, rule, of, which=0):
+    """A line by which a rule was submitted for the wildcards `of`, in the words of `expected`, without its script."""
+    calls = [call for call in place.submitted(rule) if f"rule_{rule}_wildcards_{of}" in call]
+    text = " ".join(argument for argument in calls[which] if not argument.startswith("--wrap="))
     return re.sub(r"--job-name \S+", "--job-name ID", text.replace(str(place.path), "PLACE"))
 
 
@@ -80,17 +81,18 @@ def on_two_nodes(place):
 
 @pytest.mark.parametrize("rule", OF_ONE_TASK)
 def test_rules_of_one_task(place, rule):
-    assert submitted(place, rule) == one_task(rule)
+    assert submitted(place, rule, OF_ONE_TASK[rule][0]) == one_task(rule)
 
 
 @pytest.mark.parametrize("rule", OF_ONE_LAUNCHER_A_NODE)
 def test_training_on_one_node(place, rule):
-    assert submitted(place, rule) == one_launcher_a_node(rule, nodes=1, gpus=1)
+    assert submitted(place, rule, OF_ONE_LAUNCHER_A_NODE[rule][0]) == one_launcher_a_node(rule, nodes=1, gpus=1)
 
 
 @pytest.mark.parametrize("rule", OF_ONE_LAUNCHER_A_NODE)
 def test_training_on_two_nodes_of_four_gpus(on_two_nodes, rule):
-    assert submitted(on_two_nodes, rule, which=1) == one_launcher_a_node(rule, nodes=2, gpus=4)
+    of, _ = OF_ONE_LAUNCHER_A_NODE[rule]
+    assert submitted(on_two_nodes, rule, of, which=1) == one_launcher_a_node(rule, nodes=2, gpus=4)
 
 
 def test_two_nodes_of_four_gpus_run_eight_ranks(on_two_nodes):
