@@ -191,6 +191,7 @@ def test_what_differs_between_hosts_is_found_and_the_host_is_named(tmp_path):
     assert not list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_in_a_collective_ends_the_check_and_not_the_doctor(tmp_path):
     code, lines, error = on_two_ranks(tmp_path, FAULTS, "hang")
     assert code == 2, lines + [error]
@@ -201,6 +202,7 @@ def test_a_rank_that_hangs_in_a_collective_ends_the_check_and_not_the_doctor(tmp
     assert "Traceback" not in error
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_come_is_named_and_ended(tmp_path):
     code, lines, error = on_two_ranks(tmp_path, FAULTS, "gone")
     assert code == 2
