@@ -76,6 +76,6 @@ def test_time_limit_in_which_no_step_fits_is_said_in_one_sentence(training):
     assert driver.end() == 1
     said = [line for line in driver.said().splitlines() if "no step fits in before the deadline" in line]
     assert said, driver.said()
-    assert all("raise --minutes, or the job's time limit (`runtime` in a profile)" in line for line in said)
+    assert all("raise the job's time limit (`runtime` in a profile)" in line for line in said)
     assert not training.steps()
     training.cluster.wait_until_empty()

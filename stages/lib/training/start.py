@@ -16,19 +16,21 @@ DEADLINE = "CARAVAN_DEADLINE"
 class Start:
     """A start, by what changes no result and stands in no recipe.
 
-    `stage` is the name of the stage, `deadline` the time.monotonic() at which it must have ended, None for none.
-    `automatic`: whether no person started it, but a scheduler after a failure.
+    `stage` is the name of the stage, `deadline` the time.monotonic() at which it must have ended, None for none;
+    `end_of_job` is that of the job around it, which a scheduler would start again and again. `automatic`: whether no
+    person started it, but a scheduler after a failure.
     """
 
     stage: str
     deadline: float | None
+    end_of_job: float | None
     automatic: bool
     profile_steps: tuple | None
     memory_snapshot: bool
 
 
 def add_options(parser):
-    """Add the options to a stage's parser; the last three make a `Start`."""
+    """Add the options to a stage's parser; the last four make a `Start`."""
     parser.add_argument("--until", type=int, required=True, help="step of the milestone to reach")
     parser.add_argument("--previous", type=Path, help="manifest of the milestone before")
     parser.add_argument("--train-dir", type=Path, required=True, help="where run directories lie")
@@ -51,24 +53,17 @@ def add_options(parser):
     parser.set_defaults(begun=time.monotonic())
 
 
-def _deadline(arguments):
-    """The earlier one of --minutes and the end of the job around it, which workflow/launch knows."""
-    found = []
-    if arguments.minutes is not None:
-        found.append(arguments.begun + 60 * arguments.minutes)
-    if DEADLINE in os.environ:
-        found.append(time.monotonic() + float(os.environ[DEADLINE]) - time.time())
-    return min(found, default=None)
-
-
 def of(arguments):
     """The start that the options describe. Raises UserError."""
     if arguments.minutes is not None and not 0 < arguments.minutes < float("inf"):
         raise UserError(f"--minutes must be greater than 0, got {arguments.minutes}")
+    by_option = None if arguments.minutes is None else arguments.begun + 60 * arguments.minutes
+    by_job = time.monotonic() + float(os.environ[DEADLINE]) - time.time() if DEADLINE in os.environ else None
     steps = None if arguments.profile_steps is None else profiler.parse_steps(arguments.profile_steps)
     return Start(
         stage=arguments.stage_name,
-        deadline=_deadline(arguments),
+        deadline=min((end for end in (by_option, by_job) if end is not None), default=None),
+        end_of_job=by_job,
         automatic=arguments.attempt > 1 or os.environ.get("SLURM_RESTART_COUNT", "0") != "0",
         profile_steps=steps,
         memory_snapshot=arguments.memory_snapshot,

@@ -70,13 +70,13 @@ class StopRequests:
                 return FILE
         return NONE
 
-    def check_time(self):
-        """Raise UserError where the deadline leaves no time for a step and two saves, as far as is known."""
-        left = None if self.deadline is None else self.deadline - time.monotonic()
+    def check_time(self, end_of_job):
+        """Raise UserError where the job leaves no time for a step and two saves: started again, it would not either."""
+        left = None if end_of_job is None else end_of_job - time.monotonic()
         if left is not None and left < self._needed():
             raise UserError(
                 f"no step fits in before the deadline: {max(left, 0):.0f} s are left after the start, and two saves "
-                f"take about {self._needed():.0f} s; raise --minutes, or the job's time limit (`runtime` in a profile)"
+                f"take about {self._needed():.0f} s; raise the job's time limit (`runtime` in a profile)"
             )
 
     def _needed(self):

@@ -295,7 +295,7 @@ class Trainer:
         """Raise UserError where the next checkpoint has no room or no time; better now than after hours."""
         with parallel.agreeing():
             if self.first:
-                self.stop_requests.check_time()
+                self.stop_requests.check_time(self.begin.end_of_job)
                 whole = self.state.num_bytes()[1]
                 space.require(self.directory, whole, "a checkpoint", num_files=dist.get_world_size())
 
