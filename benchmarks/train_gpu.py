@@ -18,8 +18,8 @@ import yaml
 
 from benchmarks import report
 from stages.lib import parallel, recipe
-from stages.lib.loader import share_of
 from stages.lib.model import ModelRecipe
+from stages.lib.tokens.loader import share_of
 from stages.lib.training import activation, flops
 from stages.lib.training.dummy import DummySamples
 from stages.lib.training.meter import Meter

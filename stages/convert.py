@@ -18,6 +18,7 @@ from pathlib import Path
 from stages.lib import files, finished, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
+from stages.lib.hard_strings import HARD_STRINGS
 from stages.lib.log import logger
 from stages.lib.recipe import identity
 
@@ -165,8 +166,8 @@ def _compare_models(partial, recipe, model, corpus, report):
     import torch
 
     from stages.lib import export, parity
-    from stages.lib.corpus import Corpus
     from stages.lib.model import Llama
+    from stages.lib.tokens.corpus import Corpus
 
     shape, vocabulary = shape_of(model), corpus.identity["tokenizer"]["vocabulary"]
     read = export.checkpoint_reader(checkpoint_of(model))
@@ -185,12 +186,12 @@ def _compare_models(partial, recipe, model, corpus, report):
 
 def _compare_tokenizers(partial, recipe, corpus, tokenizer, report):
     from stages.lib import parity
-    from stages.lib.corpus import Corpus
+    from stages.lib.tokens.corpus import Corpus
 
     exported = parity.load_tokenizer(partial)
     parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
     reference = parity.reference_encoder(tokenizer.directory)
-    report["tokenizer"] = {"hard strings": parity.compare_ids(reference, exported, parity.HARD_STRINGS, "hard string")}
+    report["tokenizer"] = {"hard strings": parity.compare_ids(reference, exported, HARD_STRINGS, "hard string")}
     for source in sorted(corpus.identity["sources"]):
         texts = parity.held_out_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
         report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"held-out document of {source}")

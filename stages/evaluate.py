@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib import files, finished, manifest, stage
-from stages.lib import pairs as pair_sources
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 from stages.lib.scoring import harness, local_tasks
+from stages.lib.sources import pairs as pair_sources
 
 KEPT = "manifest.json"
 PARITY = "parity.json"

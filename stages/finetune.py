@@ -18,10 +18,12 @@ tuned model against it, as they did the one before.
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import pair_samples, pairs, parallel, recipe, stage
-from stages.lib.corpus import Corpus
+from stages.lib import parallel, recipe, stage
 from stages.lib.errors import UserError
+from stages.lib.sources import pairs
 from stages.lib.tokenizer import Tokenizer
+from stages.lib.tokens import pair_samples
+from stages.lib.tokens.corpus import Corpus
 from stages.lib.training.heldout import Heldout
 from stages.lib.training.initial import RESET, Initial
 from stages.lib.training.recipe import TrainRecipe

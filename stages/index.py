@@ -7,6 +7,8 @@
 What was hashed is noted in receipt.json beside the manifest: a shard of the same size and time is not hashed again.
 """
 
+import itertools
+import math
 import os
 import sys
 from collections import Counter
@@ -17,15 +19,15 @@ from stages.lib import files, manifest, stage
 from stages.lib import tokenizer as tokenizers
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.shards import dtype_of
-from stages.lib.split import TRAIN, VALIDATION
+from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.tokens.shards import dtype_of
 
 RECEIPT = "receipt.json"
 
 
 def run(arguments):
     """Write the corpus manifest."""
-    parts = [manifest.read(path) for path in arguments.parts]
+    parts = [_part(path) for path in arguments.parts]
     tokenizer = tokenizers.Tokenizer(arguments.tokenizer)
     facts = parts[0].identity["tokenizer"]
     for part in parts:
@@ -34,17 +36,19 @@ def run(arguments):
         if part.identity["tokenizer"] != facts or part.identity["recipe"] != parts[0].identity["recipe"]:
             raise UserError(f"{part.path} must be made like {parts[0].path}, and has another recipe")
     _check_complete(parts)
+    files.clear_leftovers(arguments.output)
     directory = arguments.output.parent
     _verify(parts, directory / RECEIPT)
     by_source = {}
     for part in sorted(parts, key=_place):
-        joined = by_source.setdefault(part.identity["source"], {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
+        name = part.identity["source"]
+        joined = by_source.setdefault(name, {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
         for split in (TRAIN, VALIDATION):
             _add(joined[split], part, split, directory)
     for name, joined in by_source.items():
         if joined[TRAIN]["tokens"] == 0:
             raise UserError(
-                f"corpus {directory}: source {name} must have training text, and has none{_dropped(parts, name)}"
+                f"corpus {directory}: source {name} must have training text, and has none{_why(parts, name)}"
             )
         if joined[VALIDATION]["tokens"] == 0:
             raise UserError(
@@ -58,11 +62,21 @@ def run(arguments):
         "dtype": dtype_of(tokenizer.vocabulary),
         "sources": by_source,
     }
-    manifest.write(arguments.output, identity, {"code": arguments.code, "parts": len(parts)})
+    dropped = {name: dict(sorted(_dropped(parts, name).items())) for name in by_source}
+    record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts), "dropped": dropped}
+    manifest.write(arguments.output, identity, record)
+
+
+def _part(path):
+    """The manifest of a part. Raises UserError where it is another's."""
+    made = manifest.read(path)
+    if not {"source", "part", "tokenizer", "inputs", TRAIN, VALIDATION, "outputs"} <= made.identity.keys():
+        raise UserError(f"{path} must be the manifest of a part, as stages.tokenize makes it, and is another's")
+    return made
 
 
 def _check_complete(parts):
-    """Raise UserError unless each source has all of its parts once, made from one list's recipe."""
+    """Raise UserError unless each source has all of its parts once, made from one list."""
     seen = {}
     for part in parts:
         first = seen.setdefault((part.identity["source"], part.identity["part"]), part)
@@ -73,21 +87,52 @@ def _check_complete(parts):
         for number in range(number_of_parts):
             if (source, number) not in seen:
                 raise UserError(f"--parts must name all {number_of_parts} parts of {source}: part {number} is missing")
+            _check_alike(seen[source, 0], seen[source, number])
+        _check_once([seen[source, number] for number in range(number_of_parts)])
+
+
+def _check_alike(first, second):
+    if first.identity["source_recipe"] != second.identity["source_recipe"]:
+        raise UserError(f"{second.path} must be made of the source as {first.path} is, and its list had another recipe")
+
+
+def _check_once(parts):
+    """Raise UserError where two parts of a source hold the same bytes of a file: their lists named other files."""
+    if parts[0].identity["source_recipe"]["kind"] == "python-prose":
+        return  # each part looks through all modules
+    held = {}
+    for part in parts:
+        for span in part.identity["inputs"]:
+            held.setdefault(span["name"], []).append((span.get("first", 0), span.get("end") or math.inf, part.path))
+    for name, spans in held.items():
+        for (_, end, first), (begin, _, second) in itertools.pairwise(sorted(spans)):
+            if begin < end:
+                raise UserError(f"{first} and {second} must be made of one list, and both hold {name}")
 
 
 def _place(part):
     return part.identity["source"], part.identity["part"]
 
 
+def _licenses(parts):
+    """{source: its license} of those that say one. No training depends on it, so it is no part of the identity."""
+    said = {part.identity["source"]: part.identity["source_recipe"].get("license") for part in parts}
+    return {name: license_ for name, license_ in sorted(said.items()) if license_ is not None}
+
+
 def _dropped(parts, source):
-    """Why documents of a source were dropped, for a message."""
+    """How many documents of a source were dropped, by reason."""
     reasons = Counter()
     for part in parts:
         if part.identity["source"] == source:
             reasons.update(part.record.get("dropped", {}))
-    return (
-        "; dropped: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) if reasons else ""
-    )
+    return reasons
+
+
+def _why(parts, source):
+    """The same, for a message."""
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_dropped(parts, source).items()))
+    return f"; dropped: {dropped}" if dropped else ""
 
 
 def _empty(texts=False):

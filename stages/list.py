@@ -8,22 +8,23 @@ Run it again (`-R list`) to notice new files.
 import sys
 from pathlib import Path
 
-from stages.lib import manifest, recipe, source, stage
+from stages.lib import files, manifest, recipe, stage
 from stages.lib.log import logger
+from stages.lib.sources import source
 
 
 def run(arguments, plan):
     """Write the list."""
-    root = source.root_of(plan)
-    names = source.list_files(arguments.name, plan)
-    found = [(name, (root / name).stat()) for name in names]
+    files.clear_leftovers(arguments.output)
+    found = source.list_files(arguments.name, plan)
     identity = {
         "source": arguments.name,
         "recipe": recipe.written(plan, "identity"),
-        "files": [{"name": name, "bytes": stat.st_size} for name, stat in found],
+        "files": [{"name": name, "bytes": status.bytes} for name, status in found.items()],
     }
-    etags = {name: f"{stat.st_size}-{stat.st_mtime_ns}" for name, stat in found}
-    logger.info("source %s: %s files, %s bytes", arguments.name, len(found), sum(stat.st_size for _, stat in found))
+    etags = {name: status.etag for name, status in found.items()}
+    total = sum(status.bytes for status in found.values())
+    logger.info("source %s: %s files, %s bytes", arguments.name, len(found), total)
     # no times and no host: an unchanged source gives the same bytes, and nothing after it is made again
     manifest.write(arguments.output, identity, {"code": arguments.code, "etags": etags})
 

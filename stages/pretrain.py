@@ -13,16 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib import parallel, recipe, stage
-from stages.lib.corpus import Corpus
 from stages.lib.errors import UserError
-from stages.lib.loader import Samples
 from stages.lib.model import ModelRecipe
 from stages.lib.recipe import identity
+from stages.lib.tokens import loader, order
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.mixture import Mixture
 from stages.lib.training import heldout
 from stages.lib.training.initial import Initial, InitialRecipe
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.run import reach
 from stages.lib.training.start import add_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRecipe:
+    """Other weights of the sources, from a step on."""
+
+    step: int = identity(minimum=1)
+    """After how many steps of this run they hold. It is counted in samples, `step * global_batch`: where a rewind
+    passed samples by, it is that many samples earlier."""
+
+    weights: dict[str, float] = identity(above=0)
+    """As `weights` of the run; a source that is left out rests, and goes on later where it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +47,16 @@ class PretrainRecipe(TrainRecipe):
 
     weights: dict[str, float] = identity(above=0)
     """How much of the tokens each source gives, by its name; any positive numbers, rounded to 1/4096 of their sum."""
+
+    phases: list[PhaseRecipe] = identity([])
+    """Other weights from some steps on, in the order of the steps. Each source goes on where it was: none of its text
+    comes back before its epoch ends. Default: the same weights to the end."""
+
+    packing: str = identity("window", choices=loader.KINDS)
+    """How text becomes samples. window: a source's text is cut every `seq_len` tokens, and the windows are shuffled.
+    concatenate: its documents are shuffled, laid end to end and cut every `seq_len` tokens, so that the pieces of a
+    document follow each other. best_fit: documents lie whole in a sample where they fit, several beside each other;
+    only longer ones are cut, and what stays free is filled up and no target."""
 
     document_mask: bool = identity(False)
     """Whether attention stays within a document, where a sample holds several."""
@@ -48,6 +71,16 @@ class PretrainRecipe(TrainRecipe):
             raise UserError(
                 f"{where}.seq_len must be at most model.max_positions ({self.model.max_positions}), got {self.seq_len}"
             )
+        Mixture(self.weights, f"{where}.weights")
+        before = 0
+        for number, phase in enumerate(self.phases):
+            Mixture(phase.weights, f"{where}.phases[{number}].weights")
+            if not before < phase.step < self.steps:
+                raise UserError(
+                    f"{where}.phases[{number}].step must be greater than {before} and less than steps ({self.steps}), "
+                    f"got {phase.step}"
+                )
+            before = phase.step
 
 
 def run(arguments, plan):
@@ -61,24 +94,36 @@ def run(arguments, plan):
                 "tokenizer": corpus.tokenizer["digest"],
                 "vocabulary": corpus.tokenizer["vocabulary"],
             }
-            initial = _initial(arguments, plan, facts)
-        reach(arguments, plan, plan.model, facts, lambda: _data(corpus, plan), device, initial)
+            initial = _initial(arguments, plan, facts, corpus)
+            continues = plan.initial is not None and plan.initial.data == "continue"
+            wanted = order.of_run(plan, corpus, initial.commit if continues else None)
+            facts["data"] = wanted.facts()
+        reach(arguments, plan, plan.model, facts, lambda: _data(corpus, plan, wanted), device, initial)
 
 
-def _initial(arguments, plan, facts):
+def _initial(arguments, plan, facts, corpus):
     """The model from which the run goes on, None for none."""
     if arguments.initial is None and plan.initial is None:
         return None
     if arguments.initial is None or plan.initial is None:
         missing, given = ("--initial", "pretrain.initial") if plan.initial else ("pretrain.initial", "--initial")
         raise UserError(f"{missing} is missing: {given} says that training goes on from another model")
-    return Initial(arguments.initial, plan.initial, plan.model, facts, "pretrain")
+    initial = Initial(arguments.initial, plan.initial, plan.model, facts, "pretrain")
+    if plan.initial.data == "continue":
+        initial.check_data(order.of_run(plan, corpus), corpus, "pretrain")
+    return initial
 
 
-def _data(corpus, plan):
+def _data(corpus, plan, wanted):
     """The samples, and what is held out."""
+    made = corpus.tokenizer
+    if plan.document_mask and made["bos_added"] and made["bos"] == made["eos"]:
+        raise UserError(
+            "pretrain.document_mask must be false where BOS and EOS are one token: the BOS of a document would end it; "
+            "with tokenize.bos: false there is one between documents"
+        )
     document_end = corpus.tokenizer["eos"] if plan.document_mask else None
-    samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed, document_end)
+    samples = wanted.samples(corpus, document_end)
     sources, tokens = samples.mixture.sources, plan.heldout.tokens
     return samples, heldout.of_corpus(corpus, sources, plan.seq_len, tokens, document_end)
 

@@ -119,7 +119,7 @@ def _slowest(steps):
         return None
     ratio = statistics.median(ranks["max"] / ranks["median"] for ranks in told)
     host = statistics.mode(ranks["slowest"] for ranks in told)
-    return f"{host}, {ratio:.1f} times the median step" if ratio > SLOW else None
+    return f"{host}, works {ratio:.1f} times as long as the median rank" if ratio > SLOW else None
 
 
 def _last_hang(events):

@@ -5,21 +5,26 @@
 
 The shards stand in results/tokens/main/code/00000/, with the text of the held-out documents in validation.jsonl.
 Every document is BOS, its ids, EOS; BOS and EOS are added by id, never as text.
+
+A part is a share of the source's bytes. Its memory does not grow with them: see shards.SHARD_BYTES, and LINE_BYTES of
+sources/packed.py for the longest document.
 """
 
+import functools
 import json
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from stages.lib import files, manifest, recipe, source, stage
+from stages.lib import files, manifest, recipe, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity
-from stages.lib.split import TRAIN, VALIDATION
+from stages.lib.sources import documents, duplicates, inputs, source
+from stages.lib.sources.left_out import LeftOut
+from stages.lib.sources.split import TRAIN, VALIDATION
 
 KEPT, TEXTS = "manifest.json", "validation.jsonl"
 ENCODE_BYTES = 1 << 20  # text that is encoded at once: bounds memory, and is enough for one call to cost nothing
@@ -30,10 +35,16 @@ class TokenizeRecipe:
     """How documents become shards."""
 
     parts: int = identity(1, minimum=1, maximum=99999)
-    """Number of parts a source is cut into, each a job of its own. Files stay whole."""
+    """Number of parts a source is cut into by bytes, each a job of its own. Files up to 16 MiB stay whole, as packed
+    ones do; others are cut at line ends or between row groups."""
 
     bos: bool = identity(True)
     """Whether each document begins with BOS."""
+
+    duplicates: str = identity("keep", choices=("keep", "drop"))
+    """What becomes of documents that repeat another of the corpus, in any of its sources, word for word. keep: nothing.
+    drop: one of them stays, a held-out one before others; the text is read once more, before all else. Documents of
+    token ids are held against such alone, id by id, and never against text."""
 
     shuffle_seed: int = identity(0, minimum=0)
     """Seed of the order of the documents within a part's training shard."""
@@ -41,46 +52,66 @@ class TokenizeRecipe:
 
 def run(arguments, plan):
     """Make the part, or find it made."""
+    from stages.lib import encoding
     from stages.lib.tokenizer import Tokenizer
 
     clock = manifest.Clock(arguments.code)
     if not 0 <= arguments.part < plan.parts:
         raise UserError(f"--part must be from 0 to {plan.parts - 1} for {plan.parts} parts, got {arguments.part}")
-    listed = manifest.read(arguments.list)
-    name = listed.identity["source"]
-    source_recipe = recipe.load(source.SourceRecipe, listed.identity["recipe"], f"sources.{name}")
+    listed, name, source_recipe = source.read_list(arguments.list)
     tokenizer = Tokenizer(arguments.tokenizer)
-    chosen = part_of(listed.identity["files"], arguments.part, plan.parts)
+    chosen = inputs.spans_of_part(source_recipe, listed.identity["files"], arguments.part, plan.parts)
+    every = [file["name"] for file in listed.identity["files"]]
+    before = inputs.states(source_recipe, listed, chosen)
     known = {
         "recipe": recipe.written(plan, "identity"),
         "source": name,
         "source_recipe": listed.identity["recipe"],
         "part": arguments.part,
         "tokenizer": _facts_of(tokenizer, plan),
-        "inputs": _hash_inputs(source.root_of(source_recipe), chosen, listed, source_recipe),
+        "inputs": inputs.of_part(source_recipe, listed, chosen),
     }
+    drop = _duplicates(arguments.duplicates, plan, known)
+    files.clear_leftovers(arguments.output)
     payload = arguments.output.with_suffix("")
     if _is_finished(payload, known):
         logger.info("part %s of %s is made already", arguments.part, name)
         files.write_json(arguments.output, files.read_json(payload / KEPT))
         return
-    every = [file["name"] for file in listed.identity["files"]]
-    identity_, dropped = _make(payload, known, source.documents(source_recipe, chosen, every), tokenizer, plan)
-    content = {"identity": identity_, "record": clock.record(dropped=dict(sorted(dropped.items())))}
+
+    def make(encoder):
+        dropped = LeftOut(name, source_recipe.max_unreadable)
+        found = drop(documents.read(source_recipe, chosen, every, before))
+        identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped)
+        return {"identity": identity_, "record": clock.record(**encoder.record, **dropped.record())}
+
+    content = encoding.exactly(tokenizer, make)
     files.write_json(payload / KEPT, content)
     files.write_json(arguments.output, content)
 
 
-def part_of(listed, part, parts):
-    """The files of one part: neighbours in the list, cut where the bytes before are nearest to equal shares."""
-    total = sum(file["bytes"] for file in listed)
-    chosen, before = [], 0
-    for file in listed:
-        middle = before + file["bytes"] / 2
-        if min(parts - 1, int(middle * parts / max(1, total))) == part:
-            chosen.append(file["name"])
-        before += file["bytes"]
-    return chosen
+def _duplicates(path, plan, known):
+    """A function that drops what is to be dropped of the part's documents; notes in `known` which these are.
+
+    `path`: the manifest of find_duplicates. Raises UserError where it is missing, too much, or of other text.
+    """
+    if (path is None) != (plan.duplicates == "keep"):
+        expected = "be left out" if path else "name what find_duplicates made"
+        raise UserError(f"--duplicates must {expected} where tokenize.duplicates is {plan.duplicates}")
+    if path is None:
+        return iter
+    made = manifest.read(path)
+    if not isinstance(made.identity.get("parts"), list):
+        raise UserError(f"--duplicates {path} must be what find_duplicates made, and is another manifest")
+    for part in made.identity["parts"]:
+        if (part["source"], part["part"], part["parts"]) == (known["source"], known["part"], plan.parts):
+            if any(part[key] != known[key] for key in ("inputs", "source_recipe")):
+                raise UserError(f"--duplicates {path} must be made of the part's files as they are, and is older")
+            described, numbers = made.identity["outputs"][part["path"]], made.directory / part["path"]
+            manifest.check_content(numbers, described, made.path)
+            known["duplicates"], numbers = described["sha256"], np.load(numbers)
+            return functools.partial(duplicates.without, numbers=numbers, total=part["documents"], path=path)
+    raise UserError(f"--duplicates {path} must hold part {known['part']} of {known['source']}, and does not")
 
 
 def _facts_of(tokenizer, plan):
@@ -91,17 +122,6 @@ def _facts_of(tokenizer, plan):
         "eos": tokenizer.eos,
         "bos_added": plan.bos,
     }
-
-
-def _hash_inputs(root, chosen, listed, source_recipe):
-    """What the part is made of. python-prose looks a docstring up in all modules, so all of them are its input."""
-    names = [file["name"] for file in listed.identity["files"]] if source_recipe.kind == "python-prose" else chosen
-    sizes = {file["name"]: file["bytes"] for file in listed.identity["files"]}
-    hashed = []
-    for name in names:
-        manifest.check_size(root / name, sizes[name], listed.path)
-        hashed.append({"name": name, **manifest.describe(root / name)})
-    return hashed
 
 
 def _is_finished(payload, known):
@@ -119,60 +139,47 @@ def _is_finished(payload, known):
     )
 
 
-def _make(payload, known, documents, tokenizer, plan):
-    """Make the payload, whole or not at all; returns the part's identity, and how many documents were dropped why."""
-    from stages.lib import shards
+def _make(payload, known, found, tokenizer, encoder, plan, dropped):
+    """Make the payload, whole or not at all; returns the part's identity."""
+    from stages.lib.tokens import shards
 
     dtype = shards.dtype_of(tokenizer.vocabulary)
     with files.atomic_directory(payload) as making:
+        writers = {
+            TRAIN: shards.Writer(making, TRAIN, dtype, [plan.shuffle_seed, known["part"]]),
+            VALIDATION: shards.Writer(making, VALIDATION, dtype),
+        }
         with files.atomic(making / TEXTS, "w") as texts:
-            encoded, text_bytes, dropped = _encode_all(documents, tokenizer, plan.bos, dtype, texts)
-        shuffle = np.random.Generator(np.random.PCG64([plan.shuffle_seed, known["part"]]))
-        encoded[TRAIN] = [encoded[TRAIN][i] for i in shuffle.permutation(len(encoded[TRAIN]))]
-        sides = {}
-        for split, ids in encoded.items():
-            name = f"{split}-00000.arrow"
-            shard = {"path": f"{payload.name}/{name}", **shards.write(making / name, ids, dtype)}
-            shard["text_bytes"] = text_bytes[split]
-            sides[split] = {key: shard[key] for key in ("documents", "tokens", "text_bytes")} | {"shards": [shard]}
+            for batch in documents.batched(filter(None, map(dropped.look, found)), ENCODE_BYTES):
+                _add(batch, tokenizer, encoder, plan.bos, writers, texts)
+        dropped.check()
+        sides = {split: _side(writer.finish(), payload.name) for split, writer in writers.items()}
         sides[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]
     made = [*sides[TRAIN]["shards"], *sides[VALIDATION]["shards"], *sides[VALIDATION]["texts"]]
     outputs = {file["path"]: {"bytes": file["bytes"], "sha256": file["sha256"]} for file in made}
-    return {**known, **sides, "outputs": outputs}, dropped
+    return {**known, **sides, "outputs": outputs}
 
 
-def _encode_all(documents, tokenizer, bos, dtype, texts):
-    """Encode documents, and write the text of the held-out ones to `texts`.
-
-    Returns ids {split: [array a document]}, bytes of text {split: number}, and documents dropped {reason: number}.
-    """
-    encoded, text_bytes, dropped = {TRAIN: [], VALIDATION: []}, Counter(), Counter()
-    for document, ids in _encode(documents, tokenizer, dropped):
-        framed = np.empty(bos + len(ids) + 1, dtype=dtype)
-        framed[:bos], framed[bos:-1], framed[-1] = tokenizer.bos, ids, tokenizer.eos
-        encoded[document.split].append(framed)
-        text_bytes[document.split] += len(document.text.encode())
-        if document.split == VALIDATION:
-            texts.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
-    return encoded, text_bytes, dropped
+def _side(written, directory):
+    """What the manifest says of one side of the split."""
+    shards = [shard | {"path": f"{directory}/{shard['path']}"} for shard in written]
+    totals = {key: sum(shard[key] for shard in shards) for key in ("documents", "tokens", "text_bytes")}
+    return totals | {"shards": shards}
 
 
-def _encode(documents, tokenizer, dropped):
-    """Yield (document, ids) for each document with text, encoding many at once; the others are counted by reason."""
-    batch, size = [], 0
-    for document in documents:
-        if isinstance(document, source.Dropped):
-            dropped[document.reason] += 1
-            logger.info("dropped %s: %s", document.id, document.reason)
-        elif not document.text.strip():
-            dropped["empty"] += 1
-        else:
-            batch.append(document)
-            size += len(document.text)
-        if size >= ENCODE_BYTES:
-            yield from zip(batch, tokenizer.encode([d.text for d in batch]), strict=True)
-            batch, size = [], 0
-    yield from zip(batch, tokenizer.encode([d.text for d in batch]) if batch else [], strict=True)
+def _add(batch, tokenizer, encoder, bos, writers, texts):
+    """Encode some documents and add them to the sides on which they are; the text of the held-out ones to `texts`."""
+    from stages.lib.tokens import framing
+
+    batch = [framing.with_text(document, tokenizer) for document in batch]
+    for split, writer in writers.items():
+        chosen = [document for document in batch if document.split == split]
+        if chosen:
+            values, lengths = framing.framed(chosen, encoder.encode, tokenizer, bos, writer.dtype)
+            writer.add(values, lengths, [len(document.text.encode()) for document in chosen])
+        if split == VALIDATION:
+            for document in chosen:
+                texts.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
 
 
 def main(argv=None):
@@ -184,6 +191,7 @@ def main(argv=None):
     parser.add_argument(
         "--output", type=Path, required=True, help="manifest of the part; shards in a directory beside it"
     )
+    parser.add_argument("--duplicates", type=Path, help="manifest of find_duplicates, where they are dropped")
     return stage.execute(parser, run, argv)
 
 

@@ -10,7 +10,7 @@ from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.finetune import FinetuneRecipe
 from stages.lib import recipe
-from stages.lib.source import SourceRecipe
+from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe
@@ -49,11 +49,26 @@ FROZEN = {
         "completion_field": "completion",
         "split_field": None,
         "validation": 0.01,
+        "ids_field": None,
+        "id_field": None,
+        "license": None,
+        "max_unreadable": 0.05,
+        "filters.min_bytes": None,
+        "filters.max_bytes": None,
+        "filters.min_words": None,
+        "filters.max_words": None,
+        "filters.max_symbols": None,
+        "filters.max_repeated_lines": None,
     },
-    "TokenizerRecipe": {"model": "bpe", "sample_mb": 100.0},
-    "TokenizeRecipe": {"parts": 1, "bos": True, "shuffle_seed": 0},
+    "TokenizerRecipe": {
+        **{"vocabulary": None, "model": "bpe", "sample": None, "sample_mb": 100.0},
+        **{"path": None, "bos": None, "eos": None},
+    },
+    "TokenizeRecipe": {"parts": 1, "bos": True, "duplicates": "keep", "shuffle_seed": 0},
     "PretrainRecipe": {
         **TRAINING,
+        "phases": [],
+        "packing": "window",
         "document_mask": False,
         "initial": None,
         "model.kv_heads": None,

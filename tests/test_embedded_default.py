@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from stages import index
-from stages.lib import python_source
-from stages.lib.corpus import Corpus
+from stages.lib.sources import python_source
+from stages.lib.tokens.corpus import Corpus
 from tests.stages.data_fixtures import listed, make, tokenized, trained
 
 SOURCES = ("code", "prose")

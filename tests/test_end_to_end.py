@@ -13,12 +13,12 @@ import pytest
 HOME = Path(__file__).resolve().parents[1]
 CONFIG = """
 sources:
-  a: {kind: jsonl, paths: [texts/a.jsonl], validation: 0.2}
+  a: {kind: jsonl, paths: [texts/a.jsonl], validation: 0.2, filters: {min_words: 3}}
   b: {kind: text, paths: [texts/b/*.txt], validation: 0.3}
 tokenizers:
   main: {vocabulary: 400, sample: {a: 1, b: 1}}
 corpora:
-  main: {tokenizer: main, sources: [a, b], tokenize: {parts: 2}}
+  main: {tokenizer: main, sources: [a, b], tokenize: {parts: 2, duplicates: drop}}
 suites:
   heldout: {tasks: [bits_per_byte, next_line], bytes_per_source: 4000, questions: 12}
 runs:
@@ -29,6 +29,9 @@ runs:
       steps: 12
       milestones: [6, 12]
       weights: {a: 2, b: 1}
+      phases: [{step: 6, weights: {a: 1, b: 1}}]
+      packing: best_fit
+      document_mask: true
       seq_len: 64
       global_batch: 4
       micro_batch: 2
@@ -63,7 +66,8 @@ def write_texts(directory):
     """The texts that CONFIG names."""
     (directory / "texts/b").mkdir(parents=True)
     rows = [json.dumps({"text": text(number)}) + "\n" for number in range(40)]
-    (directory / "texts/a.jsonl").write_text("".join(rows))
+    again = [*rows[:5], json.dumps({"text": "too short"}) + "\n", json.dumps({"text": text(100)}) + "\n"]
+    (directory / "texts/a.jsonl").write_text("".join([*rows, *again]))
     for number in range(20):
         (directory / f"texts/b/{number}.txt").write_text(text(100 + number))
 
@@ -104,6 +108,21 @@ def test_loss_is_finite_and_on_two_ranks(place):
     entries = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 13))
     assert len(list((directory / "checkpoints/00000012").glob("*.distcp"))) == 2
+
+
+def test_what_is_left_out_is_counted(place):
+    record = json.loads((place / "results/tokens/main/manifest.json").read_text())["record"]
+    dropped = {source: counts.get("duplicate", 0) for source, counts in record["dropped"].items()}
+    assert sum(dropped.values()) == 6  # five within a; and one of a and b, of which a held-out one stays
+    assert record["dropped"]["a"]["filters.min_words"] == 1
+
+
+def test_the_ledger_is_proven(place):
+    (directory,) = (place / "results/runs/tiny/train").iterdir()
+    command = [sys.executable, "-m", "stages.replay_ledger", "--run", directory]
+    command += ["--corpus", place / "results/tokens/main/manifest.json"]
+    shown = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "the ledger is what corpus and recipe say: no sample lost, none twice"
 
 
 def test_nothing_is_left_to_do(place):

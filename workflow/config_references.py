@@ -7,6 +7,9 @@ from config_runs import TRAINED_BY, corpus_of, milestones_of
 PAIRS = ("pairs", "python-docstrings")
 """Kinds of sources that hold pairs."""
 
+TAKEN = ("path", "bos", "eos")
+"""Keys of a tokenizer that is taken as it is."""
+
 OF_PAIRS = ("completion_choice", "completion_bits")
 """Tasks that read pairs."""
 
@@ -40,7 +43,19 @@ def _must_be_a_source(config, where, name, of_pairs=False):
 
 
 def _check_tokenizer(config, where, tokenizer):
-    for source in tokenizer["sample"]:
+    if "path" in tokenizer:
+        for key in tokenizer:
+            if key not in TAKEN:
+                raise ConfigError(f"{where}.{key} must be left out beside {where}.path: nothing is trained")
+    elif "sample" not in tokenizer:
+        raise ConfigError(
+            f"{where} must have vocabulary and sample, or path, got {' and '.join(tokenizer) or 'nothing'}"
+        )
+    else:
+        for key in TAKEN:
+            if key in tokenizer:
+                raise ConfigError(f"{where}.{key} must be left out without {where}.path: what is trained has its own")
+    for source in tokenizer.get("sample", ()):
         _must_be_a_source(config, f"{where}.sample", source)
 
 

@@ -5,6 +5,7 @@ or a line break changes nothing in it.
 """
 
 import ast
+import functools
 import hashlib
 from pathlib import Path
 
@@ -14,15 +15,34 @@ def fingerprint(module, root):
 
     `module` is a dotted name below `root`. Raises FileNotFoundError when there is no such module.
     """
+    return fingerprints([module], root)[module]
+
+
+def fingerprints(modules, root):
+    """The fingerprint of each of several modules, by its name.
+
+    What they share is read once: each job on a cluster does this again, and the stages share most of their code.
+    """
+    read = functools.cache(functools.partial(_read, root=root))
+    return {module: _fingerprint(module, read) for module in modules}
+
+
+def _fingerprint(module, read):
     sources, waiting = {}, [module]
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            tree = ast.parse(_file_of(name, root).read_text(encoding="utf-8"))
-            waiting += _imports(tree, name, root)
-            sources[name] = ast.unparse(_without_docstrings(tree))
+            sources[name], imported = read(name)
+            waiting += imported
     text = "\n".join(f"# {name}\n{sources[name]}" for name in sorted(sources))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(name, root):
+    """The statements of a module as text, and the names of the modules that it imports."""
+    tree = ast.parse(_file_of(name, root).read_text(encoding="utf-8"))
+    imported = _imports(tree, name, root)
+    return ast.unparse(_without_docstrings(tree)), imported
 
 
 def _file_of(name, root):

@@ -24,6 +24,7 @@ LOOK = {
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito, for all eyes
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v")
+NAMED = 20  # lines that a legend names: more would leave no room for the lines
 POINTS = 1000  # more points a line cannot be seen, and make the file large
 
 
@@ -46,11 +47,13 @@ def draw(path, title, y_label, lines, chance=None):
             _draw_line(axes, line, groups[line["group"]], parts[line["part"]])
         if chance is not None:
             axes.axhline(chance, color="#888888", linewidth=1, linestyle="--", label=f"chance ({chance:g})")
-        if lines:
+        if 0 < len(lines) <= NAMED:
             axes.legend(loc="best")
+        elif lines:
+            axes.set_title(f"{len(lines)} lines, named in scores.csv", loc="right", fontsize=9)
         else:
             axes.text(0.5, 0.5, "nothing to show yet", ha="center", va="center", transform=axes.transAxes)
-        axes.set_title(title)
+        axes.set_title(title, loc="center" if len(lines) <= NAMED else "left")
         axes.set_xlabel("training tokens")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_ylabel(y_label)

@@ -1,6 +1,8 @@
 """Files that are whole or absent: atomic writes, hashes, and directories that reach the disk."""
 
 import contextlib
+import errno
+import glob
 import hashlib
 import json
 import os
@@ -10,6 +12,9 @@ from pathlib import Path
 
 from stages.lib.errors import UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+BLOCK_BYTES = 1 << 20  # that are hashed at once
+
 
 def make_parent(path):
     """Make the directory that `path` shall stand in. Raises UserError when that cannot be."""
@@ -17,6 +22,13 @@ def make_parent(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
+
+
+def _full_disk(path, error):
+    """A UserError where an error says that the disk bears no more; None for any other error."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return UserError(f"{path} cannot be written: {error.strerror}")
+    return None
 
 
 @contextlib.contextmanager
@@ -38,10 +50,19 @@ def atomic(path, mode="wb"):
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if full := _full_disk(path, error):
+            raise full from None
         raise
     sync_directory(path.parent)
+
+
+def clear_leftovers(path):
+    """Delete what attempts to write the file `path` left when they were killed; only where nobody writes it now."""
+    path = Path(path)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -51,7 +72,7 @@ def atomic_directory(path):
     What an earlier attempt left when it was killed is deleted. Raises UserError when the parent cannot be written.
     """
     path = Path(path)
-    for leftover in path.parent.glob(f".{path.name}.*.making"):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.making"):
         shutil.rmtree(leftover, ignore_errors=True)
     make_parent(path)
     try:
@@ -64,8 +85,10 @@ def atomic_directory(path):
         sync_directory(making)
         shutil.rmtree(path, ignore_errors=True)
         making.rename(path)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(making, ignore_errors=True)
+        if full := _full_disk(path, error):
+            raise full from None
         raise
     sync_directory(path.parent)
 
@@ -104,8 +127,18 @@ def sha256_bytes(data):
 
 def sha256_file(path):
     """The sha256 of a file's bytes, in hexadecimal."""
+    return sha256_range(path)[1]
+
+
+def sha256_range(path, first=0, end=None):
+    """(number, sha256) of a file's bytes [first, end), up to its end where `end` is None."""
+    digest, count = hashlib.sha256(), 0
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(first)
+        while data := file.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - first - count)):
+            digest.update(data)
+            count += len(data)
+    return count, digest.hexdigest()
 
 
 class HashingWriter:

@@ -19,7 +19,10 @@ from pathlib import Path
 from stages.lib import files
 from stages.lib.errors import UserError
 
-PACKAGES = ("torch", "numpy", "pyarrow", "sentencepiece", "tokenizers", "transformers", "lm_eval", "snakemake")
+PACKAGES = (
+    *("torch", "numpy", "pyarrow", "sentencepiece", "tokenizers", "gigatoken"),
+    *("transformers", "lm_eval", "snakemake"),
+)
 ENVIRONMENT = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "WORLD_SIZE")
 
 
@@ -67,6 +70,11 @@ def check_size(path, size, manifest_path):
         raise UserError(
             f"{path} is gone, but {manifest_path} lists it; delete {manifest_path} and run the workflow again"
         ) from None
+    check_found_size(path, found, size, manifest_path)
+
+
+def check_found_size(path, found, size, manifest_path):
+    """Raise UserError when a payload file, which was looked at, has another size than its manifest says."""
     if found != size:
         raise UserError(
             f"{path} must have {size} bytes by {manifest_path}, and has {found}; "
@@ -84,9 +92,10 @@ def check_content(path, described, manifest_path):
         )
 
 
-def describe(path):
-    """What a manifest says of one output file: `{"bytes": N, "sha256": HEX}`."""
-    return {"bytes": Path(path).stat().st_size, "sha256": files.sha256_file(path)}
+def describe(path, first=0, end=None):
+    """What a manifest says of a file, or of its bytes [first, end): `{"bytes": N, "sha256": HEX}`."""
+    count, sha256 = files.sha256_range(path, first, end)
+    return {"bytes": count, "sha256": sha256}
 
 
 def read(path):

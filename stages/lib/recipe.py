@@ -129,8 +129,15 @@ def written(recipe, kind):
             if nested := written(value, kind):
                 result[field.name] = nested
         elif field.metadata["kind"] == kind and (_is_required(field) or value != default_of(field)):
-            result[field.name] = value
+            result[field.name] = _plain(value, kind)
     return result
+
+
+def _plain(value, kind):
+    """A list of recipes as plain data, all else as it is."""
+    if isinstance(value, list):
+        return [written(item, kind) if dataclasses.is_dataclass(item) else item for item in value]
+    return value
 
 
 def default_of(field):

@@ -42,10 +42,15 @@ class Results:
     def tuned_from(self, run_name):
         """(run, step) of the model from which a tuned run's models were made; None where it is none of these."""
         tuned = [made for (name, _), made in self.models.items() if name == run_name and stage_of(made) == "finetune"]
+        return self._by_checkpoint.get(tuned[-1].identity["initial"]) if tuned else None
+
+    @functools.cached_property
+    def _by_checkpoint(self):
+        """The first model of each checkpoint digest, as (run, step): hashed once, not for each tuned run again."""
+        found = {}
         for key, made in self.models.items():
-            if tuned and checkpoint_digest(made) == tuned[-1].identity["initial"]:
-                return key
-        return None
+            found.setdefault(checkpoint_digest(made), key)
+        return found
 
     def missing(self, expect):
         """What was asked for and is not there: paths, and milestones of `expect` for which no path was given."""
@@ -159,6 +164,8 @@ def identity_of(schema, asked):
 
 def _converted(field, value):
     """Numbers that YAML read as text (`1e-3`) as numbers, inside of lists and mappings too."""
+    if isinstance(value, dict) and "properties" in field:
+        return identity_of(field, value)
     if isinstance(value, dict):
         return {key: _converted(field.get("additionalProperties", {}), item) for key, item in value.items()}
     if isinstance(value, list):

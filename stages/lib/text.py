@@ -1,6 +1,6 @@
 """Between text and token ids: a prompt's ids as in training or in transformers, and text that grows token by token."""
 
-from stages.lib import export, files, manifest
+from stages.lib import export, files
 from stages.lib.errors import UserError
 from stages.lib.tokenizer import PACKAGE, Tokenizer
 
@@ -37,17 +37,14 @@ class Text:
 
 
 def of_manifest(path, bos_added=True):
-    """The `Text` of our own tokenizer. `bos_added`: whether the corpus' documents begin with BOS."""
-    made = manifest.read(path)
-    if "pieces" not in made.identity:
-        raise UserError(f"{path} must be a tokenizer's manifest, and is another's")
+    """The `Text` of a tokenizer's manifest. `bos_added`: whether the corpus' documents begin with BOS."""
     tokenizer = Tokenizer(path)
     first = export.first_token({"bos": tokenizer.bos, "eos": tokenizer.eos, "bos_added": bos_added})
 
     def encode(prompt):
         return [tokenizer.bos] * bos_added + tokenizer.encode([prompt])[0].tolist()
 
-    return Text(_package(tokenizer.manifest.directory / TOKENIZER), encode, first, {tokenizer.eos})
+    return Text(_package(tokenizer.package), encode, first, {tokenizer.eos})
 
 
 def of_directory(directory):

@@ -1,11 +1,16 @@
-"""A SentencePiece tokenizer by its manifest, and its twin in the form that Hugging Face's libraries read."""
+"""A tokenizer by its manifest: a trained one of SentencePiece, or a user's own of Hugging Face's tokenizers.
+
+Both have a package in the form that Hugging Face's libraries read: the trained one's is the twin of its model.
+"""
 
 import functools
 import json
+import os
 
 import numpy as np
 
 from stages.lib import files, manifest
+from stages.lib.errors import UserError
 
 MODEL = "tokenizer.model"
 PACKAGE = ("tokenizer.json", "tokenizer_config.json")
@@ -17,27 +22,46 @@ CONTROL = "<(?=(0x[0-9A-F]{2}|/?s|unk)>)"
 class Tokenizer:
     """A tokenizer by the path of its manifest: `bos`, `eos`, `vocabulary`, `digest`.
 
+    `package`: the path of its tokenizer.json. `library`: the one that `encode` calls, whose ids are the right ones.
+
     Raises UserError naming the file when one vanished or changed since the manifest was written.
     """
 
     def __init__(self, path):
         self.manifest = manifest.read(path)
-        record = self.manifest.record
-        model = self.manifest.directory / MODEL
-        manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
+        if "bos" not in self.manifest.identity:
+            raise UserError(f"{path} must be a tokenizer's manifest, and is another's")
         for name, described in self.manifest.identity["outputs"].items():
             manifest.check_content(self.manifest.directory / name, described, path)
         self.digest = self.manifest.digest
         self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
         self.vocabulary = self.manifest.identity["vocabulary"]
+        self.package = self.manifest.directory / PACKAGE[0]
+        self._decoder = None
         # unigram: SentencePiece adds scores in float32, so that the package (float64) breaks ties differently, and ids
         # would depend on who made them. The package is what a model is scored and used with, so it decides.
-        is_bpe = self.manifest.identity["recipe"].get("model", "bpe") == "bpe"
-        self._encode = _sentencepiece(model) if is_bpe else _package(self.manifest.directory / PACKAGE[0])
+        model = self._checked_model(path) if "pieces" in self.manifest.identity else None
+        is_bpe = model is not None and self.manifest.identity["recipe"].get("model", "bpe") == "bpe"
+        self.library = "sentencepiece" if is_bpe else "tokenizers"
+        self._encode = _sentencepiece(model) if is_bpe else package_encoder(self.package)
+
+    def _checked_model(self, path):
+        """The path of a trained tokenizer's model, which is no output: it holds its trainer's arguments as well."""
+        record, model = self.manifest.record, self.manifest.directory / MODEL
+        manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
+        return model
 
     def encode(self, texts):
         """The ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
         return self._encode(texts)
+
+    def decode(self, ids):
+        """The text of ids, without the special tokens among them."""
+        if self._decoder is None:
+            import tokenizers
+
+            self._decoder = tokenizers.Tokenizer.from_file(str(self.package))
+        return self._decoder.decode(ids)
 
 
 def _sentencepiece(model):
@@ -47,7 +71,9 @@ def _sentencepiece(model):
     return functools.partial(processor.encode, return_type="numpy")
 
 
-def _package(path):
+def package_encoder(path):
+    """The function by which tokenizers encodes texts with a tokenizer.json: their ids, without special tokens."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread, as SentencePiece: parts are what is parallel
     import tokenizers
 
     package = tokenizers.Tokenizer.from_file(str(path))
@@ -84,8 +110,6 @@ def write_package(directory, processor, kind):
         | {"normalized": False, "special": True}
         for piece in (unk, bos, eos)
     ]
-    template = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    pair = [{"SpecialToken": {"id": bos, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
     package = {
         "version": "1.0",
         "truncation": None,
@@ -93,12 +117,7 @@ def write_package(directory, processor, kind):
         "added_tokens": special,
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
         "pre_tokenizer": None if kind == "bpe" else _cut_at(CONTROL),
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": template,
-            "pair": template + pair,
-            "special_tokens": {bos: {"id": bos, "ids": [processor.bos_id()], "tokens": [bos]}},
-        },
+        "post_processor": bos_in_front(bos, processor.bos_id()),
         "decoder": {
             "type": "Sequence",
             "decoders": [
@@ -109,11 +128,28 @@ def write_package(directory, processor, kind):
         },
         "model": _bpe(processor, unk) if kind == "bpe" else _unigram(processor),
     }
+    write_files(directory, package, bos, eos, unk)
+
+
+def bos_in_front(bos, number):
+    """A post-processor that puts BOS, a piece and its id, before each text."""
+    template = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    pair = [{"SpecialToken": {"id": bos, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": template,
+        "pair": template + pair,
+        "special_tokens": {bos: {"id": bos, "ids": [number], "tokens": [bos]}},
+    }
+
+
+def write_files(directory, package, bos, eos, unk=None):
+    """Write the two files of a package: `package` as tokenizer.json, and what transformers must know of it."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos,
         "eos_token": eos,
-        "unk_token": unk,
+        **({"unk_token": unk} if unk is not None else {}),
         "add_bos_token": True,
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,

@@ -12,7 +12,7 @@ from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
 from stages.lib.model import Llama, ModelRecipe
-from stages.lib.source import SourceRecipe
+from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe

@@ -71,6 +71,44 @@ def tokenized(directory, name, source_list, tokenizer, **tokenize_recipe):
     ]
 
 
+def small_tokenizer(directory):
+    """A tokenizer of 320 ids below `directory`, learnt from generated text."""
+    path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 40)])
+    source = listed(directory, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    return trained(directory, [source], vocabulary=320, sample={"a": 1})
+
+
+def in_plain_lines(directory, entries, **source_recipe):
+    """(tokenizer, bytes of the shards) of entries in a plain file of JSON lines: what other forms must give as well."""
+    path = write_jsonl(directory / "a.jsonl", entries)
+    source = listed(directory, "a", {"kind": "jsonl", "paths": [path], **source_recipe})
+    tokenizer = trained(directory, [source], vocabulary=320, sample={"a": 1})
+    (part,) = tokenized(directory, "a", source, tokenizer)
+    return tokenizer, shards_of(part)
+
+
+def part_of(directory, tokenizer, **recipe):
+    """The manifest of the one part of a source below `directory`, of which a fifth is held out."""
+    (part,) = tokenized(directory, "a", listed(directory, "a", {"validation": 0.2} | recipe), tokenizer)
+    return part
+
+
+def documents_of(part):
+    """How many documents a part has, on both sides of the split."""
+    identity = json.loads(part.read_text())["identity"]
+    return sum(identity[side]["documents"] for side in ("train", "validation"))
+
+
+def dropped_of(part):
+    """How many documents a part has left out, by reason."""
+    return json.loads(part.read_text())["record"]["dropped"]
+
+
+def shards_of(part):
+    """The bytes of the shards of a part, by its manifest."""
+    return [path.read_bytes() for path in sorted(part.with_suffix("").glob("*.arrow"))]
+
+
 def tiny_corpus(directory, *, documents=200, vocabulary=320, validation=0.15, **tokenize_recipe):
     """Make a corpus of about 40,000 tokens a source below `directory` (two seconds); returns the path of its manifest.
 

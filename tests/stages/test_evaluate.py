@@ -12,8 +12,10 @@ import sys
 import pytest
 
 from stages import convert, evaluate
-from stages.lib import manifest, pair_samples, pairs
+from stages.lib import manifest
 from stages.lib.scoring import harness
+from stages.lib.sources import pairs
+from stages.lib.tokens import pair_samples
 from tests.stages import export_fixtures
 from tests.stages.data_fixtures import listed, write_jsonl
 from tests.stages.export_fixtures import STEP, argv_of
@@ -63,6 +65,7 @@ def test_every_task_has_its_metrics(made):
     assert (identity["suite"], identity["step"], identity["tokens"]) == ("heldout", STEP, 768)
 
 
+@pytest.mark.long
 def test_the_command_line_of_the_harness_gives_the_same_scores(made, tmp_path):
     results = manifest.read(made["--output"]).identity["results"]
     tasks = made["--output"].with_suffix("")

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from stages import convert, evaluate, finetune, generate
-from stages.lib import manifest, pair_samples, pairs, results, trained
-from stages.lib.loader import share_of
+from stages.lib import manifest, results, trained
 from stages.lib.loss import IGNORED
+from stages.lib.sources import pairs
 from stages.lib.tokenizer import Tokenizer
+from stages.lib.tokens import pair_samples
+from stages.lib.tokens.loader import share_of
 from tests.stages import training
 from tests.stages.data_fixtures import listed, tiny_corpus, write_jsonl
 from tests.stages.training import environment, events_of, milestone, steps_of, weights_of
@@ -115,6 +117,7 @@ def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
     assert heldout["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
 
 
+@pytest.mark.long
 def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
     few = list(pairs_of(60))[:8]
     given = {"--pairs": pairs_listed(tmp_path, few, "few", validation=0.3)}
@@ -130,6 +133,7 @@ def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
         assert capsys.readouterr().out == f"{pair.prompt}{pair.completion}\n"
 
 
+@pytest.mark.long
 def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_path):
     train = encoded(made, "train")
     samples = pair_samples.PairSamples("animals", train, SEQ_LEN, 0, eos=2)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from stages.lib.loader import Samples
+from stages.lib.tokens.loader import Samples
 from tests.stages.training import (
     RECIPE,
     events_of,

@@ -126,6 +126,29 @@ def test_a_part_of_another_recipe_is_named(corpus, capsys):
     assert refused(capsys, index, **options).startswith(f"index: {part} must be made like ")
 
 
+def test_parts_of_lists_that_differ_are_named(made, tmp_path, capsys):
+    tokenizer = made / "tokenizers/main/manifest.json"
+    recipe = {"kind": "jsonl", "paths": [f"{tmp_path}/texts/*"], "validation": 0.2}
+
+    def write(name, documents):
+        write_jsonl(tmp_path / "texts" / name, [{"text": text} for text in texts(name, documents)])
+
+    def part(number, **changed):
+        source, output = listed(tmp_path, "a", recipe | changed), tmp_path / f"tokens/a/{number:05d}.json"
+        return make(tokenize, list=source, tokenizer=tokenizer, part=number, recipe={"parts": 2}, output=output)
+
+    write("1.jsonl", 40)
+    write("2.jsonl", 40)
+    first = part(0)
+    write("0.jsonl", 200)
+    options = {"tokenizer": tokenizer, "output": tmp_path / "tokens/manifest.json"}
+    second = part(1)
+    line = refused(capsys, index, parts=[first, second], **options)
+    assert line == f"index: {first} and {second} must be made of one list, and both hold {tmp_path}/texts/1.jsonl"
+    line = refused(capsys, index, parts=[first, part(1, validation=0.3)], **options)
+    assert line == f"index: {second} must be made of the source as {first} is, and its list had another recipe"
+
+
 def test_a_missing_part_is_named(corpus, capsys):
     options = _options(corpus)
     line = refused(capsys, index, **options | {"parts": options["parts"][:-1]})

@@ -1,13 +1,22 @@
 """Training on from another model: what is taken of it is what the recipe says."""
 
 import json
+import re
+import shutil
+import subprocess
 
+import numpy as np
 import pytest
 
-from stages import pretrain
+from stages import pretrain, replay_ledger
 from stages.lib import checkpoint
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples
 from tests.stages.training import (
+    HOME,
     RECIPE,
+    change_commit,
+    environment,
     milestone,
     options,
     run_directory,
@@ -18,6 +27,8 @@ from tests.stages.training import (
 
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
+HEAVY = RECIPE | {"weights": {"a": 1, "b": 3}}
+HEAVIER = RECIPE | {"weights": {"b": 6, "c": 1}, "phases": [{"step": 40, "weights": {"b": 12, "c": 1}}]}
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +138,130 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
     assert train_from(tmp_path / "hf", corpus, tmp_path, 20) == 0
     losses = [entry["loss"] for entry in steps_of(tmp_path)]
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):
+    command = [HOME / "workflow/launch", "2", "-m", "tests.stages.torn_initial", tmp_path / "train"]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (2, "torn_initial: model.safetensors cannot be read\n")
+
+
+def other_corpus(corpus, directory, keep, **more):
+    """A corpus that has some sources of another by their shards, and `more`: {name: the source whose text it has}."""
+    identity = json.loads(corpus.read_text())["identity"]
+    sources = {name: identity["sources"][name] for name in keep}
+    sources |= {name: identity["sources"][other] for name, other in more.items()}
+    path = directory / corpus.name
+    text = json.dumps({"identity": identity | {"sources": sources}, "record": {}})
+    directory.mkdir()
+    for source in identity["sources"]:  # beside the manifest, as its relative paths say
+        (directory / source).symlink_to(corpus.parent / source)
+    path.write_text(text)
+    return path
+
+
+def data_of(results):
+    """What the checkpoints of the run say of the order of its samples."""
+    (commit, *_) = [json.loads(path.read_text()) for path in run_directory(results).glob("checkpoints/*/commit.json")]
+    return commit["data"]
+
+
+def test_sources_go_on_where_they_were_whatever_the_weights_and_a_new_one_begins_at_its_start(corpus, base, tmp_path):
+    more = other_corpus(corpus, tmp_path / "more", "ab", c="a")
+    recipe = RECIPE | {"weights": {"a": 1, "b": 1, "c": 2}}
+    assert train_from(milestone(base, 20), more, tmp_path / "run", 10, how=KEEP, recipe=recipe, steps=10) == 0
+    data = data_of(tmp_path / "run")
+    assert data["begin"] == 240
+    assert data["history"] == [[0, {"a": 3.0, "b": 1.0}], [240, {"a": 1.0, "b": 1.0, "c": 2.0}]]
+    samples = Samples(Corpus(more), [tuple(entry) for entry in data["history"]], 32, 0)
+    alone = {name: Samples(Corpus(more), {name: 1.0}, 32, 0) for name in "abc"}
+    sources, _, windows = samples.locate(np.arange(0, 360))
+    for number, name in enumerate("abc"):
+        uncut = windows[sources == number].tolist()
+        assert uncut == alone[name].locate(np.arange(len(uncut)))[2].tolist()
+    assert not (sources[:240] == 2).any() and (sources[240:] == 2).sum() == 60
+    last = steps_of(tmp_path / "run")[-1]
+    assert last["source_tokens"] == {"a": (180 + 30) * 32, "b": (60 + 30) * 32, "c": 60 * 32}
+
+
+def test_chain_of_runs_is_proven_and_a_changed_one_is_not(corpus, base, tmp_path, capsys):
+    def replay(*runs):
+        return replay_ledger.main(["--corpus", str(more), "--run", *map(str, map(run_directory, runs))])
+
+    more = other_corpus(corpus, tmp_path / "more", "ab", c="b")
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train_from(milestone(base, 20), corpus, first, 30, how=KEEP, recipe=HEAVY, steps=30) == 0
+    assert train_from(milestone(first, 30), more, second, 60, how=KEEP, recipe=HEAVIER, steps=60) == 0
+    capsys.readouterr()
+    assert replay(base, first, second) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\nb, epoch 1: (\d+) of \1 windows of 32 tokens\nb, epoch 2: ", said)
+    assert said.startswith("20 steps of 12 samples, up to step 20\n30 steps of 12 samples, up to step 30\n60 steps")
+    assert replay(first, second) == 0  # a part of the chain begins in the middle
+    assert replay(base, second) == 2
+    assert "must be what the run behind it goes on from, and has another history of weights" in capsys.readouterr().err
+    path = run_directory(first) / "metrics.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    for entry in entries:
+        if "samples" in entry:
+            entry["samples"] = [number - 12 for number in entry["samples"]]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert replay(base, first, second) == 2
+    assert "WRONG step 1 begins at sample 228, and the run at 240" in capsys.readouterr().out
+
+
+def test_chain_with_a_gap_between_two_runs_is_found(corpus, base, tmp_path, capsys):
+    before, behind = shutil.copytree(base, tmp_path / "before"), tmp_path / "behind"
+    assert train_from(milestone(base, 20), corpus, behind, 4, how=KEEP, steps=10) == 0
+    directories = [str(run_directory(before)), str(run_directory(behind))]
+    events = run_directory(before) / "events.jsonl"
+    later = {"time": 0, "event": "rewind", "step": 25, "left": 28, "samples": [300, 336]}
+    events.write_text(events.read_text() + json.dumps(later) + "\n")  # after what `behind` goes on from
+    capsys.readouterr()
+    assert replay_ledger.main(["--corpus", str(corpus), "--run", *directories]) == 0
+    assert "passed by" not in capsys.readouterr().out
+    metrics = run_directory(before) / "metrics.jsonl"
+    lines = [line for line in metrics.read_text().splitlines(True) if json.loads(line)["step"] <= 15]
+    metrics.write_text("".join(lines))
+    assert replay_ledger.main(["--corpus", str(corpus), "--run", *directories]) == 2
+    assert "WRONG step 15 ends at sample 180, and the run behind begins at 240" in capsys.readouterr().out
+
+
+def test_data_that_cannot_go_on_is_refused_by_what_differs(corpus, base, tmp_path, capsys):
+    start = milestone(base, 20)
+    fewer = other_corpus(corpus, tmp_path / "fewer", "a")
+    changed = other_corpus(corpus, tmp_path / "changed", "a", b="a")
+    cases = [
+        (corpus, {"seq_len": 16}, "another seq_len"),
+        (corpus, {"seed": 1}, "another seed"),
+        (corpus, {"packing": "best_fit"}, "another packing"),
+        (fewer, {"weights": {"a": 1}}, "another corpus, which had the source b"),
+        (changed, {}, "another text of the source b"),
+    ]
+    capsys.readouterr()
+    for made, other, said in cases:
+        assert train_from(start, made, tmp_path / "run", 10, how=KEEP, recipe=RECIPE | other, steps=10) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("pretrain: pretrain.initial.data must be reset, since --initial ")
+        assert line.endswith(f"was trained with {said}; got continue")
+    assert not (tmp_path / "run/train").exists()
+
+
+def test_continued_run_with_other_weights_is_resumed_to_the_same_bits(corpus, base, tmp_path):
+    for name, untils in (("uncut", [10]), ("cut", [4, 10])):
+        for until in untils:
+            assert (
+                train_from(milestone(base, 20), corpus, tmp_path / name, until, how=KEEP, recipe=HEAVY, steps=10) == 0
+            )
+    assert weights_of(tmp_path / "uncut", 10) == weights_of(tmp_path / "cut", 10)
+
+
+def test_checkpoint_that_does_not_say_its_sources_goes_on_with_its_corpus_alone(corpus, base, tmp_path, capsys):
+    start = shutil.copytree(run_directory(base) / "checkpoints/00000020", tmp_path / "checkpoints/00000020")
+    change_commit(start, data=None)
+    assert train_from(start, corpus, tmp_path / "same", 10, how=KEEP, steps=10) == 0
+    assert [entry["loss"] for entry in steps_of(tmp_path / "same")] == [e["loss"] for e in steps_of(base)[20:]]
+    more = other_corpus(corpus, tmp_path / "more", "ab", c="a")
+    capsys.readouterr()
+    assert train_from(start, more, tmp_path / "other", 10, how=KEEP, steps=10) == 2
+    assert "was trained with another corpus; got continue" in capsys.readouterr().err

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from stages import inspect, pretrain
-from stages.lib import ledger, recipe
+from stages.lib import recipe
+from stages.lib.inspection import step_look
+from stages.lib.tokens import order
 from tests.stages import training
 from tests.stages.data_fixtures import run, texts, tiny_corpus
 from tests.stages.training import RECIPE
@@ -89,6 +91,21 @@ def test_the_position_is_that_in_the_sources_stream(home, run_directory, capsys)
     assert "".join(part.replace("\n", "") for part in parts) == processor.decode(ids).replace("\n", "")
 
 
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+def test_packed_documents_are_shown_piece_by_piece(home, tmp_path, capsys, packing):
+    recipe = RECIPE | {"packing": packing, "document_mask": True}
+    assert training.train(home / "tokens/main/manifest.json", tmp_path, 3, recipe=recipe, steps=3) == 0
+    text = shown(capsys, home, training.run_directory(tmp_path), samples=BATCH)
+    written = {source: "\0".join(texts(source, 200)) for source in ("a", "b")}
+    for source, parts in pieces(text):
+        assert parts and all(part in written[source] for part in parts)
+    for found in re.findall(r"row [\d,]+, tokens (.*)", text):
+        ends = [[int(number.replace(",", "")) for number in piece.split(" to ")] for piece in found.split(", ")]
+        held = sum(end - begin + 1 for begin, end in ends)
+        assert 1 < held <= SEQ_LEN + 1
+        assert held == SEQ_LEN + 1 or packing == "best_fit"
+
+
 def test_few_samples_are_shown_unless_more_are_asked_for(home, run_directory, capsys):
     text = shown(capsys, home, run_directory)
     assert text.count("\nsample ") == 8
@@ -105,19 +122,8 @@ def test_the_last_word_on_a_step_counts(home, run_directory, capsys):
 
 
 def test_what_a_terminal_would_obey_is_escaped(capsys):
-    class Stream:
-        def read(self, *_):
-            return np.array([1])
-
-    class Samples:
-        seq_len, streams = 4, [Stream()]
-        mixture = type("Mixture", (), {"sources": ["web"]})
-
-        def locate(self, _):
-            return np.zeros((3, 1), int)
-
-    inspect.print_sample(Samples(), 0, 2, lambda _: "red \x1b[31m\ttab\r\nnext")
-    assert capsys.readouterr().out.splitlines()[2:] == ["  | red \\x1b[31m\ttab\\x0d", "  | next"]
+    step_look.print_piece(np.array([1]), 2, lambda _: "red \x1b[31m\ttab\r\nnext")
+    assert capsys.readouterr().out.splitlines() == ["  | red \\x1b[31m\ttab\\x0d", "  | next"]
 
 
 def test_a_step_that_is_not_there_is_refused(home, run_directory, capsys):
@@ -156,4 +162,4 @@ def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):
 
 def test_the_seed_that_a_checkpoint_leaves_out_is_the_default():
     default = recipe.json_schema(pretrain.PretrainRecipe)["properties"]["seed"]["default"]
-    assert default == ledger.SEED
+    assert default == order.SEED

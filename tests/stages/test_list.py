@@ -39,6 +39,11 @@ def test_an_unchanged_source_gives_the_same_bytes_and_a_touched_one_the_same_ide
     assert json.loads(touched)["identity"] == json.loads(first)["identity"]
 
 
+def test_an_address_of_a_file_here_is_its_path(texts):
+    path = listed(texts, "mine", {"kind": "text", "paths": [f"file://{texts}/a/one.txt"]})
+    assert json.loads(path.read_text())["identity"]["files"] == [{"name": f"{texts}/a/one.txt", "bytes": 9}]
+
+
 def test_sources_of_pairs_are_listed_like_those_of_text(texts):
     path = listed(texts, "mine", {"kind": "pairs", "paths": ["a/*.txt"], "completion_field": "answer"})
     assert json.loads(path.read_text())["identity"]["files"] == [{"name": "a/one.txt", "bytes": 9}]
@@ -61,7 +66,8 @@ def test_defaults_are_not_written(texts):
             {"kind": "text", "paths": ["a/*.txt", "c/*.txt"]},
             "sources.mine.paths must match at least one file, and c/*.txt",
         ),
-        ({"kind": "text", "paths": ["a"]}, "sources.mine.paths must match at least one file, and a matches none"),
+        ({"kind": "text", "paths": ["c"]}, "sources.mine.paths must match at least one file, and c matches none"),
+        ({"kind": "jsonl", "paths": ["a"]}, "sources.mine.paths must match at least one file, and a matches none"),
         (
             {"kind": "text", "paths": ["a/*"], "glob": 1},
             "list.glob is not a known key; known here: completion_field",
@@ -73,13 +79,18 @@ def test_defaults_are_not_written(texts):
         ),
         (
             {"kind": "txt", "paths": ["a/*"]},
-            "list.kind must be one of text, jsonl, parquet, python-code, python-prose, pairs, python-docstrings, got",
+            "list.kind must be one of text, jsonl, parquet, arrow, python-code, python-prose, pairs,",
         ),
         ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
         ({"kind": "pairs"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-docstrings", "paths": ["a/*"]}, "list.paths must be left out for the kind python-docstrings"),
+        ({"kind": "jsonl", "paths": ["a/*"], "ids_field": "x"}, "list.ids_field must be left out for the kind jsonl"),
+        (
+            {"kind": "text", "paths": ["a/*"], "filters": {"min_words": 9, "max_words": 3}},
+            "list.filters.min_words must be at most list.filters.max_words (3), got 9",
+        ),
         ({"kind": "text", "paths": ["a/*"], "split_field": "x"}, "list.split_field must be left out for the kind text"),
         ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
         ({"kind": "pairs", "paths": ["a/*"], "text_field": "x"}, "list.text_field must be left out for the kind pairs"),

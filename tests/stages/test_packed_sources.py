@@ -87,7 +87,7 @@ def test_rows_that_are_no_documents_are_counted_by_reason(plain, tmp_path):
     )
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink)
-    (part,) = make(tmp_path, plain[1], "a.parquet", sink.getvalue().to_pybytes(), kind="parquet")
+    (part,) = make(tmp_path, plain[1], "a.parquet", sink.getvalue().to_pybytes(), kind="parquet", max_unreadable=1)
     dropped = json.loads(part.read_text())["record"]["dropped"]
     assert dropped == {"empty": 1, "no text in text": 1, "no text or whole number in url": 1, "not UTF-8": 1}
 

@@ -56,8 +56,8 @@ def test_loss_falls_and_every_step_is_in_the_ledger(uninterrupted):
 
 
 def test_ledger_says_what_was_trained_on(corpus, tmp_path, monkeypatch):
-    from stages.lib.corpus import Corpus
-    from stages.lib.loader import Samples
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.tokens.loader import Samples
     from stages.lib.training.step import Stepper
 
     take, trained_on = Stepper.take, {}
@@ -133,6 +133,7 @@ def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_p
     assert weights_of(tmp_path, 30) == weights_of(uninterrupted_on_two, 30)
 
 
+@pytest.mark.long
 def test_losses_are_those_of_any_world_size_in_float64(corpus, tmp_path):
     losses = []
     for ranks in (1, 2, 3):
@@ -145,6 +146,7 @@ def test_losses_are_those_of_any_world_size_in_float64(corpus, tmp_path):
         assert max(abs(a - b) for a, b in zip(losses[0], other, strict=True)) < 1e-9
 
 
+@pytest.mark.long
 def test_initial_weights_are_those_of_any_world_size(tmp_path):
     script = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     found = []

@@ -4,16 +4,21 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from stages import replay_ledger
+from stages.lib.tokens import ledger
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples
+from stages.lib.tokens.packing import BestFit, Concatenated
 from tests.stages.data_fixtures import tiny_corpus
 from tests.stages.training import RECIPE, run_directory, train, train_on
 
 
-def replay(corpus, results):
+def replay(corpus, *results):
     """The exit code."""
-    return replay_ledger.main(["--corpus", str(corpus), "--run", str(run_directory(results))])
+    return replay_ledger.main(["--corpus", str(corpus), "--run", *map(str, map(run_directory, results))])
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +100,21 @@ def test_window_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
     assert "windows were seen more than once" in capsys.readouterr().out
 
 
-def test_window_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
-    shutil.copytree(epochs, tmp_path / "copy")
+def skipping(count):
+    """What a loader would write that leaves samples out after step 4, and says nothing of it."""
 
     def skip(entries):
-        """As a loader would that leaves 48 samples out after step 4, and says nothing of it."""
         for entry in entries:
             if entry["step"] > 4 and "samples" in entry:
-                entry["samples"] = [sample + 48 for sample in entry["samples"]]
+                entry["samples"] = [sample + count for sample in entry["samples"]]
         return entries
 
-    changed(tmp_path / "copy", skip)
+    return skip
+
+
+def test_window_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
+    shutil.copytree(epochs, tmp_path / "copy")
+    changed(tmp_path / "copy", skipping(48))
     assert replay(corpus, tmp_path / "copy") == 2
     assert re.search(r"WRONG b, epoch 1: \d+ windows were lost", capsys.readouterr().out)
 
@@ -115,3 +124,64 @@ def test_another_corpus_is_refused(corpus, tmp_path, capsys):
     other = tiny_corpus(tmp_path / "other", documents=150)
     assert replay(other, tmp_path) == 2
     assert "must be what" in capsys.readouterr().err
+
+
+PACKED = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch": 96, "document_mask": True}
+
+
+@pytest.fixture(scope="module", params=["concatenate", "best_fit"])
+def packed(request, corpus, tmp_path_factory):
+    """A run over more than an epoch of packed documents of source b, whose weights change, killed once."""
+    results = tmp_path_factory.mktemp("packed")
+    phases = [{"step": 6, "weights": {"b": 1}}, {"step": 9, "weights": {"a": 1, "b": 1}}]
+    recipe = PACKED | {"packing": request.param, "phases": phases}
+    for until in (8, 14):
+        assert train(corpus, results, until, recipe=recipe, steps=20) == 0
+    return results
+
+
+def test_run_of_packed_documents_in_phases_is_proven(corpus, packed, capsys):
+    assert replay(corpus, packed) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"b, epoch 1: ([\d,]+) of \1 rows of 32 tokens\n", said)
+    assert said.endswith("the ledger is what corpus and recipe say: no sample lost, none twice\n")
+
+
+def test_changed_ledger_of_packed_documents_is_found(corpus, packed, tmp_path, capsys):
+    shutil.copytree(packed, tmp_path / "copy")
+    changed(tmp_path / "copy", skipping(192))
+    assert replay(corpus, tmp_path / "copy") == 2
+    assert re.search(r"WRONG b, epoch 1: \d+ rows were lost", capsys.readouterr().out)
+
+
+def test_changed_history_of_weights_is_found(corpus, packed, tmp_path, capsys):
+    shutil.copytree(packed, tmp_path / "copy")
+    for path in run_directory(tmp_path / "copy").glob("checkpoints/*/commit.json"):
+        commit = json.loads(path.read_text())
+        commit["data"]["begin"] = 96
+        path.write_text(json.dumps(commit))
+    assert replay(corpus, tmp_path / "copy") == 2
+    assert "WRONG step 1 begins at sample 0, and the run at 96" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("packing", "layout"), [("concatenate", Concatenated), ("best_fit", BestFit)])
+@pytest.mark.parametrize(("less", "said"), [(1, "were lost"), (-1, "go over the end|more than once|were lost")])
+def test_packing_that_loses_or_repeats_tokens_is_found(corpus, packing, layout, less, said, monkeypatch):
+    samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0, packing=packing)
+    assert not list(ledger.faults_of_documents(samples, "a", 0))
+    pieces = layout.pieces
+
+    def wrong(self, rows):
+        found = pieces(self, rows)
+        found.counts[7] -= less
+        return found
+
+    monkeypatch.setattr(layout, "pieces", wrong)
+    (fault, *_) = ledger.faults_of_documents(samples, "a", 0)
+    assert re.search(said, fault)
+
+
+def test_row_that_is_visited_256_times_is_not_taken_for_one_that_was_lost(corpus):
+    samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0)
+    counts = ledger.visits(samples, [(5, 6)] * 256 + [(7, 8)])["a", 0]
+    assert sorted(np.unique(counts).tolist()) == [0, 1, ledger.MOST]

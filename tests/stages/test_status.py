@@ -161,7 +161,7 @@ def test_slowest_rank_is_named_where_it_is_much_slower(directory, tmp_path, caps
     told[1] = {"max": 60.0, "median": 0.1, "slowest": "node1"}  # once is no habit
     write_metrics(directory, *(step(51 + number, ranks=ranks) for number, ranks in enumerate(told)))
     text = shown(capsys, tmp_path)
-    assert ("  slowest rank node7, 1.9 times the median step\n" in text) == shows
+    assert ("  slowest rank node7, works 1.9 times as long as the median rank\n" in text) == shows
     assert ("slowest rank" in text) == shows
 
 

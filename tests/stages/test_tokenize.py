@@ -2,24 +2,38 @@
 
 import json
 import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from stages import tokenize
-from stages.lib.split import split_of
-from tests.stages.data_fixtures import listed, make, refused, run, texts, tokenized, trained, write_jsonl
+from stages.lib.sources.split import split_of
+from tests.stages.data_fixtures import (
+    listed,
+    make,
+    refused,
+    run,
+    small_tokenizer,
+    texts,
+    tokenized,
+    write_jsonl,
+)
 
 BOS, EOS = 1, 2
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tokenizer")
-    path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 40)])
-    source = listed(directory, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
-    return trained(directory, [source], vocabulary=320, sample={"a": 1})
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture
@@ -108,7 +122,7 @@ def test_documents_that_cannot_be_read_are_counted_by_reason(tmp_path, tokenizer
     ]
     lines += [b'{"text": 7}', b'["text"]', b'{"text": null}', b'{"text": "good as well"}']
     path.write_bytes(b"\n".join(lines))
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)], "validation": 0})
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)], "validation": 0, "max_unreadable": 1})
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     assert _read(part)["record"]["dropped"] == {"empty": 2, "no text in text": 4, "not JSON": 3}
     assert len(_documents(part, "train")) == 2
@@ -134,7 +148,7 @@ def test_text_that_is_not_utf_8_is_dropped_and_a_byte_order_mark_is_no_text(tmp_
     )  # the split key is the name of the file, and shall be the same in every run of this test
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "good.txt").write_bytes("\ufeffgood".encode())
-    recipe = {"kind": "text", "paths": ["*.txt"], "validation": 0.9}
+    recipe = {"kind": "text", "paths": ["*.txt"], "validation": 0.9, "max_unreadable": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert _read(part)["record"]["dropped"] == {"not UTF-8": 1}
     assert _held_out(part) == ["good"]
@@ -226,22 +240,18 @@ def test_equal_bytes_with_other_times_give_an_equal_identity(tmp_path, source, t
     assert _read(again)["identity"] == identity
 
 
-def test_a_failure_in_the_middle_leaves_no_output(tmp_path, source, tokenizer, monkeypatch, capsys):
-    from stages.lib import shards
-
-    written = []
-
-    def fail_at_the_second(path, *_):
-        written.append(path)
-        if len(written) == 2:
-            raise OSError(28, "No space left on device")
-        return real(path, *_)
-
-    real = shards.write
-    monkeypatch.setattr(shards, "write", fail_at_the_second)
+def test_a_full_disk_is_one_line_and_leaves_no_output(tmp_path, source, tokenizer, capsys):
     output = tmp_path / "tokens" / "00000.json"
-    assert run(tokenize, list=source, tokenizer=tokenizer, part=0, output=output) == 1
-    assert "No space left on device" in capsys.readouterr().err
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        code = run(tokenize, list=source, tokenizer=tokenizer, part=0, output=output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert line.startswith("tokenize: ") and line.endswith("cannot be written: File too large")
     assert not list((tmp_path / "tokens").iterdir())
 
 
@@ -294,3 +304,51 @@ def test_a_part_without_files_is_an_empty_part(tmp_path, source, tokenizer):
     for split in ("train", "validation"):
         assert identity[split]["tokens"] == identity[split]["documents"] == 0
         assert _documents(output, split) == []
+
+
+@pytest.mark.long
+def test_a_part_killed_at_any_moment_is_made_whole_by_the_next_run(tmp_path, tokenizer):
+    """15 kills, most of them while it reads, encodes, writes and renames: the same bytes, and nothing left over."""
+    entries = [{"text": f"{number} {text}"} for number in range(40) for text in texts("a", 400)]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.1})
+    (whole,) = tokenized(tmp_path / "whole", "a", source, tokenizer)
+    output = tmp_path / "tokens/00000.json"
+    command = [sys.executable, "-m", "stages.tokenize", "--list", source, "--tokenizer", tokenizer, "--part", "0"]
+    command += ["--output", output]
+    chance, killed = random.Random(7), Counter()
+    seconds = _read(whole)["record"]["seconds"]
+    while killed.total() < 15:
+        if output.exists():
+            shutil.rmtree(output.parent)
+        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+        begun = wait_for(lambda: list(tmp_path.glob("tokens/.00000.*.making")), process)
+        time.sleep(chance.uniform(0, seconds))
+        process.kill()
+        process.wait()
+        killed["in the work" if begun and process.returncode == -signal.SIGKILL else "outside"] += 1
+    assert killed["in the work"] >= 5
+    subprocess.run(list(map(str, command)), check=True)
+    assert sorted(path.name for path in output.parent.iterdir()) == ["00000", "00000.json"]
+    assert sorted(path.name for path in (output.parent / "00000").iterdir()) == sorted(
+        path.name for path in whole.with_suffix("").iterdir()
+    )
+    assert _read(output)["identity"] == _read(whole)["identity"]
+    for name in ("train-00000.arrow", "validation-00000.arrow", "validation.jsonl"):
+        assert (output.with_suffix("") / name).read_bytes() == (whole.with_suffix("") / name).read_bytes()
+
+
+def wait_for(found, process):
+    """Wait until something is found or a process ends; returns whether it was found."""
+    while process.poll() is None:
+        if found():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_what_a_kill_left_of_a_manifest_is_cleared(tmp_path, source, tokenizer):
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    (part.parent / ".00000.json.abc.tmp").write_text("{")
+    tokenized(tmp_path, "a", source, tokenizer)
+    assert sorted(path.name for path in part.parent.iterdir()) == ["00000", "00000.json"]

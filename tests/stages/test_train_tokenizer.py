@@ -43,9 +43,20 @@ def test_the_sample_decides(lists, tmp_path):
     assert one["pieces"] != other["pieces"]
 
 
+def test_a_source_that_cannot_be_read_is_refused_with_what_is_wrong_with_it(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"body": text} for text in texts("a", 20)])
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    recipe = {"vocabulary": 300, "sample": {"a": 1}}
+    line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "out/manifest.json")
+    assert line == (
+        "train_tokenizer: sources.a.max_unreadable must be at least the share of records that cannot be read, 20 of 20 "
+        "(20 no text in text), got 0.05"
+    )
+
+
 def test_held_out_documents_are_no_part_of_the_sample(tmp_path):
     entries = [{"text": "a b c d e " * 20, "key": str(number)} for number in range(40)]
-    from stages.lib.split import VALIDATION, split_of
+    from stages.lib.sources.split import VALIDATION, split_of
 
     for entry in entries:
         if split_of(entry["key"], 0.5) == VALIDATION:
@@ -106,6 +117,18 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, r
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=tmp_path / "manifest.json")
     assert line.startswith(f"train_tokenizer: {said}")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
+    other = _train(lists, tmp_path / "t" / "manifest.json", vocabulary=300)
+    line = refused(
+        capsys,
+        train_tokenizer,
+        lists=[other],
+        recipe={"vocabulary": 300, "sample": {"a": 1}},
+        output=tmp_path / "u" / "manifest.json",
+    )
+    assert line == f"train_tokenizer: {other} must be the list of a source, as stages.list writes it, and is none"
 
 
 def test_a_source_without_training_text_is_named(tmp_path, capsys):

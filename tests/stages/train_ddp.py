@@ -7,9 +7,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from stages.lib import parallel, recipe, stage
-from stages.lib.corpus import Corpus
-from stages.lib.loader import Samples, share_of
 from stages.lib.model import Llama
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples, share_of
 from stages.lib.training import optimizer
 from stages.lib.training.initialize import initialize
 from stages.lib.training.schedule import learning_rate

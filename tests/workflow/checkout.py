@@ -11,8 +11,17 @@ from pathlib import Path
 import yaml
 
 HOME = Path(__file__).resolve().parents[2]
-STAGES = ("list", "train_tokenizer", "tokenize", "index", "pretrain", "finetune", "convert", "evaluate", "summarize")
+DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
+STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "summarize")
 COPIED = ("workflow", "stages", "config", "profiles", "environment.yml")
+
+TOUCH = """
+import sys
+import snakemake.cli
+import snakemake.executors.touch
+snakemake.executors.touch.Executor.SLEEPING_TIME = 0  # else 0.1 s a job, so that no two have the same time
+sys.exit(snakemake.cli.main())
+"""
 
 
 class Checkout:
@@ -28,8 +37,12 @@ class Checkout:
 
     def snakemake(self, *arguments, cwd=None, environment=None, check=True):
         """Run Snakemake as a person does who has not activated the virtual environment."""
+        return self.python("-m", "snakemake", *arguments, cwd=cwd, environment=environment, check=check)
+
+    def python(self, *arguments, cwd=None, environment=None, check=True):
+        """Run this Python likewise."""
         environment = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", **(environment or {})}
-        command = [sys.executable, "-m", "snakemake", *map(str, arguments)]
+        command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(
             command, cwd=cwd or self.path, env=environment, capture_output=True, text=True, timeout=200, check=False
         )
@@ -55,13 +68,13 @@ class Checkout:
         return path
 
     def pretend_all_is_made(self, config=None):
-        """Write every declared output, and have Snakemake record what it was made from."""
+        """Write every declared output that is not there, and have Snakemake record what it was made from."""
         for name in self.plan("-F", "all", config=config):
-            if "/" in name:
+            if "/" in name and not (self.path / name).exists():
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.path / name).write_text("{}", encoding="utf-8")
         given = ["--configfile", self.write_config(config)] if config else []
-        self.snakemake("--touch", "-F", "--cores", 1, "all", *given)
+        self.python("-c", TOUCH, "--touch", "-F", "--cores", 1, "all", *given)
 
     def append(self, name, text):
         """Append to a file of the copy."""
@@ -108,7 +121,8 @@ import time
 from pathlib import Path
 
 options = {name: value for name, value in zip(sys.argv, sys.argv[1:], strict=False) if name.startswith("--")}
-said = {"argv": sys.argv[1:], "python": sys.executable, "file": __file__, "cwd": os.getcwd()}
+argv = [Path(word).read_text() if word.endswith(".expect") else word for word in sys.argv[1:]]
+said = {"argv": argv, "python": sys.executable, "file": __file__, "cwd": os.getcwd()}
 said["ranks"], said["threads"] = os.environ.get("WORLD_SIZE"), os.environ["OMP_NUM_THREADS"]
 written = [options[name] for name in ("--output", "--scores", "--text", "--log") if name in options]
 if "--figures" in options:

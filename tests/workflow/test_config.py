@@ -6,8 +6,8 @@ import pytest
 
 import config_references
 from config_check import ConfigError, checked, load_schema
-from stages.lib import source
 from stages.lib.scoring import local_tasks
+from stages.lib.sources import source
 from tests.workflow.checkout import HOME
 
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
@@ -83,6 +83,24 @@ MISTAKES = [
         {"x": 1},
         "tokenizers.main.sample must be one of the config's sources (code, docstrings, prose), got 'x'",
     ),
+    (
+        "tokenizers/main",
+        {"path": "mine.json", "bos": "<s>"},
+        "tokenizers.main.eos is missing: it must be text",
+    ),
+    (
+        "tokenizers/main",
+        {"path": "mine.json", "bos": "<s>", "eos": "</s>", "model": "bpe"},
+        "tokenizers.main.model must be left out beside tokenizers.main.path: nothing is trained",
+    ),
+    (
+        "tokenizers/main/bos",
+        "<s>",
+        "tokenizers.main.bos must be left out without tokenizers.main.path: what is trained has its own",
+    ),
+    ("tokenizers/main/sample", DELETED, "tokenizers.main.sample is missing: it must be a mapping"),
+    ("tokenizers/main", {"model": "bpe"}, "tokenizers.main must have vocabulary and sample, or path, got model"),
+    ("tokenizers/main/vocabulary", 9, "tokenizers.main.vocabulary must be a whole number at least 260 and at most"),
     (
         "runs/base/pretrain/weights",
         {"x": 1},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.checkout import HOME, is_alive, wait_for_ranks
+from tests.workflow.checkout import FAKE_STAGE, HOME, copy_project, is_alive, wait_for_ranks
 
 EVALUATION = "results/runs/base/eval/00000002/heldout.json"
 
@@ -110,6 +110,21 @@ def test_tuning_is_told_its_model_and_pairs_and_what_is_scored_before_and_after(
         assert json.loads(told["--recipe"]) == {key: value for key, value in suite if key != "pairs"}
 
 
+@pytest.mark.long
+def test_a_summary_is_told_of_more_than_one_argument_of_a_command_holds(tmp_path, small):
+    checkout = copy_project(tmp_path)
+    (checkout.path / "stages/summarize.py").write_text(FAKE_STAGE, encoding="utf-8")
+    suites = {f"suite{number}": {"tasks": ["next_line"], "include_path": 4000 * "x"} for number in range(35)}
+    small["suites"] |= suites
+    small["runs"]["base"]["suites"] = [*suites]
+    checkout.pretend_all_is_made(small)
+    (checkout.path / "results/summary.json").unlink()
+    checkout.snakemake("results/summary.json", "--cores", 1, "--configfile", checkout.write_config(small))
+    expected = options(checkout.path / "results/summary.json")["--expect"]
+    assert len(expected) > 128 * 1024, "what Linux takes as one argument"
+    assert json.loads(expected)["runs"]["base"]["suites"] == suites
+
+
 def test_a_run_goes_on_from_a_milestone_or_a_directory(pretending, small):
     reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
     base = small["runs"]["base"]
@@ -147,6 +162,34 @@ use rule * from caravan as caravan_*
     assert told["--train-dir"] == "sub dir/results/runs/base/train"
     assert told["--previous"] == "sub dir/results/runs/base/models/00000001.json"
     assert not (elsewhere / "results").exists()
+
+
+def test_a_tokenizer_of_ones_own_is_told_its_file_where_the_user_named_it(pretending, elsewhere, small):
+    (elsewhere / "mine.json").write_text("{}")
+    small["tokenizers"]["main"] = {"path": "mine.json", "bos": "<s>", "eos": "</s>"}
+    mine = pretending.write_config(small)
+    (elsewhere / "Snakefile").write_text(
+        f"""
+configfile: {str(mine)!r}
+
+module caravan:
+    snakefile: {str(pretending.path / "workflow/Snakefile")!r}
+    config: config
+    prefix: "sub dir"
+
+use rule * from caravan as caravan_*
+""",
+        encoding="utf-8",
+    )
+    arguments = ["-s", elsewhere / "Snakefile", "--cores", 2, "caravan_tokenizers"]
+    pretending.snakemake(*arguments, cwd=elsewhere)
+    told = options(elsewhere / "sub dir/results/tokenizers/main/manifest.json")
+    assert json.loads(told["--recipe"])["path"] == "mine.json"
+    assert not list(elsewhere.rglob("list.json")), "nothing is trained, so no source is listed"
+    (elsewhere / "mine.json").unlink()
+    done = pretending.snakemake(*arguments, "-F", cwd=elsewhere, check=False)
+    assert done.returncode == 1
+    assert "tokenizers.main.path must be a file, and there is none at mine.json" in done.stdout + done.stderr
 
 
 def test_a_failed_stage_says_its_last_line_and_leaves_no_output(pretending, small):

@@ -85,6 +85,12 @@ def test_job_without_a_time_limit_has_no_deadline(job, tmp_path):
     assert (tmp_path / "told").read_text() == "nothing"
 
 
+def test_end_that_slurm_does_not_say_is_no_deadline(job, tmp_path):
+    (tmp_path / "bin/squeue").write_text("#!/bin/bash\n")
+    assert job(0)[0] == 0
+    assert (tmp_path / "told").read_text() == "nothing"
+
+
 def test_time_that_is_up_is_requeued(job, tmp_path):
     code, said = job(75)
     assert (code, said) == (-15, "")

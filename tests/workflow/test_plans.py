@@ -283,3 +283,13 @@ def test_a_run_that_goes_on_from_another_plans_only_itself_and_the_summary(finis
     assert all(output.startswith("results/runs/more/") for output in made_by("pretrain", plan))
     base["pretrain"]["optimizer"]["learning_rate"] = 0.0123
     assert model("more", base["pretrain"]["steps"]) in made_by("pretrain", finished.plan(config=config))
+
+
+def test_a_changed_tokenizer_of_ones_own_plans_all_that_is_made_of_it(pretending, config):
+    mine = pretending.path / "my tokenizer.json"
+    mine.write_text("{}")
+    config["tokenizers"]["main"] = {"path": mine.name, "bos": "<s>", "eos": "</s>"}
+    pretending.pretend_all_is_made(config)
+    assert pretending.plan(config=config) == {}
+    mine.write_text('{"changed": true}')
+    assert rules(pretending.plan(config=config)) == EVERYTHING - {"list"}

@@ -23,6 +23,7 @@ rule list:
 rule train_tokenizer:
     input:
         lists=tokenizer_lists,
+        file=tokenizer_file,
     output:
         TOKENIZER,
     log:
@@ -39,10 +40,48 @@ rule train_tokenizer:
         " --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
 
 
+# Only for a corpus that drops duplicates: its text is read before it is tokenized.
+rule hash_documents:
+    input:
+        list=list_of_part,
+    output:
+        HASHES,
+    log:
+        "results/logs/hash_documents/{corpus}/{source}/{part}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["hash_documents"],
+    params:
+        parts=parts_of_wildcard,
+        code=rerun_on_code("hash_documents"),
+    shell:
+        "python -m stages.hash_documents --list {input.list:q} --part {wildcards.part} --parts {params.parts}"
+        " --output {output:q} --log {log:q} --code {resources.code}"
+
+
+rule find_duplicates:
+    input:
+        hashes_of_corpus,
+    output:
+        DUPLICATES,
+    log:
+        "results/logs/find_duplicates/{corpus}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["find_duplicates"],
+    params:
+        code=rerun_on_code("find_duplicates"),
+    shell:
+        "python -m stages.find_duplicates --hashes {input:q} --output {output:q} --log {log:q} --code {resources.code}"
+
+
 rule tokenize:
     input:
         list=list_of_part,
         tokenizer=tokenizer_of_corpus,
+        duplicates=duplicates_of_corpus,
     output:
         PART,
     log:
@@ -53,10 +92,11 @@ rule tokenize:
         code=CODE["tokenize"],
     params:
         recipe=tokenize_recipe,
+        duplicates=duplicates_option,
         code=rerun_on_code("tokenize"),
     shell:
         "python -m stages.tokenize --list {input.list:q} --tokenizer {input.tokenizer:q} --part {wildcards.part}"
-        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+        " {params.duplicates} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
 
 
 rule index:

@@ -3,6 +3,8 @@
 LIST = "results/sources/{source}/list.json"
 TOKENIZER = "results/tokenizers/{tokenizer}/manifest.json"
 PART = "results/tokens/{corpus}/{source}/{part}.json"
+HASHES = "results/hashes/{corpus}/{source}/{part}.json"
+DUPLICATES = "results/hashes/{corpus}/manifest.json"
 CORPUS = "results/tokens/{corpus}/manifest.json"
 MODEL = "results/runs/{run}/models/{step}.json"
 EXPORT = "results/runs/{run}/export/{step}/manifest.json"
@@ -14,7 +16,8 @@ FIGURES = ["results/figures/loss.svg", "results/figures/bits_per_byte.svg", "res
 
 # `pretrain` and `finetune` make the same files, of other runs. A run that the config does not hold is pretrain's, which
 # then says so.
-TUNED = "|".join(map(re.escape, tuned_runs(CONFIG["runs"]))) or r"(?!)"
+TUNED_RUNS = tuned_runs(CONFIG["runs"])
+TUNED = "|".join(map(re.escape, TUNED_RUNS)) or r"(?!)"
 UNTUNED = rf"(?!(?:{TUNED})/)[^/]+"
 
 
@@ -59,8 +62,18 @@ def milestone(wildcards):
 
 
 def tokenizer_lists(wildcards):
-    """The lists of the sources from which a tokenizer takes its sample."""
-    return expand(LIST, source=sorted(named("tokenizers", wildcards.tokenizer)["sample"]))
+    """The lists of the sources from which a tokenizer takes its sample; none for one that is taken as it is."""
+    return expand(LIST, source=sorted(named("tokenizers", wildcards.tokenizer).get("sample", {})))
+
+
+def tokenizer_file(wildcards):
+    """The tokenizer.json that is taken, where one is: a change of it makes anew what depends on it."""
+    name, tokenizer = wildcards.tokenizer, named("tokenizers", wildcards.tokenizer)
+    if "path" not in tokenizer:
+        return []
+    if not Path(tokenizer["path"]).is_file():
+        raise WorkflowError(f"tokenizers.{name}.path must be a file, and there is none at {tokenizer['path']}")
+    return local(tokenizer["path"])  # the user's, not the workflow's: no prefix of a module is put before it
 
 
 def tokenizer_of_corpus(wildcards):
@@ -84,14 +97,31 @@ def parts_of(corpus):
     return named("corpora", corpus).get("tokenize", {}).get("parts", default)
 
 
+def parts_of_wildcard(wildcards):
+    """The number of parts of a rule's corpus."""
+    return parts_of(wildcards.corpus)
+
+
+def of_all_parts(pattern, corpus):
+    """A file for each part of a corpus."""
+    sources, parts = named("corpora", corpus)["sources"], range(parts_of(corpus))
+    return expand(pattern, corpus=corpus, source=sources, part=[f"{part:05d}" for part in parts])
+
+
 def parts_of_corpus(wildcards):
     """The manifests of all parts of a corpus."""
-    return expand(
-        PART,
-        corpus=wildcards.corpus,
-        source=named("corpora", wildcards.corpus)["sources"],
-        part=[f"{part:05d}" for part in range(parts_of(wildcards.corpus))],
-    )
+    return of_all_parts(PART, wildcards.corpus)
+
+
+def hashes_of_corpus(wildcards):
+    """The manifests of the hashes of all parts of a corpus."""
+    return of_all_parts(HASHES, wildcards.corpus)
+
+
+def duplicates_of_corpus(wildcards):
+    """What find_duplicates makes for a corpus; nothing where duplicates are kept."""
+    drops = named("corpora", wildcards.corpus).get("tokenize", {}).get("duplicates") == "drop"
+    return expand(DUPLICATES, corpus=wildcards.corpus) if drops else []
 
 
 def corpus_name(run):
@@ -186,14 +216,12 @@ def all_corpora(wildcards):
 
 def tuned_from(run, step):
     """The names of the runs that are tuned from a milestone of another."""
-    return [
-        name for name in tuned_runs(CONFIG["runs"]) if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}
-    ]
+    return [name for name in TUNED_RUNS if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}]
 
 
 def runs_of_all():
     """The names of the runs that a target without a name of its own means: tuned ones where the config says so."""
-    without = [] if CONFIG.get("tune") else tuned_runs(CONFIG["runs"])
+    without = [] if CONFIG.get("tune") else TUNED_RUNS
     return [run for run in CONFIG["runs"] if run not in without]
 
 
@@ -219,10 +247,9 @@ def all_evaluations(wildcards):
 
 def all_tuned(wildcards):
     """The manifests of all evaluations of tuned runs. WorkflowError when there are none."""
-    runs = tuned_runs(CONFIG["runs"])
-    if not runs:
+    if not TUNED_RUNS:
         raise WorkflowError("the config has no tuned run: one with finetune in the place of pretrain")
-    return list(dict.fromkeys(path for run in runs for path in evaluations_of(run)))
+    return list(dict.fromkeys(path for run in TUNED_RUNS for path in evaluations_of(run)))
 
 
 def evaluations_of(run):

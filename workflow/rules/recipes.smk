@@ -1,7 +1,9 @@
 """What a stage is told: its recipe as one JSON, only keys that the user wrote, and the fingerprint of its code."""
 
-STAGES = ("list", "train_tokenizer", "tokenize", "index", "pretrain", "finetune", "convert", "evaluate", "summarize")
-CODE = {stage: fingerprint(f"stages.{stage}", HOME) for stage in STAGES}
+DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
+STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "summarize")
+FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
+CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
 
 def keys_of(section, *names):
@@ -35,6 +37,11 @@ def tokenizer_recipe(wildcards):
 def tokenize_recipe(wildcards):
     """The recipe by which a corpus' parts are made."""
     return as_json(named("corpora", wildcards.corpus).get("tokenize", {}))
+
+
+def duplicates_option(wildcards, input):
+    """The option of tokenize that names what is to be dropped, where anything is."""
+    return f"--duplicates {shlex.quote(str(input.duplicates))}" if input.duplicates else ""
 
 
 def training_recipe(wildcards):

@@ -1,6 +1,8 @@
 # Scores and curves of all runs in one table and three figures.
 
 
+# `expected` grows with the runs, and Linux takes at most 128 KiB an argument, so it goes through a file: printf is bash's
+# own, and has no limit.
 rule summarize:
     input:
         models=all_models,
@@ -23,6 +25,7 @@ rule summarize:
         figures=figures_directory,
         code=CODE["summarize"],
     shell:
+        "printf %s {params.expected:q} > {log:q}.expect && "
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
-        " --evaluations {input.evaluations:q} --expect {params.expected:q} --scores {output.scores:q}"
+        " --evaluations {input.evaluations:q} --expect {log:q}.expect --scores {output.scores:q}"
         " --figures {params.figures:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"

@@ -131,6 +131,12 @@ def run_schema():
     return mapping(properties, ["suites"]) | {"dependentRequired": needed}
 
 
+def tokenizer_schema():
+    """The schema of a tokenizer, which is trained, or a file of the user's: either way some keys need each other."""
+    needed = {"vocabulary": ["sample"], "sample": ["vocabulary"], "path": ["bos", "eos"]}
+    return recipe_of("train_tokenizer") | {"dependentRequired": needed}
+
+
 def config_schema():
     """The JSON schema of the whole config."""
     corpus = {
@@ -158,7 +164,7 @@ def config_schema():
     }
     sections = {
         "sources": section("Where text comes from.", recipe_of("list")),
-        "tokenizers": section("How text becomes tokens.", recipe_of("train_tokenizer")),
+        "tokenizers": section("How text becomes tokens.", tokenizer_schema()),
         "corpora": section("Sources, tokenized and cut into shards.", mapping(corpus, ["tokenizer", "sources"])),
         "suites": section("What a model is scored by.", suite),
         "runs": section("Models, each trained on a corpus (`pretrain`), or on pairs (`finetune`).", run_schema()),
@@ -196,6 +202,8 @@ def _rows(schema, prefix):
         default = needed.get(key) or _default_of(part)
         meaning = part["description"].replace("|", "\\|")
         rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {part['x-kind']} | {meaning} |")
+        if "properties" in part.get("items", {}):
+            rows += _rows(part["items"], f"{prefix}{key}[].")
     return rows
 
 
@@ -227,6 +235,8 @@ def _type_of(schema):
         return _type_of(next(part for part in schema["anyOf"] if part["type"] != "null"))
     if "enum" in schema:
         return ", ".join(f"`{choice}`" for choice in schema["enum"])
+    if schema["type"] == "array" and "properties" in schema["items"]:
+        return "list of groups of keys"
     if schema["type"] == "array":
         return f"list of {_type_of(schema['items'])}"
     if schema["type"] == "object":

@@ -45,10 +45,8 @@ def _on_cores(by_host):
         if sum(found["threads"] for found in ranks) > cores:
             short.append(f"{texts[-1]} of {host}")
     if short:
-        return Finding(
-            WARNING, "cores", f"ranks get in each other's way, {listed(short)}: fewer `omp_threads`, or more `threads` "
-            "of the job, in the profile"
-        )  # fmt: skip
+        remedy = "fewer `omp_threads`, or more `threads` of the job, in the profile"
+        return Finding(WARNING, "cores", f"ranks get in each other's way, {listed(short)}: {remedy}")
     return Finding(OK, "cores", f"ranks x threads a host: {listed(texts)}")
 
 

@@ -16,10 +16,10 @@ import hashlib
 import heapq
 import io
 
-from stages.lib import heldout_text
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring import completion_bits, completion_choice, next_line, task_files
+from stages.lib.tokens import heldout_text
 
 BITS_PER_BYTE, NEXT_LINE = "bits_per_byte", next_line.NAME
 COMPLETION_CHOICE, COMPLETION_BITS = completion_choice.NAME, completion_bits.NAME

@@ -19,6 +19,10 @@ class DummySamples:
             row[:] = generator.integers(self.vocabulary, size=len(row), dtype=np.int32)
         return rows[:, :-1], rows[:, 1:]
 
-    def taken(self, samples):
-        """How many of the first `samples` samples each source gave."""
-        return {"dummy": samples}
+    def described(self):
+        """Nothing: there is no source."""
+        return {}
+
+    def figures(self, samples):
+        """What the first `samples` samples were."""
+        return {"source_tokens": {"dummy": samples * self.seq_len}}

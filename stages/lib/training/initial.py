@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from stages.lib import checkpoint, imported, manifest, trained
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
+from stages.lib.tokens import order
 
-DATA = ("weights", "seq_len", "seed")  # with the corpus, what the order of the samples depends on
 FREE = ("max_positions", "initial_std")  # of a model's recipe: what no weight depends on
 
 
@@ -24,8 +24,9 @@ class InitialRecipe:
     schedule of `steps` steps."""
 
     data: str = identity(choices=("continue", "reset"))
-    """continue: from the first sample that was not seen, which needs the same corpus, weights, seq_len and seed. reset:
-    from the first sample."""
+    """continue: from the first sample that was not seen. It needs the same seq_len, packing and seed, and a corpus that
+    has all sources of before with the same text; weights may be others, and sources may be added. Each source goes on
+    where it was, and a new one begins at its start. reset: from the first sample."""
 
 
 RESET = InitialRecipe(optimizer="reset", schedule="reset", data="reset")
@@ -39,7 +40,7 @@ class Initial:
     """
 
     def __init__(self, path, recipe, shape, facts, where):
-        self.recipe, self.found = recipe, trained.find(path, "--initial")
+        self.recipe, self.path, self.found = recipe, path, trained.find(path, "--initial")
         self.commit = self.found.commit
         if shape is not None:
             self._check_shape(path, shape, where)
@@ -48,8 +49,6 @@ class Initial:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
                     raise UserError(f"{where}.initial.{key} must be reset for a Hugging Face model, got {value}")
-        if recipe.data == "continue":
-            self._check_data(path, facts, where)
         self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
         self.samples_before = 0 if recipe.data == "reset" else self.commit["samples"]
 
@@ -80,14 +79,21 @@ class Initial:
         if self.found.tokenizer not in (None, facts["tokenizer"]):
             raise UserError(f"--initial {path} was trained with another tokenizer than that of the data")
 
-    def _check_data(self, path, facts, where):
-        same = self.commit["corpus"] == facts["corpus"] and all(
-            self.commit["recipe"].get(key) == facts["recipe"].get(key) for key in DATA
-        )
-        if not same:
+    def check_data(self, wanted, corpus, where):
+        """Raise UserError where the samples cannot go on in the order that the model's own had.
+
+        `wanted`: the order.Order that the recipe has without what was before. `corpus`: a Corpus.
+        """
+        if "weights" not in self.commit["recipe"]:
+            raise UserError(f"{where}.initial.data must be reset, since --initial {self.path} is no pretraining")
+        before = order.of_commit(self.commit)
+        other = wanted.difference(before, corpus)
+        if other is None and before.sources is None and self.commit["corpus"] != corpus.digest:
+            other = "corpus"
+        if other is not None:
             raise UserError(
-                f"{where}.initial.data must be reset, since --initial {path} was trained with another corpus, "
-                f"{', '.join(DATA[:-1])} or {DATA[-1]}; got continue"
+                f"{where}.initial.data must be reset, since --initial {self.path} was trained with another {other}; "
+                "got continue"
             )
 
     def load(self, model, moments):

@@ -35,8 +35,11 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
     with parallel.agreeing():
         begin = start.of(arguments)
         _check_horizon(arguments, plan)
-        if initial is not None:
-            facts = facts | {"initial": parallel.from_first(initial.digest if dist.get_rank() == 0 else None)}
+        # asked here, sent below: where the first rank fails, the others must not wait for what it never sends
+        origin = initial.digest if initial is not None and dist.get_rank() == 0 else None
+    if initial is not None:
+        facts = facts | {"initial": parallel.from_first(origin)}
+    with parallel.agreeing():
         _check_previous(arguments.previous, facts)
     digest = manifest.digest_of({key: facts[key] for key in IDENTITY if key in facts})
     directory = arguments.train_dir / digest[:16]
@@ -75,6 +78,7 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
                     run_directory=os.path.relpath(directory, arguments.output.parent),
                     heldout=scores,
                     world_size=dist.get_world_size(),
+                    data=trainer.samples.described(),
                 )
                 content = {"identity": _identity(arguments, plan, directory, facts), "record": record}
                 lease.check()

@@ -47,8 +47,7 @@ def add_options(parser):
         "--attempt",
         type=int,
         default=1,
-        help="which attempt of a scheduler this is; from the second on, a training "
-        "that crashed twice at one step is refused",
+        help="which attempt of a scheduler this is; from the second on, one that crashed twice at a step is refused",
     )
     parser.set_defaults(begun=time.monotonic())
 
@@ -57,6 +56,8 @@ def of(arguments):
     """The start that the options describe. Raises UserError."""
     if arguments.minutes is not None and not 0 < arguments.minutes < float("inf"):
         raise UserError(f"--minutes must be greater than 0, got {arguments.minutes}")
+    if arguments.attempt < 1:
+        raise UserError(f"--attempt must be at least 1, got {arguments.attempt}")
     by_option = None if arguments.minutes is None else arguments.begun + 60 * arguments.minutes
     by_job = time.monotonic() + float(os.environ[DEADLINE]) - time.time() if DEADLINE in os.environ else None
     steps = None if arguments.profile_steps is None else profiler.parse_steps(arguments.profile_steps)

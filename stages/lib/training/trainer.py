@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from stages.lib import journal, parallel, space, stage
 from stages.lib.errors import OutOfTime
-from stages.lib.loader import Prefetch, share_of
+from stages.lib.tokens.loader import Prefetch, share_of
 from stages.lib.training import stop_requests
 from stages.lib.training.exchange import Exchange
 from stages.lib.training.meter import Meter
@@ -184,9 +184,7 @@ class Trainer:
             facts["skipped"] = True
             skipped = {"loss": str(numbers["loss"]), "grad_norm": str(numbers["grad_norm"])}
             self.records.event("skip", facts["step"], samples=facts["samples"], **skipped)
-        facts["source_tokens"] = {
-            source: count * self.plan.seq_len for source, count in self.samples.taken(facts["samples"][1]).items()
-        }
+        facts |= self.samples.figures(facts["samples"][1])
         self.records.step(facts, numbers)
         if bad_steps >= self.plan.guard.bad_steps:
             if self.plan.guard.then == "rewind" and self.rewinds < self.plan.guard.rewinds:

@@ -11,7 +11,7 @@ from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
-from stages.lib.source import SourceRecipe
+from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe
@@ -49,6 +49,9 @@ class Outer:
     names: list[str] = identity([])
     """A list."""
 
+    turns: list[Inner] = identity([])
+    """Recipes in turn."""
+
     weights: dict[str, float] = identity({}, minimum=0)
     """Numbers
     by name."""
@@ -64,7 +67,10 @@ def load(**data):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"nam": "a"}, "runs.base.nam is not a known key; known here: count, flag, inner, name, names, steps, weights"),
+        (
+            {"nam": "a"},
+            "runs.base.nam is not a known key; known here: count, flag, inner, name, names, steps, turns, weights",
+        ),
         ({"inner": {"ratE": 1}}, "runs.base.inner.ratE is not a known key; known here: every, rate"),
         ({"name": "c"}, "runs.base.name must be one of a, b, got 'c'"),
         ({"name": None}, "runs.base.name must be text, got None"),
@@ -129,8 +135,16 @@ def test_written_leaves_defaults_out_and_keeps_what_is_required():
     assert recipe.written(changed, "horizon") == {"steps": 7}
 
 
+def test_recipes_in_a_list_are_written_as_plain_data_and_named_by_their_place():
+    assert recipe.written(load(turns=[{"rate": 1}, {"every": 3}]), "identity") == {
+        "name": "a", "turns": [{"rate": 1.0}, {}]
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"runs\.base\.turns\[1\]\.rate must be a number greater than 0"):
+        load(turns=[{"rate": 1}, {"rate": 0}])
+
+
 def test_written_is_read_back_as_the_same_recipe():
-    made = load(inner={"rate": "1e-3", "every": 2}, names=["x"], count=4)
+    made = load(inner={"rate": "1e-3", "every": 2}, names=["x"], count=4, turns=[{"rate": 1}])
     both = [json.dumps(recipe.written(made, kind)) for kind in recipe.KINDS]
     assert recipe.load_texts(Outer, both, "x") == made
 

@@ -17,6 +17,8 @@ RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
         {"guard": {"spike": "6", "then": "rewind"}, "z_loss": "1e-4", "document_mask": True},
         {"schedule": {"kind": "wsd", "decay_steps": 10, "warmup_steps": 5}, "optimizer": {"moments": "bfloat16"}},
         {"initial": RESET},
+        {"phases": [{"step": 3, "weights": {"a": "1e-3", "b": 2}}], "packing": "best_fit"},
+        {"phases": [], "packing": "window"},
         {"model": {**MODEL, "rope_scaling": {"factor": "8", "low_frequency_factor": 1}}},
         # defaults spelled out
         {"guard": {"spike": None, "window": 128}, "schedule": {"warmup_steps": 100}, "initial": None},

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.pairs import Pair, PairSource
 from stages.lib.scoring import completion_bits, completion_score
+from stages.lib.sources.pairs import Pair, PairSource
 
 
 def source_of(completions):

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from stages.lib.loader import Prefetch
+from stages.lib.tokens.loader import Prefetch
 from stages.lib.training.dummy import DummySamples
 
 

@@ -1,0 +1,104 @@
+"""What stands on a terminal: texts that are shortened and cannot command it, sizes, tables and bars of lengths."""
+
+import numpy as np
+
+_HIDDEN = (0xFEFF, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # a byte order mark; what turns a line around
+CONTROLS = {number: f"\\x{number:02x}" for number in (*range(9), *range(10, 32), *range(127, 160))} | {
+    number: f"\\u{number:04x}" for number in _HIDDEN
+}
+"""What a terminal would obey or hide, and how it is shown."""
+
+LINES, WIDTH = 12, 110
+"""Of a document: so many of its lines are shown, and so many characters of each."""
+
+BAR = 40  # characters of the longest
+
+
+def visible(text):
+    """A text on one line, with every control character written out, line ends and tabs as well."""
+    return text.replace("\t", "\\t").replace("\n", "\\n").translate(CONTROLS)
+
+
+def shortened(text, width=WIDTH):
+    """A text on one line of at most `width` characters or a little more; says how many are left out."""
+    shown = visible(text[:width])
+    return shown if len(text) <= width else f"{shown} ... (+{len(text) - width:,} characters)"
+
+
+def lines_of(text, mark="|"):
+    """The first lines of a document, one for each of its own; the last says what is left out."""
+    lines = text.removesuffix("\n").split("\n")
+    shown = [f"  {mark} {_line(line)}" if line else f"  {mark}" for line in lines[:LINES]]
+    left = len(lines) - len(shown)
+    return [*shown, f"  ... {several(left, 'more line')}"] if left else shown
+
+
+def _line(line):
+    shown = line[:WIDTH].translate(CONTROLS)
+    return shown if len(line) <= WIDTH else f"{shown} ... (+{len(line) - WIDTH:,} characters)"
+
+
+def size(count):
+    """Bytes for a person to read: 312 bytes, 4.2 MB."""
+    if count < 1000:
+        return f"{count:,} byte{'' if count == 1 else 's'}"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+    return f"{count / 1000:,.3g} TB"
+
+
+def share(part, whole):
+    """A part in percent of the whole."""
+    percent = 100 * part / max(1, whole)
+    return f"{percent:.1f}%" if part == 0 or percent >= 0.05 else "<0.1%"
+
+
+def several(count, what):
+    """A number of things: 1 file, 2 files."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def table(rows):
+    """Lines of a table: columns of texts, two spaces apart; numbers stand to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _is_number(cell):
+    return not cell or cell[0].isdigit() or cell == "-"
+
+
+def histogram(lengths, unit):
+    """Lines on lengths, whole numbers: median, mean and largest, and a bar for each power of two.
+
+    `unit`: of what, as "bytes a document".
+    """
+    lengths = np.asarray(lengths, np.int64)
+    median, most = np.quantile(lengths, [0.5, 0.95])
+    yield (
+        f"{unit}: median {median:,.0f}, mean {lengths.mean():,.0f}, 95% have at most {most:,.0f}, "
+        f"from {lengths.min():,} to {lengths.max():,}"
+    )
+    bins = np.frexp(lengths.astype(float))[1]  # 0 for 0, then 1 for 1, 2 for 2 and 3, 3 for 4 to 7 ...
+    counts = np.bincount(bins)
+    first = int(bins.min())
+    ranges = [_range(number) for number in range(first, len(counts))]
+    width = max(map(len, ranges))
+    for number, name in enumerate(ranges, first):
+        count = int(counts[number])
+        bar = "#" * -(-count * BAR // int(counts.max()))
+        yield f"  {name:>{width}} |{bar:<{BAR}}| {count:>7,} {share(count, len(lengths)):>6}"
+
+
+def _range(number):
+    low, high = (1 << number) >> 1, (1 << number) - 1
+    return f"{low:,}" if low >= high else f"{low:,} to {high:,}"

@@ -1,0 +1,109 @@
+"""A user's own tokenizer.json, of any kind that Hugging Face's tokenizers read: checked, and packaged for a corpus.
+
+The package gives the same ids of a text. It differs in what stands around them: BOS goes in front and nothing behind,
+and nothing is cut or filled up. A special token never arises from a text.
+"""
+
+import json
+import os
+
+from stages.lib import tokenizer as tokenizers
+from stages.lib.errors import UserError
+from stages.lib.hard_strings import HARD_STRINGS
+from stages.lib.log import logger
+
+
+def package_of(path, bos, eos, where):
+    """The tokenizer.json to write for the one at `path`, as data, whose special tokens `bos` and `eos` are.
+
+    `where`: the key of the recipe, for messages. Raises UserError where the file is none, or cannot serve.
+    """
+    try:
+        package = json.loads(path.read_bytes())
+        package.setdefault("added_tokens", [])
+        _loaded(package)
+    except OSError as error:
+        raise UserError(
+            f"{where}.path must name a tokenizer.json, and {path} cannot be read: {error.strerror}"
+        ) from None
+    except Exception as error:  # the library raises nothing narrower
+        line = str(error).partition("\n")[0]
+        raise UserError(f"{where}.path must be a tokenizer.json that tokenizers can read, got {path}: {line}") from None
+    if package["model"].get("dropout"):
+        raise UserError(f"{where}.path must have no dropout, by which a text has other ids each time, got {path}")
+    for name, piece in (("bos", bos), ("eos", eos)):
+        _make_special(package, piece, f"{where}.{name}", path)
+    number = _loaded(package).token_to_id(bos)
+    package |= {"truncation": None, "padding": None, "post_processor": tokenizers.bos_in_front(bos, number)}
+    _check_specials(package, where, path)
+    return package
+
+
+def _loaded(package):
+    import tokenizers as library
+
+    made = library.Tokenizer.from_str(json.dumps(package))
+    made.encode_special_tokens = True
+    return made
+
+
+def _make_special(package, piece, where, path):
+    """Let a token be a special one in `package`, so that no text becomes it."""
+    number = _loaded(package).token_to_id(piece)
+    if number is None:
+        raise UserError(f"{where} must be a token of {path}, got {piece!r}")
+    others = [token for token in package["added_tokens"] if token["id"] != number]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    special = {"id": number, "content": piece, **flags, "special": True}
+    package["added_tokens"] = sorted([*others, special], key=lambda token: token["id"])
+
+
+def _check_specials(package, where, path):
+    """Raise UserError where the name of a special token in a text becomes that token all the same."""
+    loaded, unknown = _loaded(package), unknown_of(package)
+    special = {token["id"]: token["content"] for token in package["added_tokens"] if token["special"]}
+    for piece in special.values():
+        for text in (piece, f" {piece} ", f"a{piece}b"):
+            for number in loaded.encode(text, add_special_tokens=False).ids:
+                if number in special and special[number] != unknown:
+                    raise UserError(
+                        f"{where}.path must keep {special[number]!r} for itself: in {path} the text {text!r} becomes it"
+                    )
+
+
+def unknown_of(package):
+    """The token that stands for what a tokenizer does not know; None where there is none."""
+    model = package["model"]
+    if model.get("unk_id") is not None:
+        return model["vocab"][model["unk_id"]][0]
+    return model.get("unk_token")
+
+
+def facts_of(package, bos, eos):
+    """{"vocabulary", "bos", "eos"} of a package: how many ids it has, and those of the two tokens."""
+    loaded = _loaded(package)
+    vocabulary = 1 + max(loaded.get_vocab(with_added_tokens=True).values())
+    return {"vocabulary": vocabulary, "bos": loaded.token_to_id(bos), "eos": loaded.token_to_id(eos)}
+
+
+def check_written(directory, where):
+    """Raise UserError unless transformers gives the ids of the package in `directory`; warn of texts that get lost."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(directory)
+    ours = _loaded(json.loads((directory / tokenizers.PACKAGE[0]).read_bytes()))
+    lost = []
+    for text in HARD_STRINGS:
+        ids = ours.encode(text, add_special_tokens=False).ids
+        if theirs.encode(text, add_special_tokens=False) != ids:
+            raise UserError(
+                f"{where}.path must give the same ids by transformers as by tokenizers, and differs on {text!r}"
+            )
+        if ours.decode(ids, skip_special_tokens=False) != text:
+            lost.append(text)
+    if lost:
+        logger.warning(
+            "%s of %s hard texts do not come back from their ids (a normalizer, or unknown characters), such as %s",
+            *(len(lost), len(HARD_STRINGS), ascii(lost[0])),
+        )

@@ -1,0 +1,262 @@
+"""The records of files: lines of JSON, rows of parquet and Arrow, and texts. Each is read as a stream, from a Span on.
+
+A reader yields (id, record). A record that is a text says why it is none. The ids of records of a cut file name the
+position in the file in place of the number in it, which nobody knows there.
+"""
+
+import contextlib
+
+from stages.lib.errors import UserError
+from stages.lib.sources import packed, storage
+from stages.lib.sources.spans import WHOLE_BYTES, Span
+
+PIECE_BYTES = WHOLE_BYTES
+"""A text of more bytes is cut into documents: one begins with the first line behind each multiple of it."""
+
+TOO_LONG = f"a line longer than {packed.LINE_BYTES >> 20} MiB"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ROWS, ROWS_BYTES = 1024, 16 << 20  # of a table, at once: at most so many, and about so many bytes
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def lines(_, span):
+    """The lines of a file that hold JSON objects, as mappings."""
+    import orjson
+
+    with packed.opened(span.name) as file:
+        for number, (position, line) in enumerate(packed.lines(file, span), 1):
+            identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
+            if line is None:
+                yield identifier, TOO_LONG
+                continue
+            if line.strip():
+                try:
+                    entry = orjson.loads(line.removeprefix(BYTE_ORDER_MARK) if position == 0 else line)
+                except orjson.JSONDecodeError:  # a lone surrogate and invalid UTF-8 as well
+                    entry = "not JSON"
+                else:
+                    entry = entry if isinstance(entry, dict) else {}
+                yield identifier, entry
+
+
+def texts(_, span):
+    """A file's text as bytes: one record, or one for each piece of a large one."""
+    if span.end is None:
+        with packed.opened(span.name) as file:
+            text = file.read(PIECE_BYTES + 1)
+        if len(text) <= PIECE_BYTES:
+            yield span.name, text
+            return
+    with packed.opened(span.name) as file:
+        gathered, at = [], None
+        for position, line in packed.lines(file, _of_pieces(span)):
+            if position // PIECE_BYTES != at:
+                if gathered:
+                    yield f"{span.name}#{at}", b"".join(gathered)
+                gathered, at = [], position // PIECE_BYTES
+            if line is None:
+                yield f"{span.name}@{position}", TOO_LONG
+            else:
+                gathered.append(line)
+        if gathered:
+            yield f"{span.name}#{at}", b"".join(gathered)
+
+
+def _of_pieces(span):
+    """The span of the pieces that begin in a span."""
+    first, end = (bound and -(-bound // PIECE_BYTES) * PIECE_BYTES for bound in (span.first, span.end))
+    return Span(span.name, first, end)
+
+
+def parquet_rows(recipe, span):
+    """The rows of a parquet file, as mappings of the columns that are asked for."""
+    from pyarrow import parquet
+
+    options = {"buffer_size": 1 << 20, "page_checksum_verification": True}  # where the file has checksums
+    with _whole(span.name), storage.opened(span.name) as raw, parquet.ParquetFile(raw, **options) as file:
+        wanted = _columns(recipe, file.schema_arrow.names, span.name)
+        before = 0
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if _begin_of(group) in span:
+                rows = _rows_at_once(group.num_rows, group.total_byte_size)
+                batches = file.iter_batches(rows, row_groups=[number], columns=wanted)
+                yield from _numbered(span.name, before, batches)
+            before += group.num_rows
+
+
+def arrow_rows(recipe, span):
+    """The rows of an Arrow IPC file or stream, as mappings of the columns that are asked for."""
+    with _whole(span.name), storage.opened(span.name) as raw:
+        reader, batches = _arrow(raw)
+        wanted = _columns(recipe, reader.schema.names, span.name)
+        yield from _numbered(span.name, 0, (piece for batch in batches for piece in _cut(_sound(batch.select(wanted)))))
+
+
+def extent(recipe, span):
+    """The bytes [first, end) of a file that hold the records of a span; `end` is None for the file's end."""
+    if span.end is None:
+        return 0, None
+    if recipe.kind == "parquet":
+        return span.first, min((begin for begin in group_begins(span.name) if begin >= span.end), default=None)
+    if recipe.kind == "text":
+        span = _of_pieces(span)
+    with packed.opened(span.name) as file:
+        bounds = [next(packed.lines(file, Span(span.name, bound)), (None,))[0] for bound in (span.first, span.end)]
+    return bounds[0] or 0, bounds[1]
+
+
+@contextlib.contextmanager
+def _whole(name):
+    """Inside, what Arrow cannot read is a mistake of the user's that names the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        raise UserError(f"{name} cannot be read to its end: {str(error).partition(chr(10))[0]}") from None
+
+
+def group_begins(name):
+    """The positions of the first bytes of a parquet file's row groups."""
+    from pyarrow import parquet
+
+    with _whole(name), storage.opened(name) as raw, parquet.ParquetFile(raw) as file:
+        return [_begin_of(file.metadata.row_group(number)) for number in range(file.num_row_groups)]
+
+
+def schema(recipe, name):
+    """(Arrow schema, first row as a mapping of all columns or None where there is none) of a table's file."""
+    from pyarrow import parquet
+
+    with _whole(name), storage.opened(name) as raw:
+        if recipe.kind == "arrow":
+            reader, batches = _arrow(raw)
+            batches = (piece for batch in batches for piece in _cut(batch))
+            return reader.schema, next((_first_row(batch) for batch in batches if len(batch)), None)
+        with parquet.ParquetFile(raw, buffer_size=1 << 20) as file:
+            return file.schema_arrow, next((_first_row(batch) for batch in file.iter_batches(1) if len(batch)), None)
+
+
+def _first_row(batch):
+    return _rows_of(batch.slice(0, 1))[0]
+
+
+def _begin_of(group):
+    """The position of a row group's first byte."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    return min(
+        position
+        for column in columns
+        for position in (column.dictionary_page_offset, column.data_page_offset)
+        if position is not None
+    )
+
+
+def _columns(recipe, names, file):
+    wanted = [recipe.ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
+    wanted = list(dict.fromkeys(column for column in wanted if column is not None))
+    for column in wanted:
+        if column not in names:
+            raise UserError(f"{file} must have the column {column}, and has {', '.join(names)}")
+    return wanted
+
+
+def _arrow(raw):
+    """(reader, batches) of an open file, of whichever of Arrow's two forms it is."""
+    import pyarrow
+
+    try:
+        reader = pyarrow.ipc.open_file(raw)
+    except pyarrow.ArrowInvalid:
+        raw.seek(max(0, raw.seek(0, 2) - len(END_OF_STREAM)))
+        if raw.read() != END_OF_STREAM:  # a stream that is cut between two batches looks whole
+            raise OSError("it ends neither like an Arrow file nor like an Arrow stream") from None
+        raw.seek(0)
+        reader = pyarrow.ipc.open_stream(raw)
+        return reader, reader
+    return reader, (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+
+def _sound(batch):
+    """The batch, of which no offset leads out of its buffers: Arrow believes what it reads, and would crash."""
+    import pyarrow
+
+    for column in batch.columns:
+        column.validate()
+        if pyarrow.types.is_dictionary(column.type):
+            values = _as_bytes(column.dictionary)
+            values.validate(full=True)
+            pyarrow.DictionaryArray.from_arrays(column.indices, values)  # looks at the indices
+        else:
+            _as_bytes(column).validate(full=True)
+    return batch
+
+
+def _as_bytes(column):
+    """Text as bytes, of which nobody asks whether they are UTF-8: that is asked of each row."""
+    import pyarrow
+
+    kinds = {
+        pyarrow.string(): pyarrow.binary(),
+        pyarrow.large_string(): pyarrow.large_binary(),
+        pyarrow.string_view(): pyarrow.binary_view(),
+    }
+    return column.view(kinds[column.type]) if column.type in kinds else column
+
+
+def _cut(batch):
+    rows = _rows_at_once(batch.num_rows, batch.nbytes)
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)
+
+
+def _rows_at_once(rows, size):
+    return max(1, min(ROWS, ROWS_BYTES * rows // max(1, size)))
+
+
+def _numbered(name, number, batches):
+    for batch in batches:
+        for row in _rows_of(batch):
+            yield f"{name}:{number}", row
+            number += 1
+
+
+def _rows_of(batch):
+    """The rows of a batch as mappings; token ids as arrays."""
+    names = batch.schema.names
+    try:
+        columns = [_values(batch.column(name)) for name in names]
+    except UnicodeDecodeError:  # Arrow does not look when it reads
+        return [_row(batch, at) for at in range(len(batch))]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _row(batch, at):
+    try:
+        return {name: _values(batch.column(name).slice(at, 1))[0] for name in batch.schema.names}
+    except UnicodeDecodeError:
+        return "not UTF-8"
+
+
+def _values(column):
+    import pyarrow
+
+    kind = column.type
+    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
+    if not (is_list and pyarrow.types.is_integer(kind.value_type)):
+        return column.to_pylist()
+    there = column.is_valid().to_pylist()
+    if column.values.null_count:  # ids in which one is missing are none
+        there = [row and not column[at].values.null_count for at, row in enumerate(there)]
+    offsets, values = column.offsets.to_numpy(), column.values.fill_null(0).to_numpy()
+    return [values[offsets[at] : offsets[at + 1]] if there[at] else None for at in range(len(column))]
+
+
+READERS = {"text": texts, "jsonl": lines, "parquet": parquet_rows, "arrow": arrow_rows}
+"""By the kind of a source."""
+
+
+def can_be_cut(recipe, name):
+    """Whether a file can be read from its middle."""
+    return recipe.kind == "parquet" or (recipe.kind in ("text", "jsonl") and not packed.is_packed(name))

@@ -1,0 +1,25 @@
+"""The split: by key alone."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib.sources.split import TRAIN, VALIDATION, split_of
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(0, 0.9), st.floats(0, 0.9))
+def test_a_larger_fraction_only_adds_to_what_is_held_out(key, one, other):
+    if split_of(key, min(one, other)) == VALIDATION:
+        assert split_of(key, max(one, other)) == VALIDATION
+    assert split_of(key, 0) == TRAIN
+
+
+def test_the_share_that_is_held_out_is_about_the_fraction():
+    held_out = sum(split_of(str(number), 0.15) == VALIDATION for number in range(10000))
+    assert 1350 < held_out < 1650
+
+
+def test_the_split_of_a_key_never_changes():
+    keys = [f"json.{name}" for name in ("decoder", "encoder", "scanner", "tool", "", "x", "y", "z")]
+    drawn = "".join(split_of(key, 0.5)[0] for key in keys)
+    assert drawn == "vvvtttvv", "what was held out of older runs would be trained on by newer ones"

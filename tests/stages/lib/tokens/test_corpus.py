@@ -1,0 +1,128 @@
+"""A stream reads what Arrow reads, across batches and shards, and refuses shards that are not as the manifest says."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib import manifest
+from stages.lib.errors import UserError
+from stages.lib.tokens import shards
+from stages.lib.tokens.corpus import Corpus
+from tests.stages.lib.tokens import shard_files
+
+few = settings(max_examples=40, deadline=None)
+
+
+@pytest.fixture(scope="module", params=["uint16", "uint32"])
+def written(request, tmp_path_factory):
+    """A corpus of three shards of several batches, one shard empty; and its tokens by pyarrow."""
+    directory, chance = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
+    described, expected = [], []
+    for number, documents in enumerate((25, 0, 40)):
+        path = directory / f"{number}.arrow"
+        made = [chance.integers(0, 60000, size) for size in chance.integers(0, 40, documents)]
+        described.append({"path": path.name, **shard_files.write(path, made, request.param, batch_documents=8)})
+        with pa.memory_map(str(path)) as file:
+            expected += sum(pa.ipc.open_file(file).read_all().column("tokens").to_pylist(), [])
+    identity = {"tokenizer": {}, "dtype": request.param, "sources": {"a": {"train": {"shards": described}}}}
+    manifest.write(directory / "manifest.json", identity, {})
+    return directory, expected
+
+
+def test_the_shards_have_several_batches(written):
+    directory, _ = written
+    identity = manifest.read(directory / "manifest.json").identity
+    batches = [len(shard["batches"]) for shard in identity["sources"]["a"]["train"]["shards"]]
+    assert batches[0] > 2 < batches[2]
+    assert batches[1] == 0
+
+
+@few
+@given(data=st.data())
+def test_any_range_is_what_arrow_reads(written, data):
+    directory, expected = written
+    stream = Corpus(directory / "manifest.json").stream("a")
+    start = data.draw(st.integers(0, len(expected)))
+    count = data.draw(st.integers(0, len(expected)))
+    assert len(stream) == len(expected)
+    assert stream.read(start, count).tolist() == expected[start : start + count]
+    stream.close()
+
+
+def test_shards_are_opened_when_they_are_read(written):
+    directory, _ = written
+    stream = Corpus(directory / "manifest.json").stream("a")
+    assert not stream._files
+    stream.read(0, 5)
+    assert [stream.paths[shard] for shard in stream._files] == [str(directory / "0.arrow")]
+    stream.close()
+
+
+@few
+@given(data=st.data())
+def test_many_pieces_are_read_to_where_they_belong(written, data):
+    directory, expected = written
+    stream = Corpus(directory / "manifest.json").stream("a")
+    starts = np.array(data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=9)))
+    counts = np.array([data.draw(st.integers(1, min(200, len(expected) - start))) for start in starts.tolist()])
+    places = np.cumsum(counts + 1) - counts
+    tokens = np.zeros(int(places[-1] + counts[-1]), stream.dtype)
+    stream.gather(starts, counts, places, tokens)
+    for start, count, place in zip(starts.tolist(), counts.tolist(), places.tolist(), strict=True):
+        assert tokens[place - 1] == 0
+        assert tokens[place : place + count].tolist() == expected[start : start + count]
+    stream.close()
+
+
+def test_no_more_shards_are_open_than_a_stream_may_hold(written):
+    directory, expected = written
+    stream = Corpus(directory / "manifest.json").stream("a")
+    stream.files = 1
+    for start in (0, len(expected) - 5, 0, len(expected) - 5):
+        assert stream.read(start, 5).tolist() == expected[start : start + 5]
+        assert len(stream._files) == 1
+    stream.close()
+
+
+def test_threads_that_read_side_by_side_each_get_what_they_asked_for(written):
+    """As the loader and the counters do; with one shard open at a time, each read closes what the other reads."""
+    directory, expected = written
+    stream = Corpus(directory / "manifest.json").stream("a")
+    stream.files = 1
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    ends = (0, len(expected) - 20)  # in the first shard, and in the last
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda start: [stream.read(start, 20).tolist() for _ in range(2000)], ends))
+    finally:
+        sys.setswitchinterval(before)
+        stream.close()
+    for start, read in zip(ends, found, strict=True):
+        assert all(tokens == expected[start : start + 20] for tokens in read)
+
+
+@pytest.mark.parametrize("spoil", ["cut", "removed", "no Arrow file"])
+def test_a_spoilt_shard_is_named_before_it_is_read(tmp_path, spoil):
+    path = tmp_path / "0.arrow"
+    shard = {"path": "0.arrow", **shard_files.write(path, [np.arange(9)], "uint16")}
+    identity = {"tokenizer": {}, "dtype": "uint16", "sources": {"a": {"train": {"shards": [shard]}}}}
+    manifest.write(tmp_path / "manifest.json", identity, {})
+    if spoil == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] if spoil == "cut" else b"\0" * shard["bytes"])
+    with pytest.raises(UserError, match=f"^{path} "):
+        Corpus(tmp_path / "manifest.json").stream("a")
+
+
+@few
+@given(st.integers(1, 1 << 20))
+def test_the_dtype_holds_every_id(vocabulary):
+    assert np.iinfo(shards.dtype_of(vocabulary)).max >= vocabulary - 1
+    assert (shards.dtype_of(vocabulary) == "uint16") == (vocabulary <= 65536)

@@ -1,0 +1,213 @@
+"""What must hold of the training data, whatever the documents, files, ranks, cuts and seeds; in each packing.
+
+| | holds | tests, beside those here with its number |
+|---|---|---|
+| D1 | the ranks' samples are all samples, and no two have one | test_loader.py: test_D1 |
+| D2 | everything comes once an epoch | test_loader.py: test_D2_D9; test_document_rows.py: test_D2_D4 |
+| D3 | nothing comes back before its epoch ends, across phases too | test_loader.py: test_D3 |
+| D4 | cut anywhere, the rest comes once | test_document_rows.py: test_D2_D4 |
+| D5 | pieces are contiguous and in order; BOS and EOS are as in the shards | test_document_rows.py: test_D5 |
+| D6 | a resume gives the same batches, after a kill too | test_loader.py: test_D6; test_pretrain.py: test_killed_run |
+| D7 | no change of the world size, at any step, changes the order | test_loader.py: test_D7 |
+| D8 | shares are the weights, rounded to 1/4096 | test_mixture.py; test_loader.py: test_D8; test_initial.py |
+| D9 | packing loses, repeats and reorders nothing | test_document_rows.py: test_D9, test_D5 |
+| D10 | counts are exact | test_loader.py: test_D10; test_document_rows.py: test_D10 |
+| D11 | two processes have the same stream | test_loader.py: test_D11 |
+| D12 | empty, one-token and special documents are safe | test_loader.py, test_document_rows.py: test_D12 |
+| D13 | seeds and epochs are independent | test_loader.py, test_document_rows.py: test_D13 |
+| D14 | weights and position in the data are one checkpoint | test_pretrain.py: test_killed_run |
+| D15 | a shard that changed is named | test_corpus.py: spoilt; test_verify.py; test_document_rows.py: test_D15 |
+| D16 | ranks share tokens, not files | here |
+
+The cases in which fms-fsdp's loader loses, repeats or ends are here by their names: an empty document, documents
+shorter than a minimum, a rescale late in an epoch, a second rescale, files of unequal length.
+"""
+
+import itertools
+import json
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib import manifest
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import KINDS, Prefetch, Samples, share_of
+from tests.stages.lib.tokens import shard_files
+from tests.stages.lib.tokens.made import FIRST, WORLD_SIZES, Made, lengths, trained
+
+GLOBAL_BATCH = 24
+some = settings(max_examples=10, deadline=None)
+every_packing = pytest.mark.parametrize("packing", KINDS)
+chains = st.lists(st.sampled_from(WORLD_SIZES), min_size=1, max_size=5)
+
+
+def on_ranks(samples, step, world_size):
+    """The targets of a step, rank after rank."""
+    shares = [share_of(step * GLOBAL_BATCH, rank, world_size, GLOBAL_BATCH) for rank in range(world_size)]
+    return np.concatenate([samples.batch(share)[1] for share in shares])
+
+
+def enough(made):
+    """Documents that are longer than a window."""
+    return [*made, [30]]
+
+
+def epoch_of(samples, world_sizes):
+    """The targets of the first epoch of the only source, its steps on these world sizes in turn."""
+    rows = int(samples.rows[0])
+    steps = -(-rows // GLOBAL_BATCH)
+    turns = itertools.islice(itertools.cycle(world_sizes), steps)
+    return np.concatenate([on_ranks(samples, step, size) for step, size in enumerate(turns)])[:rows]
+
+
+def check_whole(targets, made, packing, seq_len):
+    """Each body token was a target once; `window` leaves out a tail, and all but the first token of the stream."""
+    bodies = {token: n for token, n in trained(targets).items() if token >= FIRST}
+    assert set(bodies.values()) <= {1}
+    wanted = {token for document in made for token in document if token >= FIRST}
+    if packing == "window":
+        assert len(wanted) - len(bodies) <= seq_len
+    else:
+        assert set(bodies) == wanted  # BOS comes before each, so that all are targets
+
+
+@every_packing
+@some
+@given(made=lengths, seq_len=st.integers(2, 12), seed=st.integers(0, 5), chain=chains)
+def test_D1_D2_D4_D7_an_epoch_on_any_chain_of_world_sizes_has_every_document(packing, made, seq_len, seed, chain):
+    with Made({"a": enough(made)}, packing, seq_len, seed) as (samples, documents):
+        check_whole(epoch_of(samples, chain), documents["a"], packing, seq_len)
+
+
+@every_packing
+@pytest.mark.parametrize("at", range(4))
+def test_D12_an_empty_document_does_not_lose_the_rest_of_its_file(packing, at):
+    sizes = [20, 9, 14, 7]
+    for empty in (0, 1, 2):
+        made = [sizes[:at] + [empty] + sizes[at:], [5]]
+        with Made({"a": made}, packing, 6) as (samples, documents):
+            check_whole(epoch_of(samples, [2]), documents["a"], packing, 6)
+
+
+@every_packing
+def test_D3_short_documents_make_no_other_come_back_early(packing):
+    with Made({"a": [[3] * 200 + [25] * 4, [2] * 50]}, packing, 8) as (samples, documents):
+        check_whole(epoch_of(samples, [4]), documents["a"], packing, 8)
+
+
+@every_packing
+def test_D7_a_rescale_late_in_an_epoch_leaves_the_order(packing):
+    with Made({"a": [[17, 40, 3, 9] * 40]}, packing, 7) as (samples, documents):
+        steps = int(samples.rows[0]) // GLOBAL_BATCH
+        for world_size in WORLD_SIZES:
+            late = [on_ranks(samples, step, 2 if step < steps - 1 else world_size) for step in range(steps + 3)]
+            uncut = samples.batch(np.arange((steps + 3) * GLOBAL_BATCH))[1]
+            assert np.array_equal(np.concatenate(late), uncut)
+        check_whole(epoch_of(samples, [2]), documents["a"], packing, 7)
+
+
+@every_packing
+def test_D7_a_second_rescale_leaves_the_order(packing):
+    with Made({"a": [[17, 40, 3, 9] * 40], "b": [[300]]}, packing, 7) as (samples, _):
+        uncut = samples.batch(np.arange(9 * GLOBAL_BATCH))[1]
+        for first, second, third in itertools.permutations((1, 3, 8, 24), 3):
+            chain = [first] * 3 + [second] * 3 + [third] * 3
+            parts = [on_ranks(samples, step, size) for step, size in enumerate(chain)]
+            assert np.array_equal(np.concatenate(parts), uncut)
+
+
+@every_packing
+def test_D16_files_of_unequal_length_are_shared_by_tokens(packing):
+    with Made({"a": [[2000], [5], [], [3, 4], [900, 1]]}, packing, 10) as (samples, documents):
+        check_whole(epoch_of(samples, [24]), documents["a"], packing, 10)
+        for world_size in WORLD_SIZES:
+            steps = int(samples.rows[0]) // GLOBAL_BATCH
+            counts = [
+                sum(len(share_of(step * GLOBAL_BATCH, rank, world_size, GLOBAL_BATCH)) for step in range(steps))
+                for rank in range(world_size)
+            ]
+            assert set(counts) == {steps * GLOBAL_BATCH // world_size}
+
+
+weights = st.dictionaries(st.sampled_from("abc"), st.floats(0.1, 10), min_size=1)
+histories = st.lists(st.tuples(st.integers(1, 60), weights), min_size=1, max_size=4)
+
+
+@every_packing
+@some
+@given(phases=histories, seed=st.integers(0, 5), number=st.integers(0, 300))
+def test_D3_D8_D10_each_source_goes_on_over_phases_where_it_was(packing, phases, seed, number):
+    firsts = [0, *itertools.accumulate(length for length, _ in phases)]
+    history = [(first, named) for first, (_, named) in zip(firsts, phases, strict=False)]
+    by_source = {"a": [[30, 9]], "b": [[50]], "c": [[12, 12, 12]]}
+    with Made(by_source, packing, 6, seed, weights=history) as (samples, _):
+        sources, epochs, rows = samples.locate(np.arange(number))
+        taken = Counter(sources.tolist())
+        assert samples.mixture.taken(number) == {
+            name: taken[index] for index, name in enumerate(samples.mixture.sources)
+        }
+        for index, name in enumerate(samples.mixture.sources):
+            with Made({name: by_source[name]}, packing, 6, seed) as (alone, _):
+                _, uncut_epochs, uncut_rows = alone.locate(np.arange(taken[index]))
+            assert epochs[sources == index].tolist() == uncut_epochs.tolist()
+            assert rows[sources == index].tolist() == uncut_rows.tolist()
+        for sample, source in enumerate(sources.tolist()):
+            _, named = [entry for entry in history if entry[0] <= sample][-1]
+            assert samples.mixture.sources[source] in named
+
+
+@every_packing
+@some
+@given(made=lengths, cut=st.integers(0, 9), chain=st.sampled_from(WORLD_SIZES))
+def test_D6_D14_a_resume_needs_no_more_than_the_number_of_samples_seen(packing, made, cut, chain):
+    with Made({"a": enough(made)}, packing, 5) as (samples, _):
+        numbers = [share_of(step * GLOBAL_BATCH, chain - 1, chain, GLOBAL_BATCH) for step in range(cut, cut + 3)]
+        fresh = Samples(samples.corpus, {"a": 1.0}, 5, 0, packing=packing)
+        resumed = Prefetch(fresh, numbers)
+        for wanted in numbers:
+            for ours, uncut in zip(resumed.next(), samples.batch(wanted), strict=True):
+                assert np.array_equal(ours, uncut)
+        resumed.close()
+
+
+@pytest.fixture(scope="module")
+def trillion(tmp_path_factory):
+    """A corpus of 10^12 tokens: 2,000 shards of 5 * 10^8 tokens, with holes where nothing was written."""
+    directory = tmp_path_factory.mktemp("trillion")
+    tokens, described = 5 * 10**8, []
+    real = shard_files.write(directory / "real.arrow", [np.arange(9, dtype=np.uint16)], "uint16")
+    frame = (directory / "real.arrow").read_bytes()
+    (begin,) = [batch["values_at"] for batch in real["batches"]]
+    size = begin + 2 * tokens + len(frame)
+    for number in range(2000):
+        with open(directory / f"{number}.arrow", "wb") as file:
+            file.write(frame[:begin])
+            file.truncate(size - len(frame))
+            file.seek(0, 2)
+            file.write(frame)
+        batch = {"documents": 1, "tokens": tokens, "offsets_at": 0, "values_at": begin}
+        described.append({"path": f"{number}.arrow", "bytes": size, "sha256": f"{number:064x}", "batches": [batch]})
+    path = directory / "manifest.json"
+    sources = {"a": {"train": {"shards": described}}}
+    manifest.write(path, {"tokenizer": {"eos": 2}, "dtype": "uint16", "sources": sources}, {})
+    return path
+
+
+def test_D6_a_batch_of_a_trillion_tokens_comes_within_a_second_wherever_the_training_is(trillion):
+    for seen in (0, 10**8):
+        begun = time.process_time()
+        samples = Samples(Corpus(trillion), {"a": 1.0}, 4096, 0)
+        assert samples.read(np.arange(seen, seen + 16)).shape == (16, 4097)
+        assert time.process_time() - begun < 1
+        assert len(samples.streams[0]) == 10**12 and len(samples.streams[0]._files) <= 16
+        samples.streams[0].close()
+
+
+def test_D14_what_a_checkpoint_must_say_of_the_data_is_less_than_a_kilobyte(corpus, uninterrupted):
+    (path, *_) = uninterrupted.glob("train/*/checkpoints/*/commit.json")
+    commit = json.loads(path.read_text())
+    assert len(json.dumps({"samples": commit["samples"], "data": commit["data"]})) < 1000

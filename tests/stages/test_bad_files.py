@@ -1,0 +1,269 @@
+"""Bad input around the records: files that change, that cannot be opened or listed, a disk that is full.
+
+What stands in them is of test_bad_sources.py.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stages import find_duplicates, hash_documents, index, tokenize
+from stages import list as listing
+from stages.lib.sources import inputs, pairs, python_source, records, storage
+from tests.stages.data_fixtures import (
+    documents_of,
+    listed,
+    make,
+    part_of,
+    refused,
+    small_tokenizer,
+    texts,
+    tokenized,
+    write_jsonl,
+)
+
+TEXTS = texts("a", 40)
+LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def _rewrite(path):
+    path.write_bytes(path.read_bytes().swapcase())
+
+
+def _append(path):
+    with open(path, "ab") as file:
+        file.write(b'{"text": "more"}\n')
+
+
+def _swap(path):
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(other)
+
+
+CHANGES = {
+    _rewrite: "changed while it was read",
+    _append: "changed while it was read",
+    _swap: "changed while it was read",
+    Path.unlink: "cannot be read: No such file",
+}
+
+
+@pytest.mark.parametrize("stage", [tokenize, hash_documents])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", ["after hashing", "while reading"])
+def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, monkeypatch, stage, change, when):
+    """In the middle of reading, or after its sha256 was taken and before it is read, which may be hours."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINES)
+    os.utime(path, ns=(10**18, 10**18))  # times of a file system may be coarse
+    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]})
+    real = records.lines if when == "while reading" else inputs.described
+
+    def lines(recipe, span):
+        for number, entry in enumerate(real(recipe, span)):
+            if number == 20:
+                change(path)
+            yield entry
+
+    def changing(*arguments):
+        found = real(*arguments)
+        change(path)
+        return found
+
+    if when == "while reading":
+        monkeypatch.setitem(records.READERS, "jsonl", lines)
+    else:
+        monkeypatch.setattr(inputs, "described", changing)
+    output = tmp_path / "t/00000.json"
+    options = {"tokenizer": tokenizer} if stage is tokenize else {"parts": 1}
+    line = refused(capsys, stage, list=made, part=0, output=output, **options)
+    said = "cannot be read" if change is Path.unlink else CHANGES[change]
+    assert f": {path} {said}" in line
+    assert not list(output.parent.iterdir())
+
+
+def test_a_link_to_nothing_is_named(tmp_path, capsys):
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "one"}])
+    (tmp_path / "texts/b.jsonl").symlink_to("gone.jsonl")
+    for path in ("texts", "texts/*.jsonl", "texts/b.jsonl"):
+        recipe = {"kind": "jsonl", "paths": [str(tmp_path / path)]}
+        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        assert line == f"list: {tmp_path / 'texts/b.jsonl'} cannot be read: it is a link to nothing"
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_one_file_by_two_names_is_named(tmp_path, capsys, link):
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])
+    link(tmp_path / "b.jsonl", tmp_path / "a.jsonl")
+    for paths in (["*.jsonl"], ["b.jsonl", "a.*"]):
+        recipe = {"kind": "jsonl", "paths": [str(tmp_path / path) for path in paths]}
+        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        assert line == (
+            f"list: sources.a.paths must lead to each file once, and {tmp_path / 'a.jsonl'} and "
+            f"{tmp_path / 'b.jsonl'} are one file"
+        )
+
+
+def test_a_directory_that_leads_into_itself_is_named(tmp_path, capsys):
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "one"}])
+    (tmp_path / "texts/again").symlink_to(tmp_path / "texts")
+    recipe = {"kind": "jsonl", "paths": [str(tmp_path / "texts")]}
+    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    assert line.startswith(f"list: {tmp_path / 'texts/again/again'}") and "cannot be read" in line
+
+
+def test_pipes_and_devices_are_no_files(tmp_path, capsys):
+    os.mkfifo(tmp_path / "a.jsonl")
+    for path in (tmp_path / "a.jsonl", tmp_path / "*.jsonl", tmp_path, "/dev/null"):
+        recipe = {"kind": "jsonl", "paths": [str(path)]}
+        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        assert line == f"list: sources.a.paths must match at least one file, and {path} matches none"
+
+
+def test_names_with_spaces_quotes_and_brackets_are_read(tmp_path, tokenizer):
+    names = ["a b.jsonl", 'it\'s "quoted".jsonl', "data[1].jsonl", "\u00e9\u4e2d.jsonl", "x$y;z&.jsonl", "%s{}.jsonl"]
+    for name in names:
+        write_jsonl(tmp_path / "texts" / name, [{"text": name}])
+    part = part_of(tmp_path, tokenizer, kind="jsonl", paths=[str(tmp_path / "texts" / name) for name in names])
+    assert documents_of(part) == len(names)
+
+
+@pytest.mark.parametrize("name", [b"a\xff.jsonl", b"a\nb.jsonl"])
+def test_a_name_that_cannot_be_printed_is_refused(tmp_path, capsys, name):
+    (tmp_path / os.fsdecode(name)).write_bytes(LINES)
+    recipe = {"kind": "jsonl", "paths": [str(tmp_path)]}
+    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    assert line.startswith("list: sources.a.paths must match files whose names are printable text, got '")
+
+
+@pytest.fixture
+def as_nobody():
+    """A directory, and what makes a user of root: root may read everything."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    user = os.geteuid()
+
+    @contextlib.contextmanager
+    def nobody():
+        os.seteuid(65534 if user == 0 else user)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+
+    yield directory, nobody
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("mode", [0, 0o444])
+def test_a_directory_that_may_not_be_read_is_named(as_nobody, capsys, mode):
+    directory, nobody = as_nobody
+    write_jsonl(directory / "texts/a.jsonl", [{"text": "one"}])
+    write_jsonl(directory / "texts/closed/b.jsonl", [{"text": "two"}])
+    (directory / "texts/closed").chmod(mode)
+    for path in ("texts", "texts/**/*.jsonl", "texts/*/*.jsonl"):
+        recipe = {"kind": "jsonl", "paths": [str(directory / path)]}
+        with nobody():
+            line = refused(capsys, listing, name="a", recipe=recipe, output=directory / "list.json")
+        assert line == f"list: {directory / 'texts/closed'}/ must be a directory that can be read: Permission denied"
+    (directory / "texts/closed").chmod(0o755)
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, tokenizer, capsys, monkeypatch):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])
+    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    real = open
+
+    def closed(file, *arguments, **options):
+        if str(file) == path:
+            raise PermissionError(13, "Permission denied")
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", closed)  # root may open everything
+    line = refused(capsys, tokenize, list=made, tokenizer=tokenizer, part=0, output=tmp_path / "t/00000.json")
+    assert line == f"tokenize: {path} cannot be read: Permission denied"
+
+
+def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsys):
+    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])]})
+    output = tmp_path / "t/00000.json"
+    for stage, options in (
+        (tokenize, {"list": tokenizer, "tokenizer": tokenizer, "part": 0}),
+        (hash_documents, {"list": tokenizer, "part": 0, "parts": 1}),
+        (find_duplicates, {"hashes": [made]}),
+        (index, {"tokenizer": tokenizer, "parts": [made]}),
+    ):
+        line = refused(capsys, stage, output=output, **options)
+        assert " must be " in line
+        assert str(made if stage in (find_duplicates, index) else tokenizer) in line
+
+
+def test_modules_of_python_are_read_as_ever(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(python_source, "modules", lambda: ["abc.py", "keyword.py"])
+    assert documents_of(part_of(tmp_path, tokenizer, kind="python-code")) == 2
+    made = make(
+        hash_documents, list=tmp_path / "sources/a/list.json", part=0, parts=1, output=tmp_path / "hashes/00000.json"
+    )
+    assert json.loads(made.read_text())["identity"]["documents"] == 2
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes):
+    """Files may have so many bytes."""
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("stage", [listing, hash_documents, find_duplicates, index])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys, stage):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS * 9])
+    recipe = {"kind": "jsonl", "paths": [path], "validation": 0.2}
+    made = listed(tmp_path, "a", recipe)
+    hashes = make(hash_documents, list=made, part=0, parts=1, output=tmp_path / "hashes/00000.json")
+    options = {
+        listing: lambda: {"name": "a", "recipe": recipe},
+        hash_documents: lambda: {"list": made, "part": 0, "parts": 1},
+        find_duplicates: lambda: {"hashes": [hashes]},
+        index: lambda: {"tokenizer": tokenizer, "parts": tokenized(tmp_path, "a", made, tokenizer)},
+    }[stage]()
+    output = tmp_path / "full/00000.json"
+    with full_disk(300):
+        line = refused(capsys, stage, output=output, **options)
+    assert line.endswith("cannot be written: File too large")
+    assert not [found for found in output.parent.rglob("*") if found.is_file()]
+
+
+def test_pairs_that_change_while_they_are_read_are_named(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, [{"prompt": "is it?", "completion": " yes"} for _ in range(20)])
+    os.utime(path, ns=(10**18, 10**18))
+    made = listed(tmp_path, "a", {"kind": "pairs", "paths": [str(path)]})
+    real = inputs.described
+
+    def changing(*arguments):
+        found = real(*arguments)
+        path.write_bytes(path.read_bytes().replace(b"yes", b"no!"))
+        return found
+
+    monkeypatch.setattr(inputs, "described", changing)
+    with pytest.raises(storage.UserError, match=f"^{path} changed while it was read"):
+        pairs.read(made)

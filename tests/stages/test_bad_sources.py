@@ -1,0 +1,247 @@
+"""Bad input in files: damaged ones, and records that are none. It is named, counted or refused, never read silently."""
+
+import bz2
+import gzip
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from stages import tokenize
+from stages.lib.sources import documents, source, spans, storage
+from stages.lib.sources.source import SourceRecipe
+from tests.stages.data_fixtures import (
+    documents_of,
+    dropped_of,
+    listed,
+    part_of,
+    refused,
+    small_tokenizer,
+    texts,
+    write_jsonl,
+)
+
+TEXTS = texts("a", 40)
+LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+HALF = LINES.index(b"\n", len(LINES) // 2) + 1
+TWICE = LINES[:HALF], LINES[HALF:]
+
+
+def zstd(content):
+    return pa.compress(content, "zstd", asbytes=True)
+
+
+def lz4(content):
+    return pa.compress(content, "lz4", asbytes=True)
+
+
+def table(columns, form="parquet", **options):
+    """A parquet file, or an Arrow file or stream, of some columns."""
+    made = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    if form == "parquet":
+        parquet.write_table(made, sink, **{"row_group_size": 9} | options)
+    else:
+        with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(sink, made.schema) as writer:
+            writer.write_table(made, max_chunksize=9)
+    return sink.getvalue().to_pybytes()
+
+
+WHOLE = {
+    "one.jsonl.gz": gzip.compress(LINES),
+    "two.jsonl.gz": b"".join(map(gzip.compress, TWICE)),
+    "two.jsonl.zst": b"".join(map(zstd, TWICE)),
+    "two.jsonl.bz2": b"".join(map(bz2.compress, TWICE)),
+    "two.jsonl.lz4": b"".join(map(lz4, TWICE)),
+    "rows.parquet": table({"text": TEXTS}),
+    "file.arrow": table({"text": TEXTS}, "file"),
+    "stream.arrow": table({"text": TEXTS}, "stream"),
+}
+BORDERS = {  # where one packed stream ends and the next begins, a cut file is a whole one
+    "two.jsonl.gz": len(gzip.compress(TWICE[0])),
+    "two.jsonl.zst": len(zstd(TWICE[0])),
+    "two.jsonl.bz2": len(bz2.compress(TWICE[0])),
+    "two.jsonl.lz4": len(lz4(TWICE[0])),
+}
+
+
+def kind_of(name):
+    ending = name.rpartition(".")[2]
+    return ending if ending in source.TABLES else "jsonl"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def refusal(directory, tokenizer, capsys, **recipe):
+    """What tokenize says where it must refuse a source, and leave nothing."""
+    made = listed(directory, "a", {"validation": 0.2} | recipe)
+    output = directory / "tokens/00000.json"
+    line = refused(capsys, tokenize, list=made, tokenizer=tokenizer, part=0, output=output)
+    assert not output.parent.exists() or not list(output.parent.iterdir())
+    return line
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_file_cut_anywhere_is_named(tmp_path, name):
+    """At 150 places and each of the last 30 bytes."""
+    whole, path = WHOLE[name], tmp_path / name
+    recipe = SourceRecipe(kind=kind_of(name), paths=["*"])
+    cuts = {len(whole) * number // 150 for number in range(150)} | set(range(len(whole) - 30, len(whole)))
+    border = BORDERS.get(name, 0)
+    for cut in sorted((cuts | set(range(border - 9, border + 12))) - {border} - set(range(-9, 0))):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(storage.UserError, match=f"^{path} cannot be read to its end: "):
+            list(documents.read(recipe, spans.whole([str(path)]), []))
+    path.write_bytes(whole)
+    found = list(documents.read(recipe, spans.whole([str(path)]), [str(path)]))
+    assert [document.text for document in found] == TEXTS
+
+
+@pytest.mark.parametrize("name", ["two.jsonl.gz", "rows.parquet", "stream.arrow"])
+def test_a_cut_file_leaves_nothing(tmp_path, tokenizer, capsys, name):
+    path = tmp_path / name
+    path.write_bytes(WHOLE[name][:-3])
+    line = refusal(tmp_path, tokenizer, capsys, kind=kind_of(name), paths=[str(path)])
+    assert line.startswith(f"tokenize: {path} cannot be read to its end: ")
+
+
+@pytest.mark.parametrize("form", ["file", "stream"])
+@pytest.mark.parametrize(
+    "column", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_offsets_that_lead_out_of_an_arrow_file_are_refused_and_crash_nothing(tmp_path, form, column):
+    """Arrow believes the offsets that it reads. In a process of its own, which Arrow ended in most such files."""
+    script = (
+        "import sys; from pathlib import Path; from stages.lib.sources import documents, source, spans;"
+        "from stages.lib.errors import UserError\n"
+        "data = Path(sys.argv[1]).read_bytes(); recipe = source.SourceRecipe(kind='arrow', paths=['*'])\n"
+        "refused = 0\n"
+        "for at in map(int, sys.argv[3:]):\n"
+        "    Path(sys.argv[2]).write_bytes(data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1:])\n"
+        "    try: list(documents.read(recipe, spans.whole([sys.argv[2]]), []))\n"
+        "    except (UserError, MemoryError): refused += 1\n"
+        "print(refused)"
+    )
+    text = pa.array(TEXTS[:8]).cast(column)
+    content = table({"text": text}, form)
+    places = []
+    for values in (text.indices, text.dictionary) if pa.types.is_dictionary(column) else (text,):
+        offsets = values.buffers()[1].to_pybytes()
+        begin = content.index(offsets)
+        places += range(begin, begin + len(offsets))
+    (tmp_path / "a.arrow").write_bytes(content)
+    command = [sys.executable, "-c", script, tmp_path / "a.arrow", tmp_path / "flipped.arrow", *map(str, places)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert ended.returncode == 0, ended.stderr[-300:]
+    assert int(ended.stdout) > 5
+
+
+def test_a_flipped_bit_in_a_page_with_a_checksum_is_refused(tmp_path, tokenizer, capsys):
+    columns = {"text": TEXTS}
+    content = bytearray(table(columns, write_page_checksum=True, compression="none", use_dictionary=False))
+    at = content.index(TEXTS[20].encode())
+    content[at] ^= 1
+    (tmp_path / "a.parquet").write_bytes(content)
+    line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(tmp_path / "a.parquet")])
+    assert line.startswith(f"tokenize: {tmp_path / 'a.parquet'} cannot be read to its end: could not verify page")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "said"),
+    [
+        ("jsonl", "a.jsonl", b"", None),
+        ("jsonl", "a.jsonl.gz", gzip.compress(b""), None),
+        ("text", "a.txt", b"", None),
+        ("parquet", "a.parquet", b"", "cannot be read to its end: "),
+        (
+            "arrow",
+            "a.arrow",
+            b"",
+            "cannot be read to its end: it ends neither like an Arrow file nor like an Arrow stream",
+        ),
+        ("parquet", "a.parquet", table({"text": pa.array([], pa.string())}), None),
+        ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "file"), None),
+        ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "stream"), None),
+    ],
+)
+def test_an_empty_file_holds_nothing_or_is_named(tmp_path, tokenizer, capsys, kind, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    recipe = {"kind": kind, "paths": [str(tmp_path / name)]}
+    if said:
+        assert refusal(tmp_path, tokenizer, capsys, **recipe).startswith(f"tokenize: {tmp_path / name} {said}")
+    else:
+        assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == 0
+
+
+@pytest.mark.parametrize("form", ["parquet", "file", "stream"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.uint8(), pa.large_string()),
+    ],
+)
+def test_text_is_text_in_every_form_of_a_column(tmp_path, tokenizer, form, column):
+    name = "a.parquet" if form == "parquet" else "a.arrow"
+    (tmp_path / name).write_bytes(table({"n": range(40), "text": pa.array(TEXTS).cast(column)}, form))
+    recipe = SourceRecipe(kind=kind_of(name), paths=["*"])
+    found = list(documents.read(recipe, spans.whole([str(tmp_path / name)]), []))
+    assert [document.text for document in found] == TEXTS
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+@pytest.mark.parametrize(
+    "column", [pa.array([1, 2]), pa.array([b"a", b"b"]), pa.array([{"a": "b"}] * 2), pa.array([["x"]] * 2)]
+)
+def test_a_column_of_another_type_is_refused(tmp_path, tokenizer, capsys, form, column):
+    name = "a.parquet" if form == "parquet" else "a.arrow"
+    (tmp_path / name).write_bytes(table({"text": column}, form))
+    line = refusal(tmp_path, tokenizer, capsys, kind=kind_of(name), paths=[str(tmp_path / name)])
+    assert line.endswith("the share of records that cannot be read, 2 of 2 (2 no text in text), got 0.05")
+
+
+def test_an_arrow_file_without_the_column_among_others_is_named(tmp_path, tokenizer, capsys):
+    (tmp_path / "a.arrow").write_bytes(table({"text": TEXTS}, "file"))
+    (tmp_path / "b.arrow").write_bytes(table({"body": TEXTS}, "file"))
+    line = refusal(tmp_path, tokenizer, capsys, kind="arrow", paths=[str(tmp_path / "*.arrow")])
+    assert line == f"tokenize: {tmp_path / 'b.arrow'} must have the column text, and has body"
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+def test_one_row_that_is_broken_spoils_no_other(tmp_path, tokenizer, form):
+    name = "a.parquet" if form == "parquet" else "a.arrow"
+    columns = {
+        "ids": pa.array([[5, 6], [7, None], [8], None], pa.list_(pa.int32())),
+        "page": pa.array([b"a", b"b", b"\xff", b"d"]).view(pa.string()),
+    }
+    (tmp_path / name).write_bytes(table(columns, form))
+    recipe = {"kind": kind_of(name), "paths": [str(tmp_path / name)], "ids_field": "ids", "split_field": "page"}
+    part = part_of(tmp_path, tokenizer, max_unreadable=1, **recipe)
+    assert dropped_of(part) == {"no token ids in ids": 2, "not UTF-8": 1}
+    assert documents_of(part) == 1
+
+
+def test_nul_bytes_are_text(tmp_path, tokenizer):
+    entries = [{"text": "a\0b"}, {"text": "\0"}, {"text": "\0" * 5000 + "b"}]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    part = part_of(tmp_path, tokenizer, kind="jsonl", paths=[path], validation=0.9)
+    held = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
+    assert documents_of(part) == 3
+    assert held and set(held) <= {entry["text"] for entry in entries}
+    assert dropped_of(part) == {}
+
+
+def test_a_source_of_nothing_but_unreadable_lines_passes_the_filters(tmp_path, tokenizer):
+    (tmp_path / "a.jsonl").write_text("{\n" * 30)
+    recipe = {"filters": {"max_symbols": 0.5, "max_repeated_lines": 0.5, "min_words": 1}, "max_unreadable": 1}
+    assert dropped_of(part_of(tmp_path, tokenizer, kind="jsonl", paths=[str(tmp_path / "a.jsonl")], **recipe)) == {
+        "not JSON": 30
+    }

@@ -1,0 +1,229 @@
+"""Exact duplicates: whatever the parts, of equal documents one stays, and a held-out one before all others."""
+
+import json
+import os
+import resource
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages import find_duplicates, hash_documents, tokenize
+from stages.lib.sources import duplicates, spans
+from tests.stages.data_fixtures import listed, make, refused, small_tokenizer, texts, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def hashed(directory, lists, parts):
+    """The hashes of all parts of some sources, and what find_duplicates makes of them: (manifests, manifest)."""
+    made = [
+        make(
+            hash_documents,
+            list=source,
+            part=part,
+            parts=parts,
+            output=directory / f"hashes/{source.parent.name}/{part:05d}.json",
+        )
+        for source in lists
+        for part in range(parts)
+    ]
+    return made, make(find_duplicates, hashes=made, output=directory / "hashes/manifest.json")
+
+
+def tokenized(directory, lists, tokenizer, parts, found):
+    return [
+        make(
+            tokenize,
+            list=source,
+            tokenizer=tokenizer,
+            part=part,
+            recipe={"parts": parts, "duplicates": "drop"},
+            duplicates=found,
+            output=directory / f"tokens/{source.parent.name}/{part:05d}.json",
+        )
+        for source in lists
+        for part in range(parts)
+    ]
+
+
+def dropping(directory, source, tokenizer):
+    """Options of tokenize for the only part of a source, without its duplicates."""
+    options = {"list": source, "tokenizer": tokenizer, "part": 0, "recipe": {"duplicates": "drop"}}
+    return options | {"output": directory / "tokens/a/00000.json"}
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def counts(parts):
+    """(training documents, texts held out, dropped by reason) of some parts."""
+    dropped = {}
+    for part in parts:
+        for reason, count in read(part)["record"]["dropped"].items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    held = [json.loads(line)["text"] for part in parts for line in (part.with_suffix("") / "validation.jsonl").open()]
+    return sum(read(part)["identity"]["train"]["documents"] for part in parts), held, dropped
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_one_of_equal_documents_stays_within_and_across_parts_and_sources(tmp_path, tokenizer, parts, monkeypatch):
+    monkeypatch.setattr(spans, "WHOLE_BYTES", 64)
+    monkeypatch.setattr(duplicates, "RUN", 8)
+    made = texts("a", 50)
+    spaced = [text.replace(" ", "  \n") for text in made[:20]]
+    lists = [
+        listed(tmp_path, name, {"kind": "jsonl", "paths": [path], "validation": 0.2})
+        for name, path in (
+            ("a", write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in [*made, *made[10:30], " ", ""]])),
+            ("b", write_jsonl(tmp_path / "b.jsonl", [{"text": text} for text in [*spaced, "another"]])),
+        )
+    ]
+    _, found = hashed(tmp_path, lists, parts)
+    documents, held, dropped = counts(tokenized(tmp_path, lists, tokenizer, parts, found))
+    unique = len({" ".join(text.split()) for text in [*made, "another"]})
+    assert documents + len(held) == unique
+    assert dropped == {"duplicate": 71 + 20 - unique, "empty": 2}
+    assert len({" ".join(text.split()) for text in held}) == len(held)
+
+
+def test_what_is_held_out_is_not_trained_on(tmp_path, tokenizer):
+    """Equal texts under other keys lie on both sides of the split: the held-out one stays."""
+    entries = [{"text": text, "key": number} for number in range(9) for text in texts("a", 30)]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.3})
+    _, found = hashed(tmp_path, [source], 1)
+    documents, held, _ = counts(tokenized(tmp_path, [source], tokenizer, 1, found))
+    assert sorted(held) == sorted(set(texts("a", 30)))
+    assert documents == 0
+
+
+ENTRIES = st.lists(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=12), min_size=1, max_size=5)
+
+
+@given(owners=ENTRIES, run=st.integers(1, 5), at_once=st.integers(1, 7))
+@settings(deadline=None, max_examples=60)
+def test_runs_of_any_length_give_what_a_set_gives(owners, run, at_once, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "RUN", run)
+        runs = []
+        for number, entries in enumerate(owners):
+            directory = tmp_path_factory.mktemp(f"owner{number}")
+            made = duplicates.Runs(directory)
+            for at, (text, held_out) in enumerate(entries):
+                made.add(duplicates.of_text(str(text)), at, held_out)
+            made.flush()
+            runs.append([directory / name for name in made.names])
+        found = duplicates.repeated(runs, at_once)
+    seen, expected = set(), [[] for _ in owners]
+    for side in (True, False):
+        for number, entries in enumerate(owners):
+            for at, (text, held_out) in enumerate(entries):
+                if held_out == side:
+                    if text in seen:
+                        expected[number].append(at)
+                    seen.add(text)
+    assert [numbers.tolist() for numbers in found] == [sorted(numbers) for numbers in expected]
+
+
+def test_runs_may_be_more_than_the_files_that_may_be_open(tmp_path):
+    runs = []
+    for number in range(60):
+        made = duplicates.Runs(tmp_path / str(number))
+        made.add(duplicates.of_text(f"text {number // 2}"), 0, False)
+        made.flush()
+        runs.append([tmp_path / str(number) / name for name in made.names])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+    try:
+        found = duplicates.repeated(runs, at_once=10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [numbers.tolist() for numbers in found] == [[], [0]] * 30
+
+
+def test_text_that_changed_since_it_was_hashed_is_refused(tmp_path, tokenizer, capsys):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
+    recipe = {"kind": "jsonl", "paths": [path]}
+    _, found = hashed(tmp_path, [listed(tmp_path, "a", recipe)], 1)
+    write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("b", 9)])
+    options = dropping(tmp_path, listed(tmp_path, "a", recipe), tokenizer)
+    line = refused(capsys, tokenize, duplicates=found, **options)
+    assert line == f"tokenize: --duplicates {found} must be made of the part's files as they are, and is older"
+    line = refused(capsys, tokenize, **options)
+    assert line == "tokenize: --duplicates must name what find_duplicates made where tokenize.duplicates is drop"
+
+
+def test_the_same_hashes_give_the_same_bytes(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 30) * 2])
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    (part,), found = hashed(tmp_path, [source], 1)
+    before = [read(found)["identity"], np.load(part.parent / "00000.duplicates.npy").tolist()]
+    assert len(before[1]) == 30
+    hashed(tmp_path, [source], 1)
+    assert [read(found)["identity"], np.load(part.parent / "00000.duplicates.npy").tolist()] == before
+
+
+def test_a_part_named_twice_would_drop_all_of_it_and_is_refused(tmp_path, capsys):
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])]})
+    (part,), _ = hashed(tmp_path, [source], 1)
+    line = refused(capsys, find_duplicates, hashes=[part, part], output=tmp_path / "twice/manifest.json")
+    assert line == f"find_duplicates: --hashes must name each part once: {part} and {part} are the same part"
+
+
+def test_a_flipped_bit_in_hashes_or_in_what_was_found_is_refused(tmp_path, tokenizer, capsys):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 30) * 2])
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    (part,), found = hashed(tmp_path, [source], 1)
+    for spoilt in (part.parent / "00000/run-00000.npy", part.parent / "00000.duplicates.npy"):
+        whole = spoilt.read_bytes()
+        spoilt.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+        if spoilt.parent == part.parent:
+            options = {"list": source, "tokenizer": tokenizer, "part": 0, "duplicates": found}
+            options |= {"recipe": {"duplicates": "drop"}, "output": tmp_path / "t/00000.json"}
+            line = refused(capsys, tokenize, **options)
+        else:
+            line = refused(capsys, find_duplicates, hashes=[part], output=tmp_path / "again/manifest.json")
+        assert f": {spoilt} changed since " in line
+        spoilt.write_bytes(whole)
+
+
+def test_hashes_of_a_source_of_another_recipe_are_refused(tmp_path, tokenizer, capsys):
+    """With other filters the documents have other numbers."""
+    recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])]}
+    _, found = hashed(tmp_path, [listed(tmp_path, "a", recipe)], 1)
+    filtered = listed(tmp_path, "a", recipe | {"filters": {"min_words": 9}})
+    options = {"list": filtered, "tokenizer": tokenizer, "part": 0, "recipe": {"duplicates": "drop"}}
+    line = refused(capsys, tokenize, duplicates=found, output=tmp_path / "t/00000.json", **options)
+    assert line == f"tokenize: --duplicates {found} must be made of the part's files as they are, and is older"
+
+
+def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, capsys):
+    """As of a version that reads documents otherwise: the numbers would drop others than those that were found."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    made, _ = hashed(tmp_path, [source], 1)
+    content = read(made[0])
+    content["identity"]["documents"] = 8
+    made[0].write_text(json.dumps(content))
+    found = make(find_duplicates, hashes=made, output=tmp_path / "hashes/manifest.json")
+    line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
+    assert line == (
+        f"tokenize: --duplicates {found} must be made of the documents that are read, and is of 8 in place of 9; "
+        "run -R hash_documents"
+    )
+    assert not (tmp_path / "tokens/a/00000").exists()
+
+
+def test_hashes_in_place_of_what_was_found_in_them_are_refused(tmp_path, tokenizer, capsys):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    (hashes,), _ = hashed(tmp_path, [source], 1)
+    for other in (hashes, source):
+        line = refused(capsys, tokenize, duplicates=other, **dropping(tmp_path, source, tokenizer))
+        assert line == f"tokenize: --duplicates {other} must be what find_duplicates made, and is another manifest"

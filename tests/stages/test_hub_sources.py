@@ -1,0 +1,261 @@
+"""Sources of the Hugging Face Hub: what is listed is what is read, and what cannot be read is one sentence."""
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from stages import list as listing
+from stages import tokenize
+from stages.lib.sources import storage
+from tests.stages import hub_server
+from tests.stages.data_fixtures import (
+    in_plain_lines,
+    listed,
+    refused,
+    shards_of,
+    texts,
+    tokenized,
+)
+
+ROWS = [{"text": text} for text in texts("a", 80)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+HALF = LINES.index(b"\n", len(LINES) // 2) + 1
+RECIPE = {"kind": "jsonl", "validation": 0.15}
+DATA = "hf://datasets/team/texts"
+
+
+def rows():
+    """The rows as a parquet file."""
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
+    return sink.getvalue().to_pybytes()
+
+
+FILES = {
+    "README.md": b"what this is",
+    "plain/a.jsonl": LINES,
+    "packed/deep/a.jsonl.gz": gzip.compress(LINES[:HALF]) + gzip.compress(LINES[HALF:]),
+    "halves/0.jsonl": LINES[:HALF],
+    "halves/1.jsonl.gz": gzip.compress(LINES[HALF:]),
+    "rows/a.parquet": rows(),
+    **{f"many/{number:02d}.jsonl": b'{"text": "one"}\n' for number in range(11)},
+}
+
+
+def _forget():
+    import fsspec
+
+    storage._system.cache_clear()
+    fsspec.get_filesystem_class("hf").clear_instance_cache()
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub with a repository. (HF_ENDPOINT is read when the library is imported: the last test starts processes.)"""
+    import fsspec
+    from huggingface_hub import constants  # not above: what it reads when it is imported holds for all tests
+
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    # other stages say in this process that all is local, and the library asks once, when it is imported
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with hub_server.running() as running:
+        running.repositories["team/texts"] = hub_server.Repository()
+        running.repositories["team/texts"].commit(FILES)
+        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": running.address})
+        _forget()
+        yield running
+    _forget()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """A file is asked for in many pieces."""
+    monkeypatch.setattr(storage, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(storage, "BUFFER_BYTES", 1000)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """(tokenizer, bytes of the shards) of the same rows in a local file."""
+    return in_plain_lines(tmp_path_factory.mktemp("plain"), ROWS, validation=RECIPE["validation"])
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def names_of(path):
+    return [file["name"] for file in read(path)["identity"]["files"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("jsonl", "/plain/a.jsonl"),
+        ("jsonl", "/plain"),
+        ("jsonl", "@main/plain/*.jsonl"),
+        ("jsonl", "/packed/**/*.gz"),
+        ("jsonl", "/packed/deep"),
+        ("jsonl", "/halves/*"),
+        ("parquet", "/rows/a.parquet"),
+        ("parquet", ""),
+    ],
+)
+def test_a_data_set_gives_the_shards_that_a_local_file_gives(tmp_path, hub, plain, kind, path):
+    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [DATA + path]})
+    (part,) = tokenized(tmp_path, "a", source, plain[0])
+    assert shards_of(part) == plain[1]
+
+
+def test_the_mark_of_a_file_is_the_hash_of_what_it_holds(tmp_path, hub, plain):
+    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain/*", f"{DATA}/many/00.jsonl"]})
+    assert read(source)["record"]["etags"] == {
+        f"{DATA}/many/00.jsonl": hashlib.sha1(FILES["many/00.jsonl"]).hexdigest(),
+        f"{DATA}/plain/a.jsonl": hashlib.sha256(LINES).hexdigest(),  # a large one lies in LFS
+    }
+    (part,) = tokenized(tmp_path, "a", source, plain[0])
+    assert [set(entry) for entry in read(part)["identity"]["inputs"]] == [{"name", "bytes", "etag"}] * 2
+    hub.repositories["team/texts"].commit(FILES | {"README.md": b"what this is, with more words"})
+    assert listed(tmp_path, "a", read(source)["identity"]["recipe"]).read_bytes() == source.read_bytes()
+
+
+def test_a_long_listing_comes_in_pages(tmp_path, hub):
+    for path in ("/many", "/many/*.jsonl", "@main/many/**"):
+        source = listed(tmp_path, "a", RECIPE | {"paths": [DATA + path]})
+        root = DATA + "@main" * path.startswith("@main")
+        assert names_of(source) == [f"{root}/many/{number:02d}.jsonl" for number in range(11)]
+
+
+def test_a_directory_is_not_listed_anew_for_each_of_its_files(tmp_path, hub, plain):
+    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/many"]})
+    hub.asked.clear()
+    _forget()
+    tokenized(tmp_path, "a", source, plain[0])
+    listings = [path for _, path in hub.asked if "/tree/" in path]
+    assert 1 <= len(listings) <= 4  # pages of one listing
+
+
+def test_a_file_of_another_commit_than_the_listed_one_is_refused(tmp_path, hub, plain, capsys):
+    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain"]})
+    hub.repositories["team/texts"].commit(FILES | {"plain/a.jsonl": LINES[::-1]})  # of the same size
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    address = f"{DATA}/plain/a.jsonl"
+    assert line == f"tokenize: {address} must be as it was when {source} was written, and changed; run -R list"
+
+
+def test_a_branch_that_moves_on_while_a_file_is_read_is_noticed(tmp_path, hub, plain, capsys, small_blocks):
+    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain"]})
+    seen = []
+
+    def move(path):
+        seen.append(path)
+        if len(seen) == 3:
+            hub.repositories["team/texts"].commit(FILES | {"plain/a.jsonl": LINES.replace(b"a", b"o")})
+
+    hub.before_answer = move
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line.startswith(f"tokenize: {DATA}/plain/a.jsonl changed while it was read")
+    assert not list((tmp_path / "t").iterdir())
+
+
+def test_a_commit_in_the_address_is_read_whatever_becomes_of_the_branch(tmp_path, hub, plain):
+    commit = hub.repositories["team/texts"].branches["main"]
+    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}@{commit}/plain/*.jsonl"]})
+    assert names_of(source) == [f"{DATA}@{commit}/plain/a.jsonl"]
+    hub.repositories["team/texts"].commit({"README.md": b"all is gone"})
+    (part,) = tokenized(tmp_path, "a", source, plain[0])
+    assert shards_of(part) == plain[1]
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_named(tmp_path, hub, plain, capsys, small_blocks):
+    for kind, path, requests in (  # of a small parquet file all is read with its end
+        ("jsonl", "plain/a.jsonl", 2),
+        ("jsonl", "packed/deep/a.jsonl.gz", 2),
+        ("parquet", "rows/a.parquet", 1),
+    ):
+        hub.before_answer = None
+        hub.repositories["team/texts"].commit(FILES)
+        source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [f"{DATA}/{path}"]})
+        seen = []
+
+        def vanish(_, seen=seen, requests=requests):
+            seen.append(1)
+            if len(seen) == requests:
+                hub.repositories["team/texts"].commit({"README.md": b""})
+
+        hub.before_answer = vanish
+        line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+        assert line == f"tokenize: {DATA}/{path} cannot be read: Entry not found"
+
+
+@pytest.mark.parametrize(("kind", "path"), [("jsonl", "plain/a.jsonl"), ("parquet", "rows/a.parquet")])
+def test_a_file_of_fewer_bytes_than_the_hub_lists_is_named(tmp_path, hub, plain, capsys, kind, path):
+    """It ends behind a whole line: nothing in the lines themselves would show it."""
+    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [f"{DATA}/{path}"]})
+    hub.held = HALF
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line.startswith(f"tokenize: {DATA}/{path} must have {len(FILES[path])} bytes, and ends after ")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (
+            "hf://datasets/team/none/a.jsonl",
+            "cannot be read: datasets/team/none/a.jsonl (repository not found). If the",
+        ),
+        (
+            "hf://datasets/team/none/*.jsonl",
+            "cannot be read: datasets/team/none/*.jsonl (repository not found). If the",
+        ),
+        (f"{DATA}@v7/plain", "cannot be read: datasets/team/texts@v7/plain (revision not found)"),
+        (f"{DATA}/none.jsonl", "sources.a.paths must match at least one file, and"),
+        (f"{DATA}/none/*.jsonl", "sources.a.paths must match at least one file, and"),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(tmp_path, hub, capsys, address, said):
+    line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [address]}, output=tmp_path / "list.json")
+    assert line.startswith(
+        f"list: {address} {said}" if said.startswith("cannot") else f"list: {said} {address} matches"
+    )
+
+
+def test_a_gated_data_set_is_listed_and_read_with_a_token_alone(tmp_path, hub, plain, capsys, monkeypatch):
+    hub.repositories["team/texts"].gated = True
+    source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain"]})
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line == (
+        f"tokenize: {DATA}/plain/a.jsonl cannot be read: Access to dataset team/texts is restricted. You must have "
+        "access to it and be authenticated to access it. Please log in."
+    )
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    (part,) = tokenized(tmp_path, "a", source, plain[0])
+    assert shards_of(part) == plain[1]
+    assert hub.token not in source.read_text() + part.read_text()
+
+
+def test_a_hub_that_cannot_be_reached_or_asked_is_one_sentence(tmp_path, hub):
+    recipe = json.dumps(RECIPE | {"paths": [f"{DATA}/plain"]})
+    command = [sys.executable, "-m", "stages.list", "--name", "a", "--recipe", recipe, "--output", tmp_path / "a.json"]
+    for variables, said in (
+        (
+            {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "1"},
+            f"{DATA}/plain cannot be read: Cannot reach {hub.address}",
+        ),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, f"{DATA}/plain cannot be read: [Errno 111] Connection refused"),
+    ):
+        environment = os.environ | variables
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert ended.returncode == 2
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith(f"list: {said}")
+    subprocess.run(command, env=os.environ | {"HF_ENDPOINT": hub.address}, check=True, timeout=60)
+    assert names_of(tmp_path / "a.json") == [f"{DATA}/plain/a.jsonl"]

@@ -1,0 +1,141 @@
+"""Large files in parts: whatever the cuts, every record is in one part, once; and memory stays bounded."""
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from stages.lib.sources import documents, inputs, packed, records, spans
+from stages.lib.sources.source import SourceRecipe
+from tests.stages.data_fixtures import listed, texts, tokenized, trained, write_jsonl
+
+CUT_ABOVE = 64  # bytes, in place of 16 MiB
+
+
+@pytest.fixture
+def small_files_are_large(monkeypatch):
+    """What holds for files of more than 16 MiB holds for some of 64 bytes."""
+    monkeypatch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
+    monkeypatch.setattr(records, "PIECE_BYTES", CUT_ABOVE)
+
+
+def documents_of_parts(recipe, paths, parts):
+    """The documents of each part of a source."""
+    files = [{"name": str(path), "bytes": path.stat().st_size} for path in paths]
+    return [
+        list(documents.read(recipe, inputs.spans_of_part(recipe, files, part, parts), [str(path) for path in paths]))
+        for part in range(parts)
+    ]
+
+
+LINES = st.lists(st.lists(st.text(max_size=30), max_size=12), min_size=1, max_size=4)
+
+
+@given(files=LINES, parts=st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_each_line_is_in_one_part(files, parts, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("lines")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
+        paths = []
+        for number, lines in enumerate(files):
+            path = directory / f"{number}.jsonl"
+            path.write_text("\n".join(json.dumps({"text": text}) for text in lines))  # the last line may have no end
+            paths.append(path)
+        recipe = SourceRecipe(kind="jsonl", paths=["*"])
+        made = documents_of_parts(recipe, paths, parts)
+    found = [document.text for part in made for document in part]
+    assert found == [text for lines in files for text in lines]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8, 50])
+def test_each_row_group_is_in_one_part(tmp_path, small_files_are_large, parts):
+    rows = [{"text": text} for text in texts("a", 70)]
+    for name, chosen in (("0", rows[:43]), ("1", rows[43:])):
+        parquet.write_table(pa.Table.from_pylist(chosen), tmp_path / f"{name}.parquet", row_group_size=6)
+    recipe = SourceRecipe(kind="parquet", paths=["*"])
+    made = documents_of_parts(recipe, sorted(tmp_path.glob("*.parquet")), parts)
+    assert [document.text for part in made for document in part] == [row["text"] for row in rows]
+    assert len({document.id for part in made for document in part}) == 70
+    assert sum(bool(part) for part in made) >= min(parts, 6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_large_text_is_cut_at_line_ends_at_the_same_places_by_any_number_of_parts(
+    tmp_path, small_files_are_large, parts
+):
+    text = "".join(f"line {number} of some text\n" for number in range(40)) + "the last has no end"
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt").write_text("a small one\n")
+    recipe = SourceRecipe(kind="text", paths=["*"])
+    made = documents_of_parts(recipe, sorted(tmp_path.glob("*.txt")), parts)
+    found = [document for part in made for document in part]
+    assert "".join(document.text for document in found) == text + "a small one\n"
+    assert all(document.text.endswith("\n") for document in found[:-2])
+    assert max(len(document.text) for document in found) < 2 * CUT_ABOVE
+    assert [document.id for document in found[:2]] == [f"{tmp_path}/a.txt#0", f"{tmp_path}/a.txt#1"]
+
+
+def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_path, small_files_are_large):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 60)])
+    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.1})
+    tokenizer = trained(tmp_path, [made], vocabulary=320, sample={"a": 1})
+    parts = [json.loads(part.read_text())["identity"] for part in tokenized(tmp_path, "a", made, tokenizer, parts=4)]
+    assert sum(part[side]["documents"] for part in parts for side in ("train", "validation")) == 60
+    inputs = [entry for part in parts for entry in part["inputs"]]
+    assert [entry["name"] for entry in inputs] == [path] * 4
+    assert sum(entry["bytes"] for entry in inputs) == (tmp_path / "a.jsonl").stat().st_size  # each byte hashed once
+    assert inputs[0]["first"] == 0 and all(
+        first["end"] == second["first"] for first, second in zip(inputs, inputs[1:], strict=False)
+    )
+
+
+def test_a_line_that_is_too_long_is_passed_by(tmp_path, monkeypatch):
+    monkeypatch.setattr(packed, "LINE_BYTES", 100)
+    monkeypatch.setattr(packed, "BUFFER_BYTES", 16)
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": "x" * 500}, {"text": "two"}])
+    recipe = SourceRecipe(kind="jsonl", paths=["*"])
+    found = list(documents.read(recipe, spans.whole([path]), [path]))
+    assert [getattr(entry, "text", None) for entry in found] == ["one", None, "two"]
+    assert found[1] == documents.Dropped(f"{path}:2", "a line longer than 128 MiB")
+
+
+@pytest.mark.long
+def test_the_memory_of_a_part_does_not_grow_with_its_text(tmp_path):
+    """One file of 400 MB in one part, and in it a document of 100 MB: under 1 GB at its peak."""
+    made = [json.dumps({"text": text}) + "\n" for text in texts("a", 3000)]
+    path = tmp_path / "a.jsonl"
+    with open(path, "w") as file:
+        while file.tell() < 150 << 20:
+            file.writelines(made)
+        file.write(json.dumps({"text": "word and word. " * (100 * 1000 * 1000 // 15)}) + "\n")
+        while file.tell() < 400 << 20:
+            file.writelines(made)
+    small = write_jsonl(tmp_path / "b.jsonl", [{"text": text} for text in texts("a", 500)])
+    recipe = {"kind": "jsonl", "validation": 0.001}
+    lists = {name: listed(tmp_path, name, recipe | {"paths": [str(at)]}) for name, at in (("a", path), ("b", small))}
+    tokenizer = trained(tmp_path, [lists["b"]], vocabulary=2000, sample={"b": 1})
+    output = tmp_path / "tokens/00000.json"
+    script = (
+        "import resource, sys; from stages import tokenize; code = tokenize.main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    )
+    options = ["--list", lists["a"], "--tokenizer", tokenizer, "--part", "0", "--output", output]
+    command = [sys.executable, "-c", script, *map(str, options)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
+    assert int(ended.stdout) < 1_000_000  # kB
+    identity = json.loads(output.read_text())["identity"]
+    assert len(identity["train"]["shards"]) > 1
+
+
+def test_documents_of_ids_are_held_by_their_size(tmp_path):
+    ids = pa.array([list(range(1000))] * 64, pa.list_(pa.int32()))
+    parquet.write_table(pa.table({"ids": ids}), tmp_path / "a.parquet")
+    recipe = SourceRecipe(kind="parquet", paths=["a.parquet"], ids_field="ids")
+    found = documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), [])
+    assert [len(batch) for batch in documents.batched(found, 16 * 4000)] == [16, 16, 16, 16]

@@ -1,0 +1,224 @@
+"""Sources behind addresses: an S3-compatible server on loopback, read as streams, gives what local files give."""
+
+import gzip
+import json
+import logging
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from stages import inspect, tokenize
+from stages import list as listing
+from stages.lib.sources import packed, records, spans, storage
+from tests.stages.data_fixtures import (
+    in_plain_lines,
+    listed,
+    refused,
+    run,
+    shards_of,
+    texts,
+    tokenized,
+)
+
+ROWS = [{"text": text} for text in texts("a", 80)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+RECIPE = {"kind": "jsonl", "validation": 0.15}
+
+
+def serving():
+    """A server that speaks S3."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    running = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    running.start()
+    return running
+
+
+def address_of(running):
+    host, port = running.get_host_and_port()
+    return f"http://{host}:{port}"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The address of a server that speaks S3."""
+    running = serving()
+    yield address_of(running)
+    running.stop()
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+    """A bucket with the rows in several forms, reached by the variables that every S3 client knows."""
+    yield bucket_at(server, monkeypatch)
+    storage._system.cache_clear()
+
+
+def bucket_at(address, monkeypatch):
+    import fsspec
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    storage._system.cache_clear()
+    fsspec.filesystem("s3").clear_instance_cache()
+    system = fsspec.filesystem("s3")
+    system.mkdirs("texts", exist_ok=True)
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
+    forms = {
+        "plain/a.jsonl": LINES,
+        "packed/a.jsonl.gz": gzip.compress(LINES),
+        "packed/b.jsonl.zst": pa.compress(LINES, "zstd", asbytes=True),
+        "rows/a.parquet": sink.getvalue().to_pybytes(),
+        "plain/README.md": b"what this is",
+    }
+    for name, content in forms.items():
+        system.pipe_file(f"texts/{name}", content)
+    return system
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """(tokenizer, bytes of the shards) of the same rows in a local file."""
+    return in_plain_lines(tmp_path_factory.mktemp("plain"), ROWS, validation=RECIPE["validation"])
+
+
+def names_of(path):
+    return [file["name"] for file in json.loads(path.read_text())["identity"]["files"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        ("jsonl", "s3://texts/plain/a.jsonl"),
+        ("jsonl", "s3://texts/plain"),
+        ("jsonl", "s3://texts/packed/*.gz"),
+        ("jsonl", "s3://texts/packed/b.jsonl.zst"),
+        ("parquet", "s3://texts/rows/**"),
+    ],
+)
+def test_a_bucket_gives_the_shards_that_a_local_file_gives(tmp_path, bucket, plain, kind, address):
+    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [address]})
+    assert [name.partition("://")[0] for name in names_of(source)] == ["s3"]
+    (part,) = tokenized(tmp_path, "a", source, plain[0])
+    assert shards_of(part) == plain[1]
+    (read,) = json.loads(part.read_text())["identity"]["inputs"]
+    assert set(read) == {"name", "bytes", "etag"}
+
+
+def test_one_large_object_is_read_by_several_parts(tmp_path, bucket, plain, monkeypatch):
+    monkeypatch.setattr(spans, "WHOLE_BYTES", 64)
+    for kind, address in (("jsonl", "s3://texts/plain/a.jsonl"), ("parquet", "s3://texts/rows/a.parquet")):
+        source = listed(tmp_path / kind, "a", RECIPE | {"kind": kind, "paths": [address]})
+        parts = tokenized(tmp_path / kind, "a", source, plain[0], parts=3)
+        counts = [json.loads(part.read_text())["identity"]["train"]["documents"] for part in parts]
+        assert sum(map(bool, counts)) > 1  # the end of a small parquet file is its index
+        held = [
+            json.loads(line)["text"] for part in parts for line in (part.with_suffix("") / "validation.jsonl").open()
+        ]
+        assert sum(counts) + len(held) == len(ROWS)
+
+
+def in_the_middle(monkeypatch, kind, do):
+    """Lets something happen when 20 records of a file that is asked for in small blocks were read."""
+    real = records.READERS[kind]
+
+    def reader(recipe, span):
+        for number, entry in enumerate(real(recipe, span)):
+            if number == 20:
+                do()
+            yield entry
+
+    monkeypatch.setitem(records.READERS, kind, reader)
+    monkeypatch.setattr(storage, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(storage, "BUFFER_BYTES", 500)
+    monkeypatch.setattr(packed, "BUFFER_BYTES", 500)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("jsonl", "plain/a.jsonl"), ("jsonl", "packed/a.jsonl.gz"), ("parquet", "rows/a.parquet")]
+)
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_an_object_that_changes_while_it_is_read_is_named(
+    tmp_path, bucket, plain, capsys, monkeypatch, kind, name, change
+):
+    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [f"s3://texts/{name}"]})
+    content = bucket.cat_file(f"texts/{name}")
+    in_the_middle(
+        monkeypatch,
+        kind,
+        lambda: bucket.rm(f"texts/{name}") if change == "deleted" else bucket.pipe_file(f"texts/{name}", content[::-1]),
+    )
+    output = tmp_path / "t/00000.json"
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=output)
+    assert line.startswith((f"tokenize: s3://texts/{name} cannot be read: ", f"tokenize: s3://texts/{name} changed "))
+    assert not list(output.parent.iterdir())
+
+
+def test_a_server_that_goes_away_while_it_is_read_is_one_sentence(tmp_path, plain, capsys, monkeypatch):
+    running = serving()
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    system = bucket_at(address_of(running), monkeypatch)
+    system.retries = 1
+    source = listed(tmp_path, "a", RECIPE | {"paths": ["s3://texts/plain/a.jsonl"]})
+    in_the_middle(monkeypatch, "jsonl", running.stop)
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line.startswith("tokenize: s3://texts/plain/a.jsonl cannot be read: ")
+    storage._system.cache_clear()
+
+
+def test_what_inspect_shows_of_a_bucket_is_what_it_shows_of_local_files(tmp_path, bucket, plain, capsys):
+    local = {"jsonl": tmp_path / "a.jsonl", "parquet": tmp_path / "a.parquet"}
+    local["jsonl"].write_bytes(LINES)
+    local["parquet"].write_bytes(bucket.cat_file("texts/rows/a.parquet"))
+    for kind, address in (("jsonl", "s3://texts/plain/a.jsonl"), ("parquet", "s3://texts/rows/a.parquet")):
+        shown = []
+        for path in (local[kind], address):
+            capsys.readouterr()
+            assert run(inspect, recipe=RECIPE | {"kind": kind, "paths": [str(path)]}, tokenizer=plain[0]) == 0
+            shown.append(capsys.readouterr().out.replace(str(path), "PATH"))
+        assert shown[0] == shown[1]
+        assert f"kept: {len(ROWS)} documents, " in shown[0]
+
+
+def test_an_object_that_changed_since_it_was_listed_is_named(tmp_path, bucket, plain, capsys):
+    address = "s3://texts/plain/a.jsonl"
+    source = listed(tmp_path, "a", RECIPE | {"paths": [address]})
+    bucket.pipe_file("texts/plain/a.jsonl", LINES[::-1])  # of the same size
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line == f"tokenize: {address} must be as it was when {source} was written, and changed; run -R list"
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (
+            "s3://texts/none/*.jsonl",
+            "sources.a.paths must match at least one file, and s3://texts/none/*.jsonl matches",
+        ),
+        ("s3://nothing/a.jsonl", "sources.a.paths must match at least one file, and s3://nothing/a.jsonl matches"),
+        ("nothing://x/a.jsonl", "nothing://x/a.jsonl cannot be read: Protocol not known: nothing"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_one_sentence(tmp_path, bucket, capsys, address, said):
+    line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [address]}, output=tmp_path / "list.json")
+    assert line.startswith(f"list: {said}")
+
+
+def test_a_server_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    storage._system.cache_clear()
+    import fsspec
+
+    fsspec.filesystem("s3").clear_instance_cache()
+    recipe = RECIPE | {"paths": ["s3://other/a.jsonl"]}
+    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    assert line.startswith("list: s3://other/a.jsonl cannot be read: Could not connect to the endpoint URL")
+    storage._system.cache_clear()

@@ -1,0 +1,207 @@
+"""What a source says of its documents: their fields, ids, license; and which of them are left out."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from stages import tokenize
+from stages.lib.sources import filters, left_out
+from stages.lib.sources.filters import FilterRecipe
+from stages.lib.tokenizer import Tokenizer
+from tests.stages.data_fixtures import (
+    in_plain_lines,
+    listed,
+    make,
+    refused,
+    shards_of,
+    texts,
+    tokenized,
+    write_jsonl,
+)
+
+TEXTS = texts("a", 60)
+FILE, STREAM = pa.ipc.new_file, pa.ipc.new_stream
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """(tokenizer, the shards' bytes of TEXTS as JSON lines)."""
+    return in_plain_lines(tmp_path_factory.mktemp("plain"), [{"text": text} for text in TEXTS], validation=0.2)
+
+
+def record_of(part):
+    return json.loads(part.read_text())["record"]
+
+
+def identity_of(part):
+    return json.loads(part.read_text())["identity"]
+
+
+def write_arrow(path, columns, form=FILE, rows=7):
+    """An Arrow file or stream of some columns, in batches of some rows."""
+    table = pa.table(columns)
+    with form(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return str(path)
+
+
+def tokenized_source(directory, tokenizer, **recipe):
+    source = listed(directory, "a", {"validation": 0.2} | recipe)
+    (part,) = tokenized(directory, "a", source, tokenizer)
+    return part
+
+
+@pytest.mark.parametrize("form", [FILE, STREAM])
+def test_arrow_of_text_gives_the_shards_that_json_lines_give(tmp_path, plain, form):
+    path = write_arrow(tmp_path / "a.arrow", {"text": TEXTS}, form)
+    assert shards_of(tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path])) == plain[1]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+@pytest.mark.parametrize("framed", [True, False])
+@pytest.mark.parametrize("column", [pa.list_(pa.int32()), pa.large_list(pa.uint16())])
+def test_token_ids_are_taken_as_they_are_and_bos_is_never_doubled(tmp_path, plain, kind, framed, column):
+    tokenizer = Tokenizer(plain[0])
+    ids = [encoded.tolist() for encoded in tokenizer.encode(TEXTS)]
+    rows = [[tokenizer.bos, *some, tokenizer.eos] for some in ids] if framed else ids
+    columns = {"ids": pa.array(rows, column), "text_of": TEXTS}
+    if kind == "arrow":
+        path = write_arrow(tmp_path / "a.arrow", columns)
+    else:
+        path = str(tmp_path / "a.parquet")
+        parquet.write_table(pa.table(columns), path)
+    part = tokenized_source(tmp_path, plain[0], kind=kind, paths=[path], ids_field="ids", split_field="text_of")
+    held_out = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
+    assert held_out and set(held_out) < set(TEXTS)
+    found = []
+    for shard in sorted(part.with_suffix("").glob("*.arrow")):
+        found += pa.ipc.open_file(str(shard)).read_all().column("tokens").to_pylist()
+    assert sorted(found) == sorted([tokenizer.bos, *some, tokenizer.eos] for some in ids)
+    sides = [identity_of(part)[side] for side in ("train", "validation")]
+    assert sum(side["text_bytes"] for side in sides) == sum(len(text.encode()) for text in TEXTS)
+
+
+def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):
+    path = write_arrow(tmp_path / "a.arrow", {"ids": [[5, 6], [7, 320]]})
+    source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path], "ids_field": "ids"})
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line == f"tokenize: {path}:1 must hold ids of the tokenizer, from 0 to 319, and has 320"
+
+
+def test_rows_without_ids_are_counted(tmp_path, plain):
+    path = write_arrow(tmp_path / "a.arrow", {"ids": pa.array([[5, 6], None, [], [7]], pa.list_(pa.int64()))})
+    part = tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path], ids_field="ids", max_unreadable=1)
+    assert record_of(part)["dropped"] == {"no token ids in ids": 1}
+    assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == 3
+
+
+def test_an_id_field_names_documents(tmp_path, plain):
+    entries = [{"text": text, "url": f"page {number}"} for number, text in enumerate(TEXTS)] + [{"text": "x"}]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], id_field="url")
+    held_out = [json.loads(line) for line in (part.with_suffix("") / "validation.jsonl").open()]
+    assert all(TEXTS[int(entry["id"].removeprefix("page "))] == entry["text"] for entry in held_out)
+    assert record_of(part)["dropped"] == {"no text or whole number in url": 1}
+
+
+def test_more_unreadable_records_than_allowed_are_refused(tmp_path, plain, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one"}\n' * 9 + "{\n")
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]})
+    output = tmp_path / "t/00000.json"
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=output)
+    assert line == (
+        "tokenize: sources.a.max_unreadable must be at least the share of records that cannot be read, 1 of 10 "
+        "(1 not JSON), got 0.05"
+    )
+    assert not list(output.parent.iterdir())
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_unreadable=0.1)
+    assert record_of(part)["dropped_examples"] == {"not JSON": [{"id": f"{path}:10", "text": ""}]}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kept", "dropped"),
+    [
+        ({"min_bytes": 5}, "five5|a b c d e f", "abc"),
+        ({"max_bytes": 5}, "five5", "sixsix"),
+        ({"max_bytes": 3}, "\u00e9a", "\u00e9\u00e9"),
+        ({"min_words": 3}, "a b c|a\nb\tc", "a b"),
+        ({"max_words": 3}, "a b c", "a b c d"),
+        ({"max_symbols": 0.25}, "abc.|\u0917\u094b\u0964\u0964 \u0917\u094b\u0917", "ab.."),
+        ({"max_repeated_lines": 0.5}, "one\none|one\n\n\n\ntwo", "one\none\n one "),
+    ],
+)
+def test_filters_leave_out_what_breaks_them(recipe, kept, dropped):
+    found = filters.faults(FilterRecipe(**recipe), [*kept.split("|"), dropped])
+    assert found == [None] * (1 + kept.count("|")) + [f"filters.{next(iter(recipe))}"]
+
+
+@given(st.lists(st.text(max_size=60), max_size=20))
+@settings(deadline=None)
+def test_filters_measure_as_one_would_by_hand(made):
+    column = pa.array(made, pa.large_string())
+    assert filters.MEASURES["bytes"](column).tolist() == [len(text.encode()) for text in made]
+    for text, share in zip(made, filters.MEASURES["repeated_lines"](column), strict=True):
+        seen, repeated, total = set(), 0, 0
+        for line in (pa.compute.utf8_trim_whitespace(line).as_py() for line in text.split("\n")):
+            repeated += len(line.encode()) * (line in seen)
+            total += len(line.encode())
+            seen.add(line)
+        assert np.isclose(share, repeated / max(1, total))
+
+
+def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):
+    monkeypatch.setattr(left_out, "LOOKED_AT", 10)
+    path = tmp_path / "a.jsonl"
+    path.write_text("{\n" * 4 + '{"text": "one"}\n' * 96)
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)])
+    assert record_of(part)["dropped"] == {"not JSON": 4}
+
+
+def test_filtered_documents_are_counted_with_examples_and_are_not_unreadable(tmp_path, plain):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "...."}] * 5 + [{"text": text} for text in TEXTS])
+    rules = {"max_symbols": 0.5, "min_words": 2}
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], filters=rules)
+    record = record_of(part)
+    short = sum(len(text.split()) < 2 for text in TEXTS)
+    assert record["dropped"] == {"filters.min_words": 5 + short}
+    assert record["dropped_examples"]["filters.min_words"][0] == {"id": f"{path}:1", "text": "...."}
+    assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == len(TEXTS) - short
+
+
+def test_the_license_of_a_source_goes_into_the_corpus(tmp_path, plain):
+    from stages import index
+
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC-BY-4.0")
+    corpus = make(index, tokenizer=plain[0], parts=[part], output=tmp_path / "tokens/main/manifest.json")
+    assert json.loads(corpus.read_text())["record"]["licenses"] == {"a": "CC-BY-4.0"}
+    before = identity_of(corpus)
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC0-1.0")
+    corpus = make(index, tokenizer=plain[0], parts=[part], output=tmp_path / "tokens/main/manifest.json")
+    assert identity_of(corpus) == before  # else whatever was trained on it would be trained anew
+
+
+def test_a_directory_means_the_files_of_the_kind_below_it(tmp_path, plain):
+    write_jsonl(tmp_path / "texts/deep/a.jsonl", [{"text": "one"}])
+    write_jsonl(tmp_path / "texts/b.json", [{"text": "two"}])
+    (tmp_path / "texts/README.md").write_text("what this is")
+    (tmp_path / "texts/.hidden.jsonl").write_text("{")
+    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
+    names = [file["name"] for file in identity_of(made)["files"]]
+    assert names == [str(tmp_path / "texts/b.json"), str(tmp_path / "texts/deep/a.jsonl")]
+
+
+def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):
+    path = write_arrow(tmp_path / "a.arrow", {"text": TEXTS}, STREAM)
+    data = (tmp_path / "a.arrow").read_bytes()
+    for cut in (8, 1000):
+        (tmp_path / "a.arrow").write_bytes(data[:-cut])
+        source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path]})
+        line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+        assert line.startswith(f"tokenize: {path} cannot be read to its end: it ends neither like an Arrow file")

@@ -1,0 +1,104 @@
+"""How long Snakemake plans where a config is large: its runs, milestones and parts, and files of a source."""
+
+import ast
+import collections
+import pstats
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.checkout import copy_project
+
+SECONDS = 15
+"""What a plan may take."""
+
+CALLS = 60
+"""How many calls of functions about runs, and of the rules, a job may cost: they are 41; a scan of 100 runs is 100."""
+
+COUNT = """
+import cProfile, sys
+import snakemake.cli  # is not counted
+profile = cProfile.Profile()
+try:
+    profile.runcall(snakemake.cli.main, sys.argv[2:])
+finally:
+    profile.dump_stats(sys.argv[1])
+"""
+
+
+def many_runs(config, runs, milestones, parts=1):
+    """A config of many runs that differ in their learning rates."""
+    config["sources"]["mine"] = {"kind": "text", "paths": ["texts/*.txt"], "validation": 0.05}
+    config["tokenizers"]["main"]["sample"] = {"mine": 1, "prose": 1}
+    config["corpora"]["main"] |= {"sources": ["mine", "prose"], "tokenize": {"parts": parts}}
+    base = config["runs"]["base"]
+    for number in range(runs):
+        pretrain = base["pretrain"] | {
+            "weights": {"mine": 1, "prose": 1},
+            "optimizer": {"learning_rate": f"{number + 1}e-6"},
+            "steps": 100 * milestones,
+            "milestones": [100 * count for count in range(1, milestones + 1)],
+        }
+        config["runs"][f"run{number:03d}"] = base | {"pretrain": pretrain}
+    del config["runs"]["base"], config["runs"]["docstrings"]
+    return config
+
+
+def calls_of_plan(checkout, config, path):
+    """How often a dry run calls each function: `{(file, function): calls}`."""
+    given = ["-n", "-q", "--cores", 1, "all", "--configfile", checkout.write_config(config)]
+    checkout.python("-c", COUNT, path, *given)
+    calls = collections.Counter()
+    for (file, _, function), made in pstats.Stats(str(path)).stats.items():
+        calls[Path(file), function] += made[0]
+    return calls
+
+
+def test_a_job_and_a_module_are_looked_at_a_few_times_however_many_runs_there_are(tmp_path):
+    checkout, runs = copy_project(tmp_path), 100
+    config = many_runs(checkout.default_config, runs, milestones=1)
+    calls = calls_of_plan(checkout, config, tmp_path / "calls")
+    workflow = checkout.path / "workflow"
+    about_jobs = sum(
+        made for (file, _), made in calls.items() if workflow / "rules" in file.parents or file.name == "config_runs.py"
+    )
+    assert 3 * runs < about_jobs < CALLS * 3 * runs
+    modules = len([*(checkout.path / "stages").rglob("*.py")])
+    assert modules / 2 < calls[Path(ast.__file__), "parse"] <= modules
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A checkout of 10,000 files, and its config: 200 runs of 5 milestones, two sources of 100 parts."""
+    made = copy_project(tmp_path_factory.mktemp("large"))
+    (made.path / "texts").mkdir()
+    for number in range(10_000):
+        (made.path / f"texts/{number:05d}.txt").write_text(f"Text {number}.", encoding="utf-8")
+    return made, many_runs(made.default_config, 200, milestones=5, parts=100)
+
+
+def planned(checkout, config):
+    """The number of jobs that a dry run plans; it may take SECONDS of a processor, on a machine that is shared."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    plan = checkout.plan("all", "--profile", "profiles/local", config=config)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds < SECONDS
+    return sorted(plan.values())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_10000_files_and_200_runs_of_5_milestones_plan_in_15_seconds(large):
+    checkout, config = large
+    fresh = planned(checkout, config)
+    counts = [fresh.count(rule) for rule in ("tokenize", "pretrain", "convert", "evaluate")]
+    assert counts == [200, 1000, 1000, 1000]
+    checkout.snakemake("results/sources/mine/list.json", "--cores", 1, "--configfile", checkout.write_config(config))
+    checkout.pretend_all_is_made(config)
+    assert planned(checkout, config) == []
+    config["runs"]["run100"]["pretrain"]["milestones"].append(600)
+    config["runs"]["run100"]["pretrain"]["steps"] = 600
+    more = set(planned(checkout, config))
+    assert more == {"pretrain", "convert", "evaluate", "summarize", "all"}
