@@ -1,0 +1,289 @@
+"""Tokens a CPU-second of the training data's loader, beside a copy of the same bytes and other libraries' loaders.
+
+    python -m benchmarks.loader                # about 5 minutes on 2 cores
+    python -m benchmarks.loader --tokens 300000 --turn 20000 --repeats 2    # seconds: shows that everything runs
+
+Every reader is one process without workers that gives batches of rows of L + 1 tokens in random order, from a corpus
+that the page cache holds. They take turns, so that whatever else the machine does slows all alike; what counts is the
+CPU time of a process and its children. `memcpy` copies as many bytes as the tokens have in a shard (two each) within
+memory; `file copy` copies a shard's to another file, through the kernel alone.
+
+A peer that is not installed is left out, and the JSON says so. `pip install --target DIR --no-deps litdata
+lightning-utilities boto3 botocore s3transfer jmespath tifffile obstore` and PYTHONPATH=DIR add litdata.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import report
+
+LENGTHS = (512, 4096)
+BATCH = 1 << 18
+"""Tokens a batch: what a rank trains on in a step."""
+
+EOS, VOCABULARY = 2, 32000
+WARM_UP = 1  # turns before the first that counts: groups of documents are laid out, chunks opened
+
+
+def write_corpus(directory, tokens):
+    """A corpus of random tokens in documents of lognormal length (mean 1,700), with its manifest."""
+    from stages.lib import manifest
+    from stages.lib.tokens import shards
+
+    chance, writer = np.random.default_rng(0), shards.Writer(directory, "web", "uint16")
+    for _ in range(4):
+        documents, left = [], tokens // 4
+        while left > 0:
+            document = chance.integers(3, VOCABULARY, min(left, int(chance.lognormal(6.6, 1.3)) + 2), dtype=np.uint16)
+            document[0], document[-1] = 1, EOS
+            documents.append(document)
+            left -= len(document)
+        lengths = [len(document) for document in documents]
+        writer.add(np.concatenate(documents), lengths, lengths)
+    sources = {"web": {"train": {"shards": writer.finish()}}}
+    manifest.write(directory / "manifest.json", {"tokenizer": {"eos": EOS}, "dtype": "uint16", "sources": sources}, {})
+
+
+def stream_of(directory):
+    """All tokens of the corpus, uint16."""
+    from stages.lib.tokens.corpus import Corpus
+
+    stream = Corpus(directory / "manifest.json").stream("web")
+    return stream.read(0, len(stream))
+
+
+def caravan(packing):
+    """Our own samples, inputs and targets, in the order of training."""
+
+    def read(directory, length):
+        from stages.lib.tokens.corpus import Corpus
+        from stages.lib.tokens.loader import Samples
+
+        samples = Samples(Corpus(directory / "manifest.json"), {"web": 1.0}, length, 0, packing=packing)
+        rows, first = max(1, BATCH // length), 0
+        while True:
+            yield samples.batch(np.arange(first, first + rows))[0].size
+            first += rows
+
+    return read
+
+
+def memcpy(directory, length):
+    """The same bytes from array to array."""
+    tokens = stream_of(directory)
+    size = min(len(tokens), max(1, BATCH // length) * (length + 1))
+    copied, at = np.empty(size, np.uint16), 0
+    while True:
+        np.copyto(copied, tokens[at : at + size])
+        at = at + size if at + 2 * size <= len(tokens) else 0
+        yield size
+
+
+def file_copy(directory, length):
+    """The same bytes from file to file, without a way through the process."""
+    size = max(1, BATCH // length) * (length + 1) * 2
+    source = os.open(directory / "web-00000.arrow", os.O_RDONLY)
+    with tempfile.TemporaryFile(dir=directory) as copied:
+        at, whole = 0, os.fstat(source).st_size
+        while True:
+            os.lseek(copied.fileno(), 0, os.SEEK_SET)
+            done = os.copy_file_range(source, copied.fileno(), min(size, whole - at), at)
+            at = (at + done) % whole
+            yield done // 2
+
+
+def memmap(directory, length):
+    """torch's DataLoader over np.memmap, a row of random place an item, as nanoGPT reads its train.bin."""
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    path = directory / "train.bin"
+    if not path.exists():
+        stream_of(directory).tofile(path)
+
+    class Rows(Dataset):
+        tokens = np.memmap(path, dtype=np.uint16, mode="r")
+
+        def __len__(self):
+            return (len(self.tokens) - 1) // length
+
+        def __getitem__(self, row):
+            ids = torch.from_numpy(self.tokens[row * length : row * length + length + 1].astype(np.int64))
+            return ids[:-1], ids[1:]
+
+    while True:
+        for inputs, _ in DataLoader(Rows(), batch_size=max(1, BATCH // length), shuffle=True):
+            yield inputs.numel()
+
+
+def datasets(directory, length):
+    """Hugging Face datasets: an Arrow table of rows, taken at random as numpy arrays."""
+    import datasets as library
+    import pyarrow as pa
+
+    path = directory / f"datasets-{length}"
+    if not path.exists():
+        tokens = stream_of(directory)
+        rows = (len(tokens) - 1) // length
+        cut = np.concatenate([tokens[row * length : row * length + length + 1] for row in range(rows)])
+        column = pa.FixedSizeListArray.from_arrays(pa.array(cut), length + 1)
+        library.Dataset(pa.table({"tokens": column})).save_to_disk(path)
+    rows, chance = library.load_from_disk(path).with_format("numpy"), np.random.default_rng(0)
+    number = max(1, BATCH // length)
+    while True:
+        order = chance.permutation(len(rows))
+        for first in range(0, len(order), number):
+            ids = rows[order[first : first + number]]["tokens"]
+            yield ids[:, :-1].size
+
+
+def litdata(directory, length):
+    """litdata's StreamingDataset with its TokensLoader, shuffled, in batches of its StreamingDataLoader."""
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
+
+    path = directory / f"litdata-{length}"
+    if not path.exists():
+        from litdata.streaming.writer import BinaryWriter
+
+        tokens = stream_of(directory)
+        chunk = max(1, min(16 << 20, len(tokens) // 4) // (length + 1)) * (length + 1)
+        writer = BinaryWriter(path, chunk_size=chunk, item_loader=TokensLoader(length + 1))
+        import torch
+
+        for number, first in enumerate(range(0, len(tokens), length + 1)):
+            writer[number] = torch.from_numpy(tokens[first : first + length + 1].astype(np.int32))
+        writer.done()
+        writer.merge()
+    rows = StreamingDataset(str(path), item_loader=TokensLoader(length + 1), shuffle=True, drop_last=True)
+    while True:
+        for ids in StreamingDataLoader(rows, batch_size=max(1, BATCH // length), num_workers=0):
+            yield ids[:, :-1].numel()
+
+
+READERS = {
+    "caravan window": (None, caravan("window")),
+    "caravan concatenate": (None, caravan("concatenate")),
+    "caravan best_fit": (None, caravan("best_fit")),
+    "memcpy": (None, memcpy),
+    "file copy": (None, file_copy),
+    "torch memmap": ("torch", memmap),
+    "datasets": ("datasets", datasets),
+    "litdata": ("litdata", litdata),
+}
+"""The package that each is of, and what makes its batches: it yields how many tokens a batch had."""
+
+
+def take_turns_alone(reader, directory, length, turn):
+    """Read batches of at least `turn` tokens for each line of stdin, and print what it took as a line of JSON."""
+    batches = READERS[reader][1](directory, length)
+    for _ in sys.stdin:
+        begun, used, tokens = time.perf_counter(), _cpu_seconds(), 0
+        while tokens < turn:
+            tokens += next(batches)
+        took = {"tokens": tokens, "seconds": time.perf_counter() - begun, "cpu_seconds": _cpu_seconds() - used}
+        print(json.dumps(took), flush=True)
+
+
+def _cpu_seconds():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def measure(readers, directory, length, turn, repeats):
+    """An entry for each reader and repeat, in an order that turns."""
+    command = [sys.executable, "-m", "benchmarks.loader", "--directory", directory, "--turn", str(turn)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    running = {
+        reader: subprocess.Popen([*command, "--only", reader, "--length", str(length)], **pipes) for reader in readers
+    }
+    found = []
+    for repeat in range(-WARM_UP, repeats):
+        for place in range(len(readers)):
+            reader = readers[(repeat + place) % len(readers)]
+            running[reader].stdin.write("go\n")
+            took = json.loads(running[reader].stdout.readline())
+            speed = took["tokens"] / max(took["cpu_seconds"], 1e-9)
+            entry = {"length": length, "reader": reader, "repeat": repeat, "load": os.getloadavg()[0], **took}
+            found.append(entry | {"tokens_per_cpu_second": speed})
+    for process in running.values():
+        process.communicate()
+    return [entry for entry in found if entry["repeat"] >= 0]
+
+
+def summary(found, readers):
+    """{length: {reader: {"tokens_per_cpu_second", "of_memcpy"}}}, medians over the repeats."""
+    figures = {}
+    for length in LENGTHS:
+        speeds = {
+            reader: [
+                entry["tokens_per_cpu_second"]
+                for entry in found
+                if entry["reader"] == reader and entry["length"] == length
+            ]
+            for reader in readers
+        }
+        figures[length] = {
+            reader: {
+                "tokens_per_cpu_second": statistics.median(speed),
+                "of_memcpy": statistics.median(a / b for a, b in zip(speed, speeds["memcpy"], strict=True)),
+            }
+            for reader, speed in speeds.items()
+        }
+    return figures
+
+
+def installed(wanted):
+    """(readers that can be measured here, those that cannot)."""
+    missing = []
+    for reader in wanted:
+        try:
+            importlib.metadata.version(READERS[reader][0] or "numpy")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(reader)
+    return [reader for reader in wanted if reader not in missing], missing
+
+
+def main():
+    """Measure all readers and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=100_000_000, help="size of the corpus")
+    parser.add_argument("--turn", type=int, default=8 << 20, help="tokens that a reader gives in its turn")
+    parser.add_argument("--repeats", type=int, default=11, help="turns of each reader that count")
+    parser.add_argument("--directory", type=Path, help="where the corpus is made (default: a temporary directory)")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/loader.json"))
+    parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS), help="memcpy among them")
+    parser.add_argument("--only", choices=READERS, help="be this reader, of the corpus in --directory")
+    parser.add_argument("--length", type=int, help="with --only, tokens a row")
+    arguments = parser.parse_args()
+    if arguments.only:
+        take_turns_alone(arguments.only, arguments.directory, arguments.length, arguments.turn)
+        return
+    readers, missing = installed(arguments.readers)
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as made:
+        write_corpus(Path(made), arguments.tokens)
+        found = [
+            entry for length in LENGTHS for entry in measure(readers, made, length, arguments.turn, arguments.repeats)
+        ]
+    figures = summary(found, readers)
+    for length, of_length in figures.items():
+        for reader, figure in of_length.items():
+            speed, share = figure["tokens_per_cpu_second"] / 1e6, 1 / figure["of_memcpy"]
+            print(f"L={length:<5} {reader:20} {speed:8.1f} million tokens/CPU-s, 1/{share:.1f} of memcpy")
+    packages = sorted({"numpy"} | {READERS[reader][0] for reader in readers if READERS[reader][0]})
+    sizes = {"tokens": arguments.tokens, "turn": arguments.turn, "batch": BATCH}
+    report.write(arguments.output, "loader", packages, sizes | {"missing": missing, "figures": figures, "turns": found})
+
+
+if __name__ == "__main__":
+    main()

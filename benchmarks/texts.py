@@ -1,0 +1,115 @@
+"""Text that every machine has, as jsonl: code, prose and the world's languages, a third of the bytes each.
+
+Code is the Python files of the standard library and of installed packages; prose is manual pages and what lies under
+/usr/share/doc or beside the packages as text; languages are the translations in gettext's catalogues. Files are taken
+in the order of their paths' hashes, so that a machine gives the same text each time. What is found twice is taken once,
+and a kind that has too little gives all that it has.
+"""
+
+import contextlib
+import gettext
+import gzip
+import hashlib
+import json
+import site
+import sysconfig
+from pathlib import Path
+
+SMALLEST, LARGEST = 200, 2_000_000  # bytes of a document
+CATALOGUE_BYTES = 16_000  # translations are short: so many bytes of neighbours are a document
+CONTROLS = ("<s>", "</s>", "<unk>")
+"""Documents that say these are left out: tokenizers of some peers take them for the control token."""
+
+SHARE = Path("/usr/share")
+
+
+def build(directory, megabytes, files):
+    """Write `files` jsonl files of about `megabytes` in all; returns their paths and {"documents", "text_bytes", ...}.
+
+    Files that stand there from a call with the same arguments are taken as they are.
+    """
+    described = directory / "texts.json"
+    paths = [directory / f"{number:02d}.jsonl" for number in range(files)]
+    wanted = {"megabytes": megabytes, "files": files}
+    if described.exists() and (content := json.loads(described.read_text()))["wanted"] == wanted:
+        return paths, content
+    directory.mkdir(parents=True, exist_ok=True)
+    written, kinds, documents = [0] * files, {}, 0
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(open(path, "w", encoding="utf-8")) for path in paths]
+        for kind, text, size in _documents(megabytes * 1e6):
+            smallest = written.index(min(written))
+            outputs[smallest].write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+            written[smallest] += size
+            kinds[kind] = kinds.get(kind, 0) + size
+            documents += 1
+    content = {"wanted": wanted, "documents": documents, "text_bytes": sum(written), "kinds": kinds}
+    described.write_text(json.dumps(content))
+    return paths, content
+
+
+def _documents(limit):
+    """Yield (kind, text, bytes), of the kind of which there is least so far, up to `limit` bytes."""
+    left = {"code": _code(), "prose": _prose(), "languages": _languages()}
+    taken, seen = dict.fromkeys(left, 0), set()
+    share = limit / len(left)
+    while left:
+        kind = min(left, key=taken.__getitem__)
+        text = next(left[kind], None)
+        if text is None or taken[kind] >= share:
+            del left[kind]
+            continue
+        data = text.encode()
+        digest = hashlib.sha256(data).digest()
+        if SMALLEST <= len(data) <= LARGEST and digest not in seen and not any(name in text for name in CONTROLS):
+            seen.add(digest)
+            taken[kind] += len(data)
+            yield kind, text, len(data)
+
+
+def _files(roots, suffixes):
+    """The files below `roots` with one of these endings, in the order of their paths' hashes."""
+    found = {path for root in roots for path in root.rglob("*") if path.name.endswith(suffixes)}
+    return sorted(found, key=lambda path: hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).digest())
+
+
+def _packages():
+    return [Path(sysconfig.get_path("stdlib")), *map(Path, site.getsitepackages()), Path("/usr/lib/python3")]
+
+
+def _code():
+    return _texts(_files(_packages(), (".py",)))
+
+
+def _prose():
+    plain = (".txt", ".md", ".rst", "README", "copyright")
+    manuals = _files([SHARE / "man"], (".gz",))
+    return _texts(manuals + _files([SHARE / "doc", *_packages()], (*plain, ".txt.gz", ".md.gz")))
+
+
+def _languages():
+    for path in _files([SHARE / "locale"], (".mo",)):
+        lines, size = [], 0
+        for line in _catalogue(path).values():
+            lines.append(line)
+            size += len(line.encode())
+            if size >= CATALOGUE_BYTES:
+                yield "\n".join(lines)
+                lines, size = [], 0
+        yield "\n".join(lines)
+
+
+def _catalogue(path):
+    try:
+        with open(path, "rb") as file:
+            return gettext.GNUTranslations(file)._catalog
+    except (OSError, ValueError, IndexError):  # the library raises what its parsing meets
+        return {}
+
+
+def _texts(paths):
+    """Yield the texts of files; those are left out that are no UTF-8."""
+    for path in paths:
+        with contextlib.suppress(OSError, EOFError, UnicodeDecodeError):
+            data = path.read_bytes()
+            yield (gzip.decompress(data) if path.suffix == ".gz" else data).decode()

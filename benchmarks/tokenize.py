@@ -1,0 +1,215 @@
+"""Text to shards of token ids: our stage beside a Megatron-style pool, datatrove, datasets.map and litdata.
+
+    python -m benchmarks.tokenize --peers-python PEERS/bin/python   # about 25 minutes on 2 cores
+    python -m benchmarks.tokenize --megabytes 2 --vocabulary 2000 --repeats 1   # shows that everything runs
+
+All read the same jsonl (see benchmarks/texts.py) and write what they write, as many processes as there are cores, in
+turns. CPU time is that of all processes that a way started, from its start to its end; tokens are those of ours, and
+all ways' ids must be the same, document by document. The peers may be installed in an environment of their own:
+
+    python -m venv PEERS && PEERS/bin/pip install sentencepiece==0.2.3 tokenizers numpy torch datatrove[processing] \\
+        datasets litdata orjson
+
+A peer that is not there is left out, and noted.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import report, texts
+from benchmarks.tokenize_peers import ENCODERS, PEERS
+
+HOME = Path(__file__).resolve().parents[1]
+MODULES = {
+    **{"megatron": ("sentencepiece",), "datatrove": ("datatrove", "tokenizers", "orjson")},
+    **{"datasets": ("datasets", "sentencepiece"), "litdata": ("litdata", "sentencepiece")},
+}
+"""What a peer imports."""
+
+ADOPT = 36  # PR_SET_CHILD_SUBREAPER: what a peer's own server of processes leaves behind becomes our child
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HOME)}
+
+
+def prepare(arguments):
+    """The texts, their list and a tokenizer, made by the stages; returns (paths, what the texts hold)."""
+    paths, content = texts.build(arguments.work / "texts", arguments.megabytes, arguments.processes)
+    recipe = {"kind": "jsonl", "paths": list(map(str, paths)), "validation": 0.001}
+    made = {"list": arguments.work / "list.json", "train_tokenizer": arguments.work / "tokenizer" / "manifest.json"}
+    run_stage("list", "--name", "texts", "--recipe", json.dumps(recipe), "--output", made["list"])
+    sample = {"vocabulary": arguments.vocabulary, "sample": {"texts": 1}, "sample_mb": 30}
+    given = ("--lists", made["list"], "--recipe", json.dumps(sample), "--output", made["train_tokenizer"])
+    run_stage("train_tokenizer", *given)
+    return paths, content
+
+
+def run_stage(name, *arguments):
+    """Run a stage to its end."""
+    command = [sys.executable, "-m", f"stages.{name}", *map(str, arguments)]
+    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, stdout=sys.stderr)
+
+
+def commands_of(way, paths, arguments, output):
+    """The commands that a way of tokenizing consists of; they run side by side."""
+    tokenizer = arguments.work / "tokenizer"
+    if way == "caravan":
+        given = ("--list", arguments.work / "list.json", "--tokenizer", tokenizer / "manifest.json")
+        recipe = json.dumps({"parts": arguments.processes})
+        return [
+            [
+                *(sys.executable, "-m", "stages.tokenize", *given, "--recipe", recipe, "--part", str(part)),
+                *("--output", output / f"{part:05d}.json", "--log", output / f"{part:05d}.log"),
+            ]
+            for part in range(arguments.processes)
+        ]
+    given = ("--tokenizer", tokenizer, "--output", output, "--processes", str(arguments.processes))
+    return [[arguments.peers_python, "-m", "benchmarks.tokenize_peers", way, *paths, *given]]
+
+
+def measured(commands, log):
+    """Run commands side by side until none of their processes is left: {"seconds", "cpu_seconds", "peak_mb"}.
+
+    `peak_mb`: of the largest process. Raises RuntimeError where one of them failed.
+    """
+    begun, cpu_seconds, peak_mb = time.perf_counter(), 0.0, 0.0
+    with open(log, "w") as file:
+        streams = {"stdout": file, "stderr": subprocess.STDOUT, "env": os.environ | ENVIRONMENT}
+        running = {subprocess.Popen([*map(str, command)], **streams).pid for command in commands}
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, 0)
+        except ChildProcessError:
+            break
+        cpu_seconds += usage.ru_utime + usage.ru_stime
+        peak_mb = max(peak_mb, usage.ru_maxrss / 1024)
+        if pid in running and status != 0:
+            raise RuntimeError(f"a command ended with {os.waitstatus_to_exitcode(status)}: see {log}")
+    return {"seconds": time.perf_counter() - begun, "cpu_seconds": cpu_seconds, "peak_mb": peak_mb}
+
+
+def take_turns(ways, paths, arguments):
+    """Let all ways tokenize in turns: (an entry for each turn, {way: what its shards hold})."""
+    found, held = [], {}
+    for repeat in range(arguments.repeats):
+        for place in range(len(ways)):
+            way = ways[(repeat + place) % len(ways)]
+            output = arguments.work / "made" / way
+            shutil.rmtree(output, ignore_errors=True)
+            output.mkdir(parents=True)
+            load = os.getloadavg()[0]
+            took = measured(commands_of(way, paths, arguments, output), arguments.work / f"{way}.log")
+            found.append({"repeat": repeat, "way": way, "load": load, **took})
+            print(f"{way}: {took['seconds']:.1f} s, {took['cpu_seconds']:.1f} CPU-s, {took['peak_mb']:.0f} MB")
+            if way not in held:
+                held[way] = asked(arguments, way, "--output", output, "--digest")
+            shutil.rmtree(output)
+    return found, held
+
+
+def asked(arguments, *command):
+    """The JSON that benchmarks.tokenize_peers prints last; in a process of its own, so that this one stays small."""
+    python = arguments.peers_python if command[0] in PEERS else sys.executable
+    command = [python, "-m", "benchmarks.tokenize_peers", *map(str, command)]
+    done = subprocess.run(command, env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def copies(paths, work, repeats):
+    """Bytes a second of a copy of the texts in memory, and in files: the bounds of any way."""
+    data = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
+    found = {"memory": [], "files": []}
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        data.copy()
+        found["memory"].append(len(data) / (time.perf_counter() - begun))
+        begun = time.perf_counter()
+        for path in paths:
+            shutil.copyfile(path, work / "copy")
+            (work / "copy").unlink()
+        found["files"].append(len(data) / (time.perf_counter() - begun))
+    return {name: statistics.median(speeds) for name, speeds in found.items()}
+
+
+def ratios(found, tokens):
+    """{peer: {figure: ours / theirs}} of the turns: medians over the repeats; memory is better below 1."""
+    speeds = {}
+    for entry in found:
+        entry["tokens_per_cpu_second"] = tokens / entry["cpu_seconds"]
+        entry["tokens_per_second"] = tokens / entry["seconds"]
+        speeds.setdefault(entry["way"], []).append(entry)
+    ours = speeds.pop("caravan")
+    figures = ("tokens_per_cpu_second", "tokens_per_second", "peak_mb")
+    return {
+        way: {
+            figure: statistics.median(our[figure] / their[figure] for our, their in zip(ours, theirs, strict=True))
+            for figure in figures
+        }
+        for way, theirs in speeds.items()
+    }
+
+
+def versions_of(python, names):
+    """{package: version} of those that this Python has."""
+    code = (
+        "import importlib.metadata as m, json, sys\n"
+        "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
+    )
+    every = json.loads(subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return {name: every[name] for name in names if name in every}
+
+
+def main():
+    """Measure all ways and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, default=330, help="of text; a machine may have less")
+    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--work", type=Path, default=Path("results/benchmarks/tokenize"), help="where files are made")
+    parser.add_argument("--peers-python", default=sys.executable, help="the Python that has the peers")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/tokenize.json"))
+    arguments = parser.parse_args()
+    arguments.work = arguments.work.absolute()
+    ctypes.CDLL(None).prctl(ADOPT, 1)
+    paths, content = prepare(arguments)
+    named = versions_of(arguments.peers_python, sorted({name for names in MODULES.values() for name in names}))
+    missing = [peer for peer in PEERS if not set(MODULES[peer]) <= set(named)]
+    for peer in missing:
+        print(f"{peer} is not installed: it is left out")
+    ways = ["caravan", *(peer for peer in PEERS if peer not in missing)]
+    found, held = take_turns(ways, paths, arguments)
+    for way in ways:
+        if (held[way]["documents"], held[way]["ids"]) != (content["documents"], held["caravan"]["ids"]):
+            raise AssertionError(f"{way} must have the ids of caravan, got {held[way]} for {held['caravan']}")
+    tokens = held["caravan"]["tokens"]
+    figures = {
+        "texts": content,
+        "tokens": tokens,
+        "vocabulary": arguments.vocabulary,
+        "processes": arguments.processes,
+        "peers": {"versions": named, "left_out": missing},
+        "ratios": ratios(found, tokens),
+        "copies_bytes_per_second": copies(paths, arguments.work, arguments.repeats),
+        "encoders": {
+            name: asked(arguments, name, paths[0], "--tokenizer", arguments.work / "tokenizer") for name in ENCODERS
+        },
+        "turns": found,
+    }
+    for name, encoder in figures["encoders"].items():
+        print(f"{name} alone: {encoder['tokens'] / encoder['cpu_seconds'] / 1e6:.2f} M tokens a CPU-second")
+    for way, compared in figures["ratios"].items():
+        print(f"caravan / {way}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in compared.items()))
+    report.write(arguments.output, "tokenize", ["sentencepiece", "tokenizers", "gigatoken", "pyarrow"], figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""How others turn jsonl into shards of token ids, each in the manner of its own documentation.
+
+    python -m benchmarks.tokenize_peers PEER TEXTS... --tokenizer DIRECTORY --output DIRECTORY --processes 2
+
+writes a peer's shards; with --digest, it prints what they hold as a line of JSON. Every document ends with EOS.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import multiprocessing
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+BOS, EOS = 1, 2
+BATCH = 1000  # documents in a call, where a peer takes many
+
+
+class Megatron:
+    """Megatron-LM's tools/preprocess_data.py, written anew: lines go to a pool, ids come back, one process writes."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def start(self):
+        """In each process of the pool: load the tokenizer."""
+        import sentencepiece
+
+        Megatron.processor = sentencepiece.SentencePieceProcessor(model_file=self.model)
+
+    def encode(self, line):
+        """The ids of a line of jsonl, a list."""
+        return [*Megatron.processor.encode(json.loads(line)["text"]), EOS]
+
+
+def megatron(texts, tokenizer, output, processes):
+    """tokens.bin, and tokens.idx with the lengths and places of the documents."""
+    encoder = Megatron(str(tokenizer / "tokenizer.model"))
+    sizes = []
+    with multiprocessing.Pool(processes, initializer=encoder.start) as pool, open(output / "tokens.bin", "wb") as file:
+        for path in texts:
+            with open(path, encoding="utf-8") as lines:
+                for ids in pool.imap(encoder.encode, lines, 32):
+                    file.write(np.array(ids, np.uint16).tobytes())
+                    sizes.append(len(ids))
+        pool.close()
+        pool.join()
+    with open(output / "tokens.idx", "wb") as file:
+        file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1))
+        file.write(np.array(sizes, np.int32).tobytes())
+        file.write((np.cumsum([0, *sizes[:-1]], dtype=np.int64) * 2).tobytes())
+        file.write(np.arange(len(sizes) + 1, dtype=np.int64).tobytes())
+
+
+def datatrove(texts, tokenizer, output, processes):
+    """A reader of jsonl and a DocumentTokenizer, a task for each file."""
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.tokens import DocumentTokenizer
+
+    reader = JsonlReader(str(texts[0].parent), glob_pattern="*.jsonl")
+    writer = DocumentTokenizer(str(output / "tokens"), str(tokenizer / "tokenizer.json"), eos_token="</s>", seed=0)
+    made = LocalPipelineExecutor([reader, writer], len(texts), processes, logging_dir=str(output / "logs"))
+    made.run()
+
+
+def datasets(texts, tokenizer, output, processes):
+    """datasets.map in batches with SentencePiece, and the result saved."""
+    import datasets as library
+    import sentencepiece
+
+    model = str(tokenizer / "tokenizer.model")
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+
+    def encode(batch):
+        return {"ids": [[*ids, EOS] for ids in processor.encode(batch["text"])]}
+
+    features = library.Features({"ids": library.List(library.Value("uint16"))})
+    found = library.load_dataset("json", data_files=list(map(str, texts)), split="train", cache_dir=output / "cache")
+    options = {"batched": True, "batch_size": BATCH, "remove_columns": ["text"], "features": features}
+    found.map(encode, num_proc=processes, **options).save_to_disk(output / "tokens")
+
+
+def litdata(texts, tokenizer, output, processes):
+    """litdata.optimize with an item a document, a file for each worker."""
+    import functools
+
+    from litdata import TokensLoader, optimize
+
+    optimize(
+        fn=functools.partial(_documents_of, tokenizer / "tokenizer.model"),
+        inputs=list(map(str, texts)),
+        output_dir=str(output / "tokens"),
+        chunk_size=1 << 23,
+        item_loader=TokensLoader(),
+        num_workers=processes,
+    )
+
+
+def _documents_of(model, path):
+    import sentencepiece
+    import torch
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            ids = processor.encode(json.loads(line)["text"], return_type="numpy")
+            yield torch.from_numpy(np.append(ids, EOS).astype(np.uint16))
+
+
+def encoder(library, texts, tokenizer):
+    """Encode with one library in this process, and print {"tokens", "cpu_seconds"} of that alone."""
+    import time
+
+    import orjson
+
+    from stages.lib import encoding
+    from stages.lib.tokenizer import Tokenizer, package_encoder
+
+    made = Tokenizer(tokenizer / "manifest.json")
+    ways = {"gigatoken": encoding.Encoder(made).encode, "sentencepiece": made.encode}
+    encode = package_encoder(made.package) if library == "tokenizers" else ways[library]
+    tokens, used = 0, 0.0
+    for lines in map(list, _batches(texts)):
+        batch = [orjson.loads(line)["text"] for line in lines]
+        begun = time.process_time()
+        tokens += sum(map(len, encode(batch)))
+        used += time.process_time() - begun
+    print(json.dumps({"tokens": tokens, "cpu_seconds": used}))
+
+
+def _batches(texts):
+    for path in texts:
+        with open(path, "rb") as file:
+            while lines := list(itertools.islice(file, 100)):
+                yield lines
+
+
+def ids_of(peer, output):
+    """Yield arrays of the ids that a peer wrote."""
+    if peer == "megatron":
+        yield np.fromfile(output / "tokens.bin", np.uint16)
+    elif peer == "datatrove":
+        for path in sorted(output.glob("tokens/*_shuffled.ds")):
+            yield np.fromfile(path, np.uint16)
+    elif peer == "datasets":
+        import datasets as library
+
+        for chunk in library.load_from_disk(output / "tokens").data.column("ids").chunks:
+            yield chunk.flatten().to_numpy()
+    elif peer == "litdata":
+        for path in sorted(output.glob("tokens/*.bin")):
+            data = path.read_bytes()
+            items = int(np.frombuffer(data, np.uint32, 1)[0])
+            yield np.frombuffer(data[4 * (items + 2) :], np.uint16)
+    else:
+        import pyarrow
+
+        for path in sorted(output.glob("*/*.arrow")):
+            with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_file(file) as reader:
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number).column("tokens").flatten().to_numpy()
+
+
+def digest(peer, output):
+    """{"documents", "tokens", "ids"} of a peer's shards: `ids` is a hash of all documents' ids, in whatever order."""
+    hashes, tokens = [], 0
+    for ids in ids_of(peer, output):
+        tokens += len(ids)
+        begin = 0
+        for end in np.flatnonzero(ids == EOS).tolist():
+            document = ids[begin + (ids[begin] == BOS) : end]
+            hashes.append(hashlib.blake2b(document.tobytes(), digest_size=16).digest())
+            begin = end + 1
+    every = hashlib.sha256(b"".join(sorted(hashes))).hexdigest()
+    return {"documents": len(hashes), "tokens": tokens, "ids": every}
+
+
+PEERS = {"megatron": megatron, "datatrove": datatrove, "datasets": datasets, "litdata": litdata}
+ENCODERS = ("gigatoken", "sentencepiece", "tokenizers")
+
+
+def main():
+    """Write or read what one peer makes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", choices=[*PEERS, *ENCODERS, "caravan"])
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--digest", action="store_true")
+    parser.add_argument("texts", type=Path, nargs="*")
+    arguments = parser.parse_args()
+    if arguments.digest:
+        print(json.dumps(digest(arguments.peer, arguments.output)))
+    elif arguments.peer in ENCODERS:
+        encoder(arguments.peer, arguments.texts, arguments.tokenizer)
+    else:
+        PEERS[arguments.peer](arguments.texts, arguments.tokenizer, arguments.output, arguments.processes)
+
+
+if __name__ == "__main__":
+    # a peer's processes import this module again: its own name, not __main__, must be what they find
+    sys.modules["benchmarks.tokenize_peers"] = sys.modules["__main__"]
+    main()
