@@ -20,7 +20,7 @@ demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends 
 	@cat results/summary.txt
 
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
-	$(RUN) pytest -m "not long"
+	$(RUN) pytest -m "not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
 	$(RUN) pytest -m long

@@ -42,6 +42,7 @@ def trained(corpus, directory, runs, steps, **recipe):
     return made
 
 
+@pytest.mark.long
 def test_losses_agree_in_float64(corpus, tmp_path):
     found = trained(corpus, tmp_path, RUNS, STEPS, dtype="float64")
     losses = {name: [entry["loss"] for entry in steps_of(results)] for name, results in found.items()}

@@ -18,13 +18,13 @@ def change(config, key, value):
     *parents, last = key.split("/")
     for parent in parents:
         config = config[parent]
-    if value is DELETED:
+    if value == DELETED:
         del config[last]
     else:
         config[last] = value
 
 
-DELETED = object()
+DELETED = "(deleted)"
 MISTAKES = [
     (
         "runn",
