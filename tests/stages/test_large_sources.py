@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from stages.lib.sources import documents, inputs, packed, records, spans
+from stages.lib.sources import documents, duplicates, inputs, packed, records, spans
 from stages.lib.sources.source import SourceRecipe
 from tests.stages.data_fixtures import listed, texts, tokenized, trained, write_jsonl
 
@@ -105,32 +105,51 @@ def test_a_line_that_is_too_long_is_passed_by(tmp_path, monkeypatch):
     assert found[1] == documents.Dropped(f"{path}:2", "a line longer than 128 MiB")
 
 
+def made_within_a_gigabyte(stage, *options):
+    """Call a stage in a process of its own, which must not need 1 GB at its peak."""
+    script = (
+        f"import resource, sys; from stages import {stage}; code = {stage}.main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", script, *map(str, options)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
+    assert int(ended.stdout) < 1_000_000  # kB
+
+
 @pytest.mark.long
 def test_the_memory_of_a_part_does_not_grow_with_its_text(tmp_path):
-    """One file of 400 MB in one part, and in it a document of 100 MB: under 1 GB at its peak."""
+    """One file of 400 MB in one part, and in it documents of 100 MB, of words and of short lines: under 1 GB."""
     made = [json.dumps({"text": text}) + "\n" for text in texts("a", 3000)]
     path = tmp_path / "a.jsonl"
     with open(path, "w") as file:
         while file.tell() < 150 << 20:
             file.writelines(made)
         file.write(json.dumps({"text": "word and word. " * (100 * 1000 * 1000 // 15)}) + "\n")
+        file.write(json.dumps({"text": "a\nb\n\n" * (80 * 1000 * 1000 // 5)}) + "\n")
         while file.tell() < 400 << 20:
             file.writelines(made)
     small = write_jsonl(tmp_path / "b.jsonl", [{"text": text} for text in texts("a", 500)])
     recipe = {"kind": "jsonl", "validation": 0.001}
-    lists = {name: listed(tmp_path, name, recipe | {"paths": [str(at)]}) for name, at in (("a", path), ("b", small))}
+    filters = {"max_words": 10**8, "max_symbols": 0.9, "max_repeated_lines": 1}
+    lists = {
+        name: listed(tmp_path, name, recipe | {"paths": [str(at)], "filters": filters})
+        for name, at in (("a", path), ("b", small))
+    }
     tokenizer = trained(tmp_path, [lists["b"]], vocabulary=2000, sample={"b": 1})
     output = tmp_path / "tokens/00000.json"
-    script = (
-        "import resource, sys; from stages import tokenize; code = tokenize.main(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
-    )
-    options = ["--list", lists["a"], "--tokenizer", tokenizer, "--part", "0", "--output", output]
-    command = [sys.executable, "-c", script, *map(str, options)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
-    assert int(ended.stdout) < 1_000_000  # kB
+    made_within_a_gigabyte("tokenize", "--list", lists["a"], "--tokenizer", tokenizer, "--part", 0, "--output", output)
     identity = json.loads(output.read_text())["identity"]
     assert len(identity["train"]["shards"]) > 1
+    output = tmp_path / "hashes/00000.json"
+    made_within_a_gigabyte("hash_documents", "--list", lists["a"], "--part", 0, "--parts", 1, "--output", output)
+
+
+@given(text=st.text("a\u00e9\u2003 \n\x1f\u4e2d", max_size=30), piece=st.integers(1, 9))
+def test_the_hash_of_a_long_text_is_that_of_its_words(text, piece):
+    wanted = duplicates.of_text(" ".join(text.split()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "PIECE_CHARACTERS", piece)
+        assert duplicates.of_text(text) == wanted
 
 
 def test_documents_of_ids_are_held_by_their_size(tmp_path):

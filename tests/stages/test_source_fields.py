@@ -155,6 +155,13 @@ def test_filters_measure_as_one_would_by_hand(made):
         assert np.isclose(share, repeated / max(1, total))
 
 
+def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
+    monkeypatch.setattr(filters, "LINES_CHARACTERS", 8)
+    recipe = FilterRecipe(max_repeated_lines=0.3)
+    texts = ["one\none\ntwo three four five", "one\ntwo\none\none\none"]
+    assert filters.faults(recipe, texts) == ["filters.max_repeated_lines", None]
+
+
 def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):
     monkeypatch.setattr(left_out, "LOOKED_AT", 10)
     path = tmp_path / "a.jsonl"

@@ -17,6 +17,8 @@ from stages.lib.sources.documents import Document, Dropped
 RUN = 1 << 22
 """Documents of a run: 100 MB."""
 
+PIECE_CHARACTERS = 1 << 20  # of a text, whose words are parted at once: each is an object of 50 bytes and more
+
 VALIDATION_BIT = np.uint64(1 << 63)
 """Not set in the number of a held-out document, which so comes before all that are trained on."""
 
@@ -61,7 +63,18 @@ def of_text(text):
     """The hash of a text, in which runs of white space are all the same: 16 bytes."""
     import xxhash
 
-    return xxhash.xxh3_128_digest(" ".join(text.split()).encode())
+    hashing, some, parted = xxhash.xxh3_128(), False, False
+    for begin in range(0, len(text), PIECE_CHARACTERS):
+        piece = text[begin : begin + PIECE_CHARACTERS]
+        words = piece.split()
+        if words:
+            if some and (parted or piece[0].isspace()):
+                hashing.update(b" ")
+            hashing.update(" ".join(words).encode())
+            some, parted = True, piece[-1].isspace()
+        else:
+            parted = True
+    return hashing.digest()
 
 
 def of_ids(ids):

@@ -13,6 +13,7 @@ from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 
 WORD = r"\S+"
+LINES_CHARACTERS = 1 << 20  # of a text, whose lines are looked at: the shortest of them take a hundred times their room
 SYMBOL = r"[^\p{L}\p{M}\p{N}\s]"
 
 
@@ -36,7 +37,8 @@ class FilterRecipe:
     """The largest share of characters that are neither letter, mark, digit nor white space."""
 
     max_repeated_lines: float | None = identity(None, minimum=0, maximum=1)
-    """The largest share of the text's bytes in lines that stood in the document before; blank lines do not count."""
+    """The largest share of the text's bytes in lines that stood in the document before; blank lines do not count. Of a
+    longer text the first 1,048,576 characters are looked at."""
 
     def check(self, where):
         """Raise UserError where a least is above its most."""
@@ -92,7 +94,7 @@ def _symbols(column):
 def _repeated_lines(column):
     import pyarrow.compute as pc
 
-    split = pc.split_pattern(column, "\n")
+    split = pc.split_pattern(pc.utf8_slice_codeunits(column, 0, LINES_CHARACTERS), "\n")
     lines = pc.utf8_trim_whitespace(pc.list_flatten(split))
     sizes = pc.binary_length(lines).to_numpy()
     owners = pc.list_parent_indices(split).to_numpy()

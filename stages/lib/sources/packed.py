@@ -46,10 +46,11 @@ def _unpacked(name, raw):
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), codec)
 
 
-def lines(file, span):
-    """Yield (position of its first byte, line) of each line of a file that begins in a span; line ends are kept.
+def lines(file, span, parse=lambda _, line: line):
+    """Yield (position of its first byte, what `parse` makes of position and line) of each line of a file that begins in
+    a span; line ends are kept.
 
-    A line of more than LINE_BYTES is None.
+    A line of more than LINE_BYTES is None. One that was parsed takes no memory any more: it may have a hundred MB.
     """
     position = 0
     if span.first:
@@ -61,6 +62,8 @@ def lines(file, span):
         if len(line) > LINE_BYTES and not line.endswith(b"\n"):
             position += _pass_by(file)
             line = None
+        else:
+            line = parse(begin, line)
         yield begin, line
 
 

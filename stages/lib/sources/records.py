@@ -14,6 +14,7 @@ PIECE_BYTES = WHOLE_BYTES
 """A text of more bytes is cut into documents: one begins with the first line behind each multiple of it."""
 
 TOO_LONG = f"a line longer than {packed.LINE_BYTES >> 20} MiB"
+BLANK = ""  # in place of a record: the line is not even counted
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ROWS, ROWS_BYTES = 1024, 16 << 20  # of a table, at once: at most so many, and about so many bytes
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -21,22 +22,24 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 def lines(_, span):
     """The lines of a file that hold JSON objects, as mappings."""
+    with packed.opened(span.name) as file:
+        for number, (position, entry) in enumerate(packed.lines(file, span, _parsed), 1):
+            if entry is not BLANK:
+                identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
+                yield identifier, TOO_LONG if entry is None else entry
+
+
+def _parsed(position, line):
+    """A line of JSON as a mapping; why it is none; or BLANK."""
     import orjson
 
-    with packed.opened(span.name) as file:
-        for number, (position, line) in enumerate(packed.lines(file, span), 1):
-            identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
-            if line is None:
-                yield identifier, TOO_LONG
-                continue
-            if line.strip():
-                try:
-                    entry = orjson.loads(line.removeprefix(BYTE_ORDER_MARK) if position == 0 else line)
-                except orjson.JSONDecodeError:  # a lone surrogate and invalid UTF-8 as well
-                    entry = "not JSON"
-                else:
-                    entry = entry if isinstance(entry, dict) else {}
-                yield identifier, entry
+    if line.isspace():
+        return BLANK
+    try:
+        entry = orjson.loads(line.removeprefix(BYTE_ORDER_MARK) if position == 0 else line)
+    except orjson.JSONDecodeError:  # a lone surrogate and invalid UTF-8 as well
+        return "not JSON"
+    return entry if isinstance(entry, dict) else {}
 
 
 def texts(_, span):

@@ -35,15 +35,18 @@ def ids_of(documents, encode, dtype):
 
     Those of a long text are of `dtype` at once: at 4 bytes an id, they may be larger than all else together.
     """
-    encoded = [document.ids for document in documents]
+    return [_joined(pieces, dtype) if len(pieces) > 1 else pieces[0] for pieces in _ids_of(documents, encode, dtype)]
+
+
+def _ids_of(documents, encode, dtype):
+    """The same, as a list of arrays for each document: a long text gives several."""
+    encoded = [[document.ids] for document in documents]
     short = [number for number, document in enumerate(documents) if _is_short(document)]
     for number, ids in zip(short, _encoded([documents[number] for number in short], encode), strict=True):
-        encoded[number] = ids
+        encoded[number] = [ids]
     for number, document in enumerate(documents):
-        if encoded[number] is None:
-            encoded[number] = np.concatenate(
-                [encode([piece], [document.id])[0].astype(dtype) for piece in _pieces(document.text)]
-            )
+        if encoded[number][0] is None:
+            encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in _pieces(document.text)]
     return encoded
 
 
@@ -70,6 +73,21 @@ def _pieces(text):
 def framed(documents, encode, tokenizer, bos, dtype):
     """(ids of all documents one after the other, length of each): BOS where `bos` is true, those of `ids_of`, EOS."""
     head, tail = np.array([tokenizer.bos] * bos, dtype), np.array([tokenizer.eos], dtype)
-    encoded = ids_of(documents, encode, dtype)
-    values = np.concatenate([part for ids in encoded for part in (head, ids, tail)], dtype=dtype, casting="unsafe")
-    return values, np.fromiter(map(len, encoded), np.int64, len(encoded)) + bos + 1
+    with_ends = [[head, *pieces, tail] for pieces in _ids_of(documents, encode, dtype)]
+    lengths = np.array([sum(map(len, pieces)) for pieces in with_ends], np.int64)
+    flat = [piece for pieces in with_ends for piece in pieces]
+    del with_ends  # else none of its arrays can be let go
+    return _joined(flat, dtype), lengths
+
+
+def _joined(arrays, dtype):
+    """One array of several. A long list is emptied on the way: both together would take too much memory."""
+    joined = np.empty(sum(map(len, arrays)), dtype)
+    if len(joined) <= PIECE_CHARACTERS:
+        return np.concatenate(arrays, out=joined, casting="unsafe")
+    begin = len(joined)
+    while arrays:
+        array = arrays.pop()
+        begin, end = begin - len(array), begin
+        joined[begin:end] = array
+    return joined

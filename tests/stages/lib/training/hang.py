@@ -48,8 +48,10 @@ if __name__ == "__main__":
         (directory / f"pid{dist.get_rank()}").write_text(str(os.getpid()), encoding="utf-8")
         plan = recipe.load(watchdog.WatchdogRecipe, limits, "watchdog")
         dog = watchdog.Watchdog(plan, directory, lambda message: stage.out_of_time("hang", message))
-        if behaviour == "start":
-            sleep_for_ever()
-        train(dog, behaviour)
-        dog.stop()
+        try:
+            if behaviour == "start":
+                sleep_for_ever()
+            train(dog, behaviour)
+        finally:  # as a trainer does: of a rank that another hang ends, nothing is said
+            dog.stop()
     stage.leave(0)
