@@ -7,6 +7,7 @@ starts one to try things on, and says how.
 import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -187,6 +188,10 @@ class Cluster:
     def kill_node(self, node):
         """SIGKILL all that runs on a node, as when a machine is lost. Killing slurmd alone would let its jobs go on."""
         processes.kill({self._slurmd_of(node)})
+        halted = set()  # a machine stops all at once: nothing on it says that something else was killed
+        while running_on := self._on_node(node) - halted:
+            processes.kill(running_on, signal.SIGSTOP)
+            halted |= running_on
         while alive := self._on_node(node):
             processes.kill(alive)
 
