@@ -4,13 +4,16 @@ Everything is compared in float32 on the CPU, with the weights as exported on bo
 less than 1e-5 at logits of std 1, while in bfloat16 it differs by 0.06 and a real mistake can hide.
 """
 
+import itertools
 import json
-from itertools import zip_longest
 
+import numpy as np
 import torch
 
 from stages.lib.log import logger
-from stages.lib.tokens import heldout_text
+from stages.lib.sources.documents import Document
+from stages.lib.sources.split import VALIDATION
+from stages.lib.tokens import framing, heldout_text
 
 LENGTHS = (1, 17, 128, 512)  # tokens; the longest held-out stretch that is compared
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 16, 32
@@ -207,9 +210,9 @@ def compare_special_tokens(exported, facts):
 
 
 def held_out_texts(corpus, source, limit):
-    """Yield held-out documents of a source until `limit` characters are reached."""
+    """Yield held-out documents of a source until `limit` characters are reached; the last one may be cut."""
     for _, text in heldout_text.documents(corpus, source):
-        yield text
+        yield text[:limit]
         limit -= len(text)
         if limit <= 0:
             break
@@ -221,10 +224,15 @@ def compare_corpus_tokens(exported, corpus, documents=8):
     `corpus`: a `Corpus`. Raises ParityError naming the first document that differs.
     """
     facts = corpus.tokenizer
+
+    def encode(texts, _):
+        return [np.array(exported.encode(text, add_special_tokens=False), np.int64) for text in texts]
+
     for source in sorted(corpus.sources):
         stream, at = corpus.stream(source, "validation"), 0
-        for (name, text), _ in zip(heldout_text.documents(corpus.manifest, source), range(documents), strict=False):
-            wanted = [*exported.encode(text), facts["eos"]]  # the BOS, where there is one, is the tokenizer's
+        for name, text in itertools.islice(heldout_text.documents(corpus.manifest, source), documents):
+            (ids,) = framing.ids_of([Document(name, text, VALIDATION)], encode, np.int64)
+            wanted = [*[facts["bos"]] * facts["bos_added"], *ids.tolist(), facts["eos"]]
             found = stream.read(at, len(wanted)).tolist()
             if found != wanted:
                 raise ParityError(f"held-out document {name} of {source} has other tokens in the corpus than here")
@@ -243,7 +251,7 @@ def compare_ids(reference, exported, texts, label):
     for text in texts:
         wanted, found = encode(text), exported.encode(text, add_special_tokens=False)
         if wanted != found:
-            pairs = zip_longest(wanted, found)
+            pairs = itertools.zip_longest(wanted, found)
             at = next(number for number, (a, b) in enumerate(pairs) if a != b)
             raise ParityError(
                 f"{label} {count} is tokenized otherwise by the export, from token {at} on: "

@@ -1,14 +1,21 @@
 """Documents as ids: encoded, long ones in pieces, and framed as BOS, ids, EOS."""
 
+import collections
 import dataclasses
+import functools
+import re
 
 import numpy as np
 
 from stages.lib.errors import UserError
 
 PIECE_CHARACTERS = 1 << 20
-"""A longer text is encoded in pieces, cut behind a line end where there is one: encoders need up to a hundred times a
-text's size in memory."""
+"""A longer text is encoded in pieces: encoders need up to a hundred times a text's size in memory."""
+
+CONTEXT = 1000  # characters on both sides of a cut, which are encoded to see whether it changes the ids
+SEARCHED = 1 << 16  # characters at the end of a piece, in which it is cut
+TRIED = 16  # places of a kind where a cut is tried, the last ones of a piece
+LINE_END, SPACE = re.compile(r"\n(?!\n)"), re.compile(r"(?<=\S) (?=\S)")
 
 
 def with_text(document, tokenizer):
@@ -46,7 +53,8 @@ def _ids_of(documents, encode, dtype):
         encoded[number] = [ids]
     for number, document in enumerate(documents):
         if encoded[number][0] is None:
-            encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in _pieces(document.text)]
+            pieces = _pieces(document.text, functools.partial(_ids_of_text, encode, document.id))
+            encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in pieces]
     return encoded
 
 
@@ -60,14 +68,42 @@ def _is_short(document):
     return document.ids is None and len(document.text) <= PIECE_CHARACTERS
 
 
-def _pieces(text):
+def _ids_of_text(encode, name, text):
+    return encode([text], [name])[0].tolist()
+
+
+def _pieces(text, ids_of_text):
+    """A text in pieces whose ids, one after the other, are those of the whole text wherever that can be had."""
     begin = 0
-    while begin < len(text):
-        end = begin + PIECE_CHARACTERS
-        if end < len(text):
-            end = text.rfind("\n", begin, end) + 1 or end  # 0 where there is no line end
+    while len(text) - begin > PIECE_CHARACTERS:
+        end, following = _cut(text, begin, begin + PIECE_CHARACTERS, ids_of_text)
         yield text[begin:end]
-        begin = end
+        begin = following
+    yield text[begin:]
+
+
+def _cut(text, begin, last, ids_of_text):
+    """(end of a piece, begin of the next one) in text[begin:last], where the ids around are the same with and without.
+
+    Behind a line end, else at a space. The space is left out where the tokenizer puts one in front of each text. Where
+    all change the ids, or there are none, it is behind the last line end or at `last`.
+    """
+    lines, spaces = (_last(pattern, text, begin, last) for pattern in (LINE_END, SPACE))
+    places = [(at + 1, at + 1) for at in lines]
+    places += [place for at in spaces for place in ((at, at), (at, at + 1))]
+    for end, following in places:
+        before = text[max(begin, end - CONTEXT) : end]
+        after = text[following : following + CONTEXT]
+        between = text[end:following]
+        if ids_of_text(before) + ids_of_text(after) == ids_of_text(before + between + after):
+            return end, following
+    return places[0] if lines else (last, last)
+
+
+def _last(pattern, text, begin, end):
+    """The places of the last ones of a character in the end of text[begin:end], from the last on."""
+    found = pattern.finditer(text, max(begin + 1, end - SEARCHED), end)
+    return [match.start() for match in collections.deque(found, TRIED)][::-1]
 
 
 def framed(documents, encode, tokenizer, bos, dtype):

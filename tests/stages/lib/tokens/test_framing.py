@@ -1,0 +1,113 @@
+"""Long texts are encoded in pieces, and their ids are those of the whole text."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Theirs
+from tokenizers import decoders, models, normalizers, trainers
+
+from stages import index, train_tokenizer
+from stages.lib import parity
+from stages.lib.sources.documents import Document
+from stages.lib.tokenizer import Tokenizer
+from stages.lib.tokens import framing
+from stages.lib.tokens.corpus import Corpus
+from tests.stages import own_tokenizers
+from tests.stages.data_fixtures import listed, make, small_tokenizer, texts, tokenized, write_jsonl
+from tests.stages.own_tokenizers import BOS, EOS
+
+PIECE, CONTEXT = 300, 60
+TEXT = "".join(texts("a", 30))
+
+
+def with_a_space_in_front(path):
+    """A tokenizer.json of Llama 2's kind, which puts a space in front of each text, and pieces in front of words."""
+    made = Theirs(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    strip = decoders.Strip(" ", 1, 0)
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
+    special = ["<unk>", BOS, EOS, *(f"<0x{number:02X}>" for number in range(256))]
+    words = [word for text in texts("a", 20) for word in text.split()]
+    made.train_from_iterator(words, trainers.BpeTrainer(vocab_size=500, special_tokens=special, show_progress=False))
+    package = json.loads(made.to_str())
+    package["added_tokens"] = package["added_tokens"][:3]  # a trainer makes the bytes special ones, and Llama 2 none
+    return own_tokenizers.write_package(path, package)
+
+
+def taken(directory, write):
+    path = write(directory / "mine" / "tokenizer.json")
+    output = directory / "tokenizers" / "main" / "manifest.json"
+    return make(train_tokenizer, recipe={"path": str(path), "bos": BOS, "eos": EOS}, output=output)
+
+
+@pytest.fixture(scope="module", params=["trained", "byte-level", "a space in front"])
+def tokenizer(request, tmp_path_factory):
+    """The manifest of a tokenizer."""
+    directory = tmp_path_factory.mktemp("tokenizer")
+    if request.param == "trained":
+        return small_tokenizer(directory)
+    return taken(directory, own_tokenizers.write if request.param == "byte-level" else with_a_space_in_front)
+
+
+@pytest.fixture
+def short_pieces(monkeypatch):
+    monkeypatch.setattr(framing, "PIECE_CHARACTERS", PIECE)
+    monkeypatch.setattr(framing, "CONTEXT", CONTEXT)
+
+
+def in_pieces(tokenizer, text):
+    """The ids of a text, and how many pieces it was encoded in."""
+    whole = []
+
+    def encode(some, _):
+        whole.extend(some)
+        return tokenizer.encode(some)
+
+    (ids,) = framing.ids_of([Document("a", text, "train")], encode, np.uint16)
+    return ids, sum(len(text) > 2 * CONTEXT + 1 for text in whole)
+
+
+@pytest.mark.parametrize("line_ends", [True, False])
+def test_ids_of_pieces_are_those_of_the_whole_text(short_pieces, tokenizer, line_ends):
+    tokenizer = Tokenizer(tokenizer)
+    text = TEXT if line_ends else TEXT.replace("\n", " ")
+    ids, pieces = in_pieces(tokenizer, text)
+    assert pieces > len(text) / PIECE
+    np.testing.assert_array_equal(ids, tokenizer.encode([text])[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("ab \n\u00e9\u2003", min_size=PIECE, max_size=4 * PIECE))
+def test_pieces_join_to_the_text_but_for_spaces_between(text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framing, "PIECE_CHARACTERS", PIECE)
+        for ids_of_text in (lambda text: [text.count("a")], lambda text: [0, *map(ord, text)]):
+            at = 0
+            for piece in framing._pieces(text, ids_of_text):
+                at += text.startswith(" " + piece, at) and not text.startswith(piece, at)
+                assert 0 < len(piece) <= PIECE and text.startswith(piece, at)
+                at += len(piece)
+            assert at == len(text)
+
+
+def test_a_text_that_cannot_be_cut_well_is_cut_all_the_same(short_pieces, tokenizer):
+    tokenizer = Tokenizer(tokenizer)
+    ids, _ = in_pieces(tokenizer, "\u4e2d" * 3 * PIECE)
+    assert tokenizer.decode(ids.tolist()).count("\u4e2d") == 3 * PIECE
+
+
+def test_long_held_out_documents_are_no_mistake_of_the_export(short_pieces, tokenizer, tmp_path):
+    """Of the corpus' first held-out documents, the export must have the same ids: in the same pieces."""
+    entries = [{"text": "\u4e2d" * 500 + TEXT[at : at + 4 * PIECE]} for at in range(20)]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
+    parts = tokenized(tmp_path, "a", source, tokenizer)
+    corpus = Corpus(make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens" / "manifest.json"))
+    exported = parity.load_tokenizer(tokenizer.parent)
+    parity.compare_corpus_tokens(exported, corpus)
+    exported.add_tokens(["ka"])
+    with pytest.raises(parity.ParityError, match="has other tokens in the corpus than here"):
+        parity.compare_corpus_tokens(exported, corpus)
