@@ -45,6 +45,8 @@ def run(arguments):
         joined = by_source.setdefault(name, {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
         for split in (TRAIN, VALIDATION):
             _add(joined[split], part, split, directory)
+        if part.identity["source_recipe"].get("ids_field") is not None:
+            joined["ids"] = "given"  # not the tokenizer's, for all that anybody knows
     for name, joined in by_source.items():
         if joined[TRAIN]["tokens"] == 0:
             raise UserError(

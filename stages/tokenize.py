@@ -154,6 +154,7 @@ def _make(payload, known, found, tokenizer, encoder, plan, dropped):
             for batch in documents.batched(filter(None, map(dropped.look, found)), ENCODE_BYTES):
                 _add(batch, tokenizer, encoder, plan.bos, writers, texts)
         dropped.check()
+        encoder.warn_of_given(known["source"])
         sides = {split: _side(writer.finish(), payload.name) for split, writer in writers.items()}
         sides[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]
     made = [*sides[TRAIN]["shards"], *sides[VALIDATION]["shards"], *sides[VALIDATION]["texts"]]
@@ -173,6 +174,9 @@ def _add(batch, tokenizer, encoder, bos, writers, texts):
     from stages.lib.tokens import framing
 
     batch = [framing.with_text(document, tokenizer) for document in batch]
+    for document in batch:
+        if document.ids is not None:
+            encoder.hold_given(document)
     for split, writer in writers.items():
         chosen = [document for document in batch if document.split == split]
         if chosen:

@@ -117,9 +117,16 @@ def _document(recipe, identifier, record):
         if not hasattr(ids, "dtype"):
             return Dropped(identifier, f"no token ids in {recipe.ids_field}")
     if recipe.split_field is None:
-        key = hashlib.sha256(text.encode() if ids is None else ids.astype("<i8").tobytes()).hexdigest()
+        key = hashlib.sha256(text.encode()).hexdigest() if ids is None else _digest_of(ids)
     elif isinstance(record.get(recipe.split_field), (str, int)):
         key = str(record[recipe.split_field])
     else:  # null as well: it would bring all such records to one side
         return Dropped(identifier, f"no text or whole number in {recipe.split_field}")
     return Document(identifier, text, split_of(key, recipe.validation), ids)
+
+
+def _digest_of(ids):
+    hashing = hashlib.sha256()
+    for begin in range(0, len(ids), FILTER_BYTES):  # not all at 8 bytes at once
+        hashing.update(ids[begin : begin + FILTER_BYTES].astype("<i8"))
+    return hashing.hexdigest()

@@ -12,6 +12,9 @@ from stages.lib.errors import UserError
 PIECE_CHARACTERS = 1 << 20
 """A longer text is encoded in pieces: encoders need up to a hundred times a text's size in memory."""
 
+PIECE_IDS = 1 << 18
+"""Ids that are decoded at once."""
+
 CONTEXT = 1000  # characters on both sides of a cut, which are encoded to see whether it changes the ids
 SEARCHED = 1 << 16  # characters at the end of a piece, in which it is cut
 TRIED = 16  # places of a kind where a cut is tried, the last ones of a piece
@@ -25,16 +28,34 @@ def with_text(document, tokenizer):
     """
     if document.ids is None:
         return document
-    ids = document.ids.astype(np.int64)
-    wrong = ids[(ids < 0) | (ids >= tokenizer.vocabulary)]
-    if len(wrong):
+    ids = document.ids
+    if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocabulary:
+        wrong = ids[(ids < 0) | (ids >= tokenizer.vocabulary)]
         raise UserError(
             f"{document.id} must hold ids of the tokenizer, from 0 to {tokenizer.vocabulary - 1}, and has {wrong[0]}"
         )
     begin = 1 if len(ids) and ids[0] == tokenizer.bos else 0
     end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos else len(ids)
-    ids = ids[begin:end]
-    return dataclasses.replace(document, text=tokenizer.decode(ids.tolist()), ids=ids.astype(np.int32))
+    ids = ids[begin:end].astype(np.int32, copy=False)
+    return dataclasses.replace(document, text=_text_of(ids, tokenizer.decode), ids=ids)
+
+
+def _text_of(ids, decode):
+    """The text of ids, of many in pieces: each is an object of 50 bytes and more while it is decoded."""
+    pieces, begin = [], 0
+    while begin < len(ids):
+        end = next((at for at in range(begin + PIECE_IDS, len(ids)) if _is_between(ids, at, decode)), len(ids))
+        # behind the id before: some decoders leave out a space at the beginning of a text
+        before = ids[max(0, begin - 1) : begin].tolist()
+        pieces.append(decode(before + ids[begin:end].tolist())[len(decode(before)) :])
+        begin = end
+    return "".join(pieces)
+
+
+def _is_between(ids, at, decode):
+    """Whether the ids on both sides of a place are characters each, and no bytes that make one up together."""
+    before, after, both = (decode(some.tolist()) for some in (ids[at - 1 : at], ids[at : at + 1], ids[at - 1 : at + 1]))
+    return before and after and "\ufffd" not in both and both.startswith(before)
 
 
 def ids_of(documents, encode, dtype):

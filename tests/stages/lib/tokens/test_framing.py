@@ -3,9 +3,11 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from tokenizers import Tokenizer as Theirs
 from tokenizers import decoders, models, normalizers, trainers
 
@@ -111,3 +113,28 @@ def test_long_held_out_documents_are_no_mistake_of_the_export(short_pieces, toke
     exported.add_tokens(["ka"])
     with pytest.raises(parity.ParityError, match="has other tokens in the corpus than here"):
         parity.compare_corpus_tokens(exported, corpus)
+
+
+def test_ids_of_a_source_need_not_be_those_of_their_text(tokenizer, tmp_path, capsys):
+    ids = pa.array([[*range(3, 200), Tokenizer(tokenizer).eos, number] for number in range(99)], pa.list_(pa.int32()))
+    parquet.write_table(pa.table({"ids": ids}), tmp_path / "a.parquet")
+    recipe = {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], "ids_field": "ids", "validation": 0.5}
+    (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
+    assert json.loads(part.read_text())["record"]["given_ids"] == {"compared": 99, "same": 0}
+    said = "source a has other token ids than its text has here, in 99 of 99 compared documents: are they of another"
+    assert said in capsys.readouterr().err
+    corpus = make(index, tokenizer=tokenizer, parts=[part], output=tmp_path / "tokens" / "manifest.json")
+    parity.compare_corpus_tokens(parity.load_tokenizer(tokenizer.parent), Corpus(corpus))
+
+
+MIXED = TEXT + "\u4e2d\u6587 \U0001f469 e\u0301\ufffd  " * 300 + TEXT + "\u4e2d" * 900
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, 5000])
+def test_many_ids_are_decoded_in_pieces_to_the_text_of_all(tokenizer, monkeypatch, length):
+    monkeypatch.setattr(framing, "PIECE_IDS", length)
+    tokenizer = Tokenizer(tokenizer)
+    ids = tokenizer.encode([MIXED])[0].astype(np.uint16)
+    document = framing.with_text(Document("a", None, "train", ids), tokenizer)
+    assert document.text == tokenizer.decode(ids.tolist())
+    np.testing.assert_array_equal(document.ids, ids)
