@@ -82,8 +82,8 @@ def _data(source, tokenizer, corpus, plan):
     )
     eos, seq_len = tokenizer.eos, plan.seq_len
     samples = pair_samples.PairSamples(source.name, train, seq_len, plan.seed, eos, document_end=eos)
-    windows, bytes_per_token = pair_samples.held_out(source.name, validation, seq_len, eos, plan.heldout.tokens)
-    return samples, Heldout({source.name: windows}, {source.name: bytes_per_token}, document_end=eos)
+    windows, bytes_per_target = pair_samples.held_out(source.name, validation, seq_len, eos, plan.heldout.tokens)
+    return samples, Heldout({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
 
 
 def main(argv=None):

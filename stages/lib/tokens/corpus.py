@@ -47,10 +47,11 @@ class Corpus:
         contents = [shard["sha256"] for shard in self.sources[source]["train"]["shards"]]
         return manifest.digest_of([self.manifest.identity["dtype"], contents])[:32]
 
-    def bytes_per_token(self, source):
-        """Bytes of text a token in the validation split of a source."""
+    def bytes_per_target(self, source):
+        """Bytes of text a target in the validation split of a source: a token that is no BOS. 0 where there is none."""
         split = self.sources[source]["validation"]
-        return split["text_bytes"] / split["tokens"]
+        targets = split["tokens"] - self.tokenizer["bos_added"] * split["documents"]
+        return split["text_bytes"] / max(1, targets)
 
     def _check(self, shard):
         path = os.path.join(self.manifest.directory, shard["path"])

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from stages.lib.errors import UserError
 from stages.lib.loss import IGNORED
 from stages.lib.model import documents_of
 from stages.lib.recipe import operation
@@ -26,12 +27,12 @@ class HeldoutRecipe:
 class Heldout:
     """What is held out of training, by source.
 
-    `windows`: {source: (inputs, targets)}, int64 [windows, L] each. `bytes_per_token`: {source: text bytes a target}.
+    `windows`: {source: (inputs, targets)}, int64 [windows, L] each. `bytes_per_target`: {source: text bytes a target}.
     `document_end`: the token that ends a document, where documents are kept apart.
     """
 
-    def __init__(self, windows, bytes_per_token, document_end=None):
-        self.windows, self.bytes_per_token, self.document_end = windows, bytes_per_token, document_end
+    def __init__(self, windows, bytes_per_target, document_end=None):
+        self.windows, self.bytes_per_target, self.document_end = windows, bytes_per_target, document_end
 
     @torch.no_grad()
     def evaluate(self, model, micro_batch, device, poll=None):
@@ -54,20 +55,29 @@ class Heldout:
                 sums += torch.stack([loss.double(), (wanted != IGNORED).sum().double()])
             dist.all_reduce(sums)
             loss = (sums[0] / sums[1]).item()
-            results[source] = {"loss": loss, "bits_per_byte": loss / math.log(2) / self.bytes_per_token[source]}
+            results[source] = {"loss": loss, "bits_per_byte": loss / math.log(2) / self.bytes_per_target[source]}
         return results
 
 
 def of_corpus(corpus, sources, seq_len, tokens, document_end=None):
-    """The validation split of some sources of a corpus, at most `tokens` tokens each."""
+    """The validation split of some sources of a corpus, at most `tokens` tokens each.
+
+    Raises UserError where a source has too little text to be scored.
+    """
     windows = {
-        source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer["bos"])
-        for source in sources
+        source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer) for source in sources
     }
-    return Heldout(windows, {source: corpus.bytes_per_token(source) for source in sources}, document_end)
+    bytes_per_target = {source: corpus.bytes_per_target(source) for source in sources}
+    for source, (_, targets) in windows.items():
+        if not (targets != IGNORED).any() or not bytes_per_target[source]:
+            raise UserError(
+                f"source {source} must have held-out text of two tokens at least, and has none; "
+                f"raise sources.{source}.validation"
+            )
+    return Heldout(windows, bytes_per_target, document_end)
 
 
-def _windows(stream, seq_len, limit, bos):
+def _windows(stream, seq_len, limit, tokenizer):
     """Inputs and targets int64 [windows, L] over the first `limit` tokens; the last window is filled up.
 
     The BOS that follows a document's end is no target: it is certain in text and says nothing about the model.
@@ -76,7 +86,8 @@ def _windows(stream, seq_len, limit, bos):
     count = -(-(len(tokens) - 1) // seq_len)
     inputs, targets = np.zeros((count, seq_len), np.int64), np.full((count, seq_len), IGNORED, np.int64)
     inputs.ravel()[: len(tokens) - 1] = tokens[:-1]
-    targets.ravel()[: len(tokens) - 1] = np.where(tokens[1:] == bos, IGNORED, tokens[1:])
+    begins = (tokens[:-1] == tokenizer["eos"]) & (tokens[1:] == tokenizer["bos"]) & tokenizer["bos_added"]
+    targets.ravel()[: len(tokens) - 1] = np.where(begins, IGNORED, tokens[1:])
     return inputs, targets
 
 
