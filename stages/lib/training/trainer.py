@@ -87,6 +87,8 @@ class Trainer:
             self._begin()
         else:
             self._load(*found)
+        if self.step < until:
+            self._take_up_rewind()
         self._check_room()
         self.saver.prepare(self.state.tensors())
         facts = {"steps": self.plan.steps, "parameters": self.state.num_parameters()}
@@ -288,6 +290,16 @@ class Trainer:
         torch.set_rng_state(tensors["rng"])
         self.step = self.saved_at = step
         self.seen, self.rewinds = commit["samples"], commit.get("rewinds", 0)
+
+    def _take_up_rewind(self):
+        """Go on as a rewind said after which there is no checkpoint yet: what it passed by stays passed by.
+
+        Without this, samples that were told as passed by would be trained on where their steps are good this time.
+        """
+        events = journal.read(self.directory / "events.jsonl") if self.first else []
+        made = parallel.from_first([event for event in events if event["event"] == "rewind"])
+        if len(made) > self.rewinds and [made[-1]["step"], made[-1]["samples"][0]] == [self.step, self.seen]:
+            self.seen, self.rewinds = made[-1]["samples"][1], len(made)
 
     def _check_room(self):
         """Raise UserError where the next checkpoint has no room or no time; better now than after hours."""
