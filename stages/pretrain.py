@@ -122,6 +122,12 @@ def _data(corpus, plan, wanted):
             "pretrain.document_mask must be false where BOS and EOS are one token: the BOS of a document would end it; "
             "with tokenize.bos: false there is one between documents"
         )
+    for number, phase in enumerate(plan.phases):
+        for source in phase.weights.keys() - corpus.sources.keys():
+            raise UserError(
+                f"pretrain.phases[{number}].weights.{source} must name a source of the corpus "
+                f"({', '.join(sorted(corpus.sources))})"
+            )
     document_end = corpus.tokenizer["eos"] if plan.document_mask else None
     samples = wanted.samples(corpus, document_end)
     sources, tokens = samples.mixture.sources, plan.heldout.tokens

@@ -99,12 +99,15 @@ def _check_pretrained(config, where, run):
             missing, other = other, missing
         raise ConfigError(f"{missing} is missing: {other} says that training goes on from another model")
     sources = config["corpora"][run["corpus"]]["sources"]
-    for source in run["pretrain"]["weights"]:
-        if source not in sources:
-            raise ConfigError(
-                f"{where}.pretrain.weights must name sources of corpus {run['corpus']} ({', '.join(sources)}), "
-                f"got {source!r}"
-            )
+    phases = run["pretrain"].get("phases", [])
+    given = {f"phases[{number}].weights": phase["weights"] for number, phase in enumerate(phases)}
+    for key, weights in ({"weights": run["pretrain"]["weights"]} | given).items():
+        for source in weights:
+            if source not in sources:
+                raise ConfigError(
+                    f"{where}.pretrain.{key} must name sources of corpus {run['corpus']} ({', '.join(sources)}), "
+                    f"got {source!r}"
+                )
 
 
 def _check_tuned(config, where, run):

@@ -77,7 +77,10 @@ def test_what_cannot_be_is_refused_in_one_line(corpus, tmp_path, capsys):
             {"phases": [{"step": 3, "weights": {"a": 1, "b": 1e-5}}]},
             "pretrain.phases[0].weights.b must be at least 1/4",
         ),
-        ({"phases": [{"step": 3, "weights": {"c": 1}}]}, "pretrain.weights.c must name a source of the corpus (a, b)"),
+        (
+            {"phases": [{"step": 3, "weights": {"c": 1}}]},
+            "pretrain.phases[0].weights.c must name a source of the corpus (a, b)",
+        ),
     ]
     capsys.readouterr()
     for more, said in cases:

@@ -106,6 +106,11 @@ MISTAKES = [
         {"x": 1},
         "runs.base.pretrain.weights must name sources of corpus main (code, prose), got 'x'",
     ),
+    (
+        "runs/base/pretrain/phases",
+        [{"step": 2, "weights": {"code": 1}}, {"step": 3, "weights": {"prose": 1, "x": 1}}],
+        "runs.base.pretrain.phases[1].weights must name sources of corpus main (code, prose), got 'x'",
+    ),
     ("runs/base/pretrain/milestones", [2, 2], "runs.base.pretrain.milestones must increase, got 2 after 2"),
     ("runs/base/pretrain/milestones", [3, 2], "runs.base.pretrain.milestones must increase, got 2 after 3"),
     (

@@ -34,8 +34,16 @@ class Encoded:
 
 
 def encode(pairs, tokenizer, bos):
-    """The Encoded of each pair, in order. `bos`: whether a pair begins with BOS, as documents of the corpus do."""
+    """The Encoded of each pair, in order. `bos`: whether a pair begins with BOS, as documents of the corpus do.
+
+    Raises UserError where nothing stands before a completion: its first token could not be learnt.
+    """
     prompts = tokenizer.encode([pair.prompt for pair in pairs])
+    for pair, prompt in zip(pairs, prompts, strict=True):
+        if not (bos or len(prompt)):
+            raise UserError(
+                f"{pair.id} must have a prompt of a token at least, since no BOS stands before it; got none"
+            )
     completions = tokenizer.encode([pair.completion for pair in pairs])
     first = [tokenizer.bos] * bos
     return [

@@ -49,7 +49,7 @@ class Writer:
         while begin < len(lengths):
             before = ends[begin - 1] if begin else 0
             end = int(np.searchsorted(ends, before + limit - self.held, side="right"))
-            if end == begin:
+            if end <= begin:
                 if self.held:
                     self._flush()
                     continue

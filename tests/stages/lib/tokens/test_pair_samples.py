@@ -162,3 +162,10 @@ def test_held_out_windows_are_those_of_every_run():
     encoded = encode(pairs_of([("ab", "cd")] * 30), Letters(), True)
     first, again = (held_out("qa", encoded, SEQ_LEN, EOS, 100) for _ in range(2))
     assert (first[0][0] == again[0][0]).all()
+
+
+def test_a_pair_without_anything_before_its_completion_is_refused():
+    pair = Pair("a.jsonl:3", "", "b", "train")
+    assert [made.prompt for made in encode([pair], Letters(), True)] == [1]
+    with pytest.raises(UserError, match="^a.jsonl:3 must have a prompt of a token at least, "):
+        encode([pair], Letters(), False)
