@@ -13,7 +13,7 @@ LIMIT = 10  # tokens a shard
 calls = st.lists(st.lists(st.integers(1, 2 * LIMIT), max_size=6), max_size=6)  # a document has its EOS at least
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(calls)
 def test_every_document_is_written_once_in_order(tmp_path_factory, lengths):
     directory, first, written = tmp_path_factory.mktemp("shards"), 0, []
