@@ -90,12 +90,24 @@ def _check_complete(parts):
             if (source, number) not in seen:
                 raise UserError(f"--parts must name all {number_of_parts} parts of {source}: part {number} is missing")
             _check_alike(seen[source, 0], seen[source, number])
-        _check_once([seen[source, number] for number in range(number_of_parts)])
+        of_source = [seen[source, number] for number in range(number_of_parts)]
+        _check_listed_alike(of_source)
+        _check_once(of_source)
 
 
 def _check_alike(first, second):
     if first.identity["source_recipe"] != second.identity["source_recipe"]:
         raise UserError(f"{second.path} must be made of the source as {first.path} is, and its list had another recipe")
+
+
+def _check_listed_alike(parts):
+    """Raise UserError where parts of a source say that they are of two lists: files between them would be lost."""
+    saying = [part for part in parts if "list" in part.record]  # one made by an earlier version does not
+    for part in saying:
+        if part.record["list"] != saying[0].record["list"]:
+            raise UserError(
+                f"{saying[0].path} and {part.path} must be made of one list, and are of two; run -R tokenize"
+            )
 
 
 def _check_once(parts):

@@ -77,14 +77,16 @@ def run(arguments, plan):
     payload = arguments.output.with_suffix("")
     if _is_finished(payload, known):
         logger.info("part %s of %s is made already", arguments.part, name)
-        files.write_json(arguments.output, files.read_json(payload / KEPT))
+        kept = manifest.read(payload / KEPT)  # perhaps of an earlier list, which had the same files for this part
+        manifest.write(arguments.output, kept.identity, kept.record | {"list": listed.digest})
         return
 
     def make(encoder):
         dropped = LeftOut(name, source_recipe.max_unreadable)
         found = drop(documents.read(source_recipe, chosen, every, before))
         identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped)
-        return {"identity": identity_, "record": clock.record(**encoder.record, **dropped.record())}
+        record = clock.record(list=listed.digest, **encoder.record, **dropped.record())
+        return {"identity": identity_, "record": record}
 
     content = encoding.exactly(tokenizer, make)
     files.write_json(payload / KEPT, content)

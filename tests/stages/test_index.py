@@ -126,27 +126,76 @@ def test_a_part_of_another_recipe_is_named(corpus, capsys):
     assert refused(capsys, index, **options).startswith(f"index: {part} must be made like ")
 
 
-def test_parts_of_lists_that_differ_are_named(made, tmp_path, capsys):
-    tokenizer = made / "tokenizers/main/manifest.json"
+@pytest.fixture
+def part_of_changing_list(made, tmp_path):
+    """(a function that writes a file of the source, one that lists it and makes one of its two parts)."""
     recipe = {"kind": "jsonl", "paths": [f"{tmp_path}/texts/*"], "validation": 0.2}
 
-    def write(name, documents):
+    def write(name, documents=40):
         write_jsonl(tmp_path / "texts" / name, [{"text": text} for text in texts(name, documents)])
 
     def part(number, **changed):
         source, output = listed(tmp_path, "a", recipe | changed), tmp_path / f"tokens/a/{number:05d}.json"
-        return make(tokenize, list=source, tokenizer=tokenizer, part=number, recipe={"parts": 2}, output=output)
+        options = {"list": source, "tokenizer": made / "tokenizers/main/manifest.json"}
+        return make(tokenize, part=number, recipe={"parts": 2}, output=output, **options)
 
-    write("1.jsonl", 40)
-    write("2.jsonl", 40)
+    return write, part
+
+
+def _without_its_list(path):
+    """A part as it was made before a part said of which list it is; returns its path."""
+    content = json.loads(path.read_text())
+    del content["record"]["list"]
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_parts_of_lists_that_differ_are_named(made, tmp_path, capsys, part_of_changing_list):
+    write, part = part_of_changing_list
+    write("1.jsonl")
+    write("2.jsonl")
     first = part(0)
     write("0.jsonl", 200)
-    options = {"tokenizer": tokenizer, "output": tmp_path / "tokens/manifest.json"}
+    options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     second = part(1)
     line = refused(capsys, index, parts=[first, second], **options)
+    assert line == f"index: {first} and {second} must be made of one list, and are of two; run -R tokenize"
+    line = refused(capsys, index, parts=[first, _without_its_list(second)], **options)
     assert line == f"index: {first} and {second} must be made of one list, and both hold {tmp_path}/texts/1.jsonl"
     line = refused(capsys, index, parts=[first, part(1, validation=0.3)], **options)
     assert line == f"index: {second} must be made of the source as {first} is, and its list had another recipe"
+
+
+def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, capsys, part_of_changing_list):
+    write, part = part_of_changing_list
+    for name in "bcd":
+        write(f"{name}.jsonl")
+    first = part(0)  # b and c, or b alone
+    for name in "efg":
+        write(f"{name}.jsonl")
+    second = part(1)  # the half from e on
+    options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
+    line = refused(capsys, index, parts=[first, second], **options)
+    assert line == f"index: {first} and {second} must be made of one list, and are of two; run -R tokenize"
+    sources = _identity(make(index, parts=[part(0), second], **options))["sources"]
+    assert sources["a"]["train"]["documents"] + sources["a"]["validation"]["documents"] == 6 * 40
+
+
+def test_a_part_that_a_new_list_leaves_as_it_is_joins_those_of_that_list(made, tmp_path, part_of_changing_list):
+    write, part = part_of_changing_list
+    write("1.jsonl")
+    write("2.jsonl")
+    first, second = part(0), part(1)
+    before = _identity(first)
+    shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens/a/00000").iterdir()}
+    (tmp_path / "texts/3.jsonl").touch()
+    options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
+    make(index, parts=[part(0), part(1)], **options)
+    assert _identity(first) == before
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens/a/00000").iterdir()} == shards
+    for path in (first, second):
+        _without_its_list(path)
+        make(index, parts=[first, second], **options)  # made before a part said it
 
 
 def test_a_missing_part_is_named(corpus, capsys):
