@@ -4,13 +4,17 @@ The package gives the same ids of a text. It differs in what stands around them:
 and nothing is cut or filled up. A special token never arises from a text.
 """
 
+import itertools
 import json
 import os
+import sys
 
 from stages.lib import tokenizer as tokenizers
 from stages.lib.errors import UserError
 from stages.lib.hard_strings import HARD_STRINGS
 from stages.lib.log import logger
+
+CHARACTERS = 64  # of a text to look for unknown ones in
 
 
 def package_of(path, bos, eos, where):
@@ -35,7 +39,8 @@ def package_of(path, bos, eos, where):
         _make_special(package, piece, f"{where}.{name}", path)
     number = _loaded(package).token_to_id(bos)
     package |= {"truncation": None, "padding": None, "post_processor": tokenizers.bos_in_front(bos, number)}
-    _check_specials(package, where, path)
+    _check_unknown(package, {"bos": bos, "eos": eos}, where, path)
+    _check_specials(package, (bos, eos), where, path)
     return package
 
 
@@ -58,14 +63,48 @@ def _make_special(package, piece, where, path):
     package["added_tokens"] = sorted([*others, special], key=lambda token: token["id"])
 
 
-def _check_specials(package, where, path):
-    """Raise UserError where the name of a special token in a text becomes that token all the same."""
+def _check_unknown(package, ends, where, path):
+    """Raise UserError where BOS or EOS is the token for unknown text as well, and such text exists.
+
+    `ends`: {"bos": piece, "eos": piece}. Of GPT-2's kind one token is all three, and no text has it: bytes are known.
+    """
+    unknown = unknown_of(package)
+    name = next((name for name, piece in ends.items() if piece == unknown), None)
+    if name is None:
+        return
+    loaded = _loaded(package)
+    number = loaded.token_to_id(unknown)
+
+    def has_it(text):
+        return number in loaded.encode(text, add_special_tokens=False).ids
+
+    found = next(filter(has_it, itertools.chain(HARD_STRINGS, _all_characters())), None)
+    if found is not None:
+        text = next(filter(has_it, found), found)  # one character, or a word that is unknown as a whole
+        raise UserError(
+            f"{where}.{name} must be a token that no text has, got {unknown!r}, which stands for what {path} does not "
+            f"know: the text {ascii(text)} has it"
+        )
+
+
+def _all_characters():
+    """Texts that hold all characters of Unicode: in all, encoding them takes a second."""
+    for begin in range(0, sys.maxunicode + 1, CHARACTERS):
+        text = "".join(map(chr, range(begin, begin + CHARACTERS)))
+        yield text.encode(errors="ignore").decode()  # without surrogates
+
+
+def _check_specials(package, ends, where, path):
+    """Raise UserError where the name of a special token in a text becomes that token all the same.
+
+    The token for unknown text may, unless it is one of `ends`, BOS and EOS.
+    """
     loaded, unknown = _loaded(package), unknown_of(package)
     special = {token["id"]: token["content"] for token in package["added_tokens"] if token["special"]}
     for piece in special.values():
         for text in (piece, f" {piece} ", f"a{piece}b"):
             for number in loaded.encode(text, add_special_tokens=False).ids:
-                if number in special and special[number] != unknown:
+                if number in special and (special[number] != unknown or unknown in ends):
                     raise UserError(
                         f"{where}.path must keep {special[number]!r} for itself: in {path} the text {text!r} becomes it"
                     )

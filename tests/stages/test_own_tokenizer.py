@@ -179,6 +179,75 @@ def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
     assert line.startswith(f"train_tokenizer: train_tokenizer.{said.format(path=spoilt)}"), line
 
 
+@pytest.mark.parametrize("vocabulary", ["bytes as letters", "bytes to fall back to"])
+def test_the_unknown_token_may_be_bos_and_eos_where_every_byte_is_known(tmp_path, path, vocabulary):
+    package = unknown_is(EOS, json.loads(path.read_bytes()))
+    if vocabulary == "bytes to fall back to":
+        package |= {"pre_tokenizer": None, "model": {"type": "BPE", "merges": [], "byte_fallback": True}}
+        package["model"] |= {"unk_token": EOS, "vocab": {EOS: 402, "a": 256} | byte_pieces()}
+    recipe = {"path": str(own_tokenizers.write_package(tmp_path / "mine.json", package)), "bos": EOS, "eos": EOS}
+    ours = Tokenizer(make(train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json"))
+    for ids in ours.encode([*HARD_STRINGS, EOS, f"a {EOS} \U000e0001"]):
+        assert ours.eos not in ids.tolist()
+
+
+@pytest.mark.parametrize("name", ["bos", "eos"])
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda package: {**package, "pre_tokenizer": {"type": "Whitespace"}, "model": words(package)}, "'t'"),
+        (lambda package: without_a_letter(package, "\u00f4"), r"'\U00100000'"),  # of the byte 0xf4
+        (lambda package: {**package, "pre_tokenizer": None, "model": bytes_but_one(package)}, "'~'"),
+    ],
+    ids=["words", "a byte is no letter", "no byte to fall back to"],
+)
+def test_an_unknown_token_that_texts_have_is_neither_bos_nor_eos(tmp_path, path, capsys, name, spoil, text):
+    """Of `hello strange world` the second word would end the document."""
+    package = unknown_is(EOS, spoil(json.loads(path.read_bytes())))
+    spoilt = own_tokenizers.write_package(tmp_path / "spoilt.json", package)
+    recipe = {"path": str(spoilt), "bos": BOS, "eos": "<|eot_id|>"} | {name: EOS}
+    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
+    assert line == (
+        f"train_tokenizer: train_tokenizer.{name} must be a token that no text has, got {EOS!r}, which stands for "
+        f"what {spoilt} does not know: the text {text} has it"
+    )
+
+
+def test_the_name_of_an_unknown_token_that_is_eos_stays_a_text(tmp_path, path, capsys):
+    package = unknown_is(EOS, json.loads(path.read_bytes()))
+    package["pre_tokenizer"] = package["pre_tokenizer"]["pretokenizers"][1]  # bytes as letters, in one word
+    spoilt = own_tokenizers.write_package(tmp_path / "spoilt.json", package)
+    recipe = {"path": str(spoilt), "bos": BOS, "eos": EOS}
+    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
+    assert line.endswith(f"path must keep {EOS!r} for itself: in {spoilt} the text {EOS!r} becomes it")
+
+
+def unknown_is(piece, package):
+    """The package, with a token for what it does not know that is one of the model's."""
+    number = next(token["id"] for token in package["added_tokens"] if token["content"] == piece)
+    package["model"]["unk_token"] = piece
+    package["model"]["vocab"][piece] = number
+    return package
+
+
+def without_a_letter(package, letter):
+    """A package of byte-level BPE that lacks one of the 256 letters for bytes."""
+    del package["model"]["vocab"][letter]
+    assert not [merge for merge in package["model"]["merges"] if letter in "".join(merge)]
+    return package
+
+
+def byte_pieces():
+    """The 256 pieces for bytes."""
+    return {f"<0x{byte:02X}>": byte for byte in range(256)}
+
+
+def bytes_but_one(package):
+    """A model without letters, which falls back to all bytes but that of ~."""
+    vocab = {name: number for name, number in byte_pieces().items() if name != "<0x7E>"}
+    return {"type": "BPE", "merges": [], "byte_fallback": True, "vocab": vocab}
+
+
 def words(package):
     """A model that knows whole words only, the special tokens among them."""
     special = {token["content"]: token["id"] for token in package["added_tokens"]}
