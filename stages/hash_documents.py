@@ -13,6 +13,7 @@ from pathlib import Path
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.sources import documents, duplicates, inputs, source
+from stages.lib.sources.left_out import is_empty
 from stages.lib.sources.split import VALIDATION
 
 
@@ -32,7 +33,7 @@ def run(arguments):
         runs, number = duplicates.Runs(making), 0
         for entry in documents.read(plan, chosen, every, before):
             if isinstance(entry, documents.Document):
-                if entry.ids is not None or entry.text.strip():
+                if not is_empty(entry):
                     digest = duplicates.of_text(entry.text) if entry.ids is None else duplicates.of_ids(entry.ids)
                     runs.add(digest, number, entry.split == VALIDATION)
                 number += 1

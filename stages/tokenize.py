@@ -82,7 +82,7 @@ def run(arguments, plan):
         return
 
     def make(encoder):
-        dropped = LeftOut(name, source_recipe.max_unreadable)
+        dropped = LeftOut(name, source_recipe.max_unreadable, tokenizer)
         found = drop(documents.read(source_recipe, chosen, every, before))
         identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped)
         record = clock.record(list=listed.digest, **encoder.record, **dropped.record())

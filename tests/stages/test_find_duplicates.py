@@ -5,6 +5,7 @@ import os
 import resource
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,6 +91,18 @@ def test_one_of_equal_documents_stays_within_and_across_parts_and_sources(tmp_pa
     assert documents + len(held) == unique
     assert dropped == {"duplicate": 71 + 20 - unique, "empty": 2}
     assert len({" ".join(text.split()) for text in held}) == len(held)
+
+
+def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
+    table = pa.table({"ids": [[], [5, 6], [], [1, 2], [5, 6], [1], [7], [7]]})  # 1 is BOS, 2 is EOS
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    recipe = {"kind": "arrow", "paths": [str(tmp_path / "a.arrow")], "ids_field": "ids", "validation": 0}
+    lists = [listed(tmp_path, "a", recipe)]
+    _, found = hashed(tmp_path, lists, 1)
+    documents, _, dropped = counts(tokenized(tmp_path, lists, tokenizer, 1, found))
+    assert documents == 2
+    assert dropped == {"duplicate": 2, "empty": 4}
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path, tokenizer):

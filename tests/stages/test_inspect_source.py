@@ -204,6 +204,21 @@ def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer,
     assert f"\n  | {first[:110]}" in text
 
 
+def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tokenizer, capsys):
+    bos, eos = Tokenizer(tokenizer).bos, Tokenizer(tokenizer).eos
+    path = str(tmp_path / "a.arrow")
+    table = pa.table({"ids": [[bos, 5, eos], [], [bos, eos], [eos], [bos, eos], [6]]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    recipe = {"kind": "arrow", "paths": [path], "ids_field": "ids", "validation": 0.5}
+    text = shown(capsys, recipe=recipe, tokenizer=tokenizer)
+    assert "\ndropped: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
+    (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
+    assert json.loads(part.read_text())["record"]["dropped"] == {"empty": 4}
+    text = shown(capsys, recipe=recipe)  # without a tokenizer BOS and EOS are ids like others
+    assert "\ndropped: 1 (16.7%) empty\n" in text and "\nkept: 5 documents, " in text
+
+
 def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
     path = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "one\ntwo", "completion": " three"}] * 4)
     text = shown(capsys, recipe={"kind": "pairs", "paths": [path]}, documents=1)

@@ -94,9 +94,14 @@ def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):
 
 
 def test_rows_without_ids_are_counted(tmp_path, plain):
-    path = write_arrow(tmp_path / "a.arrow", {"ids": pa.array([[5, 6], None, [], [7]], pa.list_(pa.int64()))})
+    tokenizer = Tokenizer(plain[0])
+    bos, eos = tokenizer.bos, tokenizer.eos
+    empty = [[], [bos], [eos], [bos, eos]]
+    rows = [[5, 6], None, *empty, [bos, bos, eos], [7]]
+    path = write_arrow(tmp_path / "a.arrow", {"ids": pa.array(rows, pa.list_(pa.int64()))})
     part = tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path], ids_field="ids", max_unreadable=1)
-    assert record_of(part)["dropped"] == {"no token ids in ids": 1}
+    assert record_of(part)["dropped"] == {"empty": len(empty), "no token ids in ids": 1}
+    assert record_of(part)["dropped_examples"]["empty"][0] == {"id": f"{path}:2", "text": ""}
     assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == 3
 
 

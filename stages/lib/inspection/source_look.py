@@ -36,7 +36,7 @@ def show(name, recipe, files, tokenizer, count, at_most, listed=None):
     if listed is not None:
         _check_sizes(recipe, places, files, listed)
     fields.print_fields(recipe, places, files)
-    dropped = LeftOut(name, 1, log=False)
+    dropped = LeftOut(name, 1, tokenizer, log=False)
     measures = Measures("pair" if recipe.kind in source.PAIRS else "document", tokenizer)
     readings, shown = [], []
     for number, place in enumerate(places, 1):

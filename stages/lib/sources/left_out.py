@@ -10,14 +10,25 @@ EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # of documents left out for one reason
 LOOKED_AT = 10_000  # records after which it is asked again whether most are unreadable
 
 
+def is_empty(document, tokenizer=None):
+    """Whether a document has only white space, or no ids: none besides BOS and EOS at its ends, by its `tokenizer`."""
+    if document.ids is None:
+        return not document.text.strip()
+    if tokenizer is None or len(document.ids) > 2:
+        return len(document.ids) == 0
+    bos, eos = tokenizer.bos, tokenizer.eos
+    return document.ids.tolist() in ([], [bos], [eos], [bos, eos])
+
+
 class LeftOut:
     """Counts the documents that are left out, by reason, and keeps examples; `log`: the examples are logged as well.
 
+    `tokenizer`: a Tokenizer, by which a document of no ids but BOS and EOS is empty; None where it is not known.
     Raises UserError where more than a share of `limit` of all records is unreadable.
     """
 
-    def __init__(self, name, limit, log=True):
-        self.name, self.limit, self.log = name, limit, log
+    def __init__(self, name, limit, tokenizer=None, log=True):
+        self.name, self.limit, self.tokenizer, self.log = name, limit, tokenizer, log
         self.counts, self.examples = Counter(), defaultdict(list)
         self.records = self.unreadable = 0
 
@@ -29,7 +40,7 @@ class LeftOut:
         if isinstance(entry, Dropped):
             self.unreadable += entry.text is None
             return self._leave(entry, entry.reason)
-        if entry.ids is None and not entry.text.strip():
+        if is_empty(entry, self.tokenizer):
             return self._leave(entry, "empty")
         return entry
 
