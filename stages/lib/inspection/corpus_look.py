@@ -1,5 +1,7 @@
 """A corpus before anything is trained on it: what its sources have, how shards are made, and what stands in them."""
 
+import contextlib
+
 import numpy as np
 
 from stages.lib import files, manifest, own_tokenizer
@@ -101,9 +103,23 @@ def opened(corpus, shard):
 
     path = corpus.manifest.directory / shard["path"]
     manifest.check_size(path, shard["bytes"], corpus.manifest.path)
+    dtype = corpus.manifest.identity["dtype"]
+    ids = pyarrow.large_list(pyarrow.from_numpy_dtype(dtype))
+    with _arrow(path):
+        reader = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
+    if not reader.schema.equals(pyarrow.schema([pyarrow.field("tokens", ids, nullable=False)])):
+        raise UserError(f"{path} must be an Arrow file of lists of {dtype} named tokens, and has another schema")
+    return reader
+
+
+@contextlib.contextmanager
+def _arrow(path):
+    """Let what Arrow says of a damaged shard be one sentence, a UserError that names it."""
+    import pyarrow
+
     try:
-        return pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
-    except pyarrow.ArrowException as error:
+        yield
+    except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} must be an Arrow file: {str(error).partition(chr(10))[0]}") from None
 
 
@@ -126,7 +142,10 @@ def _run(corpus, shards, start, count):
             continue
         reader = opened(corpus, shard)
         for number in range(reader.num_record_batches):
-            column = reader.get_batch(number).column(0)
+            with _arrow(corpus.manifest.directory / shard["path"]):
+                batch = reader.get_batch(number)
+                batch.validate()
+            column = batch.column(0)
             offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
             for at in range(start, len(column)):
                 if count == 0:
