@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stages.lib import manifest, stage
+from stages.lib import manifest, stage, tokenizer
 from stages.lib.errors import UserError
 from stages.lib.space import amount
 
@@ -37,8 +37,13 @@ def run(arguments):
 
 
 def files_of(made):
-    """{relative path: (bytes, sha256)} of the files that a manifest names, wherever in its identity they stand."""
+    """{relative path: (bytes, sha256)} of the files that a manifest names, wherever in its identity they stand.
+
+    The model of a trained tokenizer stands in the record, since it holds its trainer's arguments as well.
+    """
     found = {name: (file["bytes"], file["sha256"]) for name, file in made.identity.get("outputs", {}).items()}
+    if "model_sha256" in made.record:
+        found[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
 
     def walk(value):
         if isinstance(value, dict):

@@ -53,6 +53,16 @@ def test_shard_that_differs_is_named(made, capsys, spoil, reason):
     assert told.err == "verify: 1 files are not what their manifests say\n"
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json", "tokenizer_config.json"])
+def test_file_of_a_trained_tokenizer_that_differs_is_named(corpus, tmp_path, capsys, name):
+    made = shutil.copytree(corpus.parents[2] / "tokenizers/main", tmp_path / "main") / "manifest.json"
+    assert verify.main([str(made)]) == 0
+    assert capsys.readouterr().out.startswith(f"{made}: 3 of 3 files are whole, ")
+    flip(made.parent / name)
+    assert verify.main([str(made)]) == 2
+    assert capsys.readouterr().out.startswith(f"WRONG {made.parent / name} changed since ")
+
+
 def test_file_that_is_no_manifest_is_named(made, tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert verify.main([str(tmp_path / "x.json")]) == 2
