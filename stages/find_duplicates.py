@@ -33,6 +33,7 @@ def run(arguments):
     for part, numbers in zip(parts, found, strict=True):
         facts = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
         name = f"{facts['source']}/{facts['part']:05d}.duplicates.npy"
+        files.clear_leftovers(directory / name)
         duplicates.save(directory / name, numbers)
         outputs[name] = manifest.describe(directory / name)
         described.append(facts | {"duplicates": len(numbers), "path": name})

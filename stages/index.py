@@ -36,8 +36,9 @@ def run(arguments):
         if part.identity["tokenizer"] != facts or part.identity["recipe"] != parts[0].identity["recipe"]:
             raise UserError(f"{part.path} must be made like {parts[0].path}, and has another recipe")
     _check_complete(parts)
-    files.clear_leftovers(arguments.output)
     directory = arguments.output.parent
+    for path in (arguments.output, directory / RECEIPT):
+        files.clear_leftovers(path)
     _verify(parts, directory / RECEIPT)
     by_source = {}
     for part in sorted(parts, key=_place):

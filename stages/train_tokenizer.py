@@ -85,6 +85,8 @@ def run(arguments, plan):
     """Train or take, package, and write the manifest."""
     clock = manifest.Clock(arguments.code)
     files.make_parent(arguments.output)  # before the work, not after it
+    for name in (arguments.output.name, tokenizers.MODEL, *tokenizers.PACKAGE):
+        files.clear_leftovers(arguments.output.parent / name)
     (take if plan.path is not None else train)(arguments, plan, clock)
 
 

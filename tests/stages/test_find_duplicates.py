@@ -182,6 +182,15 @@ def test_the_same_hashes_give_the_same_bytes(tmp_path):
     assert [read(found)["identity"], np.load(part.parent / "00000.duplicates.npy").tolist()] == before
 
 
+def test_what_kills_left_beside_the_numbers_is_cleared(tmp_path):
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])]})
+    for name in ("a/.00000.duplicates.npy", ".manifest.json"):
+        (tmp_path / "hashes/a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"hashes/{name}.abc.tmp").write_bytes(b"half")
+    _, found = hashed(tmp_path, [source], 1)
+    assert not list(found.parent.rglob(".*"))
+
+
 def test_a_part_named_twice_would_drop_all_of_it_and_is_refused(tmp_path, capsys):
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])]})
     (part,), _ = hashed(tmp_path, [source], 1)

@@ -87,6 +87,14 @@ def test_what_stands_in_the_receipt_is_not_hashed_again(corpus, monkeypatch):
     assert (corpus / "tokens/main/receipt.json").read_bytes() != receipt  # the time of the touched one
 
 
+def test_what_kills_left_beside_manifest_and_receipt_is_cleared(corpus):
+    options = _options(corpus)
+    for name in ("manifest.json", "receipt.json"):
+        (options["output"].parent / f".{name}.abc.tmp").write_text("{")
+    make(index, **options)
+    assert not list(options["output"].parent.glob(".*"))
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [

@@ -119,6 +119,14 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, r
     assert not list(tmp_path.iterdir())
 
 
+def test_what_kills_left_beside_the_files_is_cleared(lists, tmp_path):
+    names = ["manifest.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
+    for name in names:
+        (tmp_path / f".{name}.abc.tmp").write_text("half")
+    output = _train(lists, tmp_path / "manifest.json", vocabulary=300)
+    assert sorted(path.name for path in output.parent.iterdir()) == names
+
+
 def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
     other = _train(lists, tmp_path / "t" / "manifest.json", vocabulary=300)
     line = refused(
