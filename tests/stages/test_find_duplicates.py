@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -142,6 +143,24 @@ def test_runs_of_any_length_give_what_a_set_gives(owners, run, at_once, tmp_path
                         expected[number].append(at)
                     seen.add(text)
     assert [numbers.tolist() for numbers in found] == [sorted(numbers) for numbers in expected]
+
+
+def test_a_document_that_most_repeat_takes_no_more_memory_than_others(tmp_path):
+    """All of equal hash fall into one slice: of each run only the first of them is held."""
+    runs = []
+    for number in range(8):
+        numbers = np.arange(1 << 16, dtype=np.uint64) | duplicates.VALIDATION_BIT
+        duplicates.save(
+            tmp_path / f"{number}.npy", np.stack([np.full_like(numbers, 7), np.full_like(numbers, 9), numbers])
+        )
+        runs.append([tmp_path / f"{number}.npy"])
+    tracemalloc.start()  # numpy tells it of its arrays
+    found = duplicates.repeated(runs, at_once=1 << 16)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [len(numbers) for numbers in found] == [(1 << 16) - 1, *[1 << 16] * 7]
+    held = 8 * sum(map(len, found))
+    assert peak - held < 24 * (1 << 16) * 2
 
 
 def test_runs_may_be_more_than_the_files_that_may_be_open(tmp_path):

@@ -88,7 +88,8 @@ def repeated(runs, at_once=1 << 23):
     """The numbers of all documents but the first of each kind: one sorted int64 array for each owner.
 
     `runs`: [[path of a run]] of each owner; owners earlier in the list come first, and held-out documents before all
-    others. About `at_once` documents are held in memory at a time, and 8 bytes for each duplicate.
+    others. About `at_once` documents are held in memory at a time, of equal ones in a run the first alone, and 8 bytes
+    for each duplicate.
     """
     owned = [(owner, path) for owner, paths in enumerate(runs) for path in paths]
     total = sum(_mapped(path).shape[1] for _, path in owned)
@@ -98,7 +99,14 @@ def repeated(runs, at_once=1 << 23):
     for first, end in zip(bounds, bounds[1:], strict=False):
         for owner, numbers in _repeated_between(owned, first, end):
             found[owner].append(numbers)
-    return [np.sort(np.concatenate([np.empty(0, np.int64), *numbers])) for numbers in found]
+    return [_sorted(found, owner) for owner in range(len(runs))]
+
+
+def _sorted(found, owner):
+    """The numbers of an owner as one sorted array; what is held of them in pieces is let go."""
+    numbers, found[owner] = np.concatenate([np.empty(0, np.int64), *found[owner]]), None
+    numbers.sort()
+    return numbers
 
 
 def _mapped(path):
@@ -113,16 +121,31 @@ def _repeated_between(owned, first, end):
         run = _mapped(path)
         begin = np.searchsorted(run[0], np.uint64(first))
         stop = run.shape[1] if end > np.iinfo(np.uint64).max else np.searchsorted(run[0], np.uint64(end))
-        pieces.append(np.array(run[:, begin:stop]))
-        owners.append(np.full(stop - begin, owner, np.int32))
+        high, low, numbers = run[:, begin:stop]
+        again = _like_the_one_before(high, low)  # of the same run: one of each goes on, however many there are
+        if again.any():
+            yield owner, _bare(numbers[again])
+        pieces.append(run[:, begin:stop][:, ~again])
+        owners.append(np.full(pieces[-1].shape[1], owner, np.int32))
     if not pieces:
         return
     (high, low, numbers), owners = np.concatenate(pieces, axis=1), np.concatenate(owners)
     order = np.lexsort((numbers & ~VALIDATION_BIT, owners, numbers >> np.uint64(63), low, high))
-    high, low = high[order], low[order]
-    again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
+    again = order[_like_the_one_before(high[order], low[order])]
     for owner in np.unique(owners[again]):
-        yield int(owner), (numbers[again[owners[again] == owner]] & ~VALIDATION_BIT).astype(np.int64)
+        yield int(owner), _bare(numbers[again[owners[again] == owner]])
+
+
+def _like_the_one_before(high, low):
+    """[documents] booleans: whether the hash is that of the document before, by its halves in order."""
+    same = np.zeros(len(high), bool)
+    same[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    return same
+
+
+def _bare(numbers):
+    """The numbers of documents without the bit for the side of the split."""
+    return (numbers & ~VALIDATION_BIT).astype(np.int64)
 
 
 def without(found, numbers, total, path):
