@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -150,6 +151,40 @@ def test_a_flipped_bit_in_a_page_with_a_checksum_is_refused(tmp_path, tokenizer,
     (tmp_path / "a.parquet").write_bytes(content)
     line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(tmp_path / "a.parquet")])
     assert line.startswith(f"tokenize: {tmp_path / 'a.parquet'} cannot be read to its end: could not verify page")
+
+
+def test_a_flipped_bit_in_the_header_of_a_page_loses_no_row(tmp_path, tokenizer, capsys):
+    """The checksum is that of what follows the header, which says how many rows that are: a column may end early."""
+    content = table({"text": TEXTS}, write_page_checksum=True, use_dictionary=False)
+    begin = parquet.ParquetFile(pa.BufferReader(content)).metadata.row_group(1).column(0).data_page_offset
+    path, short = tmp_path / "a.parquet", None
+    for at, bit in itertools.product(range(begin, begin + 40), range(8)):
+        flipped = content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+        path.write_bytes(flipped)
+        try:
+            found = list(documents.read(SourceRecipe(kind="parquet", paths=["*"]), spans.whole([str(path)]), []))
+        except storage.UserError as error:
+            short = flipped if "row group 1 has" in str(error) else short
+        else:
+            assert [document.text for document in found] == TEXTS
+    path.write_bytes(short)
+    line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(path)])
+    assert line.startswith(f"tokenize: {path} cannot be read to its end: row group 1 has ")
+    assert line.endswith(" rows in place of 9")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),  # num_rows in the footer, as thrift writes it, of all and of the last row group
+    [(b"\x16\xd0\x0f", "have 1000 rows in place of 1001"), (b"\x16\x90\x03", "have 1001 rows in place of 1000")],
+)
+def test_a_parquet_file_that_says_two_numbers_of_rows_is_refused(tmp_path, tokenizer, capsys, number, said):
+    rows = [f"row {number}" for number in range(1000)]
+    content = table({"text": rows}, row_group_size=400, use_dictionary=False, store_schema=False)
+    at = content.rindex(number) + 1
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content[:at] + bytes([content[at] ^ 2]) + content[at + 1 :])
+    line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(path)])
+    assert line == f"tokenize: {path} cannot be read to its end: its row groups {said}"
 
 
 @pytest.mark.parametrize(

@@ -78,14 +78,29 @@ def parquet_rows(recipe, span):
     options = {"buffer_size": 1 << 20, "page_checksum_verification": True}  # where the file has checksums
     with _whole(span.name), storage.opened(span.name) as raw, parquet.ParquetFile(raw, **options) as file:
         wanted = _columns(recipe, file.schema_arrow.names, span.name)
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        _check_rows("its row groups have", sum(group.num_rows for group in groups), file.metadata.num_rows)
         before = 0
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
+        for number, group in enumerate(groups):
             if _begin_of(group) in span:
                 rows = _rows_at_once(group.num_rows, group.total_byte_size)
                 batches = file.iter_batches(rows, row_groups=[number], columns=wanted)
-                yield from _numbered(span.name, before, batches)
+                yield from _numbered(span.name, before, _complete(batches, number, group))
             before += group.num_rows
+
+
+def _complete(batches, number, group):
+    """The batches of a row group: a damaged header of a page ends its column early, and Arrow says nothing of it."""
+    found = 0
+    for batch in batches:
+        found += batch.num_rows
+        yield batch
+    _check_rows(f"row group {number} has", found, group.num_rows)
+
+
+def _check_rows(what, found, said):
+    if found != said:
+        raise OSError(f"{what} {found} rows in place of {said}")
 
 
 def arrow_rows(recipe, span):
