@@ -146,6 +146,30 @@ def test_the_memory_of_a_part_does_not_grow_with_its_text(tmp_path):
     made_within_a_gigabyte("hash_documents", "--list", lists["a"], "--part", 0, "--parts", 1, "--output", output)
 
 
+@pytest.mark.parametrize(("kind", "megabytes"), [("parquet", 450), ("arrow", 250)])
+def test_the_memory_of_long_rows_that_stand_together_is_bounded(tmp_path, kind, megabytes):
+    """400 rows of 1 MB: behind short ones, which make the average small; and as two texts that all rows share."""
+    long = [f"{number:<1000000}" for number in range(400)]
+    if kind == "parquet":
+        made = pa.table({"text": pa.array([f"row {number}" for number in range(100_000)] + long)})
+        options = {"use_dictionary": False, "compression": "zstd", "write_batch_size": 4}  # rows of a page
+        parquet.write_table(made, tmp_path / "a.parquet", **options)
+    else:
+        made = pa.table({"text": pa.array(long[:2] * 200).dictionary_encode()})
+        with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
+            writer.write_table(made)
+    script = (
+        "import sys; from stages.lib.sources import documents, source, spans;"
+        "recipe = source.SourceRecipe(kind=sys.argv[1], paths=['*']);"
+        "print(sum(1 for _ in documents.read(recipe, spans.whole(sys.argv[2:]), [])), 'documents');"
+        "print(open('/proc/self/status').read())"
+    )
+    command = [sys.executable, "-c", script, kind, tmp_path / f"a.{kind}"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert ended.stdout.startswith(f"{made.num_rows} documents\n")
+    assert int(re.search(r"^VmHWM:\s*(\d+) kB$", ended.stdout, re.M)[1]) < megabytes * 1000
+
+
 @given(text=st.text("a\u00e9\u2003 \n\x1f\u4e2d", max_size=30), piece=st.integers(1, 9))
 def test_the_hash_of_a_long_text_is_that_of_its_words(text, piece):
     wanted = duplicates.of_text(" ".join(text.split()))

@@ -16,7 +16,9 @@ PIECE_BYTES = WHOLE_BYTES
 TOO_LONG = f"a line longer than {packed.LINE_BYTES >> 20} MiB"
 BLANK = ""  # in place of a record: the line is not even counted
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-ROWS, ROWS_BYTES = 1024, 16 << 20  # of a table, at once: at most so many, and about so many bytes
+ROWS, FEW_ROWS = 1024, 64  # of a table, at once: few where long ones may stand together among short ones
+GROUP_BYTES = 64 << 20  # of rows, of which any may be read at once
+ROWS_BYTES = 16 << 20  # of rows, made Python's at once: those that have more are made one by one
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -83,7 +85,9 @@ def parquet_rows(recipe, span):
         before = 0
         for number, group in enumerate(groups):
             if _begin_of(group) in span:
-                rows = _rows_at_once(group.num_rows, group.total_byte_size)
+                size = group.total_byte_size
+                most = _rows_at_once(file.schema_arrow, size)
+                rows = max(1, min(most, ROWS_BYTES * group.num_rows // max(1, size)))
                 batches = file.iter_batches(rows, row_groups=[number], columns=wanted)
                 yield from _numbered(span.name, before, _complete(batches, number, group))
             before += group.num_rows
@@ -157,7 +161,7 @@ def schema(recipe, name):
 
 
 def _first_row(batch):
-    return _rows_of(batch.slice(0, 1))[0]
+    return next(iter(_rows_of(batch.slice(0, 1))))
 
 
 def _begin_of(group):
@@ -224,13 +228,16 @@ def _as_bytes(column):
 
 
 def _cut(batch):
-    rows = _rows_at_once(batch.num_rows, batch.nbytes)
+    rows = _rows_at_once(batch.schema)
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)
 
 
-def _rows_at_once(rows, size):
-    return max(1, min(ROWS, ROWS_BYTES * rows // max(1, size)))
+def _rows_at_once(schema, size=0):
+    import pyarrow
+
+    shared = any(map(pyarrow.types.is_dictionary, schema.types))  # their size says nothing of what they become
+    return FEW_ROWS if shared or size > GROUP_BYTES else ROWS
 
 
 def _numbered(name, number, batches):
@@ -242,19 +249,29 @@ def _numbered(name, number, batches):
 
 def _rows_of(batch):
     """The rows of a batch as mappings; token ids as arrays."""
-    names = batch.schema.names
-    try:
-        columns = [_values(batch.column(name)) for name in names]
-    except UnicodeDecodeError:  # Arrow does not look when it reads
-        return [_row(batch, at) for at in range(len(batch))]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    names, columns = batch.schema.names, [_decoded(column) for column in batch.columns]
+    if sum(column.nbytes for column in columns) <= ROWS_BYTES:
+        with contextlib.suppress(UnicodeDecodeError):  # Arrow does not look when it reads
+            values = [_values(column) for column in columns]
+            return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+    return (_row(names, columns, at) for at in range(len(batch)))
 
 
-def _row(batch, at):
+def _row(names, columns, at):
     try:
-        return {name: _values(batch.column(name).slice(at, 1))[0] for name in batch.schema.names}
+        return {name: _values(column.slice(at, 1))[0] for name, column in zip(names, columns, strict=True)}
     except UnicodeDecodeError:
         return "not UTF-8"
+
+
+def _decoded(column):
+    """The column; where its rows share texts, one in which each has its own."""
+    import pyarrow
+
+    types = pyarrow.types
+    shared = types.is_dictionary(column.type)
+    text = shared and (types.is_string(column.type.value_type) or types.is_large_string(column.type.value_type))
+    return column.dictionary_decode() if text else column
 
 
 def _values(column):

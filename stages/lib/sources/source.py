@@ -40,9 +40,10 @@ class SourceRecipe:
 
     kind: str = identity(choices=TEXTS + PAIRS)
     """text: a file is a document; one of more than 16 MiB is cut at line ends into documents of about that size. jsonl:
-    a line is one. parquet, arrow: a row is one. python-code and python-prose: the modules of the Python installation,
-    and their docstrings. To fine-tune on: pairs: a JSON line has a prompt and a completion. python-docstrings: headers
-    of functions of the Python installation, and the first lines of their docstrings."""
+    a line is one. parquet, arrow: a row is one; a page of parquet, and a record batch of Arrow, is held in memory as a
+    whole. python-code and python-prose: the modules of the Python installation, and their docstrings. To fine-tune on:
+    pairs: a JSON line has a prompt and a completion. python-docstrings: headers of functions of the Python
+    installation, and the first lines of their docstrings."""
 
     paths: list[str] = identity([])
     """Files, directories (with all below them), globs (`**` goes through folders) or addresses of them (s3://, hf://
