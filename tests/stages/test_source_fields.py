@@ -1,6 +1,7 @@
 """What a source says of its documents: their fields, ids, license; and which of them are left out."""
 
 import json
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +138,8 @@ def test_more_unreadable_records_than_allowed_are_refused(tmp_path, plain, capsy
         ({"max_bytes": 3}, "\u00e9a", "\u00e9\u00e9"),
         ({"min_words": 3}, "a b c|a\nb\tc", "a b"),
         ({"max_words": 3}, "a b c", "a b c d"),
+        ({"min_words": 5}, "\u4e00\u3000\u4e8c\u3000\u4e09\u3000\u56db\u3000\u4e94", "a\u200bb c d e"),
+        ({"max_symbols": 0.25}, "\u00a0\u00a0\u00a0\u00a0abc", "\u200b\u200babc"),
         ({"max_symbols": 0.25}, "abc.|\u0917\u094b\u0964\u0964 \u0917\u094b\u0917", "ab.."),
         ({"max_repeated_lines": 0.5}, "one\none|one\n\n\n\ntwo", "one\none\n one "),
     ],
@@ -144,6 +147,14 @@ def test_more_unreadable_records_than_allowed_are_refused(tmp_path, plain, capsy
 def test_filters_leave_out_what_breaks_them(recipe, kept, dropped):
     found = filters.faults(FilterRecipe(**recipe), [*kept.split("|"), dropped])
     assert found == [None] * (1 + kept.count("|")) + [f"filters.{next(iter(recipe))}"]
+
+
+def test_white_space_is_what_python_takes_for_it():
+    every = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    words = filters.MEASURES["words"](pa.array([f"a{character}b" for character in every])).tolist()
+    assert words == [len(f"a{character}b".split()) for character in every]
+    spaces = [character for character in every if character.isspace()]
+    assert filters.MEASURES["symbols"](pa.array(spaces)).tolist() == [0] * len(spaces)
 
 
 @given(st.lists(st.text(max_size=60), max_size=20))

@@ -12,9 +12,11 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 
-WORD = r"\S+"
+SPACE = r"\s\v\x1c-\x1f\x85\p{Z}"
+"""White space as str.isspace() knows it: \\s of Arrow's expressions is that of ASCII."""
+WORD = rf"[^{SPACE}]+"
 LINES_CHARACTERS = 1 << 20  # of a text, whose lines are looked at: the shortest of them take a hundred times their room
-SYMBOL = r"[^\p{L}\p{M}\p{N}\s]"
+SYMBOL = rf"[^\p{{L}}\p{{M}}\p{{N}}{SPACE}]"
 
 
 @dataclass(frozen=True, kw_only=True)
