@@ -64,6 +64,16 @@ def test_streams_that_follow_each_other_are_one(plain, tmp_path, ending):
     assert shards(tmp_path) == shards(directory)
 
 
+@pytest.mark.parametrize("ending", PACKED)
+def test_an_empty_stream_anywhere_is_nothing(plain, tmp_path, ending):
+    directory, tokenizer, content = plain
+    pack, middle = PACKED[ending], len(content) // 2
+    empty = pack(b"")
+    streams = empty + pack(content[:middle]) + empty + empty + pack(content[middle:]) + empty
+    make(tmp_path, tokenizer, f"a.jsonl{ending}", streams)
+    assert shards(tmp_path) == shards(directory)
+
+
 def written(entries, **options):
     """A parquet file of some entries, as bytes."""
     sink = pa.BufferOutputStream()
@@ -106,7 +116,8 @@ def damaged(content, how):
     ("name", "how"),
     [("a.jsonl.gz", how) for how in ("cut", "flipped", "trailing")]
     + [("a.jsonl.zst", how) for how in ("cut", "trailing")]  # that zstd writer adds no checksum
-    + [("a.jsonl.bz2", "cut"), ("a.jsonl.bz2", "flipped"), ("a.parquet", "cut")],
+    + [("a.jsonl.bz2", how) for how in ("cut", "flipped", "trailing")]
+    + [("a.parquet", "cut")],
 )
 def test_damaged_file_is_named_and_leaves_nothing(plain, tmp_path, capsys, name, how):
     _, tokenizer, content = plain

@@ -3,6 +3,7 @@
 The name's ending says by what. Files are read as streams: memory does not grow with their size.
 """
 
+import bz2
 import contextlib
 import io
 import os
@@ -29,11 +30,22 @@ def opened(name):
             if not is_packed(name):
                 yield raw
                 return
-            with _unpacked(name, raw) as unpacked:
+            with _said_as_os_errors(), _unpacked(name, raw) as unpacked:
                 yield io.BufferedReader(unpacked, BUFFER_BYTES)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"{name} cannot be read to its end: {reason}") from None
+
+
+@contextlib.contextmanager
+def _said_as_os_errors():
+    """Inside, what Arrow raises of damage is an OSError, as most of it is."""
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowException as error:
+        raise OSError(str(error).partition("\n")[0]) from None
 
 
 def _unpacked(name, raw):
@@ -43,7 +55,38 @@ def _unpacked(name, raw):
         raise OSError("it is empty, and even nothing is some bytes when packed")
     raw.seek(0)
     codec = ENDINGS[os.path.splitext(name)[1]]
+    if codec == "bz2":
+        return _Bzip2(raw)
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), codec)
+
+
+class _Bzip2(io.RawIOBase):
+    """What is packed by bzip2, in one stream or many. Arrow refuses an empty one among them, and bz2.BZ2File passes by
+    all that follows a damaged beginning of one.
+    """
+
+    def __init__(self, raw):
+        self._raw, self._stream = raw, bz2.BZ2Decompressor()
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        data = b""
+        while not data:
+            packed = b""
+            if self._stream.eof:
+                packed = self._stream.unused_data or self._raw.read(io.DEFAULT_BUFFER_SIZE)
+                if not packed:
+                    return 0
+                self._stream = bz2.BZ2Decompressor()
+            elif self._stream.needs_input:
+                packed = self._raw.read(io.DEFAULT_BUFFER_SIZE)
+                if not packed:
+                    raise OSError("it ends within what is packed")
+            data = self._stream.decompress(packed, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def lines(file, span, parse=lambda _, line: line):
