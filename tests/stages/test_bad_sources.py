@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stages import tokenize
+from stages import inspect, tokenize
 from stages.lib.sources import documents, source, spans, storage
 from stages.lib.sources.source import SourceRecipe
 from tests.stages.data_fixtures import (
@@ -20,6 +20,7 @@ from tests.stages.data_fixtures import (
     listed,
     part_of,
     refused,
+    run,
     small_tokenizer,
     texts,
     write_jsonl,
@@ -248,6 +249,61 @@ def test_an_arrow_file_without_the_column_among_others_is_named(tmp_path, tokeni
     (tmp_path / "b.arrow").write_bytes(table({"body": TEXTS}, "file"))
     line = refusal(tmp_path, tokenizer, capsys, kind="arrow", paths=[str(tmp_path / "*.arrow")])
     assert line == f"tokenize: {tmp_path / 'b.arrow'} must have the column text, and has body"
+
+
+def write_table(directory, form, made):
+    """The file of a table of some columns, and its kind, as a recipe has them."""
+    name = "a.parquet" if form == "parquet" else "a.arrow"
+    if form == "parquet":
+        parquet.write_table(made, directory / name)
+    else:
+        with pa.ipc.new_file(directory / name, made.schema) as writer:
+            writer.write_table(made)
+    return {"kind": kind_of(name), "paths": [str(directory / name)]}
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+def test_a_column_that_stands_twice_is_refused_where_it_is_read(tmp_path, tokenizer, capsys, form):
+    text = pa.array(TEXTS)
+    recipe = write_table(tmp_path, form, pa.Table.from_arrays([text, text, text], names=["text", "page", "page"]))
+    assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == len(set(TEXTS))
+    line = refusal(tmp_path / "twice", tokenizer, capsys, split_field="page", **recipe)
+    assert line == f"tokenize: {recipe['paths'][0]} must have the column page once, and has it 2 times"
+
+
+BEYOND = [
+    (pa.array([10**7, 0], pa.int32()).cast(pa.date32()), "29349-01-26"),
+    (pa.array([2**62, 0], pa.timestamp("us")), "<value out of range: 4611686018427387904>"),
+    (pa.array([1, 0], pa.timestamp("us", tz="Foo/Bar")), "1970-01-01 00:00:00.000001Z"),
+    (pa.array([2**62, 0], pa.duration("s")), "4611686018427387904"),
+]
+"""Values that Arrow has and Python has not, beside one of each that it may have; and how they are shown."""
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+@pytest.mark.parametrize(("column", "shown"), BEYOND, ids=["date", "time", "zone", "duration"])
+def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
+    tmp_path, tokenizer, capsys, form, column, shown
+):
+    columns = {"text": TEXTS[:2], "day": column, "days": pa.array([[day] for day in column], pa.list_(column.type))}
+    recipe = write_table(tmp_path, form, pa.table(columns)) | {"max_unreadable": 1}
+    assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == 2
+    for field in ("day", "days"):
+        part = part_of(tmp_path / field, tokenizer, split_field=field, **recipe)
+        assert dropped_of(part) == {f"no text or whole number in {field}": 2}
+    capsys.readouterr()
+    assert run(inspect, recipe=recipe) == 0
+    said = capsys.readouterr().out
+    assert len([line for line in said.splitlines() if line.startswith("  day") and shown in line]) == 2
+
+
+@pytest.mark.parametrize("form", ["parquet", "file"])
+def test_columns_of_one_name_are_shown_each_with_its_value(tmp_path, capsys, form):
+    columns = [pa.array(TEXTS), pa.array(["one"] * 40), pa.array(["two"] * 40)]
+    recipe = write_table(tmp_path, form, pa.Table.from_arrays(columns, names=["text", "page", "page"]))
+    assert run(inspect, recipe=recipe) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  page ")]
+    assert shown == [["page", "string", "one"], ["page", "string", "two"]]
 
 
 @pytest.mark.parametrize("form", ["parquet", "file"])

@@ -77,11 +77,9 @@ def _print_of_lines(recipe, places):
 def _print_of_table(recipe, name):
     schema, row = records.schema(recipe, name)
     print(f"\ncolumns of {terminal.visible(name)}")
-    row = row if isinstance(row, dict) else {}
     rows = [
-        (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name))
-        + (_value(row.get(column.name)),)
-        for column in schema
+        (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name), _value(value))
+        for column, value in zip(schema, row or [None] * len(schema), strict=True)
     ]
     _print_table([("name", "type", "read as", "example"), *rows])
 
@@ -112,4 +110,6 @@ def _value(value):
         return "null"
     if hasattr(value, "dtype"):
         value = value[:VALUE].tolist()
+    if hasattr(value, "to_string"):  # what Python cannot hold, as Arrow writes it
+        value = " ".join(value.to_string().split()).strip("[ ]")
     return terminal.shortened(value if isinstance(value, str) else repr(value), VALUE)

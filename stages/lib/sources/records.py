@@ -148,7 +148,7 @@ def group_begins(name):
 
 
 def schema(recipe, name):
-    """(Arrow schema, first row as a mapping of all columns or None where there is none) of a table's file."""
+    """(Arrow schema, the values of the first row or None where there is none to show) of a table's file."""
     from pyarrow import parquet
 
     with _whole(name), storage.opened(name) as raw:
@@ -161,7 +161,9 @@ def schema(recipe, name):
 
 
 def _first_row(batch):
-    return next(iter(_rows_of(batch.slice(0, 1))))
+    numbered = batch.slice(0, 1).rename_columns([str(number) for number in range(batch.num_columns)])
+    row = next(iter(_rows_of(numbered)), None)  # by numbers: of the columns, several may have one name
+    return list(row.values()) if isinstance(row, dict) else None
 
 
 def _begin_of(group):
@@ -181,6 +183,8 @@ def _columns(recipe, names, file):
     for column in wanted:
         if column not in names:
             raise UserError(f"{file} must have the column {column}, and has {', '.join(names)}")
+        if names.count(column) > 1:
+            raise UserError(f"{file} must have the column {column} once, and has it {names.count(column)} times")
     return wanted
 
 
@@ -275,12 +279,19 @@ def _decoded(column):
 
 
 def _values(column):
+    """The values of a column; one that Python cannot hold stays an array of Arrow's."""
     import pyarrow
 
     kind = column.type
     is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
     if not (is_list and pyarrow.types.is_integer(kind.value_type)):
-        return column.to_pylist()
+        try:
+            return column.to_pylist()
+        except UnicodeDecodeError:
+            raise
+        except (ArithmeticError, LookupError, ValueError):  # a day in the year 30000, a time zone that is none
+            alone = len(column) == 1
+            return [column] if alone else [_values(column.slice(at, 1))[0] for at in range(len(column))]
     there = column.is_valid().to_pylist()
     if column.values.null_count:  # ids in which one is missing are none
         there = [row and not column[at].values.null_count for at, row in enumerate(there)]
