@@ -1,5 +1,6 @@
 """Pairs of a prompt and a completion, to fine-tune on and to ask for: the sources that stages.list lists for it."""
 
+import codecs
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -75,11 +76,12 @@ def _lines(recipe, name):
 
     with packed.opened(name) as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
+            text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if not text.strip():
                 continue
             where = f"{name}, line {number}"
             try:
-                entry = orjson.loads(line)
+                entry = orjson.loads(text)
             except orjson.JSONDecodeError as error:  # a lone surrogate and invalid UTF-8 as well
                 raise UserError(f"{where} must be a JSON object: {error}") from None
             prompt = _text(entry, recipe.prompt_field, where)

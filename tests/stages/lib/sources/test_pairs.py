@@ -43,6 +43,17 @@ def test_other_names_of_the_fields(tmp_path):
     assert {pair.completion for pair in both(source)} == {"A number."}
 
 
+def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
+    path = tmp_path / "qa.jsonl"
+    lines = "".join(json.dumps(entry) + "\n" for entry in records())
+    path.write_text(lines, encoding="utf-8-sig")
+    recipe = {"kind": "pairs", "paths": [str(path)], "validation": 0.3}
+    assert len(both(pairs.read(listed(tmp_path, "qa", recipe)))) == 60
+    path.write_text(lines + "\ufeff" + lines, encoding="utf-8")
+    with pytest.raises(UserError, match="line 61 must be a JSON object"):
+        pairs.read(listed(tmp_path / "inside", "qa", recipe))
+
+
 def test_equal_prompts_are_on_one_side(tmp_path):
     entries = [{"prompt": WORDS[number % 6], "completion": str(number)} for number in range(60)]
     source = pairs.read(write(tmp_path, entries))
