@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stages.lib.inspection import terminal
 from stages.lib.inspection.terminal import several
-from stages.lib.sources import records
+from stages.lib.sources import records, tables
 
 RECORDS = 200  # of each place
 VALUE = 60  # characters of an example
@@ -75,7 +75,7 @@ def _print_of_lines(recipe, places):
 
 
 def _print_of_table(recipe, name):
-    schema, row = records.schema(recipe, name)
+    schema, row = tables.schema(recipe, name)
     print(f"\ncolumns of {terminal.visible(name)}")
     rows = [
         (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name), _value(value))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stages.lib.sources import records, spans
+from stages.lib.sources import records, spans, tables
 from stages.lib.sources.spans import Span
 
 WHERE = ("beginning", "middle", "end")
@@ -60,7 +60,7 @@ def _span(recipe, name, size, begin, count):
     if recipe.kind == "text" and records.can_be_cut(recipe, name) and size > records.PIECE_BYTES:
         bounds = [*range(0, size, records.PIECE_BYTES), size]
     elif recipe.kind == "parquet":
-        bounds = [*records.group_begins(name), size]
+        bounds = [*tables.group_begins(name), size]
     else:
         return Span(name), size
     first = max((bound for bound in bounds[1:-1] if bound <= begin), default=0)
