@@ -144,18 +144,24 @@ def test_resumed_run_reads_on_where_a_rewind_brought_it(corpus, tmp_path, monkey
     assert weights_of(tmp_path / "uncut", 30) == weights_of(tmp_path / "cut", 30)
 
 
-def test_a_rewind_holds_where_the_training_was_killed_before_its_next_checkpoint(corpus, tmp_path, monkeypatch):
-    """And so it does where the bad steps would be good this time, on another machine."""
+@pytest.mark.parametrize("milestone", [None, 12])
+def test_a_rewind_holds_where_the_training_was_killed_before_its_next_checkpoint(
+    corpus, tmp_path, monkeypatch, milestone
+):
+    """And so it does where the bad steps would be good this time, elsewhere. `milestone`: amid the bad ones."""
     recipe = RECIPE | {"guard": {"bad_steps": 3, "then": "rewind"}}
-    with poisoned(monkeypatch, batches(11, 12, 13), float("nan")):
+    with poisoned(monkeypatch, batches(11, 12, 13, 14), float("nan")):
+        for name in ("uncut", "cut") if milestone else ():
+            assert train(corpus, tmp_path / name, milestone, recipe=recipe, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe, checkpoint=EVERY) == 0
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "save", lambda trainer: killed(trainer) if trainer.rewinds else save(trainer))
             assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 1
-    assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 0
+    with poisoned(monkeypatch, batches(14), float("nan")):
+        assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 0
     assert weights_of(tmp_path / "uncut", 30) == weights_of(tmp_path / "cut", 30)
     (rewind,) = [event for event in events_of(tmp_path / "cut") if event["event"] == "rewind"]
-    assert rewind["samples"] == [8 * BATCH, 13 * BATCH]
+    assert rewind["samples"] == [(milestone or 8) * BATCH, 13 * BATCH]
     assert replay_ledger.main(["--corpus", str(corpus), "--run", str(run_directory(tmp_path / "cut"))]) == 0
 
 

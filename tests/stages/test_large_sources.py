@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -168,6 +169,40 @@ def test_the_memory_of_long_rows_that_stand_together_is_bounded(tmp_path, kind, 
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     assert ended.stdout.startswith(f"{made.num_rows} documents\n")
     assert int(re.search(r"^VmHWM:\s*(\d+) kB$", ended.stdout, re.M)[1]) < megabytes * 1000
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_long_rows_of_token_ids_take_their_own_memory_alone(tmp_path, kind):
+    """2,000 rows of 16 kB: each row read as a copy of all would be 60 GB."""
+    ids = pa.array((np.arange(2000 * 2048) % 1000).astype(np.int64))
+    made = pa.table({"ids": pa.ListArray.from_arrays(np.arange(0, 2000 * 2048 + 1, 2048, np.int32), ids)})
+    if kind == "parquet":
+        parquet.write_table(made, tmp_path / "a.parquet")
+    else:
+        with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
+            writer.write_table(made)
+    recipe = SourceRecipe(kind=kind, paths=["*"], ids_field="ids")
+    used = pa.total_allocated_bytes()
+    held = list(documents.read(recipe, spans.whole([str(tmp_path / f"a.{kind}")]), []))
+    assert pa.total_allocated_bytes() - used < 3 * made.nbytes
+    np.testing.assert_array_equal(np.concatenate([document.ids for document in held]), ids)
+
+
+def test_shared_values_are_not_made_anew_for_each_few_rows(tmp_path, monkeypatch):
+    made = pa.table({"text": pa.array([f"text {number}" for number in range(5000)]).dictionary_encode()})
+    parquet.write_table(made, tmp_path / "a.parquet")
+    asked, iterate = [], parquet.ParquetFile.iter_batches
+
+    def counting(file, *options, **more):
+        for batch in iterate(file, *options, **more):
+            asked.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counting)
+    recipe = SourceRecipe(kind="parquet", paths=["*"])
+    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), []))
+    assert [document.text for document in found] == made.column("text").to_pylist()
+    assert asked == [1024, 1024, 1024, 1024, 904]
 
 
 @given(text=st.text("a\u00e9\u2003 \n\x1f\u4e2d", max_size=30), piece=st.integers(1, 9))

@@ -26,11 +26,10 @@ def parquet_rows(recipe, span):
         before = 0
         for number, group in enumerate(groups):
             if _begin_of(group) in span:
-                size = group.total_byte_size
-                most = _rows_at_once(file.schema_arrow, size)
-                rows = max(1, min(most, ROWS_BYTES * group.num_rows // max(1, size)))
+                rows = _rows_to_read(file.schema_arrow, wanted, group)
                 batches = file.iter_batches(rows, row_groups=[number], columns=wanted)
-                yield from _numbered(span.name, before, _complete(batches, number, group))
+                pieces = (piece for batch in _complete(batches, number, group) for piece in _cut(batch))
+                yield from _numbered(span.name, before, pieces)
             before += group.num_rows
 
 
@@ -159,17 +158,23 @@ def _as_bytes(column):
     return column.view(kinds[column.type]) if column.type in kinds else column
 
 
+def _rows_to_read(schema, wanted, group):
+    """How many rows of a row group Arrow is asked for at a time. With each come the shared values of all the group."""
+    size = group.total_byte_size
+    few = size > GROUP_BYTES and not _has_shared_values(schema.field(name) for name in wanted)
+    return max(1, min(FEW_ROWS if few else ROWS, ROWS_BYTES * group.num_rows // max(1, size)))
+
+
 def _cut(batch):
-    rows = _rows_at_once(batch.schema)
+    rows = FEW_ROWS if _has_shared_values(batch.schema) else ROWS  # their size says nothing of what they become
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)
 
 
-def _rows_at_once(schema, size=0):
+def _has_shared_values(fields):
     import pyarrow
 
-    shared = any(map(pyarrow.types.is_dictionary, schema.types))  # their size says nothing of what they become
-    return FEW_ROWS if shared or size > GROUP_BYTES else ROWS
+    return any(pyarrow.types.is_dictionary(field.type) for field in fields)
 
 
 def _numbered(name, number, batches):
@@ -220,8 +225,11 @@ def _values(column):
         except (ArithmeticError, LookupError, ValueError):  # a day in the year 30000, a time zone that is none
             alone = len(column) == 1
             return [column] if alone else [_values(column.slice(at, 1))[0] for at in range(len(column))]
-    there = column.is_valid().to_pylist()
-    if column.values.null_count:  # ids in which one is missing are none
+    there, offsets = column.is_valid().to_pylist(), column.offsets.to_numpy()
+    first = int(offsets[0])
+    values = column.values.slice(first, int(offsets[-1]) - first)  # `values` itself is that of the whole batch
+    if values.null_count:  # ids in which one is missing are none
         there = [row and not column[at].values.null_count for at, row in enumerate(there)]
-    offsets, values = column.offsets.to_numpy(), column.values.fill_null(0).to_numpy()
+        values = values.fill_null(0)
+    values, offsets = values.to_numpy(), offsets - first
     return [values[offsets[at] : offsets[at + 1]] if there[at] else None for at in range(len(column))]

@@ -63,18 +63,19 @@ def ids_of(documents, encode, dtype):
 
     Those of a long text are of `dtype` at once: at 4 bytes an id, they may be larger than all else together.
     """
-    return [_joined(pieces, dtype) if len(pieces) > 1 else pieces[0] for pieces in _ids_of(documents, encode, dtype)]
+    found = _ids_of(documents, encode, encode, dtype)
+    return [_joined(pieces, dtype) if len(pieces) > 1 else pieces[0] for pieces in found]
 
 
-def _ids_of(documents, encode, dtype):
-    """The same, as a list of arrays for each document: a long text gives several."""
+def _ids_of(documents, encode, try_, dtype):
+    """The same, as a list of arrays for each document: a long text gives several, cut by what `try_` encodes."""
     encoded = [[document.ids] for document in documents]
     short = [number for number, document in enumerate(documents) if _is_short(document)]
     for number, ids in zip(short, _encoded([documents[number] for number in short], encode), strict=True):
         encoded[number] = [ids]
     for number, document in enumerate(documents):
         if encoded[number][0] is None:
-            pieces = _pieces(document.text, functools.partial(_ids_of_text, encode, document.id))
+            pieces = _pieces(document.text, functools.partial(_ids_of_text, try_, document.id))
             encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in pieces]
     return encoded
 
@@ -130,7 +131,11 @@ def _last(pattern, text, begin, end):
 def framed(documents, encode, tokenizer, bos, dtype):
     """(ids of all documents one after the other, length of each): BOS where `bos` is true, those of `ids_of`, EOS."""
     head, tail = np.array([tokenizer.bos] * bos, dtype), np.array([tokenizer.eos], dtype)
-    with_ends = [[head, *pieces, tail] for pieces in _ids_of(documents, encode, dtype)]
+
+    def try_(texts, _):  # not by `encode`, which may count what it encodes
+        return tokenizer.encode(texts)
+
+    with_ends = [[head, *pieces, tail] for pieces in _ids_of(documents, encode, try_, dtype)]
     lengths = np.array([sum(map(len, pieces)) for pieces in with_ends], np.int64)
     flat = [piece for pieces in with_ends for piece in pieces]
     del with_ends  # else none of its arrays can be let go

@@ -300,6 +300,7 @@ class Trainer:
         made = parallel.from_first([event for event in events if event["event"] == "rewind"])
         if len(made) > self.rewinds and [made[-1]["step"], made[-1]["samples"][0]] == [self.step, self.seen]:
             self.seen, self.rewinds = made[-1]["samples"][1], len(made)
+            self.state.guard.forget_streak()
 
     def _check_room(self):
         """Raise UserError where the next checkpoint has no room or no time; better now than after hours."""
