@@ -123,11 +123,7 @@ def _data(corpus, plan, wanted):
             "with tokenize.bos: false there is one between documents"
         )
     for number, phase in enumerate(plan.phases):
-        for source in phase.weights.keys() - corpus.sources.keys():
-            raise UserError(
-                f"pretrain.phases[{number}].weights.{source} must name a source of the corpus "
-                f"({', '.join(sorted(corpus.sources))})"
-            )
+        loader.check_named(phase.weights, corpus, f"pretrain.phases[{number}].weights")
     document_end = corpus.tokenizer["eos"] if plan.document_mask else None
     samples = wanted.samples(corpus, document_end)
     sources, tokens = samples.mixture.sources, plan.heldout.tokens

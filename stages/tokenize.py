@@ -55,6 +55,7 @@ def run(arguments, plan):
     """Make the part, or find it made."""
     from stages.lib import encoding
     from stages.lib.tokenizer import Tokenizer
+    from stages.lib.tokens.given_ids import Agreement
 
     clock = manifest.Clock(arguments.code)
     if not 0 <= arguments.part < plan.parts:
@@ -82,10 +83,10 @@ def run(arguments, plan):
         return
 
     def make(encoder):
-        dropped = LeftOut(name, source_recipe.max_unreadable, tokenizer)
+        dropped, agreement = LeftOut(name, source_recipe.max_unreadable, tokenizer), Agreement(name, tokenizer)
         found = drop(documents.read(source_recipe, chosen, every, before))
-        identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped)
-        record = clock.record(list=listed.digest, **encoder.record, **dropped.record())
+        identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped, agreement)
+        record = clock.record(list=listed.digest, **encoder.record, **agreement.record(), **dropped.record())
         return {"identity": identity_, "record": record}
 
     content = encoding.exactly(tokenizer, make)
@@ -142,7 +143,7 @@ def _is_finished(payload, known):
     )
 
 
-def _make(payload, known, found, tokenizer, encoder, plan, dropped):
+def _make(payload, known, found, tokenizer, encoder, plan, dropped, agreement):
     """Make the payload, whole or not at all; returns the part's identity."""
     from stages.lib.tokens import shards
 
@@ -154,9 +155,9 @@ def _make(payload, known, found, tokenizer, encoder, plan, dropped):
         }
         with files.atomic(making / TEXTS, "w") as texts:
             for batch in documents.batched(filter(None, map(dropped.look, found)), ENCODE_BYTES):
-                _add(batch, tokenizer, encoder, plan.bos, writers, texts)
+                _add(batch, agreement, tokenizer, encoder, plan.bos, writers, texts)
         dropped.check()
-        encoder.warn_of_given(known["source"])
+        agreement.warn()
         sides = {split: _side(writer.finish(), payload.name) for split, writer in writers.items()}
         sides[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]
     made = [*sides[TRAIN]["shards"], *sides[VALIDATION]["shards"], *sides[VALIDATION]["texts"]]
@@ -171,14 +172,13 @@ def _side(written, directory):
     return totals | {"shards": shards}
 
 
-def _add(batch, tokenizer, encoder, bos, writers, texts):
+def _add(batch, agreement, tokenizer, encoder, bos, writers, texts):
     """Encode some documents and add them to the sides on which they are; the text of the held-out ones to `texts`."""
-    from stages.lib.tokens import framing
+    from stages.lib.tokens import framing, given_ids
 
-    batch = [framing.with_text(document, tokenizer) for document in batch]
+    batch = [given_ids.with_text(document, tokenizer) for document in batch]
     for document in batch:
-        if document.ids is not None:
-            encoder.hold_given(document)
+        agreement.look(document)
     for split, writer in writers.items():
         chosen = [document for document in batch if document.split == split]
         if chosen:

@@ -53,33 +53,13 @@ class Encoder:
         self._load = _loader(tokenizer) if fast else None
         self._fast = self._load and self._load()
         self._fresh_for, self._seen, self.compared = FRESH, 0, 0
-        self._given = self._given_compared = self._given_same = 0
         library = "gigatoken" if self._fast else tokenizer.library
         self.name = f"{library} {importlib.metadata.version(library)}"
 
     @property
     def record(self):
         """What a manifest's record says of it."""
-        given = {"compared": self._given_compared, "same": self._given_same}
-        found = {"encoder": self.name, "compared_documents": self.compared}
-        return found | ({"given_ids": given} if self._given else {})
-
-    def hold_given(self, document):
-        """Note whether a document's own ids are those that its text has; of a sample, and of what is not too long."""
-        if (self._given < FIRST or self._given % EVERY == 0) and len(document.text) <= COMPARED:
-            (wanted,) = self._tokenizer.encode([document.text])
-            self._given_compared += 1
-            self._given_same += np.array_equal(document.ids, wanted)
-        self._given += 1
-
-    def warn_of_given(self, source):
-        """Say it where most of a source's own ids are not those that their text has."""
-        if self._given_same < self._given_compared / 2:
-            logger.warning(
-                "source %s has other token ids than its text has here, in %s of %s compared documents: are they of "
-                "another tokenizer?",
-                *(source, self._given_compared - self._given_same, self._given_compared),
-            )
+        return {"encoder": self.name, "compared_documents": self.compared}
 
     def encode(self, texts, names=None):
         """The ids of each text, int32 arrays, without BOS and EOS. `names`: of the documents, for a message.

@@ -101,13 +101,14 @@ def opened(corpus, shard):
     """Arrow's reader of a shard, mapped into memory. Raises UserError where it is not what the manifest says."""
     import pyarrow
 
+    from stages.lib.tokens.shards import schema_of
+
     path = corpus.manifest.directory / shard["path"]
     manifest.check_size(path, shard["bytes"], corpus.manifest.path)
     dtype = corpus.manifest.identity["dtype"]
-    ids = pyarrow.large_list(pyarrow.from_numpy_dtype(dtype))
     with _arrow(path):
         reader = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
-    if not reader.schema.equals(pyarrow.schema([pyarrow.field("tokens", ids, nullable=False)])):
+    if not reader.schema.equals(schema_of(dtype)):
         raise UserError(f"{path} must be an Arrow file of lists of {dtype} named tokens, and has another schema")
     return reader
 

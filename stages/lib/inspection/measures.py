@@ -24,10 +24,10 @@ class Measures:
 
         Raises UserError where an id is none of the tokenizer's.
         """
-        from stages.lib.tokens import framing
+        from stages.lib.tokens import framing, given_ids
 
         if self.tokenizer is not None:
-            batch = [framing.with_text(document, self.tokenizer) for document in batch]
+            batch = [given_ids.with_text(document, self.tokenizer) for document in batch]
             encoded = framing.ids_of(batch, lambda texts, _: self.tokenizer.encode(texts), np.int32)
             self.tokens += map(len, encoded)
         else:

@@ -9,6 +9,7 @@ from stages.lib.sources.source import PAIRS, TEXTS
 from stages.lib.sources.split import split_of
 
 FILTER_BYTES = 1 << 20  # of text, looked at together
+IDS = 1 << 20  # that are brought to 8 bytes each at once
 RECORD_BYTES = 100  # what a document costs besides its text
 
 
@@ -127,6 +128,6 @@ def _document(recipe, identifier, record):
 
 def _digest_of(ids):
     hashing = hashlib.sha256()
-    for begin in range(0, len(ids), FILTER_BYTES):  # not all at 8 bytes at once
-        hashing.update(ids[begin : begin + FILTER_BYTES].astype("<i8"))
+    for begin in range(0, len(ids), IDS):
+        hashing.update(ids[begin : begin + IDS].astype("<i8"))
     return hashing.hexdigest()

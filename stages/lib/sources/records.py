@@ -4,6 +4,8 @@ A reader yields (id, record). A record that is a text says why it is none. The i
 position in the file in place of the number in it, which nobody knows there.
 """
 
+import codecs
+
 from stages.lib.sources import packed, tables
 from stages.lib.sources.spans import WHOLE_BYTES, Span
 
@@ -12,7 +14,6 @@ PIECE_BYTES = WHOLE_BYTES
 
 TOO_LONG = f"a line longer than {packed.LINE_BYTES >> 20} MiB"
 BLANK = ""  # in place of a record: the line is not even counted
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def lines(_, span):
@@ -31,7 +32,7 @@ def _parsed(position, line):
     if line.isspace():
         return BLANK
     try:
-        entry = orjson.loads(line.removeprefix(BYTE_ORDER_MARK) if position == 0 else line)
+        entry = orjson.loads(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
     except orjson.JSONDecodeError:  # a lone surrogate and invalid UTF-8 as well
         return "not JSON"
     return entry if isinstance(entry, dict) else {}

@@ -1,19 +1,13 @@
 """Documents as ids: encoded, long ones in pieces, and framed as BOS, ids, EOS."""
 
 import collections
-import dataclasses
 import functools
 import re
 
 import numpy as np
 
-from stages.lib.errors import UserError
-
 PIECE_CHARACTERS = 1 << 20
 """A longer text is encoded in pieces: encoders need up to a hundred times a text's size in memory."""
-
-PIECE_IDS = 1 << 18
-"""Ids that are decoded at once."""
 
 CONTEXT = 1000  # characters on both sides of a cut, which are encoded to see whether it changes the ids
 SEARCHED = 1 << 16  # characters at the end of a piece, in which it is cut
@@ -21,61 +15,27 @@ TRIED = 16  # places of a kind where a cut is tried, the last ones of a piece
 LINE_END, SPACE = re.compile(r"\n(?!\n)"), re.compile(r"(?<=\S) (?=\S)")
 
 
-def with_text(document, tokenizer):
-    """A document; one of ids has its text as well, and neither BOS nor EOS at its ends.
-
-    Raises UserError where an id is none of the tokenizer's.
-    """
-    if document.ids is None:
-        return document
-    ids = document.ids
-    if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocabulary:
-        wrong = ids[(ids < 0) | (ids >= tokenizer.vocabulary)]
-        raise UserError(
-            f"{document.id} must hold ids of the tokenizer, from 0 to {tokenizer.vocabulary - 1}, and has {wrong[0]}"
-        )
-    begin = 1 if len(ids) and ids[0] == tokenizer.bos else 0
-    end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos else len(ids)
-    ids = ids[begin:end].astype(np.int32, copy=False)
-    return dataclasses.replace(document, text=_text_of(ids, tokenizer.decode), ids=ids)
-
-
-def _text_of(ids, decode):
-    """The text of ids, of many in pieces: each is an object of 50 bytes and more while it is decoded."""
-    pieces, begin = [], 0
-    while begin < len(ids):
-        end = next((at for at in range(begin + PIECE_IDS, len(ids)) if _is_between(ids, at, decode)), len(ids))
-        # behind the id before: some decoders leave out a space at the beginning of a text
-        before = ids[max(0, begin - 1) : begin].tolist()
-        pieces.append(decode(before + ids[begin:end].tolist())[len(decode(before)) :])
-        begin = end
-    return "".join(pieces)
-
-
-def _is_between(ids, at, decode):
-    """Whether the ids on both sides of a place are characters each, and no bytes that make one up together."""
-    before, after, both = (decode(some.tolist()) for some in (ids[at - 1 : at], ids[at : at + 1], ids[at - 1 : at + 1]))
-    return before and after and "\ufffd" not in both and both.startswith(before)
-
-
 def ids_of(documents, encode, dtype):
     """The ids of each document, arrays: its own, or those that `encode` (texts, names -> arrays) gives for its text.
 
     Those of a long text are of `dtype` at once: at 4 bytes an id, they may be larger than all else together.
     """
-    found = _ids_of(documents, encode, encode, dtype)
+    found = _ids_of(documents, encode, dtype, cut_by=encode)
     return [_joined(pieces, dtype) if len(pieces) > 1 else pieces[0] for pieces in found]
 
 
-def _ids_of(documents, encode, try_, dtype):
-    """The same, as a list of arrays for each document: a long text gives several, cut by what `try_` encodes."""
+def _ids_of(documents, encode, dtype, cut_by):
+    """The same, as a list of arrays for each document: a long text gives several.
+
+    `cut_by`: a function like `encode`, whose ids around a place decide whether the text is cut there.
+    """
     encoded = [[document.ids] for document in documents]
     short = [number for number, document in enumerate(documents) if _is_short(document)]
     for number, ids in zip(short, _encoded([documents[number] for number in short], encode), strict=True):
         encoded[number] = [ids]
     for number, document in enumerate(documents):
         if encoded[number][0] is None:
-            pieces = _pieces(document.text, functools.partial(_ids_of_text, try_, document.id))
+            pieces = _pieces(document.text, functools.partial(_ids_of_text, cut_by, document.id))
             encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in pieces]
     return encoded
 
@@ -132,10 +92,10 @@ def framed(documents, encode, tokenizer, bos, dtype):
     """(ids of all documents one after the other, length of each): BOS where `bos` is true, those of `ids_of`, EOS."""
     head, tail = np.array([tokenizer.bos] * bos, dtype), np.array([tokenizer.eos], dtype)
 
-    def try_(texts, _):  # not by `encode`, which may count what it encodes
+    def cut_by(texts, _):  # not `encode`, which may count what it encodes
         return tokenizer.encode(texts)
 
-    with_ends = [[head, *pieces, tail] for pieces in _ids_of(documents, encode, try_, dtype)]
+    with_ends = [[head, *pieces, tail] for pieces in _ids_of(documents, encode, dtype, cut_by)]
     lengths = np.array([sum(map(len, pieces)) for pieces in with_ends], np.int64)
     flat = [piece for pieces in with_ends for piece in pieces]
     del with_ends  # else none of its arrays can be let go

@@ -70,6 +70,13 @@ def _windows_ahead(rows, key, number):
     return permute(np.arange(number * AHEAD, min(rows, number * AHEAD + AHEAD)), rows, key)
 
 
+def check_named(weights, corpus, where):
+    """Raise UserError naming the key `where` unless weights name sources of a Corpus."""
+    for source in weights:
+        if source not in corpus.sources:
+            raise UserError(f"{where}.{source} must name a source of the corpus ({', '.join(sorted(corpus.sources))})")
+
+
 class Samples:
     """All training samples of a corpus under a recipe, by global number.
 
@@ -84,12 +91,7 @@ class Samples:
     def __init__(self, corpus, weights, seq_len, seed, document_end=None, packing=WINDOW):
         history = [(0, weights)] if isinstance(weights, dict) else weights
         for _, named in history:
-            for source in named:
-                if source not in corpus.sources:
-                    raise UserError(
-                        f"pretrain.weights.{source} must name a source of the corpus "
-                        f"({', '.join(sorted(corpus.sources))})"
-                    )
+            check_named(named, corpus, "pretrain.weights")
         self.corpus, self.mixture = corpus, mixture.of(history)
         self.seq_len, self.seed, self.document_end, self.packing = seq_len, seed, document_end, packing
         self.streams = [corpus.stream(source) for source in self.mixture.sources]

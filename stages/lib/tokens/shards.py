@@ -23,6 +23,12 @@ def dtype_of(vocabulary):
     return "uint16" if vocabulary <= 1 << 16 else "uint32"
 
 
+def schema_of(dtype):
+    """The Arrow schema of a shard with ids of a dtype."""
+    ids = pa.large_list(pa.from_numpy_dtype(dtype))
+    return pa.schema([pa.field("tokens", ids, nullable=False)])
+
+
 class Writer:
     """Writes the documents of one side of a split into shards `directory`/`name`-00000.arrow, -00001 ...
 
@@ -95,13 +101,12 @@ def _ordered(values, offsets, order):
 
 def _write(path, values, offsets):
     """Write a shard, whole or not at all; returns what is known of it."""
-    kind = pa.large_list(pa.from_numpy_dtype(values.dtype))
-    schema = pa.schema([pa.field("tokens", kind, nullable=False)])
+    schema = schema_of(values.dtype)
     with files.atomic(path) as file:
         hashing = files.HashingWriter(file)
         with pa.ipc.new_file(pa.PythonFile(hashing, mode="w"), schema) as writer:
             if len(offsets) > 1:
-                column = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
+                column = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values), type=schema.field(0).type)
                 writer.write_batch(pa.record_batch([column], schema=schema))
     batches = positions(path)
     return {

@@ -15,7 +15,7 @@ from stages import index, train_tokenizer
 from stages.lib import parity
 from stages.lib.sources.documents import Document
 from stages.lib.tokenizer import Tokenizer
-from stages.lib.tokens import framing
+from stages.lib.tokens import framing, given_ids
 from stages.lib.tokens.corpus import Corpus
 from tests.stages import own_tokenizers
 from tests.stages.data_fixtures import listed, make, small_tokenizer, texts, tokenized, write_jsonl
@@ -132,9 +132,9 @@ MIXED = TEXT + "\u4e2d\u6587 \U0001f469 e\u0301\ufffd  " * 300 + TEXT + "\u4e2d"
 
 @pytest.mark.parametrize("length", [1, 2, 7, 64, 5000])
 def test_many_ids_are_decoded_in_pieces_to_the_text_of_all(tokenizer, monkeypatch, length):
-    monkeypatch.setattr(framing, "PIECE_IDS", length)
+    monkeypatch.setattr(given_ids, "PIECE_IDS", length)
     tokenizer = Tokenizer(tokenizer)
     ids = tokenizer.encode([MIXED])[0].astype(np.uint16)
-    document = framing.with_text(Document("a", None, "train", ids), tokenizer)
+    document = given_ids.with_text(Document("a", None, "train", ids), tokenizer)
     assert document.text == tokenizer.decode(ids.tolist())
     np.testing.assert_array_equal(document.ids, ids)
