@@ -44,7 +44,7 @@ clean: ## delete the environment and caches; results stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 gc: $(VENV)/demo.stamp ## list run directories that no milestone refers to
-	$(RUN) stages.status --results results --unused
+	$(RUN) tools.status --results results --unused
 
 lock: $(VENV)/dev.stamp ## compile the requirements anew from pyproject.toml
 	$(COMPILE) --output-file requirements.txt pyproject.toml

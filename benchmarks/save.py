@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from stages.lib import parallel
-from stages.lib.training.saver import Saver
+from stages.lib.checkpoints.async_checkpointer import Saver
+from stages.lib.distributed import collectives
 
 KINDS = ("synchronous", "asynchronous")
 
@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--directory", type=Path, help="where checkpoints are written (default: a temporary directory)")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/save.json"))
     arguments = parser.parse_args()
-    with parallel.ranks(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
+    with collectives.ranks(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
         state, savers = state_of(arguments.megabytes), {kind: Saver(kind == "asynchronous") for kind in KINDS}
         for saver in savers.values():
             saver.prepare(state)

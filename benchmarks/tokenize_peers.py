@@ -118,11 +118,11 @@ def encoder(library, texts, tokenizer):
 
     import orjson
 
-    from stages.lib import encoding
-    from stages.lib.tokenizer import Tokenizer, package_encoder
+    from stages.lib.tokenizer import fast
+    from stages.lib.tokenizer.tokenizer import Tokenizer, package_encoder
 
     made = Tokenizer(tokenizer / "manifest.json")
-    ways = {"gigatoken": encoding.Encoder(made).encode, "sentencepiece": made.encode}
+    ways = {"gigatoken": fast.Encoder(made).encode, "sentencepiece": made.encode}
     encode = package_encoder(made.package) if library == "tokenizers" else ways[library]
     tokens, used = 0, 0.0
     for lines in map(list, _batches(texts)):

@@ -52,9 +52,9 @@ SHAPES = {
 
 def caravan(shape):
     """Our Llama, its chunked loss and its optimizer: (loss of tokens and targets, parameters, optimizer)."""
-    from stages.lib.model import Llama, ModelRecipe
+    from stages.lib.model.initialize import initialize
+    from stages.lib.model.llama import Llama, ModelRecipe
     from stages.lib.training import optimizer
-    from stages.lib.training.initialize import initialize
     from stages.lib.training.optimizer import OptimizerRecipe
 
     def build():

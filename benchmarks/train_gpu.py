@@ -17,12 +17,14 @@ import torch
 import yaml
 
 from benchmarks import report
-from stages.lib import parallel, recipe
-from stages.lib.model import ModelRecipe
+from benchmarks.dummy import DummySamples
+from stages.lib import recipe
+from stages.lib.distributed import collectives
+from stages.lib.model import flops
+from stages.lib.model.llama import ModelRecipe
 from stages.lib.tokens.loader import share_of
-from stages.lib.training import activation, flops
-from stages.lib.training.dummy import DummySamples
-from stages.lib.training.meter import Meter
+from stages.lib.training import activation_checkpointing
+from stages.lib.training.metrics.throughput import Meter
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import NUMBERS, Stepper
@@ -87,14 +89,14 @@ def main():
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches a step")
     parser.add_argument("--steps", type=int, default=20, help="steps after the warm-up")
-    parser.add_argument("--activation", default="none", choices=activation.KINDS)
+    parser.add_argument("--activation", default="none", choices=activation_checkpointing.KINDS)
     parser.add_argument("--moments", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
     shape, vocabulary = shape_of(arguments.shape)
     plan = plan_of(arguments)
-    with parallel.ranks() as device:
+    with collectives.ranks() as device:
         state, samples = State(plan, shape, vocabulary, device), DummySamples(vocabulary, plan.seq_len, plan.seed)
         state.begin()
         stepper = Stepper(plan, state, device)

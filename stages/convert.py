@@ -15,12 +15,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import files, finished, manifest, stage
+from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
-from stages.lib.hard_strings import HARD_STRINGS
 from stages.lib.log import logger
 from stages.lib.recipe import identity
+from stages.lib.tokenizer.edge_cases import HARD_STRINGS
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
@@ -62,7 +62,7 @@ def run(arguments, recipe):
     directory = arguments.output.parent
     # parity.json is no output (its figures depend on rounding): without it nothing is scored, so it is made again
     proven = (directory / PARITY).exists() and files.read_json(directory / PARITY).get("passed") is True
-    if proven and finished.restore(directory / KEPT, arguments.output, wanted, clock.record()):
+    if proven and up_to_date.restore(directory / KEPT, arguments.output, wanted, clock.record()):
         return
     partial = _begin(directory, arguments.output)
     try:
@@ -110,7 +110,7 @@ def _begin(directory, output):
 
 def write_export(directory, recipe, model, corpus, tokenizer):
     """Write weights, configs and tokenizer; returns the number of parameters."""
-    from stages.lib import export
+    from stages.lib.huggingface import export
 
     shape, facts = shape_of(model), corpus.identity["tokenizer"]
     read = export.checkpoint_reader(checkpoint_of(model))
@@ -131,7 +131,7 @@ def _copy_tokenizer(directory, tokenizer, bos_added):
 
 def shape_of(model):
     """The ModelRecipe of a model manifest."""
-    from stages.lib.model import ModelRecipe
+    from stages.lib.model.llama import ModelRecipe
 
     return recipes.load(ModelRecipe, model.identity["recipe"]["model"], f"{model.path}: identity.recipe.model")
 
@@ -146,7 +146,7 @@ def check_parity(partial, recipe, model, corpus, tokenizer, directory):
 
     Raises ParityError, after parity.json with `passed: false` stands in `directory`.
     """
-    from stages.lib.parity import ParityError
+    from stages.lib.huggingface.parity import ParityError
 
     report = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
@@ -165,8 +165,8 @@ def check_parity(partial, recipe, model, corpus, tokenizer, directory):
 def _compare_models(partial, recipe, model, corpus, report):
     import torch
 
-    from stages.lib import export, parity
-    from stages.lib.model import Llama
+    from stages.lib.huggingface import export, parity
+    from stages.lib.model.llama import Llama
     from stages.lib.tokens.corpus import Corpus
 
     shape, vocabulary = shape_of(model), corpus.identity["tokenizer"]["vocabulary"]
@@ -185,7 +185,7 @@ def _compare_models(partial, recipe, model, corpus, report):
 
 
 def _compare_tokenizers(partial, recipe, corpus, tokenizer, report):
-    from stages.lib import parity
+    from stages.lib.huggingface import parity
     from stages.lib.tokens.corpus import Corpus
 
     exported = parity.load_tokenizer(partial)
@@ -218,7 +218,7 @@ def _move(partial, directory):
 
 def main(argv=None):
     """Run the stage; returns its exit code."""
-    parser = stage.parser("convert", __doc__, ConvertRecipe)
+    parser = stage.parser("stages.convert", __doc__, ConvertRecipe)
     parser.add_argument("--model", type=Path, required=True, metavar="MANIFEST", help="the model to convert")
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="MANIFEST", help="the tokenizer of the corpus")

@@ -20,12 +20,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import files, finished, manifest, stage
+from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 from stages.lib.scoring import harness, local_tasks
-from stages.lib.sources import pairs as pair_sources
+from stages.lib.sources import prompt_completion as pair_sources
 
 KEPT = "manifest.json"
 PARITY = "parity.json"
@@ -93,7 +93,7 @@ def run(arguments, recipe):
     if recipe.include_path is not None:
         wanted["include"] = digest_of_directory(Path(recipe.include_path))
     directory = arguments.output.with_suffix("")
-    if finished.restore(directory / KEPT, arguments.output, wanted, clock.record()):
+    if up_to_date.restore(directory / KEPT, arguments.output, wanted, clock.record()):
         return
     _begin(directory, arguments.output)
     local = write_local_tasks(directory, recipe, export, corpus, pairs)
@@ -206,7 +206,7 @@ def task_manager(directory, recipe, tasks):
 
 def main(argv=None):
     """Run the stage; returns its exit code."""
-    parser = stage.parser("evaluate", __doc__, EvaluateRecipe)
+    parser = stage.parser("stages.evaluate", __doc__, EvaluateRecipe)
     parser.add_argument("--export", type=Path, required=True, metavar="MANIFEST", help="the export to score")
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
     parser.add_argument("--pairs", type=Path, metavar="LIST", help="the source that completions are asked of")

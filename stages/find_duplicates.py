@@ -58,7 +58,7 @@ def _place(part):
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("find_duplicates", __doc__)
+    parser = stage.parser("stages.find_duplicates", __doc__)
     parser.add_argument("--hashes", type=Path, nargs="+", required=True, help="manifests of all parts' hashes")
     parser.add_argument("--output", type=Path, required=True, help="manifest of what is to be dropped")
     return stage.execute(parser, run, argv)

@@ -18,17 +18,18 @@ tuned model against it, as they did the one before.
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import parallel, recipe, stage
+from stages.lib import recipe, stage
+from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
-from stages.lib.sources import pairs
-from stages.lib.tokenizer import Tokenizer
-from stages.lib.tokens import pair_samples
+from stages.lib.sources import prompt_completion
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens import prompt_completion_samples
 from stages.lib.tokens.corpus import Corpus
-from stages.lib.training.heldout import Heldout
 from stages.lib.training.initial import RESET, Initial
+from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.run import reach
-from stages.lib.training.start import add_options
+from stages.lib.training.validation import Heldout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,10 @@ class FinetuneRecipe(TrainRecipe):
 
 def run(arguments, plan):
     """Train up to the milestone, and write its manifest."""
-    with parallel.ranks() as device:
-        with parallel.agreeing():
+    with collectives.ranks() as device:
+        with collectives.agreeing():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-            source = pairs.read(arguments.pairs)
+            source = prompt_completion.read(arguments.pairs)
             facts = {
                 "corpus": corpus.digest,
                 "tokenizer": tokenizer.digest,
@@ -77,22 +78,24 @@ def check_initial(arguments, plan, corpus, found):
 def _data(source, tokenizer, corpus, plan):
     """The samples, and what is held out."""
     train, validation = (
-        pair_samples.encode(side, tokenizer, corpus.tokenizer["bos_added"])
+        prompt_completion_samples.encode(side, tokenizer, corpus.tokenizer["bos_added"])
         for side in (source.train, source.validation)
     )
     eos, seq_len = tokenizer.eos, plan.seq_len
-    samples = pair_samples.PairSamples(source.name, train, seq_len, plan.seed, eos, document_end=eos)
-    windows, bytes_per_target = pair_samples.held_out(source.name, validation, seq_len, eos, plan.heldout.tokens)
+    samples = prompt_completion_samples.PairSamples(source.name, train, seq_len, plan.seed, eos, document_end=eos)
+    windows, bytes_per_target = prompt_completion_samples.held_out(
+        source.name, validation, seq_len, eos, plan.heldout.tokens
+    )
     return samples, Heldout({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
 
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("finetune", __doc__, FinetuneRecipe)
+    parser = stage.parser("stages.finetune", __doc__, FinetuneRecipe)
     parser.add_argument("--pairs", type=Path, required=True, help="list of the source of pairs")
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the corpus' tokenizer")
-    parser.add_argument("--initial", type=Path, required=True, help="the model to tune, see --model of stages.generate")
+    parser.add_argument("--initial", type=Path, required=True, help="the model to tune, see --model of tools.generate")
     add_options(parser)
     return stage.execute(parser, run, argv)
 

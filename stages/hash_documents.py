@@ -13,7 +13,7 @@ from pathlib import Path
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.sources import documents, duplicates, inputs, source
-from stages.lib.sources.left_out import is_empty
+from stages.lib.sources.filtered import is_empty
 from stages.lib.sources.split import VALIDATION
 
 
@@ -53,7 +53,7 @@ def run(arguments):
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("hash_documents", __doc__)
+    parser = stage.parser("stages.hash_documents", __doc__)
     parser.add_argument("--list", type=Path, required=True, help="the list of the source")
     parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
     parser.add_argument("--parts", type=int, required=True, help="into how many parts the source is cut")

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from stages.lib import files, manifest, stage
-from stages.lib import tokenizer as tokenizers
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokens.shards import dtype_of
 
 RECEIPT = "receipt.json"
@@ -194,7 +194,7 @@ def _verify(parts, receipt_path):
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("index", __doc__)
+    parser = stage.parser("stages.index", __doc__)
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--parts", type=Path, nargs="+", required=True, help="manifests of all parts of all sources")
     parser.add_argument("--output", type=Path, required=True, help="manifest of the corpus")

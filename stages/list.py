@@ -31,7 +31,7 @@ def run(arguments, plan):
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("list", __doc__, source.SourceRecipe)
+    parser = stage.parser("stages.list", __doc__, source.SourceRecipe)
     parser.add_argument("--name", required=True, help="name of the source")
     parser.add_argument("--output", type=Path, required=True, help="the list")
     return stage.execute(parser, run, argv)

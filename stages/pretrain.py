@@ -12,18 +12,19 @@ directory.
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import parallel, recipe, stage
+from stages.lib import recipe, stage
+from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
-from stages.lib.model import ModelRecipe
+from stages.lib.model.llama import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.tokens import loader, order
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.mixture import Mixture
-from stages.lib.training import heldout
+from stages.lib.training import validation
 from stages.lib.training.initial import Initial, InitialRecipe
+from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.run import reach
-from stages.lib.training.start import add_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,8 @@ class PretrainRecipe(TrainRecipe):
 
 def run(arguments, plan):
     """Train up to the milestone, and write its manifest."""
-    with parallel.ranks() as device:
-        with parallel.agreeing():
+    with collectives.ranks() as device:
+        with collectives.agreeing():
             corpus = Corpus(arguments.corpus)
             facts = {
                 "recipe": recipe.written(plan, "identity"),
@@ -127,14 +128,14 @@ def _data(corpus, plan, wanted):
     document_end = corpus.tokenizer["eos"] if plan.document_mask else None
     samples = wanted.samples(corpus, document_end)
     sources, tokens = samples.mixture.sources, plan.heldout.tokens
-    return samples, heldout.of_corpus(corpus, sources, plan.seq_len, tokens, document_end)
+    return samples, validation.of_corpus(corpus, sources, plan.seq_len, tokens, document_end)
 
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("pretrain", __doc__, PretrainRecipe)
+    parser = stage.parser("stages.pretrain", __doc__, PretrainRecipe)
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus")
-    parser.add_argument("--initial", type=Path, help="a trained model to go on from, see --model of stages.generate")
+    parser.add_argument("--initial", type=Path, help="a trained model to go on from, see --model of tools.generate")
     add_options(parser)
     return stage.execute(parser, run, argv)
 

@@ -15,11 +15,13 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from stages.lib import figures, files, history, journal, manifest, stage
-from stages.lib.closing import ACCURACY, BITS, CHANCE, CHOICE, COMPLETION_BITS, COMPLETION_CHOICE, Report
+from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.results import Results, check_code, check_recipes
+from stages.lib.report import figures
+from stages.lib.report.results import Results, check_code, check_recipes
+from stages.lib.report.summary_text import ACCURACY, BITS, CHANCE, CHOICE, COMPLETION_BITS, COMPLETION_CHOICE, Report
+from stages.lib.run_directory import history, journal
 
 COLUMNS = ("run", "step", "tokens", "task", "metric", "value", "stderr")
 
@@ -192,7 +194,7 @@ def _relative(path, home):
 
 def main(argv=None):
     """Run the stage; returns its exit code."""
-    parser = stage.parser("summarize", __doc__)
+    parser = stage.parser("stages.summarize", __doc__)
     for name in ("models", "exports", "evaluations"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
     parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="what the config asks for")

@@ -24,7 +24,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, duplicates, inputs, source
-from stages.lib.sources.left_out import LeftOut
+from stages.lib.sources.filtered import LeftOut
 from stages.lib.sources.split import TRAIN, VALIDATION
 
 KEPT, TEXTS = "manifest.json", "validation.jsonl"
@@ -53,9 +53,9 @@ class TokenizeRecipe:
 
 def run(arguments, plan):
     """Make the part, or find it made."""
-    from stages.lib import encoding
-    from stages.lib.tokenizer import Tokenizer
-    from stages.lib.tokens.given_ids import Agreement
+    from stages.lib.tokenizer import fast
+    from stages.lib.tokenizer.tokenizer import Tokenizer
+    from stages.lib.tokens.pretokenized import Agreement
 
     clock = manifest.Clock(arguments.code)
     if not 0 <= arguments.part < plan.parts:
@@ -89,7 +89,7 @@ def run(arguments, plan):
         record = clock.record(list=listed.digest, **encoder.record, **agreement.record(), **dropped.record())
         return {"identity": identity_, "record": record}
 
-    content = encoding.exactly(tokenizer, make)
+    content = fast.exactly(tokenizer, make)
     files.write_json(payload / KEPT, content)
     files.write_json(arguments.output, content)
 
@@ -174,15 +174,15 @@ def _side(written, directory):
 
 def _add(batch, agreement, tokenizer, encoder, bos, writers, texts):
     """Encode some documents and add them to the sides on which they are; the text of the held-out ones to `texts`."""
-    from stages.lib.tokens import framing, given_ids
+    from stages.lib.tokens import bos_eos, pretokenized
 
-    batch = [given_ids.with_text(document, tokenizer) for document in batch]
+    batch = [pretokenized.with_text(document, tokenizer) for document in batch]
     for document in batch:
         agreement.look(document)
     for split, writer in writers.items():
         chosen = [document for document in batch if document.split == split]
         if chosen:
-            values, lengths = framing.framed(chosen, encoder.encode, tokenizer, bos, writer.dtype)
+            values, lengths = bos_eos.framed(chosen, encoder.encode, tokenizer, bos, writer.dtype)
             writer.add(values, lengths, [len(document.text.encode()) for document in chosen])
         if split == VALIDATION:
             for document in chosen:
@@ -191,7 +191,7 @@ def _add(batch, agreement, tokenizer, encoder, bos, writers, texts):
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("tokenize", __doc__, TokenizeRecipe)
+    parser = stage.parser("stages.tokenize", __doc__, TokenizeRecipe)
     parser.add_argument("--list", type=Path, required=True, help="the list of the source")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")

@@ -19,14 +19,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import files, manifest, own_tokenizer, recipe, stage
-from stages.lib import tokenizer as tokenizers
+from stages.lib import files, manifest, recipe, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, source, spans
-from stages.lib.sources.left_out import LeftOut
+from stages.lib.sources.filtered import LeftOut
 from stages.lib.sources.split import TRAIN
+from stages.lib.tokenizer import custom
+from stages.lib.tokenizer import tokenizer as tokenizers
 
 UNK, BOS, EOS = 0, 1, 2
 SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences without a word
@@ -93,12 +94,12 @@ def run(arguments, plan):
 def take(arguments, plan, clock):
     """Package a tokenizer of the user's, and write the manifest."""
     where, directory = arguments.stage_name, arguments.output.parent
-    package = own_tokenizer.package_of(Path(plan.path), plan.bos, plan.eos, where)
-    tokenizers.write_files(directory, package, plan.bos, plan.eos, own_tokenizer.unknown_of(package))
-    own_tokenizer.check_written(directory, where)
+    package = custom.package_of(Path(plan.path), plan.bos, plan.eos, where)
+    tokenizers.write_files(directory, package, plan.bos, plan.eos, custom.unknown_of(package))
+    custom.check_written(directory, where)
     identity_ = {
         "recipe": {"bos": plan.bos, "eos": plan.eos},  # the file's place is none of it: its content is in the outputs
-        **own_tokenizer.facts_of(package, plan.bos, plan.eos),
+        **custom.facts_of(package, plan.bos, plan.eos),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
     manifest.write(arguments.output, identity_, clock.record(taken={"path": plan.path, **manifest.describe(plan.path)}))
@@ -240,7 +241,7 @@ def _processor(model):
 
 def main(argv=None):
     """The command line."""
-    parser = stage.parser("train_tokenizer", __doc__, TokenizerRecipe)
+    parser = stage.parser("stages.train_tokenizer", __doc__, TokenizerRecipe)
     parser.add_argument("--lists", type=Path, nargs="*", default=[], help="the lists of the sources to learn from")
     parser.add_argument("--output", type=Path, required=True, help="manifest; the tokenizer is written beside it")
     return stage.execute(parser, run, argv)

@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 # Before torch is imported: the tests' models are tiny, and threads that wait for each other make them slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,3 +21,21 @@ def pytest_collection_modifyitems(items):
 
 def _turn(item):
     return next((number for number, start in enumerate(LAST, 1) if item.nodeid.startswith(start)), 0)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """The manifest of a tiny corpus."""
+    from tests.helpers.data_fixtures import tiny_corpus
+
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(corpus, tmp_path_factory):
+    """A run of 30 steps on one rank that nothing disturbed."""
+    from tests.helpers.training import train
+
+    results = tmp_path_factory.mktemp("uninterrupted")
+    assert train(corpus, results, 30) == 0
+    return results

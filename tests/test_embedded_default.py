@@ -10,7 +10,7 @@ import pytest
 from stages import index
 from stages.lib.sources import python_source
 from stages.lib.tokens.corpus import Corpus
-from tests.stages.data_fixtures import listed, make, tokenized, trained
+from tests.helpers.data_fixtures import listed, make, tokenized, trained
 
 SOURCES = ("code", "prose")
 

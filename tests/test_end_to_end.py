@@ -119,7 +119,7 @@ def test_what_is_left_out_is_counted(place):
 
 def test_the_ledger_is_proven(place):
     (directory,) = (place / "results/runs/tiny/train").iterdir()
-    command = [sys.executable, "-m", "stages.replay_ledger", "--run", directory]
+    command = [sys.executable, "-m", "tools.replay_ledger", "--run", directory]
     command += ["--corpus", place / "results/tokens/main/manifest.json"]
     shown = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "the ledger is what corpus and recipe say: no sample lost, none twice"
@@ -132,7 +132,7 @@ def test_nothing_is_left_to_do(place):
 
 def test_status_and_summary_name_the_run(place):
     assert "next_line" in (place / "results/summary.txt").read_text()
-    command = [sys.executable, "-m", "stages.status", "--results", place / "results"]
+    command = [sys.executable, "-m", "tools.status", "--results", place / "results"]
     shown = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True).stdout
     assert "tiny" in shown
     assert "12" in shown

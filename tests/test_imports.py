@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stages import training
-from tests.stages.data_fixtures import tiny_corpus
+from tests.helpers import training
+from tests.helpers.data_fixtures import tiny_corpus
 
 HOME = Path(__file__).resolve().parents[1]
 STAGES = sorted((HOME / "stages").glob("[!_]*.py"))

@@ -29,15 +29,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(name, doc, recipe_type=None):
-    """The parser of a stage, with the options that every stage has. `doc` is the stage's module docstring."""
+    """The parser of a stage or a tool, with the options that all have. `doc`: the docstring of the module `name`."""
     made = Parser(
-        prog=f"python -m stages.{name}",
+        prog=f"python -m {name}",
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_recipe_help(recipe_type) if recipe_type else None,
         allow_abbrev=False,
     )
-    made.set_defaults(stage_name=name, recipe_type=recipe_type)
+    made.set_defaults(stage_name=name.rpartition(".")[2], recipe_type=recipe_type)
     if recipe_type:
         made.add_argument("--recipe", default="{}", metavar="JSON|FILE", help="what to do; keys below")
         made.add_argument("--schema", action=_PrintSchema, recipe_type=recipe_type)

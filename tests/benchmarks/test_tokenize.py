@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import texts
-from tests.stages.data_fixtures import texts as made_up
+from tests.helpers.data_fixtures import texts as made_up
 
 HOME = Path(__file__).resolve().parents[2]
 

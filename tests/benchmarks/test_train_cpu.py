@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.stages.training import HOME, environment
+from tests.helpers.training import HOME, environment
 
 
 @pytest.mark.long  # each peer imports its own libraries

@@ -7,11 +7,11 @@ import pytest
 import torch
 import yaml
 
-from config_check import checked, load_schema
+from scripts.config_check import checked, load_schema
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
-from stages.lib.model import Llama, ModelRecipe
+from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.drill import ledger
 from tests.drill.kinds import KINDS, Moment
 from tests.drill.processes import Fault, Training
-from tests.stages.data_fixtures import tiny_corpus
-from tests.stages.training import OPERATION, RECIPE, options
+from tests.helpers.data_fixtures import tiny_corpus
+from tests.helpers.training import OPERATION, RECIPE, options
 
 EVERY = 10  # steps between two checkpoints
 STEPS_A_KILL = 30

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.lib import checkpoint
+from stages.lib.checkpoints import dcp
 from tests.drill.processes import Fault, Training
 
 
@@ -99,7 +99,7 @@ def _is_saving(moment):
     """Whether this start is writing a checkpoint; what an earlier kill left is older."""
     for path in (moment.directory / "checkpoints").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError):  # deleted in between
-            if path.stat().st_mtime > moment.training.begun and not (path / checkpoint.COMMIT).exists():
+            if path.stat().st_mtime > moment.training.begun and not (path / dcp.COMMIT).exists():
                 return True
     return False
 
@@ -164,7 +164,7 @@ def fill_the_disk(moment):
 
 def _newest(directory):
     """The newest checkpoint that has a marker; None where there is none."""
-    marked = sorted((directory / "checkpoints").glob(f"[0-9]*/{checkpoint.COMMIT}"))
+    marked = sorted((directory / "checkpoints").glob(f"[0-9]*/{dcp.COMMIT}"))
     return marked[-1].parent if marked else None
 
 
@@ -188,7 +188,7 @@ def flip(directory, chance):
 def unmark(directory, _):
     """Take the newest checkpoint's marker away."""
     if newest := _newest(directory):
-        (newest / checkpoint.COMMIT).unlink()
+        (newest / dcp.COMMIT).unlink()
 
 
 KILLED = (-signal.SIGKILL,)

@@ -7,7 +7,7 @@ import subprocess
 import time
 import uuid
 
-from tests.stages.training import HOME, environment
+from tests.helpers.training import HOME, environment
 
 PATIENCE = 300  # seconds after which a training that neither moves nor ends is a fault
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.drill import __main__ as command
 from tests.drill import ledger
-from tests.stages.training import run_directory
+from tests.helpers.training import run_directory
 
 
 def drill(directory, **options):

@@ -3,9 +3,9 @@
 import json
 import statistics
 
-from stages.lib import checkpoint
+from stages.lib.checkpoints import dcp
 from tests.drill import ledger
-from tests.stages.training import RECIPE, milestone, run_directory, weights_of
+from tests.helpers.training import RECIPE, milestone, run_directory, weights_of
 
 TOLERANCE = 1e-9  # of a loss in float64 between world sizes: hundreds of times what is measured
 
@@ -52,7 +52,7 @@ class Verdict:
             if (directory / name).exists():
                 yield f"{directory / name} is left"
         for path in sorted((directory / "checkpoints").iterdir()):
-            if not (path / checkpoint.COMMIT).exists():
+            if not (path / dcp.COMMIT).exists():
                 yield f"{path} has no marker, and is left"
 
     def table(self):

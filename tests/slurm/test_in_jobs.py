@@ -24,7 +24,7 @@ def submitted(cluster, directory, script, *options):
 
 def test_doctor_looks_at_two_nodes(cluster, tmp_path):
     script = (
-        f"{shlex.quote(str(HOME / 'workflow/launch'))} --nodes 2 --cpus 4 2 -m stages.doctor --slurm --partition all"
+        f"{shlex.quote(str(HOME / 'workflow/launch'))} --nodes 2 --cpus 4 2 -m tools.doctor --slurm --partition all"
     )
     state, said = submitted(cluster, tmp_path, script, "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4")
     assert state == "COMPLETED", said

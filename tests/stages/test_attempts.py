@@ -5,7 +5,7 @@ import time
 import pytest
 
 from stages import pretrain
-from tests.stages.training import events_of, options, steps_of, train, weights_of
+from tests.helpers.training import events_of, options, steps_of, train, weights_of
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_requeued_job_is_no_person(corpus, tmp_path, breaking, monkeypatch):
 
 
 def test_being_asked_to_stop_is_no_crash(corpus, tmp_path, monkeypatch):
-    from stages.lib.training.stop_requests import StopRequests
+    from stages.lib.training.faults.stop_requests import StopRequests
 
     with monkeypatch.context() as patch:
         patch.setattr(StopRequests, "code", lambda _: 3)

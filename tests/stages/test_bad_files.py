@@ -16,8 +16,8 @@ import pytest
 
 from stages import find_duplicates, hash_documents, index, tokenize
 from stages import list as listing
-from stages.lib.sources import inputs, pairs, python_source, records, storage
-from tests.stages.data_fixtures import (
+from stages.lib.sources import inputs, prompt_completion, python_source, records, storage
+from tests.helpers.data_fixtures import (
     documents_of,
     listed,
     make,
@@ -266,4 +266,4 @@ def test_pairs_that_change_while_they_are_read_are_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(inputs, "described", changing)
     with pytest.raises(storage.UserError, match=f"^{path} changed while it was read"):
-        pairs.read(made)
+        prompt_completion.read(made)

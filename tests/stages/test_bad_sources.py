@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stages import inspect, tokenize
+from stages import tokenize
 from stages.lib.sources import documents, source, spans, storage
 from stages.lib.sources.source import SourceRecipe
-from tests.stages.data_fixtures import (
+from tests.helpers.data_fixtures import (
     documents_of,
     dropped_of,
     listed,
@@ -25,6 +25,7 @@ from tests.stages.data_fixtures import (
     texts,
     write_jsonl,
 )
+from tools import inspect
 
 TEXTS = texts("a", 40)
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()

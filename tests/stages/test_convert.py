@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from stages import convert
-from stages.lib import export, files, manifest
-from tests.stages import export_fixtures
-from tests.stages.export_fixtures import argv_of
+from stages.lib import files, manifest
+from stages.lib.huggingface import export
+from tests.helpers import export_fixtures
+from tests.helpers.export_fixtures import argv_of
 
 WEIGHTS = "model.safetensors"
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from stages.lib.loss import IGNORED
+from stages.lib.model.loss import IGNORED
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
-from tests.stages.training import RECIPE, milestone, run_directory, steps_of, train, train_on, weights_of
+from tests.helpers.training import RECIPE, milestone, run_directory, steps_of, train, train_on, weights_of
 
 PHASES = [{"step": 4, "weights": {"b": 1}}, {"step": 7, "weights": {"a": 1, "b": 2}}]
 HISTORY = [(0, {"a": 3.0, "b": 1.0}), (48, {"b": 1.0}), (84, {"a": 1.0, "b": 2.0})]

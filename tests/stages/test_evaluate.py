@@ -14,11 +14,11 @@ import pytest
 from stages import convert, evaluate
 from stages.lib import manifest
 from stages.lib.scoring import harness
-from stages.lib.sources import pairs
-from stages.lib.tokens import pair_samples
-from tests.stages import export_fixtures
-from tests.stages.data_fixtures import listed, write_jsonl
-from tests.stages.export_fixtures import STEP, argv_of
+from stages.lib.sources import prompt_completion
+from stages.lib.tokens import prompt_completion_samples
+from tests.helpers import export_fixtures
+from tests.helpers.data_fixtures import listed, write_jsonl
+from tests.helpers.export_fixtures import STEP, argv_of
 
 RECIPE = {"tasks": ["bits_per_byte", "next_line"], "bytes_per_source": 3000, "questions": 12, "batch_size": 4}
 LOCAL = ["bits_per_byte_code", "bits_per_byte_prose", "next_line"]
@@ -86,7 +86,7 @@ def test_the_command_line_of_the_harness_gives_the_same_scores(made, tmp_path):
 def test_bits_per_byte_are_those_of_our_own_forward(made):
     import torch
 
-    from stages.lib import parity
+    from stages.lib.huggingface import parity
 
     directory = made["--export"].parent
     model, tokenizer = parity.load_exported(directory), parity.load_tokenizer(directory)
@@ -161,7 +161,7 @@ def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
     assert set(results["completion_choice"]) == {"acc_mutual_info"}
     assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
     identity = manifest.read(options["--output"]).identity
-    source = pairs.read(options["--pairs"])
+    source = prompt_completion.read(options["--pairs"])
     assert identity["pairs"] == source.digest
     held_out = {pair.prompt: pair.completion for pair in source.validation}
     rows = (options["--output"].with_suffix("") / "completion_choice.jsonl").read_text().splitlines()
@@ -179,7 +179,7 @@ def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
 def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
     import torch
 
-    from stages.lib import parity
+    from stages.lib.huggingface import parity
 
     options = {**inputs, "--pairs": pairs_listed(tmp_path)}
     found = scored(options, tasks=["completion_bits"], questions=8)["completion_bits"]["bits_per_byte"]
@@ -216,8 +216,8 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
     tokenizer = Processor(made["--corpus"].parents[2] / "tokenizers" / "main" / "tokenizer.model")
     model = harness.load_model(made["--export"].parent, facts, batch_size=4, window=128)
     model.encodes_apart = True
-    source = pairs.read(pairs_listed(tmp_path))
-    encoded = pair_samples.encode(source.train, tokenizer, bos=True)
+    source = prompt_completion.read(pairs_listed(tmp_path))
+    encoded = prompt_completion_samples.encode(source.train, tokenizer, bos=True)
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
         assert [*prompt, *completion, facts["eos"]] == ids.ids.tolist()

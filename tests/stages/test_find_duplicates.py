@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stages import find_duplicates, hash_documents, tokenize
 from stages.lib.sources import duplicates, spans
-from tests.stages.data_fixtures import listed, make, refused, small_tokenizer, texts, write_jsonl
+from tests.helpers.data_fixtures import listed, make, refused, small_tokenizer, texts, write_jsonl
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from stages import convert, evaluate, finetune, generate
-from stages.lib import manifest, results, trained
-from stages.lib.loss import IGNORED
-from stages.lib.sources import pairs
-from stages.lib.tokenizer import Tokenizer
-from stages.lib.tokens import pair_samples
+from stages import convert, evaluate, finetune
+from stages.lib import manifest
+from stages.lib.checkpoints import find_model
+from stages.lib.model.loss import IGNORED
+from stages.lib.report import results
+from stages.lib.sources import prompt_completion
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens import prompt_completion_samples
 from stages.lib.tokens.loader import share_of
-from tests.stages import training
-from tests.stages.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.stages.training import environment, events_of, milestone, steps_of, weights_of
+from tests.helpers import training
+from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
+from tests.helpers.training import environment, events_of, milestone, steps_of, weights_of
+from tools import generate
 
 BASE_STEPS = 8
 SEQ_LEN = 48
@@ -89,8 +92,10 @@ def uninterrupted(made, tmp_path_factory):
 
 
 def encoded(made, side):
-    source = pairs.read(made / "sources/animals/list.json")
-    return pair_samples.encode(getattr(source, side), Tokenizer(made / "tokenizers/main/manifest.json"), bos=True)
+    source = prompt_completion.read(made / "sources/animals/list.json")
+    return prompt_completion_samples.encode(
+        getattr(source, side), Tokenizer(made / "tokenizers/main/manifest.json"), bos=True
+    )
 
 
 def loss_of(model, some):
@@ -107,11 +112,11 @@ def loss_of(model, some):
 
 def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
     train, validation = encoded(made, "train"), encoded(made, "validation")
-    rows = pair_samples.Rows(train, SEQ_LEN, eos=2, seed=0)
+    rows = prompt_completion_samples.Rows(train, SEQ_LEN, eos=2, seed=0)
     assert any(len(members) > 1 for members in rows.members)  # pairs lie beside each other, and must not see it
     recipe = RECIPE | {"global_batch": len(rows), "optimizer": {"learning_rate": 1e-12}}
     assert tune(made, tmp_path, 1, recipe=recipe, micro_batch=1) == 0
-    model = trained.load(trained.find(milestone(made / "runs/base", BASE_STEPS)), torch.float32, "cpu")
+    model = find_model.load(find_model.find(milestone(made / "runs/base", BASE_STEPS)), torch.float32, "cpu")
     assert steps_of(tmp_path)[0]["loss"] == pytest.approx(loss_of(model, train), abs=1e-5)
     heldout = json.loads(milestone(tmp_path, 1).read_text())["record"]["heldout"]["animals"]
     assert heldout["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
@@ -121,7 +126,7 @@ def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
 def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
     few = list(pairs_of(60))[:8]
     given = {"--pairs": pairs_listed(tmp_path, few, "few", validation=0.3)}
-    learnt = pairs.read(given["--pairs"]).train
+    learnt = prompt_completion.read(given["--pairs"]).train
     recipe = RECIPE | {"global_batch": 2, "optimizer": {"learning_rate": 1e-2, "weight_decay": 0}}
     run = made / "runs/few"  # below the results, where generate finds the tokenizer
     assert tune(made, run, 300, recipe=recipe, given=given, steps=300, checkpoint={"every": 300}) == 0
@@ -136,7 +141,7 @@ def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
 @pytest.mark.long
 def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_path):
     train = encoded(made, "train")
-    samples = pair_samples.PairSamples("animals", train, SEQ_LEN, 0, eos=2)
+    samples = prompt_completion_samples.PairSamples("animals", train, SEQ_LEN, 0, eos=2)
     counts = [np.count_nonzero(samples.batch(share_of(0, rank, 3, 6))[1] != IGNORED) for rank in range(3)]
     assert len(set(counts)) > 1
     losses = []
@@ -179,7 +184,7 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     base, tuned = initial.identity, manifest.read(milestone(uninterrupted, 30)).identity
     assert tuned["recipe"]["model"] == base["recipe"]["model"]
     assert (tuned["corpus"], tuned["tokenizer"]) == (base["corpus"], base["tokenizer"])
-    assert tuned["pairs"] == pairs.read(made / "sources/animals/list.json").digest
+    assert tuned["pairs"] == prompt_completion.read(made / "sources/animals/list.json").digest
     assert tuned["initial"] == results.checkpoint_digest(initial)
 
 

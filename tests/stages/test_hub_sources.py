@@ -14,8 +14,8 @@ from pyarrow import parquet
 from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import storage
-from tests.stages import hub_server
-from tests.stages.data_fixtures import (
+from tests.helpers import hub_server
+from tests.helpers.data_fixtures import (
     in_plain_lines,
     listed,
     refused,

@@ -7,7 +7,7 @@ import pytest
 
 from stages import index, tokenize
 from stages.lib import files
-from tests.stages.data_fixtures import listed, make, refused, texts, tiny_corpus, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import listed, make, refused, texts, tiny_corpus, tokenized, trained, write_jsonl
 
 
 @pytest.fixture(scope="module")

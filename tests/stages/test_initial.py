@@ -8,11 +8,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from stages import pretrain, replay_ledger
-from stages.lib import checkpoint
+from stages import pretrain
+from stages.lib.checkpoints import dcp
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
-from tests.stages.training import (
+from tests.helpers.training import (
     HOME,
     RECIPE,
     change_commit,
@@ -24,6 +24,7 @@ from tests.stages.training import (
     train,
     weights_of,
 )
+from tools import replay_ledger
 
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
@@ -48,8 +49,8 @@ def train_from(initial, *arguments, how=RESET, recipe=RECIPE, **keywords):
 
 def tensors_of(results, step, prefix):
     directory = run_directory(results) / f"checkpoints/{step:08d}"
-    keys = [key for key in checkpoint.keys_of(directory) if key.startswith(prefix)]
-    return {name: tensor.numpy().tobytes() for name, tensor in checkpoint.load_tensors(directory, keys).items()}
+    keys = [key for key in dcp.keys_of(directory) if key.startswith(prefix)]
+    return {name: tensor.numpy().tobytes() for name, tensor in dcp.load_tensors(directory, keys).items()}
 
 
 def test_run_that_continues_all_is_the_run_that_went_on(corpus, base, tmp_path):
@@ -141,7 +142,7 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
 
 
 def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):
-    command = [HOME / "workflow/launch", "2", "-m", "tests.stages.torn_initial", tmp_path / "train"]
+    command = [HOME / "workflow/launch", "2", "-m", "tests.helpers.torn_initial", tmp_path / "train"]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (2, "torn_initial: model.safetensors cannot be read\n")
 

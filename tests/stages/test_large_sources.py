@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from stages.lib.sources import documents, duplicates, inputs, packed, records, spans
+from stages.lib.sources import compressed, documents, duplicates, inputs, records, spans
 from stages.lib.sources.source import SourceRecipe
-from tests.stages.data_fixtures import listed, texts, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import listed, texts, tokenized, trained, write_jsonl
 
 CUT_ABOVE = 64  # bytes, in place of 16 MiB
 
@@ -98,8 +98,8 @@ def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_pat
 
 
 def test_a_line_that_is_too_long_is_passed_by(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "LINE_BYTES", 100)
-    monkeypatch.setattr(packed, "BUFFER_BYTES", 16)
+    monkeypatch.setattr(compressed, "LINE_BYTES", 100)
+    monkeypatch.setattr(compressed, "BUFFER_BYTES", 16)
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": "x" * 500}, {"text": "two"}])
     recipe = SourceRecipe(kind="jsonl", paths=["*"])
     found = list(documents.read(recipe, spans.whole([path]), [path]))

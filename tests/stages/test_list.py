@@ -6,7 +6,7 @@ import os
 import pytest
 
 from stages import list as listing
-from tests.stages.data_fixtures import listed, refused
+from tests.helpers.data_fixtures import listed, refused
 
 
 @pytest.fixture(autouse=True)

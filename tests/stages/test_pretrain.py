@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import pytest
 
-from stages.lib import checkpoint
-from tests.stages.data_fixtures import tiny_corpus
-from tests.stages.slow_rank import SLEEP
-from tests.stages.training import (
+from stages.lib.checkpoints import dcp
+from tests.helpers.data_fixtures import tiny_corpus
+from tests.helpers.slow_rank import SLEEP
+from tests.helpers.training import (
     HOME,
     MODEL,
     OPERATION,
@@ -152,9 +152,9 @@ def test_initial_weights_are_those_of_any_world_size(tmp_path):
     found = []
     for ranks in (1, 2, 3):
         directory = tmp_path / str(ranks)
-        command = [*script, f"--nproc-per-node={ranks}", "-m", "tests.stages.write_initial_weights", str(directory)]
+        command = [*script, f"--nproc-per-node={ranks}", "-m", "tests.helpers.write_initial_weights", str(directory)]
         subprocess.run(command, check=True, env=environment(), cwd=HOME, capture_output=True)
-        tensors = checkpoint.load_tensors(directory, checkpoint.keys_of(directory))
+        tensors = dcp.load_tensors(directory, dcp.keys_of(directory))
         found.append({name: tensor.numpy().tobytes() for name, tensor in tensors.items()})
     assert len(found[0]) == 15
     assert found[0] == found[1] == found[2]
@@ -166,7 +166,7 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
     entries = steps_of(tmp_path)
     assert entries[-1]["loss"] < entries[0]["loss"] - 0.5
     directory = run_directory(tmp_path) / "checkpoints/00000030"
-    dtypes = {str(tensor.dtype) for tensor in checkpoint.load_tensors(directory, ["model.head.weight"]).values()}
+    dtypes = {str(tensor.dtype) for tensor in dcp.load_tensors(directory, ["model.head.weight"]).values()}
     assert dtypes == {"torch.float32"}
 
 
@@ -228,7 +228,7 @@ def test_until_a_step_before_the_first_is_refused(corpus, tmp_path, capsys):
 
 
 def test_rank_that_works_longer_is_told_from_those_that_wait_for_it(corpus, tmp_path):
-    run_on(2, "tests.stages.slow_rank", *options(corpus, tmp_path, 8))
+    run_on(2, "tests.helpers.slow_rank", *options(corpus, tmp_path, 8))
     *_, last = steps_of(tmp_path)
     slept = SLEEP * MODEL["layers"] * RECIPE["global_batch"] / 2 / OPERATION["micro_batch"]
     # of two ranks the median is the mean: half of what one is slower
@@ -244,7 +244,14 @@ def test_unknown_option_is_one_line_from_all_ranks(corpus, tmp_path):
 
 
 def test_rank_that_fails_alone_ends_the_others_at_once():
-    command = ["timeout", "60", HOME / "workflow/launch", "2", "-m", "tests.stages.fail_alone"]  # gloo waits 30 minutes
+    command = [
+        "timeout",
+        "60",
+        HOME / "workflow/launch",
+        "2",
+        "-m",
+        "tests.helpers.fail_alone",
+    ]  # gloo waits 30 minutes
     ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "fail_alone: the second rank cannot go on\n" in ended.stderr

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stages import inspect, tokenize
 from stages import list as listing
-from stages.lib.sources import packed, records, spans, storage
-from tests.stages.data_fixtures import (
+from stages import tokenize
+from stages.lib.sources import compressed, records, spans, storage
+from tests.helpers.data_fixtures import (
     in_plain_lines,
     listed,
     refused,
@@ -20,6 +20,7 @@ from tests.stages.data_fixtures import (
     texts,
     tokenized,
 )
+from tools import inspect
 
 ROWS = [{"text": text} for text in texts("a", 80)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -136,7 +137,7 @@ def in_the_middle(monkeypatch, kind, do):
     monkeypatch.setitem(records.READERS, kind, reader)
     monkeypatch.setattr(storage, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(storage, "BUFFER_BYTES", 500)
-    monkeypatch.setattr(packed, "BUFFER_BYTES", 500)
+    monkeypatch.setattr(compressed, "BUFFER_BYTES", 500)
 
 
 @pytest.mark.parametrize(

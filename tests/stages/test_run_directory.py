@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib import checkpoint
-from tests.stages.training import (
+from stages.lib.checkpoints import dcp
+from tests.helpers.training import (
     HOME,
     RECIPE,
     change_commit,
@@ -37,7 +37,7 @@ def test_reached_milestone_is_not_trained_again(corpus, tmp_path):
     assert len(steps_of(tmp_path)) == entries
     assert train(corpus, tmp_path, 13, previous=10) == 0  # inserted: from the newest checkpoint at or below it
     assert [entry["step"] for entry in steps_of(tmp_path)][entries:] == [11, 12, 13]
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
+    assert dcp.complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
 
 
 def test_longer_horizon_goes_on_in_the_same_run(corpus, tmp_path):
@@ -49,9 +49,9 @@ def test_longer_horizon_goes_on_in_the_same_run(corpus, tmp_path):
 def test_only_the_newest_checkpoints_and_the_milestones_are_kept(corpus, tmp_path):
     every = {"every": 2, "keep": 2}
     assert train(corpus, tmp_path, 9, checkpoint=every) == 0
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [8, 9]
+    assert dcp.complete_steps(run_directory(tmp_path)) == [8, 9]
     assert train(corpus, tmp_path, 16, checkpoint=every) == 0
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [9, 14, 16]
+    assert dcp.complete_steps(run_directory(tmp_path)) == [9, 14, 16]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "uncommitted"])
@@ -115,11 +115,11 @@ def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsy
 
 
 def test_job_of_slurm_waits_for_a_live_trainer(corpus, tmp_path, monkeypatch):
-    from stages.lib.training import turn
+    from stages.lib.training.faults import run_lock
 
     assert train(corpus, tmp_path, 2) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(turn, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(run_lock, "LOOK_SECONDS", 0.1)
     with subprocess.Popen(["sleep", "3"]) as other:
         hold(run_directory(tmp_path) / "lease.json", other.pid)
         assert train(corpus, tmp_path, 4) == 0
@@ -191,7 +191,7 @@ def test_full_disk_is_one_line_and_leaves_no_marker(corpus, uninterrupted, tmp_p
         assert train(corpus, tmp_path, 30, checkpoint=every) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "checkpoints/00000010 could not be written" in line
-    assert checkpoint.complete_steps(run_directory(tmp_path)) == [5]
+    assert dcp.complete_steps(run_directory(tmp_path)) == [5]
     assert events_of(tmp_path)[-1]["event"] == "stop"
     assert not (run_directory(tmp_path) / "lease.json").exists()
     assert train(corpus, tmp_path, 30, checkpoint=every) == 0
@@ -212,7 +212,7 @@ def test_milestone_that_changed_on_the_disk_is_trained_again(corpus, tmp_path):
 
 
 def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):
-    command = [HOME / "workflow/launch", "2", "-m", "tests.stages.split_directory", tmp_path]
+    command = [HOME / "workflow/launch", "2", "-m", "tests.helpers.split_directory", tmp_path]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()

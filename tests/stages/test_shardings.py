@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from stages.lib import checkpoint
-from tests.stages.training import (
+from stages.lib.checkpoints import dcp
+from tests.helpers.training import (
     RECIPE,
     options,
     run_directory,
@@ -64,10 +64,10 @@ def test_equal_shardings_give_equal_bits_and_one_norm(corpus, tmp_path):
 def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path):
     code, error = train_on(2, corpus, tmp_path / "none", 8, sharding="none", steps=30)
     assert code == 0, error
-    run_on(2, "tests.stages.train_ddp", corpus, 8, tmp_path / "ddp.pt")
+    run_on(2, "tests.helpers.train_ddp", corpus, 8, tmp_path / "ddp.pt")
     theirs = torch.load(tmp_path / "ddp.pt", weights_only=True)
     directory = run_directory(tmp_path / "none") / "checkpoints/00000008"
-    ours = checkpoint.load_tensors(directory, [f"model.{name}" for name in theirs])
+    ours = dcp.load_tensors(directory, [f"model.{name}" for name in theirs])
     for name, tensor in theirs.items():
         assert torch.equal(tensor, ours[f"model.{name}"]), name
 

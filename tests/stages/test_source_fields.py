@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from stages import tokenize
-from stages.lib.sources import filters, left_out
+from stages.lib.sources import filtered, filters
 from stages.lib.sources.filters import FilterRecipe
-from stages.lib.tokenizer import Tokenizer
-from tests.stages.data_fixtures import (
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from tests.helpers.data_fixtures import (
     in_plain_lines,
     listed,
     make,
@@ -179,7 +179,7 @@ def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
 
 
 def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(left_out, "LOOKED_AT", 10)
+    monkeypatch.setattr(filtered, "LOOKED_AT", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 4 + '{"text": "one"}\n' * 96)
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stages.training import (
+from tests.helpers.training import (
     environment,
     events_of,
     launch,
@@ -126,9 +126,9 @@ def test_deadline_ends_the_training_in_time(corpus, tmp_path):
 
 
 def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypatch):
-    from stages.lib.training import heldout
+    from stages.lib.training import validation
 
-    asked = heldout.Heldout.evaluate
+    asked = validation.Heldout.evaluate
     forwards = []
 
     def evaluate(self, model, micro_batch, device, poll=None):
@@ -140,7 +140,7 @@ def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypa
 
         return asked(self, model, micro_batch, device, counting)
 
-    monkeypatch.setattr(heldout.Heldout, "evaluate", evaluate)
+    monkeypatch.setattr(validation.Heldout, "evaluate", evaluate)
     assert train(corpus, tmp_path, 10, heldout={"every": 5, "tokens": 10**6}) == 75
     assert len(forwards) < 6
     assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] == 5

@@ -7,7 +7,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from tests.stages.export_fixtures import argv_of
+from tests.helpers.export_fixtures import argv_of
 
 MODEL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
 PRETRAIN = {"model": MODEL, "weights": {"code": 1.0}, "seq_len": 64, "global_batch": 4, "optimizer": {"peak": 2}}

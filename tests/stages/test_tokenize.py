@@ -17,7 +17,7 @@ import pytest
 
 from stages import tokenize
 from stages.lib.sources.split import split_of
-from tests.stages.data_fixtures import (
+from tests.helpers.data_fixtures import (
     listed,
     make,
     refused,
@@ -67,7 +67,7 @@ def _tree(directory):
 
 
 def test_a_document_is_bos_its_ids_eos(tmp_path, source, tokenizer):
-    from stages.lib.tokenizer import Tokenizer
+    from stages.lib.tokenizer.tokenizer import Tokenizer
 
     expected = {"train": [], "validation": []}
     encode = Tokenizer(tokenizer).encode

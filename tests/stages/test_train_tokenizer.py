@@ -6,7 +6,7 @@ import re
 import pytest
 
 from stages import train_tokenizer
-from tests.stages.data_fixtures import listed, make, refused, texts, write_jsonl
+from tests.helpers.data_fixtures import listed, make, refused, texts, write_jsonl
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import yaml
 HOME = Path(__file__).resolve().parents[2]
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "summarize")
-COPIED = ("workflow", "stages", "config", "profiles", "environment.yml")
+COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
 
 TOUCH = """
 import sys

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-import config_references
-from config_check import ConfigError, checked, load_schema
+from scripts import config_references
+from scripts.config_check import ConfigError, checked, load_schema
 from stages.lib.scoring import local_tasks
 from stages.lib.sources import source
 from tests.workflow.checkout import HOME

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fingerprint import fingerprint
+from scripts.fingerprint import fingerprint
 
 FILES = {
     "stages/__init__.py": "",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_check import mistake, unknown_account
-from slurm_nodes import gpus_of, read
+from scripts.slurm_check import mistake, unknown_account
+from scripts.slurm_nodes import gpus_of, read
 
 CLUSTER = """\
 cpu|100|64|256000|2-00:00:00|(null)

@@ -35,4 +35,4 @@ rule prefetch:
         tasks=tasks_of_suites(),
         include=include_paths(),
     shell:
-        "python -m stages.prefetch --tasks {params.tasks:q} --include-path {params.include:q} --log {log:q}"
+        "python -m tools.prefetch --tasks {params.tasks:q} --include-path {params.include:q} --log {log:q}"

@@ -19,10 +19,10 @@ def look(meeting, _):
     """Join as a training does; then whether sums are right, bytes a second on the bus, and seconds of a small sum."""
     if meeting.missing:
         raise UserError("not tried, since ranks are missing")
-    from stages.lib import parallel
+    from stages.lib.distributed import collectives
 
     meeting.doing = "joining the process group"
-    with parallel.ranks() as device:
+    with collectives.ranks() as device:
         meeting.doing = "the first sum"
         right = _is_right(device, 1)
         meeting.doing = "a large sum"

@@ -6,8 +6,8 @@ import statistics
 import subprocess
 
 from stages.lib.doctor.findings import FAIL, OK, WARNING, Finding, hosts, listed, told_apart
+from stages.lib.model.flops import peak_flops
 from stages.lib.space import amount
-from stages.lib.training.flops import peak_flops
 
 NAME, SECONDS = "gpus", 60.0
 HELD_BYTES = 2e9  # what this process needs itself to speak to a GPU is part of it, about 0.5 GB

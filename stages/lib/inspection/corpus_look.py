@@ -4,12 +4,13 @@ import contextlib
 
 import numpy as np
 
-from stages.lib import files, manifest, own_tokenizer
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.inspection import terminal
 from stages.lib.inspection.separators import FAULTS, Separators
 from stages.lib.inspection.terminal import several, share, size
 from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.tokenizer import custom
 from stages.lib.tokens.corpus import Corpus
 
 SIDES = (TRAIN, VALIDATION)
@@ -164,7 +165,7 @@ class Spelling:
 
         self.bos, self.eos, self.decode = tokenizer.bos, tokenizer.eos, tokenizer.decode
         self._package = tokenizers.Tokenizer.from_file(str(tokenizer.package))
-        piece = own_tokenizer.unknown_of(files.read_json(tokenizer.package))
+        piece = custom.unknown_of(files.read_json(tokenizer.package))
         self.unknown = None if piece is None else self._package.token_to_id(piece)
 
     def text(self, ids):

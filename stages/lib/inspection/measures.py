@@ -24,11 +24,11 @@ class Measures:
 
         Raises UserError where an id is none of the tokenizer's.
         """
-        from stages.lib.tokens import framing, given_ids
+        from stages.lib.tokens import bos_eos, pretokenized
 
         if self.tokenizer is not None:
-            batch = [given_ids.with_text(document, self.tokenizer) for document in batch]
-            encoded = framing.ids_of(batch, lambda texts, _: self.tokenizer.encode(texts), np.int32)
+            batch = [pretokenized.with_text(document, self.tokenizer) for document in batch]
+            encoded = bos_eos.ids_of(batch, lambda texts, _: self.tokenizer.encode(texts), np.int32)
             self.tokens += map(len, encoded)
         else:
             self.tokens += [len(document.ids) for document in batch if document.ids is not None]

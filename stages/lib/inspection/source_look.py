@@ -6,9 +6,9 @@ from stages.lib.errors import UserError
 from stages.lib.inspection import fields, sampling, terminal
 from stages.lib.inspection.measures import BATCH, Measures
 from stages.lib.inspection.terminal import several, share, size
-from stages.lib.sources import documents, inputs, packed, pairs, records, source, spans, storage
+from stages.lib.sources import compressed, documents, inputs, prompt_completion, records, source, spans, storage
 from stages.lib.sources.documents import Document
-from stages.lib.sources.left_out import LeftOut
+from stages.lib.sources.filtered import LeftOut
 from stages.lib.sources.split import VALIDATION
 
 PARTS = (2, 8, 32)  # for which it is said how large they would be
@@ -133,7 +133,7 @@ def _documents(recipe, place, files):
 
 
 def _pairs(recipe, place):
-    for pair in pairs.records(recipe, [span.name for span in place.spans]):
+    for pair in prompt_completion.records(recipe, [span.name for span in place.spans]):
         yield PairShown(pair.id, pair.prompt + pair.completion, pair.split, prompt=len(pair.prompt))
 
 
@@ -175,7 +175,7 @@ def print_dropped(recipe, dropped, name):
 
 
 def _print_head(name):
-    with packed.opened(name) as file:
+    with compressed.opened(name) as file:
         head = file.read(HEAD).decode(errors="replace")
     print(f"{terminal.visible(name)} begins with: {terminal.shortened(head, HEAD)}")
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from stages.lib import journal
 from stages.lib.errors import UserError
 from stages.lib.inspection.terminal import CONTROLS
+from stages.lib.run_directory import journal
 from stages.lib.tokens import ledger
 from stages.lib.tokens.loader import WINDOW
 

@@ -19,7 +19,7 @@ import io
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring import completion_bits, completion_choice, next_line, task_files
-from stages.lib.tokens import heldout_text
+from stages.lib.tokens import validation_text
 
 BITS_PER_BYTE, NEXT_LINE = "bits_per_byte", next_line.NAME
 COMPLETION_CHOICE, COMPLETION_BITS = completion_choice.NAME, completion_bits.NAME
@@ -72,7 +72,7 @@ def _pools(corpus, seed, num_bytes):
     """{source: pieces of its held-out text}, without the sources that have none."""
     pools = {}
     for source in sorted(corpus.identity["sources"]):
-        pieces = _pieces_of(heldout_text.documents(corpus, source), source)
+        pieces = _pieces_of(validation_text.documents(corpus, source), source)
         pools[source] = sample(pieces, seed, num_bytes)
         if not pools[source]:
             logger.warning("source %s has no held-out text: it is left out of the scores", source)

@@ -6,20 +6,20 @@ position in the file in place of the number in it, which nobody knows there.
 
 import codecs
 
-from stages.lib.sources import packed, tables
+from stages.lib.sources import compressed, tables
 from stages.lib.sources.spans import WHOLE_BYTES, Span
 
 PIECE_BYTES = WHOLE_BYTES
 """A text of more bytes is cut into documents: one begins with the first line behind each multiple of it."""
 
-TOO_LONG = f"a line longer than {packed.LINE_BYTES >> 20} MiB"
+TOO_LONG = f"a line longer than {compressed.LINE_BYTES >> 20} MiB"
 BLANK = ""  # in place of a record: the line is not even counted
 
 
 def lines(_, span):
     """The lines of a file that hold JSON objects, as mappings."""
-    with packed.opened(span.name) as file:
-        for number, (position, entry) in enumerate(packed.lines(file, span, _parsed), 1):
+    with compressed.opened(span.name) as file:
+        for number, (position, entry) in enumerate(compressed.lines(file, span, _parsed), 1):
             if entry is not BLANK:
                 identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
                 yield identifier, TOO_LONG if entry is None else entry
@@ -41,14 +41,14 @@ def _parsed(position, line):
 def texts(_, span):
     """A file's text as bytes: one record, or one for each piece of a large one."""
     if span.end is None:
-        with packed.opened(span.name) as file:
+        with compressed.opened(span.name) as file:
             text = file.read(PIECE_BYTES + 1)
         if len(text) <= PIECE_BYTES:
             yield span.name, text
             return
-    with packed.opened(span.name) as file:
+    with compressed.opened(span.name) as file:
         gathered, at = [], None
-        for position, line in packed.lines(file, _of_pieces(span)):
+        for position, line in compressed.lines(file, _of_pieces(span)):
             if position // PIECE_BYTES != at:
                 if gathered:
                     yield f"{span.name}#{at}", b"".join(gathered)
@@ -75,8 +75,8 @@ def extent(recipe, span):
         return span.first, min((begin for begin in tables.group_begins(span.name) if begin >= span.end), default=None)
     if recipe.kind == "text":
         span = _of_pieces(span)
-    with packed.opened(span.name) as file:
-        bounds = [next(packed.lines(file, Span(span.name, bound)), (None,))[0] for bound in (span.first, span.end)]
+    with compressed.opened(span.name) as file:
+        bounds = [next(compressed.lines(file, Span(span.name, bound)), (None,))[0] for bound in (span.first, span.end)]
     return bounds[0] or 0, bounds[1]
 
 
@@ -86,4 +86,4 @@ READERS = {"text": texts, "jsonl": lines, "parquet": tables.parquet_rows, "arrow
 
 def can_be_cut(recipe, name):
     """Whether a file can be read from its middle."""
-    return recipe.kind == "parquet" or (recipe.kind in ("text", "jsonl") and not packed.is_packed(name))
+    return recipe.kind == "parquet" or (recipe.kind in ("text", "jsonl") and not compressed.is_packed(name))

@@ -9,7 +9,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.recipe import default_of, identity
 from stages.lib.recipe import load as load_recipe
-from stages.lib.sources import packed, python_source, storage
+from stages.lib.sources import compressed, python_source, storage
 from stages.lib.sources.filters import FilterRecipe
 
 TEXTS = ("text", "jsonl", "parquet", "arrow", "python-code", "python-prose")
@@ -149,4 +149,4 @@ def _is_of_kind(recipe, path):
     """Whether a file of a directory is one of the source's: READMEs and the like are not."""
     if recipe.kind not in ENDINGS:
         return not path.endswith(UNREADABLE + _table_endings(recipe))
-    return (os.path.splitext(path)[0] if packed.is_packed(path) else path).endswith(ENDINGS[recipe.kind])
+    return (os.path.splitext(path)[0] if compressed.is_packed(path) else path).endswith(ENDINGS[recipe.kind])

@@ -14,7 +14,7 @@ import numpy as np
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
-from stages.lib.tokens.pieces import ranges
+from stages.lib.tokens.segments import ranges
 
 MAGIC = b"ARROW1"
 THREADS = 32

@@ -23,7 +23,7 @@ import numpy as np
 
 from stages.lib.tokens.documents import Documents
 from stages.lib.tokens.permutation import permute, positions_of
-from stages.lib.tokens.pieces import Pieces
+from stages.lib.tokens.segments import Pieces
 
 GROUP = 1 << 16
 """Documents that are packed together. More would take longer to lay out, fewer would fill rows less well."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.lib import files, history, journal
+from stages.lib import files
 from stages.lib.errors import UserError
+from stages.lib.run_directory import history, journal
 from stages.lib.tokens import order
 from stages.lib.tokens.corpus import Corpus
 

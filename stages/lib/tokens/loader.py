@@ -28,7 +28,7 @@ from stages.lib.tokens import mixture
 from stages.lib.tokens.document_rows import DocumentRows
 from stages.lib.tokens.packing import PACKINGS
 from stages.lib.tokens.permutation import permute
-from stages.lib.tokens.pieces import Pieces, ranges
+from stages.lib.tokens.segments import Pieces, ranges
 
 WINDOW = "window"
 KINDS = (WINDOW, *PACKINGS)
@@ -137,7 +137,7 @@ class Samples:
         rows, ignored = self._read(samples)
         following = rows
         if len(ignored):
-            from stages.lib.loss import IGNORED  # here, since it imports torch
+            from stages.lib.model.loss import IGNORED  # here, since it imports torch
 
             following = rows.copy()
             following.reshape(-1)[ignored] = IGNORED

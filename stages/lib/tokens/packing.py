@@ -9,7 +9,7 @@ import hashlib
 import numpy as np
 
 from stages.lib.tokens.permutation import permute
-from stages.lib.tokens.pieces import Pieces, ranges
+from stages.lib.tokens.segments import Pieces, ranges
 
 
 def best_fit(lengths, size, seed):

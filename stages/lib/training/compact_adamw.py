@@ -2,7 +2,7 @@
 
 import torch
 
-from stages.lib import sharded
+from stages.lib.distributed import local_shards
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -37,7 +37,9 @@ class CompactAdamW(torch.optim.Optimizer):
         if not self.state[parameter]:
             self.state[parameter] = self.empty_state(parameter)
         state = self.state[parameter]
-        weight, gradient, *kept = (sharded.local(t) for t in (parameter, parameter.grad, *(state[m] for m in MOMENTS)))
+        weight, gradient, *kept = (
+            local_shards.local(t) for t in (parameter, parameter.grad, *(state[m] for m in MOMENTS))
+        )
         precision = torch.promote_types(weight.dtype, torch.float32)
         gradient, first, second = (tensor.to(precision) for tensor in (gradient, *kept))
         beta1, beta2 = group["betas"]

@@ -4,8 +4,10 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 
-from stages.lib import checkpoint, imported, manifest, trained
+from stages.lib import manifest
+from stages.lib.checkpoints import dcp, find_model
 from stages.lib.errors import UserError
+from stages.lib.huggingface import load_hf
 from stages.lib.recipe import identity
 from stages.lib.tokens import order
 
@@ -40,7 +42,7 @@ class Initial:
     """
 
     def __init__(self, path, recipe, shape, facts, where):
-        self.recipe, self.path, self.found = recipe, path, trained.find(path, "--initial")
+        self.recipe, self.path, self.found = recipe, path, find_model.find(path, "--initial")
         self.commit = self.found.commit
         if shape is not None:
             self._check_shape(path, shape, where)
@@ -56,7 +58,7 @@ class Initial:
     def digest(self):
         """What the model is known by. It takes a while: of a Hugging Face model every file is read."""
         if self.commit is None:
-            return imported.open_directory(self.found.directory).digest
+            return load_hf.open_directory(self.found.directory).digest
         return manifest.digest_of(self.commit["files"])
 
     def _steps(self):
@@ -99,9 +101,9 @@ class Initial:
     def load(self, model, moments):
         """Fill a model, sharded or whole, and with `optimizer: keep` the tensors `moments`; all ranks call it."""
         if self.commit is None:
-            imported.load_into(model, self.found.read)
+            load_hf.load_into(model, self.found.read)
             return
         tensors = {"model": model.state_dict()}
         if self.recipe.optimizer == "keep":
             tensors["optimizer"] = moments
-        checkpoint.load(self.found.directory, tensors)
+        dcp.load(self.found.directory, tensors)

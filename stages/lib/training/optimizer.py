@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from stages.lib import sharded
+from stages.lib.distributed import local_shards
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 from stages.lib.training.compact_adamw import MOMENTS, CompactAdamW
@@ -105,7 +105,7 @@ def clip_gradients(parameters, limit, group=None):
     Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced
     over the ranks as one number: torch's own clip_grad_norm_ differs by 3e-5 between 1 rank and 2.
     """
-    gradients = [sharded.local(p.grad) for p in parameters if p.grad is not None]
+    gradients = [local_shards.local(p.grad) for p in parameters if p.grad is not None]
     square = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
     for gradient in gradients:
         precise = gradient.double() if gradient.device.type == "cpu" else gradient.float()

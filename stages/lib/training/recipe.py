@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
 from stages.lib.training import sharding
-from stages.lib.training.activation import ActivationRecipe
-from stages.lib.training.guard import GuardRecipe
-from stages.lib.training.heldout import HeldoutRecipe
-from stages.lib.training.monitors import MonitorRecipe
+from stages.lib.training.activation_checkpointing import ActivationRecipe
+from stages.lib.training.faults.loss_guard import GuardRecipe
+from stages.lib.training.faults.watchdog import WatchdogRecipe
+from stages.lib.training.metrics.trackers import MonitorRecipe
 from stages.lib.training.optimizer import OptimizerRecipe
 from stages.lib.training.schedule import ScheduleRecipe
-from stages.lib.training.watchdog import WatchdogRecipe
+from stages.lib.training.validation import HeldoutRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

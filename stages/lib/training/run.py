@@ -9,11 +9,14 @@ import os
 
 import torch.distributed as dist
 
-from stages.lib import checkpoint, files, manifest, parallel
+from stages.lib import files, manifest
+from stages.lib.checkpoints import dcp
+from stages.lib.checkpoints.manager import BELONGS_TO, IDENTITY
+from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.training import sharding, start, turn
-from stages.lib.training.store import BELONGS_TO, IDENTITY
+from stages.lib.training import options, sharding
+from stages.lib.training.faults import run_lock
 from stages.lib.training.trainer import Trainer
 
 
@@ -32,34 +35,34 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
     `read_data()` gives the samples and what is held out; it is called only where there is something to train.
     """
     clock = manifest.Clock(arguments.code)
-    with parallel.agreeing():
-        begin = start.of(arguments)
+    with collectives.agreeing():
+        begin = options.of(arguments)
         _check_horizon(arguments, plan)
         # asked here, sent below: where the first rank fails, the others must not wait for what it never sends
         origin = initial.digest if initial is not None and dist.get_rank() == 0 else None
     if initial is not None:
-        facts = facts | {"initial": parallel.from_first(origin)}
-    with parallel.agreeing():
+        facts = facts | {"initial": collectives.from_first(origin)}
+    with collectives.agreeing():
         _check_previous(arguments.previous, facts)
     digest = manifest.digest_of({key: facts[key] for key in IDENTITY if key in facts})
     directory = arguments.train_dir / digest[:16]
-    kept = checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE
+    kept = dcp.directory_of(directory, arguments.until) / dcp.MILESTONE
     finished = _finished(kept)
     if finished:
         if dist.get_rank() == 0:
             message = "step %s was reached before: only its manifest is written; to really retrain, delete %s"
             logger.warning(message, arguments.until, directory)
     else:
-        with parallel.agreeing():
+        with collectives.agreeing():
             plan.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(plan, arguments.stage_name, device)
             samples, heldout = read_data()
-        with turn.taken(directory, begin) as lease:
+        with run_lock.taken(directory, begin) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
             if finished is None:
                 trainer = Trainer(plan, shape, samples, heldout, directory, facts, device, lease, begin, initial)
                 finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
-    with parallel.agreeing():
+    with collectives.agreeing():
         if dist.get_rank() == 0:
             files.write_json(arguments.output, finished)
 
@@ -71,7 +74,7 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
         with trainer.stop_requests.heard():
             trainer.start(arguments.until)
             scores = trainer.train(arguments.until)
-        with parallel.agreeing():
+        with collectives.agreeing():
             if dist.get_rank() == 0:
                 record = clock.record(
                     horizon={"steps": plan.steps},
@@ -82,7 +85,7 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
                 )
                 content = {"identity": _identity(arguments, plan, directory, facts), "record": record}
                 lease.check()
-                files.write_json(checkpoint.directory_of(directory, arguments.until) / checkpoint.MILESTONE, content)
+                files.write_json(dcp.directory_of(directory, arguments.until) / dcp.MILESTONE, content)
         trainer.event("finish")
     except BaseException as error:
         with contextlib.suppress(UserError):  # what cannot be written must not hide why the run stops
@@ -94,10 +97,10 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
 
 
 def _identity(arguments, plan, directory, facts):
-    saved = checkpoint.directory_of(directory, arguments.until)
-    commit = checkpoint.read_commit(saved)
+    saved = dcp.directory_of(directory, arguments.until)
+    commit = dcp.read_commit(saved)
     relative = os.path.relpath(saved, arguments.output.parent)
-    outputs = dict(commit["files"]) | {checkpoint.COMMIT: manifest.describe(saved / checkpoint.COMMIT)}
+    outputs = dict(commit["files"]) | {dcp.COMMIT: manifest.describe(saved / dcp.COMMIT)}
     samples = arguments.until * plan.global_batch
     return {
         **{key: facts[key] for key in BELONGS_TO if key in facts},
@@ -117,15 +120,15 @@ def _finished(kept):
     commit = content = None
     try:
         if dist.get_rank() == 0 and kept.exists():
-            commit, content = checkpoint.read_commit(kept.parent), files.read_json(kept)
+            commit, content = dcp.read_commit(kept.parent), files.read_json(kept)
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is torn: %s", error)
-    commit, content = parallel.from_first((commit, content))
+    commit, content = collectives.from_first((commit, content))
     if content is None:
         return None
     try:
-        with parallel.agreeing():
-            checkpoint.verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
+        with collectives.agreeing():
+            dcp.verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is damaged: %s", error)
         return None

@@ -4,11 +4,11 @@ import os
 
 import torch
 
-from stages.lib import sharded
-from stages.lib.model import Llama
-from stages.lib.training import activation, optimizer, sharding
-from stages.lib.training.guard import Guard
-from stages.lib.training.initialize import initialize
+from stages.lib.distributed import local_shards
+from stages.lib.model.initialize import initialize
+from stages.lib.model.llama import Llama
+from stages.lib.training import activation_checkpointing, optimizer, sharding
+from stages.lib.training.faults.loss_guard import Guard
 
 
 class State:
@@ -27,7 +27,7 @@ class State:
             self.model = Llama(shape, vocabulary)
         if plan.dtype == "float64":
             self.model.double()
-        activation.apply(self.model, plan.activation)
+        activation_checkpointing.apply(self.model, plan.activation)
         if plan.compile:
             for block in self.model.base_model.layers:
                 block.forward = torch.compile(block.forward)  # the hooks of FSDP and OwnTime stay outside
@@ -63,5 +63,5 @@ class State:
         """What a checkpoint weighs: (this rank's share, the whole)."""
         width = next(self.model.parameters()).element_size()
         moments = 2 * (2 if self.plan.optimizer.moments == "bfloat16" else width)
-        mine = sum(sharded.local(parameter).numel() for parameter in self.model.parameters())
+        mine = sum(local_shards.local(parameter).numel() for parameter in self.model.parameters())
         return mine * (width + moments), self.num_parameters() * (width + moments)

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from stages.lib.loss import IGNORED
-from stages.lib.model import documents_of
+from stages.lib.model.llama import documents_of
+from stages.lib.model.loss import IGNORED
 from stages.lib.training import sharding
 from stages.lib.training.optimizer import clip_gradients, skip_if
 from stages.lib.training.schedule import learning_rate

@@ -10,23 +10,25 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from stages.lib import journal, parallel, space, stage
+from stages.lib import space, stage
+from stages.lib.checkpoints.async_checkpointer import Saver
+from stages.lib.checkpoints.manager import Store
+from stages.lib.distributed import collectives
+from stages.lib.distributed.async_all_gather import Exchange
 from stages.lib.errors import OutOfTime
+from stages.lib.run_directory import journal
 from stages.lib.tokens.loader import Prefetch, share_of
-from stages.lib.training import stop_requests
-from stages.lib.training.exchange import Exchange
-from stages.lib.training.meter import Meter
-from stages.lib.training.monitors import Monitors
-from stages.lib.training.own_time import OwnTime
-from stages.lib.training.profiler import Profiler
-from stages.lib.training.readback import Readback
-from stages.lib.training.records import Records
-from stages.lib.training.saver import Saver
+from stages.lib.training.faults import stop_requests
+from stages.lib.training.faults.stop_requests import StopRequests
+from stages.lib.training.faults.watchdog import Watchdog
+from stages.lib.training.metrics.device_to_host import Readback
+from stages.lib.training.metrics.profiler import Profiler
+from stages.lib.training.metrics.straggler import OwnTime
+from stages.lib.training.metrics.throughput import Meter
+from stages.lib.training.metrics.trackers import Monitors
+from stages.lib.training.metrics.writer import Records
 from stages.lib.training.state import State
 from stages.lib.training.step import NUMBERS, Stepper
-from stages.lib.training.stop_requests import StopRequests
-from stages.lib.training.store import Store
-from stages.lib.training.watchdog import Watchdog
 
 
 class Asked(Exception):
@@ -60,7 +62,7 @@ class Trainer:
         self.saver, self.exchange, self.readback = Saver(plan.checkpoint.asynchronous), Exchange(3), Readback(device)
         facts = facts | {"model": dataclasses.asdict(shape), "steps_before": steps_before}
         self.store = Store(self.directory, facts, plan.checkpoint.keep, self.saver, lease)
-        self.records = Records(self.directory, parallel.from_all(socket.gethostname()))
+        self.records = Records(self.directory, collectives.from_all(socket.gethostname()))
         saved = plan.activation.kind, plan.activation.ratio
         self.meter = Meter(shape, facts["vocabulary"], plan.seq_len, dist.get_world_size(), device, saved)
         self.profiler = Profiler(directory, begin.profile_steps, begin.memory_snapshot, device)
@@ -77,7 +79,7 @@ class Trainer:
         """Load the newest complete checkpoint at or below step `until`; initial weights where there is none."""
         profiled = self.begin.profile_steps
         if profiled is not None and profiled[0] > until:
-            raise parallel.AgreedError(
+            raise collectives.AgreedError(
                 f"--profile-steps must begin at or before step {until}, where this training ends, got {profiled[0]}"
             )
         if self.first:
@@ -93,7 +95,7 @@ class Trainer:
         self.saver.prepare(self.state.tensors())
         facts = {"steps": self.plan.steps, "parameters": self.state.num_parameters()}
         self.event("start" if found is None else "resume", **facts, **self.meter.facts())
-        with parallel.agreeing():
+        with collectives.agreeing():
             if self.first:
                 name = f"{self.directory.parents[1].name}-{self.directory.name}"
                 facts |= self.store.facts | self.meter.facts()
@@ -191,10 +193,10 @@ class Trainer:
         if bad_steps >= self.plan.guard.bad_steps:
             if self.plan.guard.then == "rewind" and self.rewinds < self.plan.guard.rewinds:
                 raise Rewind(facts)
-            raise parallel.AgreedError(
+            raise collectives.AgreedError(
                 f"the training must not go on: {bad_steps} steps in a row were skipped, the last with loss "
                 f"{numbers['loss']} and gradient norm {numbers['grad_norm']} at step {facts['step']}; lower "
-                "optimizer.learning_rate, look at the text with stages.inspect, or let guard.then be rewind"
+                "optimizer.learning_rate, look at the text with tools.inspect, or let guard.then be rewind"
             )
 
     def _rewind(self, facts):
@@ -267,7 +269,7 @@ class Trainer:
         self.stop_requests.took("evaluation", time.monotonic() - begun)
         for source, scores in results.items():
             if not math.isfinite(scores["loss"]):
-                raise parallel.AgreedError(
+                raise collectives.AgreedError(
                     f"the weights overflowed: the held-out loss of {source} is {scores['loss']} at step {self.step}"
                 )
         self.records.heldout(self.step, self._tokens(), results)
@@ -297,14 +299,14 @@ class Trainer:
         Without this, samples that were told as passed by would be trained on where their steps are good this time.
         """
         events = journal.read(self.directory / "events.jsonl") if self.first else []
-        made = parallel.from_first([event for event in events if event["event"] == "rewind"])
+        made = collectives.from_first([event for event in events if event["event"] == "rewind"])
         if len(made) > self.rewinds and [made[-1]["step"], made[-1]["samples"][0]] == [self.step, self.seen]:
             self.seen, self.rewinds = made[-1]["samples"][1], len(made)
             self.state.guard.forget_streak()
 
     def _check_room(self):
         """Raise UserError where the next checkpoint has no room or no time; better now than after hours."""
-        with parallel.agreeing():
+        with collectives.agreeing():
             if self.first:
                 self.stop_requests.check_time(self.begin.end_of_job)
                 whole = self.state.num_bytes()[1]

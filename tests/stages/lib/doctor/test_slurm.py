@@ -2,8 +2,8 @@
 
 import pytest
 
-from stages import doctor
 from stages.lib.doctor import slurm
+from tools import doctor
 
 CONFIG = "AccountingStorageType   = accounting_storage/{storage}\nJobRequeue              = {requeue}"
 COMMANDS = {

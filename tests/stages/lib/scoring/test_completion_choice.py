@@ -6,7 +6,7 @@ import pytest
 
 from stages.lib.errors import UserError
 from stages.lib.scoring import completion_choice
-from stages.lib.sources.pairs import Pair, PairSource
+from stages.lib.sources.prompt_completion import Pair, PairSource
 
 
 def source_of(count, completion="The answer to number {:03d}.", train=()):

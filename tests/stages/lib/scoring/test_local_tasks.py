@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.scoring import choices, local_tasks
-from tests.stages.export_fixtures import documents
+from tests.helpers.export_fixtures import documents
 
 
 def corpus_of(directory, texts):

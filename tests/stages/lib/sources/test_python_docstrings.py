@@ -3,7 +3,7 @@
 import pytest
 
 from stages.lib.sources import documents, python_source, source, spans
-from stages.lib.sources.pairs import records
+from stages.lib.sources.prompt_completion import records
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import split_of
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from stages.lib import manifest
-from stages.lib.loss import IGNORED
+from stages.lib.model.loss import IGNORED
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
 from tests.stages.lib.tokens import shard_files

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
-from stages.lib.loss import IGNORED
+from stages.lib.model.loss import IGNORED
 from stages.lib.tokens import document_rows, documents
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of

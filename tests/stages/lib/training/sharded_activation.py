@@ -6,11 +6,12 @@ import json
 import torch
 import torch.distributed as dist
 
-from stages.lib import parallel, sharded, stage
-from stages.lib.model import Llama, ModelRecipe
-from stages.lib.training import activation, sharding
-from stages.lib.training.activation import KINDS, ActivationRecipe
-from stages.lib.training.initialize import initialize
+from stages.lib import stage
+from stages.lib.distributed import collectives, local_shards
+from stages.lib.model.initialize import initialize
+from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.training import activation_checkpointing, sharding
+from stages.lib.training.activation_checkpointing import KINDS, ActivationRecipe
 from stages.lib.training.recipe import TrainRecipe
 
 
@@ -21,7 +22,7 @@ def measure(kind, how, device):
     forwards = []
     for block in model.base_model.layers:
         block.forward = _counted(block.forward, forwards)
-    activation.apply(model, ActivationRecipe(kind=kind, ratio=0.5 if kind == "ratio" else None))
+    activation_checkpointing.apply(model, ActivationRecipe(kind=kind, ratio=0.5 if kind == "ratio" else None))
     sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch=2, dtype="float32", sharding=how), device)
     initialize(model, seed=3)
     tokens = torch.randint(0, 70, (1, 48), generator=torch.Generator().manual_seed(dist.get_rank()))
@@ -29,7 +30,7 @@ def measure(kind, how, device):
     loss.backward()
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(sharded.local(parameter.grad).numpy().tobytes())
+        digest.update(local_shards.local(parameter.grad).numpy().tobytes())
     return {"gradients": digest.hexdigest(), "forwards": len(forwards)}
 
 
@@ -42,9 +43,9 @@ def _counted(forward, calls):
 
 
 if __name__ == "__main__":
-    with parallel.ranks() as device:
+    with collectives.ranks() as device:
         measured = {how: {kind: measure(kind, how, device) for kind in KINDS} for how in ("full", "grad")}
-        of_all_ranks = parallel.from_all(measured)
+        of_all_ranks = collectives.from_all(measured)
         if dist.get_rank() == 0:
             print(json.dumps(of_all_ranks))
     stage.leave(0)

@@ -7,10 +7,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from stages.lib import parallel, stage
-from stages.lib.model import Llama, ModelRecipe
+from stages.lib import stage
+from stages.lib.distributed import collectives
+from stages.lib.model.initialize import initialize
+from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training import optimizer, sharding
-from stages.lib.training.initialize import initialize
 from stages.lib.training.optimizer import OptimizerRecipe
 from stages.lib.training.recipe import TrainRecipe
 
@@ -44,7 +45,7 @@ def digest(model, built):
 
 
 if __name__ == "__main__":
-    with parallel.ranks() as device:
+    with collectives.ranks() as device:
         found = {moments: digests(moments, device) for moments in ("float32", "bfloat16")}
         if dist.get_rank() == 0:
             print(json.dumps(found))

@@ -6,19 +6,20 @@ import subprocess
 import pytest
 import torch
 
-from stages.lib import parallel, recipe
+from stages.lib import recipe
+from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
-from stages.lib.model import Llama, ModelRecipe
+from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training import optimizer
 from stages.lib.training.optimizer import OptimizerRecipe
-from tests.stages.training import HOME, environment
+from tests.helpers.training import HOME, environment
 
 MOMENTS = ("float32", "bfloat16")
 
 
 @pytest.fixture(autouse=True)
 def group_of_one():
-    with parallel.ranks():
+    with collectives.ranks():
         yield
 
 

@@ -1,0 +1,1 @@
+"""The Llama: its layers, loss, initialization, generation, and arithmetic."""

@@ -1,0 +1,1 @@
+"""What `summarize` makes: tables, figures, and the summary's text."""

@@ -1,0 +1,1 @@
+"""Text to ids and back: SentencePiece, custom tokenizers, and the fast encoder."""

@@ -1,0 +1,1 @@
+"""What keeps a training from hanging, diverging, and losing work."""

@@ -1,0 +1,1 @@
+"""What a training measures of itself, and where it writes it."""

@@ -1,0 +1,31 @@
+"""Take a turn in a directory that is another for each rank, as where nodes share no file system."""
+
+import os
+import sys
+from pathlib import Path
+
+from stages.lib import stage
+from stages.lib.distributed import collectives
+from stages.lib.training import options
+from stages.lib.training.faults import run_lock
+
+
+def run(arguments):
+    with (
+        collectives.ranks(),
+        run_lock.taken(arguments.directory / os.environ["RANK"] / "train" / "run", options.of(arguments)),
+    ):
+        pass
+
+
+def main():
+    parser = stage.parser("split_directory", __doc__)
+    options.add_options(parser)
+    parser.add_argument("--directory", type=Path)
+    given = ["--until", "1", "--train-dir", "-", "--output", "-", "--directory"]
+    return stage.execute(parser, run, [*given, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    run_lock.SHARED_SECONDS = 0.5
+    stage.leave(main())

@@ -1,0 +1,55 @@
+"""Train as stages.pretrain does with `sharding: none`, but through torch's DistributedDataParallel, on two ranks."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from stages.lib import recipe, stage
+from stages.lib.distributed import collectives
+from stages.lib.model.initialize import initialize
+from stages.lib.model.llama import Llama
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples, share_of
+from stages.lib.training import optimizer
+from stages.lib.training.schedule import learning_rate
+from stages.pretrain import PretrainRecipe
+from tests.helpers.training import OPERATION, RECIPE
+
+
+def main(corpus_path, steps, output):
+    """Write the weights after `steps` steps."""
+    with collectives.ranks():
+        plan = recipe.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
+        corpus = Corpus(corpus_path)
+        samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed)
+        model = Llama(plan.model, corpus.tokenizer["vocabulary"])
+        initialize(model, plan.seed)
+        adamw = optimizer.build(model, plan.optimizer)
+        wrapped = DistributedDataParallel(model)
+        alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)  # every rank has all gradients
+        count = plan.global_batch * plan.seq_len
+        for step in range(int(steps)):
+            adamw.param_groups[0]["lr"] = adamw.param_groups[1]["lr"] = learning_rate(
+                plan.schedule, plan.optimizer.learning_rate, step, plan.steps
+            )
+            numbers = share_of(step * plan.global_batch, dist.get_rank(), dist.get_world_size(), plan.global_batch)
+            batch = [torch.from_numpy(rows.copy()).long().split(plan.micro_batch) for rows in samples.batch(numbers)]
+            micro_batches = list(zip(*batch, strict=True))
+            for number, (tokens, targets) in enumerate(micro_batches):
+                wrapped.require_backward_grad_sync = number == len(micro_batches) - 1
+                loss, _ = wrapped(tokens, targets)
+                (loss / count).backward()
+            for parameter in model.parameters():
+                parameter.grad.mul_(dist.get_world_size())  # DDP takes the mean: with two ranks exactly half the sum
+            optimizer.clip_gradients(list(model.parameters()), plan.optimizer.clip, alone)
+            adamw.step()
+            adamw.zero_grad()
+        if dist.get_rank() == 0:
+            torch.save(model.state_dict(), output)
+    return 0
+
+
+if __name__ == "__main__":
+    stage.leave(main(*sys.argv[1:]))

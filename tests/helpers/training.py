@@ -1,0 +1,127 @@
+"""How the tests of training start a trainer, and what they compare."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from stages import pretrain
+from stages.lib import manifest
+
+HOME = Path(__file__).resolve().parents[2]
+MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "tie": True, "max_positions": 64}
+RECIPE = {
+    "model": MODEL,
+    "weights": {"a": 3, "b": 1},
+    "seq_len": 32,
+    "global_batch": 12,
+    "dtype": "float32",
+    "optimizer": {"learning_rate": 1e-2},
+    "schedule": {"warmup_steps": 5},
+}
+OPERATION = {
+    "steps": 30,
+    "micro_batch": 2,
+    "checkpoint": {"every": 5, "keep": 2},
+    "heldout": {"every": 1000, "tokens": 640},
+}
+
+
+def options(corpus, results, until, recipe=RECIPE, previous=None, **operation):
+    """The arguments of stages.pretrain for a milestone under `results`."""
+    made = [
+        *("--corpus", str(corpus), "--until", str(until), "--train-dir", str(results / "train")),
+        *("--output", str(milestone(results, until)), "--log", str(results / "log")),
+        *("--recipe", json.dumps(recipe), "--operation", json.dumps(OPERATION | operation)),
+    ]
+    return made + (["--previous", str(milestone(results, previous))] if previous else [])
+
+
+def train(*arguments, **keywords):
+    """Run the stage in this process; returns its exit code."""
+    return pretrain.main(options(*arguments, **keywords))
+
+
+def launch(ranks, arguments, stage="pretrain", **keywords):
+    """Start a stage behind the launcher; returns the running process."""
+    command = [HOME / "workflow/launch", str(ranks), "-m", f"stages.{stage}", *arguments]
+    return subprocess.Popen(command, env=environment(), text=True, stderr=subprocess.PIPE, **keywords)
+
+
+def train_on(ranks, *arguments, **keywords):
+    """Run the stage on several ranks; returns (exit code, standard error)."""
+    process = launch(ranks, options(*arguments, **keywords))
+    _, error = process.communicate(timeout=240)
+    return process.returncode, error
+
+
+def train_many_on(ranks, runs, directory, stage="pretrain"):
+    """Run a stage once for each list of options, one after the other in the same processes: imports take seconds."""
+    path = directory / f"runs-{ranks}.json"
+    path.write_text(json.dumps(list(zip(_free_ports(len(runs)), runs, strict=True))))
+    run_on(ranks, "tests.helpers.train_many", stage, path)
+
+
+def _free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def run_on(ranks, module, *arguments):
+    """Run a module of the tests on several ranks; it must end well."""
+    command = [HOME / "workflow/launch", str(ranks), "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def environment():
+    """The environment in which the launcher finds this checkout and this Python."""
+    import os
+
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")])),  # perhaps another torch
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
+
+def milestone(results, step):
+    """The path of a milestone's manifest."""
+    return results / "models" / f"{step:08d}.json"
+
+
+def run_directory(results):
+    """The only run directory under `results`."""
+    (directory,) = (results / "train").iterdir()
+    return directory
+
+
+def steps_of(results):
+    """The training entries of metrics.jsonl, in the order in which they were written."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (run_directory(results) / "metrics.jsonl").read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if "loss" in entry]
+    return []
+
+
+def events_of(results):
+    """The events of a run, in order."""
+    return [json.loads(line) for line in (run_directory(results) / "events.jsonl").read_text().splitlines()]
+
+
+def weights_of(results, step):
+    """The sha256 of each tensor file of a checkpoint: equal bits have equal hashes."""
+    commit = json.loads((run_directory(results) / "checkpoints" / f"{step:08d}" / "commit.json").read_text())
+    return {name: file["sha256"] for name, file in commit["files"].items() if name.endswith(".distcp")}
+
+
+def change_commit(directory, **keys):
+    """Change keys of a checkpoint's marker, None takes one away; it is then as whole as before, and lies."""
+    path = directory / "commit.json"
+    commit = json.loads(path.read_text()) | keys | {"sha256": None}
+    commit = {key: value for key, value in commit.items() if value is not None}
+    path.write_text(json.dumps(commit | {"sha256": manifest.digest_of(commit)}))

@@ -1,0 +1,113 @@
+"""config.json: both forms of transformers, and what our Llama cannot be."""
+
+import pytest
+
+from stages.lib.errors import UserError
+from stages.lib.huggingface.config_json import shape_of
+from stages.lib.model.llama import ModelRecipe, RopeScaling
+
+LLAMA_2 = {  # as transformers 4 writes it
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.02,
+    "vocab_size": 300,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+}
+LLAMA_3 = {
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "rope_type": "llama3",
+}
+SCALING = RopeScaling(factor=32.0, original_positions=128)
+SHAPE = {"layers": 2, "width": 64, "heads": 4, "hidden": 96, "max_positions": 256}
+
+
+def without(*keys):
+    return {key: value for key, value in LLAMA_2.items() if key not in keys}
+
+
+def recipe_of(config):
+    return shape_of(config, "config.json")[0]
+
+
+def test_a_config_of_transformers_4():
+    assert shape_of(LLAMA_2, "config.json") == (ModelRecipe(**SHAPE), 300)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 5e5, "rope_scaling": LLAMA_3},
+        {"rope_theta": 500000, "rope_scaling": {**LLAMA_3, "type": "llama3"}},
+        {"rope_parameters": {**LLAMA_3, "rope_theta": 5e5}},
+        {"rope_theta": 5e5, "rope_parameters": LLAMA_3, "rope_scaling": None},
+    ],
+)
+def test_scaled_frequencies_in_the_forms_of_transformers_4_and_5(rope):
+    found = recipe_of(without("rope_theta", "rope_scaling") | rope)
+    assert found == ModelRecipe(**SHAPE, theta=5e5, rope_scaling=SCALING)
+
+
+def test_theta_in_the_form_of_transformers_5():
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
+    assert recipe_of(without("rope_theta", "rope_scaling") | rope).theta == 20000
+
+
+def test_missing_keys_have_the_defaults_of_transformers():
+    left = without(
+        "num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "max_position_embeddings"
+    )
+    assert recipe_of(left) == ModelRecipe(**{**SHAPE, "max_positions": 2048}, norm_eps=1e-6, theta=1e4)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"architectures": ["MistralForCausalLM"]}, 'architectures must be ["LlamaForCausalLM"], got ["MistralForCa'),
+        ({"model_type": "mixtral"}, 'model_type must be "llama", got "mixtral"'),
+        ({"hidden_act": "gelu"}, 'hidden_act must be "silu", got "gelu"'),
+        ({"attention_bias": True}, "attention_bias must be false, got true"),
+        ({"mlp_bias": True}, "mlp_bias must be false, got true"),
+        ({"quantization_config": {"bits": 4}}, 'quantization_config must be null, got {"bits": 4}'),
+        ({"head_dim": 32}, "head_dim must be hidden_size / num_attention_heads (16), got 32"),
+        ({"num_attention_heads": 3}, "num_attention_heads must divide hidden_size (64) into heads of an even width"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads (4), got 3"),
+        ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
+        ({"num_hidden_layers": True}, "num_hidden_layers must be a whole number of at least 1, got true"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps must be a number greater than 0, got 0"),
+        ({"tie_word_embeddings": "no"}, 'tie_word_embeddings must be true or false, got "no"'),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2}},
+            "rope_scaling.rope_type must be default or llama3, got",
+        ),
+        ({"rope_parameters": {"rope_type": "yarn"}}, 'rope_parameters.rope_type must be default or llama3, got "yarn"'),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling: factor must be a number greater than 0, got null"),
+        ({"rope_scaling": {**LLAMA_3, "high_freq_factor": 1}}, "high_freq_factor must be greater than low_freq_factor"),
+        ({"rope_scaling": "llama3"}, 'rope_scaling must be a mapping, got "llama3"'),
+        ({"partial_rotary_factor": 0.5}, "config.json: partial_rotary_factor must be 1, got 0.5"),
+    ],
+)
+def test_what_our_llama_cannot_be_is_refused_by_its_key(change, sentence):
+    with pytest.raises(UserError) as caught:
+        shape_of(LLAMA_2 | change, "config.json")
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith("config.json: ")
+
+
+def test_a_config_that_is_none_is_refused():
+    with pytest.raises(UserError, match="config.json must hold the mapping"):
+        shape_of([], "config.json")

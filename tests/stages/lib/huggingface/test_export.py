@@ -1,0 +1,123 @@
+"""The export against transformers and ibm-fms, over the shapes of model that there are."""
+
+import json
+
+import pytest
+import torch
+
+from stages.lib.errors import UserError
+from stages.lib.huggingface import export, parity
+from stages.lib.model.llama import Llama, ModelRecipe, RopeScaling
+from tests.helpers.export_fixtures import random_model
+
+VOCABULARY = 300
+TOKENIZER = {"vocabulary": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+SMALL = {"layers": 2, "width": 64, "heads": 4, "hidden": 96, "max_positions": 256}
+SHAPES = {
+    "mha": {},
+    "gqa": {"kv_heads": 2},
+    "mqa": {"kv_heads": 1},
+    "tied": {"tie": True},
+    "theta": {"theta": 5e5, "kv_heads": 2},
+    "llama3": {"theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_positions=64)},
+}
+
+
+def exported(directory, recipe, model, dtype="float32", shard_mb=100, vocabulary=VOCABULARY):
+    """Write the export of a model that is held in memory."""
+    state = model.state_dict()
+    export.write_weights(directory, recipe, vocabulary, reader(state), dtype, shard_mb)
+    export.write_config(directory, export.config_of(recipe, {**TOKENIZER, "vocabulary": vocabulary}, dtype))
+
+
+def reader(state):
+    """A `read` over a state dict."""
+    return lambda keys: {key: state[key] for key in keys}
+
+
+def batch():
+    """Two batches of random tokens, one of them longer than the scaling's original positions."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(0, VOCABULARY, (2, length), generator=generator) for length in (7, 200)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_equal_those_of_transformers(tmp_path, shape):
+    recipe = ModelRecipe(**SMALL, **SHAPES[shape])
+    model = random_model(recipe, VOCABULARY)
+    exported(tmp_path, recipe, model)
+    figures = parity.compare_logits(model, parity.load_exported(tmp_path), batch(), tolerance=1e-4)
+    assert 0.5 < figures["std"] < 2
+    assert figures["max_difference"] <= 1e-4
+    assert figures["argmax_agreement"] > 0.99
+
+
+@pytest.mark.parametrize("shape", ["gqa", "tied"])
+def test_logits_equal_those_of_ibm_fms(shape):
+    fms = pytest.importorskip("fms.models.llama")
+    recipe = ModelRecipe(**SMALL, **SHAPES[shape])
+    ours = random_model(recipe, VOCABULARY)
+    theirs = fms.LLaMA(
+        fms.LLaMAConfig(
+            src_vocab_size=VOCABULARY,
+            emb_dim=recipe.width,
+            norm_eps=recipe.norm_eps,
+            nheads=recipe.heads,
+            kvheads=recipe.key_heads,
+            nlayers=recipe.layers,
+            hidden_grow_factor=recipe.hidden / recipe.width,
+            multiple_of=1,
+            max_expected_seq_len=recipe.max_positions,
+            rope_theta=recipe.theta,
+            tie_heads=recipe.tie,
+            fused_weights=True,
+            pad_id=-1,
+        )
+    )
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    tokens = batch()[1]
+    with torch.inference_mode():
+        assert (ours.logits(tokens) - theirs.eval()(tokens)).abs().max() <= 1e-4
+
+
+def test_shards_hold_the_weights_of_one_file(tmp_path):
+    recipe = ModelRecipe(layers=2, width=256, heads=4, hidden=512)
+    model = random_model(recipe, VOCABULARY)
+    (tmp_path / "sharded").mkdir()
+    exported(tmp_path / "sharded", recipe, model, shard_mb=1)
+    shards = sorted(path.name for path in tmp_path.glob("sharded/*.safetensors"))
+    index = json.loads((tmp_path / "sharded" / export.INDEX).read_text())
+    assert len(shards) > 3
+    assert shards == sorted(set(index["weight_map"].values()))
+    figures = parity.compare_logits(model, parity.load_exported(tmp_path / "sharded"), batch(), tolerance=1e-4)
+    assert figures["argmax_agreement"] == 1
+
+
+def test_padding_of_the_vocabulary_is_cut(tmp_path):
+    recipe = ModelRecipe(**SMALL)
+    model = random_model(recipe, VOCABULARY + 20)
+    exported(tmp_path, recipe, model)
+    theirs = parity.load_exported(tmp_path)
+    assert theirs.lm_head.weight.shape[0] == VOCABULARY
+    with torch.inference_mode():
+        ours = model.logits(batch()[0])[..., :VOCABULARY]
+        assert (ours - theirs(batch()[0]).logits).abs().max() <= 1e-4
+
+
+def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
+    recipe = ModelRecipe(**SMALL)
+    model = random_model(recipe, VOCABULARY - 1)
+    with pytest.raises(UserError, match="row for each of 300 tokens"):
+        exported(tmp_path, recipe, model)
+
+
+def test_rounded_weights_are_compared_with_rounded_weights(tmp_path):
+    recipe = ModelRecipe(**SMALL, kv_heads=2)
+    model = random_model(recipe, VOCABULARY)
+    exported(tmp_path, recipe, model, dtype="bfloat16")
+    theirs = parity.load_exported(tmp_path)
+    rounded = Llama(recipe, VOCABULARY)
+    rounded.load_state_dict(export.rounded_state(recipe, VOCABULARY, reader(model.state_dict()), "bfloat16"))
+    assert parity.compare_logits(rounded, theirs, batch(), 1e-4)["max_difference"] <= 1e-4
+    with pytest.raises(parity.ParityError, match="the embedding"):
+        parity.compare_logits(model, theirs, batch(), 1e-4)

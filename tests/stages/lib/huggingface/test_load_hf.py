@@ -1,0 +1,215 @@
+"""Hugging Face directories as FMS's tensors: back from our own export, and from what transformers writes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.lib.errors import UserError
+from stages.lib.huggingface import export, load_hf
+from stages.lib.model.llama import Llama, ModelRecipe, RopeScaling
+from tests.helpers.export_fixtures import random_model
+from tests.helpers.load_huggingface import MESHES
+
+HOME = Path(__file__).resolve().parents[4]
+VOCABULARY = 301
+TOKENIZER = {"vocabulary": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+SMALL = {"layers": 2, "width": 64, "heads": 4, "hidden": 96, "max_positions": 256}
+SHAPES = {
+    "mha": {},
+    "gqa": {"kv_heads": 2},
+    "tied": {"tie": True, "kv_heads": 1},
+    "theta": {"theta": 5e5, "norm_eps": 1e-6, "initial_std": 0.01},
+    "llama3": {"theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_positions=64)},
+}
+
+
+def exported(directory, recipe, dtype="float32", shard_mb=100):
+    """Write the export of a random model to a directory; returns the model."""
+    model = random_model(recipe, VOCABULARY)
+    state = model.state_dict()
+    directory.mkdir(exist_ok=True)
+    export.write_weights(directory, recipe, VOCABULARY, lambda keys: {key: state[key] for key in keys}, dtype, shard_mb)
+    export.write_config(directory, export.config_of(recipe, TOKENIZER, dtype))
+    return model
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """The export of a small model, for tests that change it."""
+    exported(tmp_path, ModelRecipe(**SMALL, kv_heads=2))
+    return tmp_path
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_was_exported_comes_back_in_the_same_bits(tmp_path, shape):
+    model = exported(tmp_path, ModelRecipe(**SMALL, **SHAPES[shape]))
+    found = load_hf.open_directory(tmp_path)
+    assert found.recipe == model.recipe
+    assert found.vocabulary == VOCABULARY
+    state = model.state_dict()
+    tensors = found.read(list(state))
+    assert tensors.keys() == state.keys()
+    assert all(torch.equal(tensors[key], state[key]) for key in state)
+
+
+@pytest.mark.parametrize("options", [{"num_key_value_heads": 2}, {"tie_word_embeddings": True}, {"llama3": True}])
+def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    rope = {"rope_theta": 5e5, "rope_type": "default"}
+    if options.pop("llama3", False):
+        rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope["original_max_position_embeddings"] = 64
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+        rope_parameters=rope,
+        **options,
+    )
+    theirs = LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    found = load_hf.open_directory(tmp_path)
+    ours = Llama(found.recipe, found.vocabulary)
+    load_hf.load_into(ours, found.read)
+    tokens = torch.randint(0, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        expected = theirs(tokens).logits
+        assert expected.std() > 0.1
+        torch.testing.assert_close(ours.logits(tokens), expected, rtol=0, atol=1e-5)
+
+
+def test_one_layer_is_read_without_the_others(directory):
+    found = load_hf.open_directory(directory)
+    found.places.update({name: "gone.safetensors" for name in found.places if ".layers.1." not in name})
+    read = found.read(export.layer_keys(1))
+    assert [list(tensor.shape) for tensor in read.values()] == [[64], [128, 64], [64, 64], [64], [192, 64], [64, 96]]
+
+
+def test_weights_are_given_in_the_dtype_of_the_file_and_loaded_in_that_of_the_model(tmp_path):
+    recipe = ModelRecipe(**SMALL, tie=True)
+    model = exported(tmp_path, recipe, dtype="bfloat16")
+    found = load_hf.open_directory(tmp_path)
+    assert found.read(["head.weight"])["head.weight"].dtype == torch.bfloat16
+    ours = Llama(recipe, VOCABULARY)
+    load_hf.load_into(ours, found.read)
+    for key, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[key].bfloat16().float())
+
+
+def test_the_digest_is_that_of_config_and_weights(tmp_path):
+    for name in ("a", "b", "c"):
+        exported(tmp_path / name, ModelRecipe(**SMALL), shard_mb=1)
+    (tmp_path / "b" / "README.md").write_text("not part of the model")
+    weights = load_file(tmp_path / "c" / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, tmp_path / "c" / "model.safetensors")
+    one, same, other = (load_hf.open_directory(tmp_path / name).digest for name in ("a", "b", "c"))
+    assert one == same != other
+    change_config(tmp_path / "a", rms_norm_eps=1e-6)
+    assert load_hf.open_directory(tmp_path / "a").digest != one
+
+
+def change_config(directory, **keys):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | keys))
+
+
+def change_weights(directory, change):
+    weights = load_file(directory / "model.safetensors")
+    change(weights)
+    save_file(weights, directory / "model.safetensors")
+
+
+def refusal(directory):
+    with pytest.raises(UserError) as caught:
+        load_hf.open_directory(directory)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_tensor_is_named(directory):
+    change_weights(directory, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
+    assert "must hold model.layers.1.mlp.up_proj.weight by its config.json" in refusal(directory)
+
+
+def test_a_tensor_too_many_is_named(directory):
+    change_config(directory, num_hidden_layers=1)
+    assert "found model.layers.1.input_layernorm.weight and 8 other tensors" in refusal(directory)
+
+
+def test_a_tensor_of_another_shape_is_named(directory):
+    change_config(directory, vocab_size=VOCABULARY + 1)
+    assert "must have the shape [302, 64] by config.json, found [301, 64]" in refusal(directory)
+
+
+def test_weights_of_whole_numbers_are_refused(directory):
+    def quantize(weights):
+        weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.int8)
+
+    change_weights(directory, quantize)
+    assert "model.norm.weight must be one of F64, F32, BF16, F16, found I8" in refusal(directory)
+
+
+def test_buffers_of_old_versions_are_left_alone(directory):
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    change_weights(directory, lambda weights: weights.update({name: torch.ones(8)}))
+    assert name not in load_hf.open_directory(directory).places
+
+
+def test_a_tied_head_may_be_written_out_but_only_as_the_embedding(tmp_path):
+    exported(tmp_path, ModelRecipe(**SMALL, tie=True))
+    embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    change_weights(tmp_path, lambda weights: weights.update({"lm_head.weight": embedding.clone()}))
+    assert "lm_head.weight" not in load_hf.open_directory(tmp_path).places
+    embedding[-1, -1] += 1
+    change_weights(tmp_path, lambda weights: weights.update({"lm_head.weight": embedding}))
+    assert "tie_word_embeddings must be false" in refusal(tmp_path)
+
+
+def test_files_that_are_missing_or_none_are_named(directory):
+    weights = directory / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
+    assert f"{weights} must be a file of safetensors" in refusal(directory)
+    weights.unlink()
+    assert "must hold model.safetensors or model.safetensors.index.json" in refusal(directory)
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}))
+    assert "model-00001-of-00001.safetensors must be a file of safetensors" in refusal(directory)
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "../model.safetensors"}}))
+    assert "weight_map must name files beside it, got ../model.safetensors" in refusal(directory)
+    index.write_text("{}")
+    assert "weight_map must map tensors to files" in refusal(directory)
+    (directory / "config.json").unlink()
+    assert "config.json cannot be read" in refusal(directory)
+
+
+def test_a_tensor_that_does_not_fit_the_model_is_refused():
+    model = Llama(ModelRecipe(**SMALL), VOCABULARY)
+    with pytest.raises(
+        UserError, match=r"base_model.embedding.weight must have the shape \[301, 64\], found \[2, 64\]"
+    ):
+        load_hf.load_into(model, lambda keys: dict.fromkeys(keys, torch.zeros(2, 64)))
+
+
+def test_ranks_of_every_mesh_load_their_own_rows(tmp_path):
+    model = exported(tmp_path / "export", ModelRecipe(**SMALL, kv_heads=2, tie=True))
+    torch.save(model.state_dict(), tmp_path / "expected.pt")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.helpers.load_huggingface", str(tmp_path)]
+    subprocess.run([sys.executable, *command], env=os.environ | {"PYTHONPATH": str(HOME)}, check=True, timeout=120)
+    rows = {sizes: [(tmp_path / f"{rank}-{sizes}.rows").read_text() for rank in (0, 1)] for sizes in MESHES}
+    assert rows == {(2,): ["151", "150"], (1, 2): ["151", "150"], (2, 1): ["301", "301"]}

@@ -1,0 +1,90 @@
+"""Attention within documents, against attention to one document at a time."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+
+from stages.lib.model.attention import attend, block_mask, compiled_flex_attention, exact_mask, mask_of
+
+LENGTHS = [[5, 1, 130, 64], [200]]  # two rows; blocks of flex_attention are 128 tokens
+HEADS, KEY_HEADS, HEAD_WIDTH = 4, 2, 8
+
+
+@pytest.fixture
+def flex_with_gradients(monkeypatch):
+    """flex_attention has a backward pass on the CPU, and refuses it: there it is not fast."""
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+
+
+def documents():
+    rows = [torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in LENGTHS]
+    return torch.stack(rows)
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(4)
+    shape = len(LENGTHS), HEADS, sum(LENGTHS[0]), HEAD_WIDTH
+    q, k, v = (torch.randn(shape, generator=generator, dtype=dtype) for _ in range(3))
+    return [t.requires_grad_() for t in (q, k[:, :KEY_HEADS].clone(), v[:, :KEY_HEADS].clone())]
+
+
+def output_and_gradients(mask, dtype=torch.float64):
+    given = inputs(dtype)
+    output = attend(*given, mask)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5), dtype=dtype)
+    (output * weights).sum().backward()
+    return [output.detach(), *(t.grad for t in given)]
+
+
+def test_a_token_sees_its_own_document_up_to_itself():
+    mask = exact_mask(torch.tensor([[0, 0, 1, 1]]))
+    assert mask.tolist() == [
+        [
+            [
+                [True, False, False, False],
+                [True, True, False, False],
+                [False, False, True, False],
+                [False, False, True, True],
+            ]
+        ]
+    ]
+
+
+def test_without_documents_there_is_no_mask_and_on_the_cpu_it_is_exact():
+    assert mask_of(None) is None
+    assert torch.equal(mask_of(documents()), exact_mask(documents()))
+
+
+def test_each_document_is_attended_to_as_if_alone():
+    together = attend(*inputs(), exact_mask(documents()))
+    for row, lengths in enumerate(LENGTHS):
+        start = 0
+        for length in lengths:
+            alone = attend(*(t[row : row + 1, :, start : start + length] for t in inputs()))
+            torch.testing.assert_close(together[row, :, start : start + length], alone[0], rtol=1e-12, atol=1e-12)
+            start += length
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_block_mask_gives_the_output_and_gradients_of_the_exact_one(flex_with_gradients, dtype, tolerance):
+    ours = output_and_gradients(block_mask(documents()), dtype)
+    for our, their in zip(ours, output_and_gradients(exact_mask(documents()), dtype), strict=True):
+        torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
+
+
+def test_the_block_mask_passes_over_what_is_masked():
+    long = torch.arange(8).repeat_interleave(128).unsqueeze(0)  # each document fills a block
+    looked_at = block_mask(long).kv_num_blocks + block_mask(long).full_kv_num_blocks
+    assert looked_at.tolist() == [[[1] * 8]]
+
+
+@pytest.mark.long
+@torch.no_grad()
+def test_compiled_by_itself_or_in_a_block_the_block_mask_gives_the_same():
+    given, mask = [t.detach() for t in inputs(torch.float32)], block_mask(documents())
+    expected = attend(*given, exact_mask(documents()))
+    found = compiled_flex_attention()(*given, block_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.compile(attend, fullgraph=True)(*given, mask), expected, rtol=1e-5, atol=1e-5)
+    torch._dynamo.reset()

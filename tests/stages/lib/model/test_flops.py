@@ -1,0 +1,102 @@
+"""Counts in closed form, held against the model itself and against what torch counts while it runs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from stages.lib.model import flops
+from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.training import activation_checkpointing
+
+SMALL = ModelRecipe(layers=3, width=64, heads=4, kv_heads=2, hidden=96, max_positions=64)
+LLAMA_3_8B = ModelRecipe(layers=32, width=4096, heads=32, kv_heads=8, hidden=14336)
+VOCABULARY, SEQ_LEN = 320, 64
+
+
+@settings(deadline=None)
+@given(
+    layers=st.integers(1, 3),
+    head_width=st.sampled_from((2, 6, 8)),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 3),
+    hidden=st.integers(1, 50),
+    tie=st.booleans(),
+    vocabulary=st.integers(1, 100),
+)
+def test_the_parameters_are_those_of_the_model(layers, head_width, kv_heads, group, hidden, tie, vocabulary):
+    heads = kv_heads * group
+    made = ModelRecipe(layers=layers, width=heads * head_width, heads=heads, kv_heads=kv_heads, hidden=hidden, tie=tie)
+    with torch.device("meta"):
+        model = Llama(made, vocabulary)
+    assert flops.parameter_count(made, vocabulary) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_tied_head_counts_in_the_flops():
+    tied, untied = (ModelRecipe(layers=2, width=32, heads=4, hidden=48, tie=tie) for tie in (True, False))
+    assert flops.parameter_count(untied, 320) - flops.parameter_count(tied, 320) == 320 * 32
+    assert flops.flops_per_token(untied, 320, 64) == flops.flops_per_token(tied, 320, 64)
+
+
+def test_a_published_utilization_comes_out():
+    # KempnerForge: 8B on an H200 at 4,096 tokens, 10,471 tokens/s are 54.5%
+    rate = 10_471 * flops.flops_per_token(LLAMA_3_8B, 128_256, 4096) / flops.peak_flops("NVIDIA H200")
+    assert rate == pytest.approx(0.545, abs=5e-4)
+
+
+def counted(kind, ratio=None):
+    """FLOPs a token of the matrix products of a forward and backward pass, and of attention's forward passes."""
+    torch.manual_seed(0)
+    model = Llama(SMALL, VOCABULARY)
+    activation_checkpointing.apply(model, activation_checkpointing.ActivationRecipe(kind=kind, ratio=ratio))
+    tokens = torch.randint(VOCABULARY, (2, SEQ_LEN))
+
+    def attention(query, key, *_, **__):
+        batch, heads, length, width = query
+        return 4 * batch * heads * length * key[2] * width
+
+    mapping = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        sum(model(tokens, tokens)).backward()
+    return counter.get_total_flops() / tokens.numel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ratio"),
+    [("ratio", 0.3), ("ratio", 0.5), ("ratio", 1.0), ("selective", None), ("full", None), ("offload", None)],
+)
+def test_what_is_repeated_is_what_torch_computes_again(kind, ratio):
+    repeated = flops.repeated_flops_per_token(SMALL, SEQ_LEN, kind, ratio)
+    assert counted(kind, ratio) - counted("none") == repeated > 0
+
+
+def test_nothing_is_repeated_without_checkpointing():
+    assert flops.repeated_flops_per_token(SMALL, SEQ_LEN, "none") == 0
+
+
+def test_the_model_flops_are_what_torch_counts_and_the_norms():
+    norms = 2 * SMALL.width * SMALL.layers + SMALL.width
+    attention_backward = 8 * SMALL.layers * SMALL.width * SEQ_LEN
+    head_gradient = 2 * VOCABULARY * SMALL.width  # added in place, which torch's counter does not see
+    found = counted("none") + attention_backward + head_gradient + 6 * norms
+    assert found == flops.flops_per_token(SMALL, VOCABULARY, SEQ_LEN)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("A100-SXM4-40GB", 312e12),  # older drivers
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA H100 PCIe of tomorrow", None),
+        ("NVIDIA GeForce RTX 4090", None),
+        ("cpu", None),
+    ],
+)
+def test_the_peak_is_the_devices_own_or_not_known(name, peak):
+    assert flops.peak_flops(name) == peak

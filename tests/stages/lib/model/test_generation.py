@@ -1,0 +1,134 @@
+"""Decoding with a cache against plain forwards, and what the sampler keeps and draws."""
+
+import pytest
+import torch
+
+from stages.lib.errors import UserError
+from stages.lib.model import generation
+from stages.lib.model.llama import ModelRecipe
+from tests.helpers.export_fixtures import random_model
+
+VOCABULARY = 70
+SMALL = {"layers": 3, "width": 32, "heads": 4, "hidden": 48, "max_positions": 64}
+SHAPES = {"mha": {}, "gqa": {"kv_heads": 2}, "mqa": {"kv_heads": 1, "tie": True}}
+GREEDY = generation.Sampler(0, 1, [])
+
+
+def model_of(shape, dtype=torch.float32):
+    return random_model(ModelRecipe(**SMALL, **SHAPES[shape]), VOCABULARY).to(dtype)
+
+
+def tokens(rows=3, length=40):
+    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def texts(model, prompt, limit, sampler, ends=(), vocabulary=VOCABULARY):
+    """The tokens that each row is continued by, up to its end."""
+    steps = list(generation.continuations(model, prompt, limit, sampler, ends, vocabulary))
+    return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("prompt", [1, 17])
+@torch.inference_mode()
+def test_cached_logits_equal_those_of_a_full_forward(shape, dtype, tolerance, prompt):
+    model, given = model_of(shape, dtype), tokens()
+    expected = model.logits(given)
+    cache = generation.Cache(model, len(given), given.shape[1])
+    found = [generation.next_logits(model, given[:, :prompt], cache)]
+    found += [generation.next_logits(model, given[:, at : at + 1], cache) for at in range(prompt, given.shape[1])]
+    torch.testing.assert_close(torch.stack(found, 1), expected[:, prompt - 1 :], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@torch.inference_mode()
+def test_greedy_text_equals_that_of_full_forwards(shape):
+    model, prompt = model_of(shape), tokens(length=5)
+    grown = prompt
+    for _ in range(20):
+        grown = torch.cat([grown, model.logits(grown)[:, -1:].argmax(-1)], 1)
+    assert texts(model, prompt, 20, GREEDY) == grown[:, 5:].tolist()
+
+
+def test_rows_stop_before_their_end_while_others_go_on():
+    model, prompt = model_of("gqa"), tokens(length=5)
+    whole = texts(model, prompt, 30, GREEDY)
+    end = whole[1][4]
+    cut = [row[: row.index(end)] if end in row else row for row in whole]
+    assert len({len(row) for row in cut}) > 1
+    assert texts(model, prompt, 30, GREEDY, ends={end}) == cut
+
+
+def test_nothing_is_computed_after_all_rows_have_ended(monkeypatch):
+    model, prompt = model_of("gqa"), tokens(rows=1, length=5)
+    (whole,) = texts(model, prompt, 30, GREEDY)
+    forwards, forward = [], generation.next_logits
+    monkeypatch.setattr(generation, "next_logits", lambda *given: forwards.append(1) or forward(*given))
+    assert texts(model, prompt, 30, GREEDY, ends={whole[3]}) == [whole[: whole.index(whole[3])]]
+    assert len(forwards) == whole.index(whole[3]) + 1
+
+
+def test_a_text_may_fill_every_position_and_choose_one_token_more():
+    model = model_of("mha")
+    prompt = tokens(rows=1, length=SMALL["max_positions"] - 3)
+    assert len(texts(model, prompt, 4, GREEDY)[0]) == 4
+
+
+def test_padding_of_the_vocabulary_is_never_chosen():
+    model, prompt = model_of("mha"), tokens(rows=1, length=5)
+    with torch.no_grad():
+        model.head.weight[-1] = 100 * model.head.weight[0].sign() * torch.ones(32)
+        model.head.weight[-2] = -model.head.weight[-1]
+    assert max(texts(model, prompt, 20, GREEDY)[0]) >= VOCABULARY - 2
+    assert max(texts(model, prompt, 20, GREEDY, vocabulary=VOCABULARY - 2)[0]) < VOCABULARY - 2
+
+
+def test_a_model_of_no_finite_numbers_is_refused():
+    model = model_of("mha")
+    with torch.no_grad():
+        model.base_model.dec_norm.weight[0] = float("nan")
+    with pytest.raises(UserError, match="no finite numbers"):
+        texts(model, tokens(), 3, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "size"), [(0.1, 1), (0.5, 1), (0.5001, 2), (0.75, 2), (0.8, 3), (0.875, 3), (0.9, 4), (1.0, 5)]
+)
+def test_the_nucleus_is_the_smallest_set_of_at_least_that_mass(top_p, size):
+    probabilities = torch.tensor([[0.0625, 0.5, 0.125, 0.0625, 0.25]], dtype=torch.float64)
+    kept, ids = generation.nucleus(probabilities, top_p)
+    expected = [0.5, 0.25, 0.125, 0.0625, 0.0625]
+    assert kept.tolist() == [expected[:size] + [0] * (5 - size)]
+    assert ids.tolist() == [[1, 4, 2, 0, 3]]
+
+
+def test_the_nucleus_of_random_rows_loses_its_mass_with_its_last_token():
+    probabilities = (3 * torch.randn(200, VOCABULARY, dtype=torch.float64)).softmax(-1)
+    kept, _ = generation.nucleus(probabilities, 0.9)
+    last = kept.masked_fill(kept == 0, 2).amin(-1)
+    assert (kept.sum(-1) >= 0.9 - 1e-12).all()
+    assert (kept.sum(-1) - last < 0.9).all()
+    assert (kept > 0).sum(-1).float().std() > 1
+
+
+def test_tokens_are_drawn_from_the_nucleus_by_their_probabilities_at_the_temperature():
+    probabilities = torch.tensor([0.5, 0.3, 0.05, 0.15])
+    drawn = generation.Sampler(2.0, 0.8, range(4000))(probabilities.log().expand(4000, 4))
+    expected = probabilities.sqrt()  # 0.38, 0.29, 0.12, 0.21 of the mass
+    expected[2] = 0
+    found = torch.bincount(drawn, minlength=4) / 4000
+    torch.testing.assert_close(found, expected / expected.sum(), rtol=0, atol=0.03)
+    assert found[2] == 0
+
+
+def test_a_nearly_greedy_temperature_overflows_nowhere():
+    logits = torch.tensor([[1e4, 0.0, -1e4]])
+    assert generation.Sampler(1e-300, 0.9, [0])(logits).tolist() == [0]
+
+
+def test_the_same_seed_gives_the_same_text_whatever_the_other_rows_are():
+    model, prompt = model_of("gqa", torch.float64), tokens(rows=1, length=5)
+    three = texts(model, prompt.expand(3, -1), 20, generation.Sampler(1.0, 0.95, [7, 8, 7]))
+    assert three[0] == three[2] != three[1]
+    assert texts(model, prompt, 20, generation.Sampler(1.0, 0.95, [8])) == [three[1]]

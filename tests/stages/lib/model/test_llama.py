@@ -1,0 +1,99 @@
+"""The Llama by itself; test_export.py holds its logits against transformers and ibm-fms."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from stages.lib.model import attention, llama
+from stages.lib.model.llama import Llama, ModelRecipe, documents_of
+from tests.helpers.export_fixtures import random_model
+
+SMALL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48}
+VOCABULARY = 70
+BOS, EOS = 1, 2
+LENGTHS = 9, 1, 140, 50  # of documents; blocks of flex_attention are 128 tokens
+
+
+def tokens(rows=2, length=12):
+    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_forward_is_the_cross_entropy_of_the_logits():
+    model = random_model(ModelRecipe(**SMALL), VOCABULARY)
+    given = tokens()
+    expected = cross_entropy(model.logits(given[:, :-1]).flatten(0, 1), given[:, 1:].flatten(), reduction="sum")
+    loss, penalty = model(given[:, :-1], given[:, 1:])
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-4)
+    assert penalty == 0
+
+
+def test_a_token_sees_none_that_follow_it():
+    model = random_model(ModelRecipe(**SMALL), VOCABULARY)
+    given = tokens()
+    changed = given.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % VOCABULARY
+    ours, theirs = model.logits(given), model.logits(changed)
+    torch.testing.assert_close(ours[:, :7], theirs[:, :7], rtol=0, atol=1e-6)
+    assert (ours[:, 7:] - theirs[:, 7:]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie):
+    model = random_model(ModelRecipe(**SMALL, tie=tie), VOCABULARY)
+    given = tokens()
+    given[0, 3] = VOCABULARY - 1
+    loss, _ = model(given[:, :-1], given[:, 1:])
+    loss.backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+    assert model.head.weight.grad[-1].abs().max() > 0
+    assert model.base_model.embedding.weight.grad[-1].abs().max() > 0
+
+
+def test_tied_head_is_one_tensor_under_two_keys():
+    tied, untied = (Llama(ModelRecipe(**SMALL, tie=tie), VOCABULARY) for tie in (True, False))
+    assert tied.head.weight is tied.base_model.embedding.weight
+    assert list(tied.state_dict()) == list(untied.state_dict())
+    difference = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
+    assert difference == VOCABULARY * SMALL["width"]
+
+
+def packed(dtype):
+    """A model, and one row [1, L] of documents that end with EOS, each but the last followed by BOS."""
+    model = random_model(ModelRecipe(**SMALL), VOCABULARY).to(dtype)
+    row = torch.randint(3, VOCABULARY, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(2))
+    row[0, torch.tensor(LENGTHS).cumsum(0) - 1] = EOS
+    return model, row
+
+
+def loss_and_gradients(model, rows, eos=None):
+    """The sum of the losses of some rows, and the gradients of all parameters."""
+    model.zero_grad()
+    total = 0.0
+    for row in rows:
+        targets = row.roll(-1).masked_fill(row == EOS, -100)
+        loss, _ = model(row, targets, documents_of(row, eos))
+        loss.backward()
+        total += loss.item()
+    return total, [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def test_eos_belongs_to_the_document_that_it_ends():
+    given = torch.tensor([[BOS, 5, EOS, BOS, EOS, EOS], [EOS, 7, 7, 7, 7, EOS]])
+    assert documents_of(given, EOS).tolist() == [[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]]
+    assert documents_of(given, None) is None
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("mask_of", [attention.exact_mask, attention.block_mask])
+def test_documents_in_a_row_give_the_loss_and_gradients_of_documents_alone(monkeypatch, mask_of, dtype, tolerance):
+    monkeypatch.setattr(llama, "mask_of", lambda documents: None if documents is None else mask_of(documents))
+    monkeypatch.setattr(attention.flex, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
+    model, row = packed(dtype)
+    loss, gradients = loss_and_gradients(model, [row], EOS)
+    expected_loss, expected = loss_and_gradients(model, row.split(LENGTHS, dim=1))
+    assert loss == pytest.approx(expected_loss, rel=tolerance)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
+    across, _ = loss_and_gradients(model, [row])
+    assert abs(across - loss) > 1e-3 * loss

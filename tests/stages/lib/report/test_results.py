@@ -1,0 +1,39 @@
+"""The comparison of a config with what was made from it."""
+
+import pytest
+
+from stages.lib import recipe
+from stages.lib.report import results
+from stages.pretrain import PretrainRecipe
+
+MODEL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
+LEAST = {"model": MODEL, "weights": {"a": 1}, "seq_len": 64, "global_batch": 4, "steps": 100}
+RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"guard": {"spike": "6", "then": "rewind"}, "z_loss": "1e-4", "document_mask": True},
+        {"schedule": {"kind": "wsd", "decay_steps": 10, "warmup_steps": 5}, "optimizer": {"moments": "bfloat16"}},
+        {"initial": RESET},
+        {"phases": [{"step": 3, "weights": {"a": "1e-3", "b": 2}}], "packing": "best_fit"},
+        {"phases": [], "packing": "window"},
+        {"model": {**MODEL, "rope_scaling": {"factor": "8", "low_frequency_factor": 1}}},
+        # defaults spelled out
+        {"guard": {"spike": None, "window": 128}, "schedule": {"warmup_steps": 100}, "initial": None},
+        # operation: no result depends on it
+        {"activation": {"kind": "ratio", "ratio": "0.5"}, "compile": True, "monitors": {"tensorboard": True}},
+        {
+            "sharding": "hybrid-full",
+            "shard_ranks": 2,
+            "watchdog": {"step": None},
+            "checkpoint": {"asynchronous": False},
+        },
+    ],
+)
+def test_what_the_user_wrote_is_compared_as_a_manifest_holds_it(more):
+    plan = recipe.load(PretrainRecipe, LEAST | more, "pretrain")
+    asked = results.identity_of(recipe.json_schema(PretrainRecipe), LEAST | more)
+    assert asked == recipe.written(plan, "identity")

@@ -1,0 +1,106 @@
+"""What a run directory tells of its steps, each once, whatever was killed, skipped and rewound."""
+
+import json
+
+import pytest
+
+from stages.lib.run_directory import history, journal
+
+BATCH = 4
+
+
+def line(step, clock, samples=None, **more):
+    """The line of a step, at so many seconds; `samples`: the first that it read."""
+    first = (step - 1) * BATCH if samples is None else samples
+    return {"step": step, "tokens": step * 8, "loss": 5.0, "samples": [first, first + BATCH], "time": clock} | more
+
+
+def heldout(step, clock):
+    return {"step": step, "tokens": step * 8, "heldout": {"web": {"loss": 4.0}}, "time": clock}
+
+
+def event(name, step, clock, **more):
+    return {"event": name, "step": step, "time": clock, **more}
+
+
+def write(directory, entries, events=()):
+    for name, lines in (("metrics", entries), ("events", events)):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+
+
+def steps(directory):
+    """(step, first sample) of the entries that are left, in the order of writing."""
+    left = history.entries(directory, journal.read(directory / "events.jsonl"))
+    return [(entry["step"], entry.get("samples", ["held out"])[0]) for entry in left]
+
+
+# Steps 3 and 4 were bad: back to step 1, and on behind the samples of step 4.
+BAD = [line(1, 1), line(2, 2), heldout(2, 2.5), line(3, 3, loss=None), line(4, 4, loss=None)]
+REWIND = event("rewind", 1, 5, left=5, samples=[4, 16])
+
+
+def test_run_that_has_not_begun_has_no_entries(tmp_path):
+    assert steps(tmp_path) == []
+
+
+def test_steps_of_before_a_rewind_are_gone_at_once_and_their_evaluation_as_well(tmp_path):
+    write(tmp_path, BAD, [REWIND])
+    assert steps(tmp_path) == [(1, 0)]
+    write(tmp_path, [*BAD, line(2, 6, 16), heldout(2, 6.5), line(3, 7, 20)], [REWIND])
+    assert steps(tmp_path) == [(1, 0), (2, 16), (2, "held out"), (3, 20)]
+
+
+def test_evaluation_at_the_step_that_a_rewind_goes_back_to_stays(tmp_path):
+    write(tmp_path, [line(1, 1), heldout(1, 1.5), *BAD[1:]], [REWIND])
+    assert steps(tmp_path) == [(1, 0), (1, "held out")]
+
+
+def test_steps_that_a_killed_training_takes_again_without_a_rewind_stay(tmp_path):
+    # killed after the rewind, before a checkpoint: the same samples once more, and on other ranks they were not bad
+    again = [line(2, 8), line(3, 9), line(4, 10), line(5, 11)]
+    write(tmp_path, [*BAD, line(2, 6, 16), *again], [REWIND, event("resume", 1, 7)])
+    assert steps(tmp_path) == [(1, 0), (2, 16), (2, 4), (3, 8), (4, 12), (5, 16)]
+
+
+def test_entries_of_before_there_were_samples_are_read(tmp_path):
+    old = {"step": 2, "tokens": 16, "loss": 5.0, "time": 2}
+    write(tmp_path, [old], [REWIND])
+    assert list(history.entries(tmp_path, [REWIND])) == [old]
+
+
+def test_lines_that_a_kill_cut_are_left_out(tmp_path):
+    write(tmp_path, [line(1, 1)])
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "tok\n' + json.dumps(line(2, 3)) + '\n{"step": 3')
+    assert steps(tmp_path) == [(1, 0), (2, 4)]
+
+
+def test_the_end_of_a_long_file_is_read_from_a_whole_line_on(tmp_path):
+    write(tmp_path, [line(step, step) for step in range(1, 101)])
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    for last_bytes in (200, 201, 250, size - 1, size, size + 1):
+        found = [entry["step"] for entry in history.entries(tmp_path, [], last_bytes)]
+        assert found == list(range(101 - len(found), 101))
+        assert bool(found) and (len(found) == 100) == (last_bytes >= size)
+
+
+@pytest.mark.parametrize(
+    ("entry", "good"),
+    [
+        (line(1, 1), True),
+        (line(1, 1, loss=None, skipped=True), False),
+        (line(1, 1, loss=50.0, skipped=True), False),
+        (line(1, 1, loss=None), False),
+    ],
+)
+def test_step_is_good_when_it_changed_the_weights(entry, good):
+    assert history.is_good(entry) == good
+
+
+def test_troubles_are_counted_once_also_when_a_killed_training_met_them_again():
+    skip, later = event("skip", 3, 3, samples=[8, 12]), event("skip", 3, 9, samples=[16, 20])
+    events = [event("start", 0, 0), skip, REWIND, event("resume", 1, 6), skip, REWIND, later]
+    assert history.troubles(events) == ["2 steps skipped", "1 rewind"]
+    hangs = [event("hang", step, step) for step in range(1000)]
+    assert history.troubles([skip, *hangs]) == ["1 step skipped", "1,000 hangs"]
+    assert history.troubles([event("save", 3, 3)]) == []

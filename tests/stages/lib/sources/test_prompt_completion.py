@@ -1,0 +1,137 @@
+"""The pairs of a source: what a record must hold, how the two sides are told apart, and where there are none."""
+
+import json
+
+import pytest
+
+from stages import tokenize, train_tokenizer
+from stages.lib.errors import UserError
+from stages.lib.sources import prompt_completion
+from tests.helpers.data_fixtures import listed, refused, trained, write_jsonl
+
+WORDS = ("red", "green", "blue", "grey", "pink", "white")
+
+
+def write(directory, entries, **recipe):
+    """The list of a source of pairs in one file, qa.jsonl."""
+    path = write_jsonl(directory / "qa.jsonl", entries)
+    return listed(directory, "qa", {"kind": "pairs", "paths": [path], "validation": 0.3, **recipe})
+
+
+def records(count=60):
+    return [{"prompt": f"{number} is ", "completion": WORDS[number % 6]} for number in range(count)]
+
+
+def both(source):
+    return source.train + source.validation
+
+
+def test_every_record_is_a_pair_on_one_side(tmp_path):
+    source = prompt_completion.read(write(tmp_path, records()))
+    assert {(pair.prompt, pair.completion) for pair in both(source)} == {
+        (entry["prompt"], entry["completion"]) for entry in records()
+    }
+    assert len(both(source)) == 60
+    assert {pair.split for pair in source.train} == {"train"}
+    assert {pair.split for pair in source.validation} == {"validation"}
+    assert source.train[0].id.endswith("qa.jsonl:1") or source.validation[0].id.endswith("qa.jsonl:1")
+
+
+def test_other_names_of_the_fields(tmp_path):
+    entries = [{"q": f"What is {number}?", "a": "A number."} for number in range(20)]
+    source = prompt_completion.read(write(tmp_path, entries, prompt_field="q", completion_field="a"))
+    assert {pair.completion for pair in both(source)} == {"A number."}
+
+
+def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
+    path = tmp_path / "qa.jsonl"
+    lines = "".join(json.dumps(entry) + "\n" for entry in records())
+    path.write_text(lines, encoding="utf-8-sig")
+    recipe = {"kind": "pairs", "paths": [str(path)], "validation": 0.3}
+    assert len(both(prompt_completion.read(listed(tmp_path, "qa", recipe)))) == 60
+    path.write_text(lines + "\ufeff" + lines, encoding="utf-8")
+    with pytest.raises(UserError, match="line 61 must be a JSON object"):
+        prompt_completion.read(listed(tmp_path / "inside", "qa", recipe))
+
+
+def test_equal_prompts_are_on_one_side(tmp_path):
+    entries = [{"prompt": WORDS[number % 6], "completion": str(number)} for number in range(60)]
+    source = prompt_completion.read(write(tmp_path, entries))
+    assert source.train and source.validation
+    assert not {pair.prompt for pair in source.train} & {pair.prompt for pair in source.validation}
+
+
+def test_the_split_field_decides_where_there_is_one(tmp_path):
+    entries = [{**entry, "book": number % 10} for number, entry in enumerate(records())]
+    source = prompt_completion.read(write(tmp_path, entries, split_field="book"))
+    books = [{int(pair.prompt.split()[0]) % 10 for pair in side} for side in (source.train, source.validation)]
+    assert books[0] and books[1] and not books[0] & books[1]
+
+
+def test_the_digest_is_that_of_content_and_recipe(tmp_path):
+    first = prompt_completion.read(write(tmp_path / "a", records())).digest
+    assert prompt_completion.read(tmp_path / "a" / "sources" / "qa" / "list.json").digest == first
+    changed = [*records()[:-1], {"prompt": "59 is ", "completion": "black"}]  # as long as white: the list is the same
+    path = tmp_path / "a" / "qa.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in changed))
+    assert prompt_completion.read(tmp_path / "a" / "sources" / "qa" / "list.json").digest != first
+    assert prompt_completion.read(write(tmp_path / "a", records(), validation=0.4)).digest != first
+
+
+GOOD = '{"prompt": "a", "completion": "b"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"prompt": "a"}', "must have the field completion, and has prompt"),
+        ('{"prompt": "a", "completion": ""}', "must have text in the field completion, got ''"),
+        ('{"prompt": "a", "completion": " \\n"}', "must have text in the field completion, got ' \\n'"),
+        ('{"prompt": "a", "completion": null}', "must have text in the field completion, got None"),
+        ('{"prompt": "a", "completion": ["b"]}', "must have text in the field completion, got ['b']"),
+        ('{"completion": "b"}', "must have the field prompt, and has completion"),
+        ('{"prompt": "", "completion": "b"}', "must have text in the field prompt, got ''"),
+        ('["a", "b"]', "must be a JSON object with the field prompt, got ['a', 'b']"),
+        ('{"prompt": "a", ', "must be a JSON object: "),
+    ],
+)
+def test_a_record_that_is_no_pair_is_named_by_file_and_line(tmp_path, line, said):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(f"{GOOD}\n{line}\n{GOOD}")
+    source_list = listed(tmp_path, "qa", {"kind": "pairs", "paths": [str(path)]})
+    with pytest.raises(UserError) as error:
+        prompt_completion.read(source_list)
+    assert str(error.value).startswith(f"{path}, line 3 {said}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_record_without_its_split_field_is_named(tmp_path):
+    entries = [{"prompt": "a", "completion": "b", "book": "x"}, {"prompt": "a", "completion": "b", "book": None}]
+    with pytest.raises(UserError, match=r"qa.jsonl, line 2 must have text or a whole number in the field book"):
+        prompt_completion.read(write(tmp_path, entries, split_field="book"))
+
+
+def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
+    source_list = write(tmp_path, records())
+    with open(tmp_path / "qa.jsonl", "a") as file:
+        file.write(GOOD)
+    with pytest.raises(UserError, match=r"qa.jsonl must have .* bytes"):
+        prompt_completion.read(source_list)
+
+
+def test_a_source_of_text_has_no_pairs(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
+    with pytest.raises(UserError, match=r"sources.a.kind must be pairs or python-docstrings .* got jsonl"):
+        prompt_completion.read(listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]}))
+
+
+def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, capsys):
+    source_list = write(tmp_path, records())
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a line of text"}] * 9)
+    text_list = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    said = "a source of a tokenizer or a corpus must be of the kind text, jsonl, parquet, arrow, python-code"
+    output = tmp_path / "out" / "manifest.json"
+    recipe = {"vocabulary": 300, "sample": {"qa": 1}}
+    assert said in refused(capsys, train_tokenizer, lists=[source_list], recipe=recipe, output=output)
+    tokenizer = trained(tmp_path, [text_list], vocabulary=270, sample={"a": 1})
+    assert said in refused(capsys, tokenize, list=source_list, tokenizer=tokenizer, part=0, output=output)

@@ -1,0 +1,199 @@
+"""The fast way of encoding gives the ids of the tokenizer's own library, and is left, loudly, where it does not."""
+
+import inspect
+import logging
+import sys
+import textwrap
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib.tokenizer import fast
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from tests.helpers.data_fixtures import listed, trained, write_jsonl
+
+PIECES = ["</s>", "<s>", "<unk>", "<0x0A>", "<0xE2>", "\u2581", "\0", "\r\n", " ", "     ", "\t", "\n\n", "\u0301", "1"]
+PIECES += ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u4e2d\u6587", "\u05e9\u05dc\u05d5\u05dd", "\u202e", "\ufeff"]
+PIECES += [
+    ".",
+    ",",
+    '"',
+    ")",
+    "def ",
+    "return",
+    "a" * 40,
+    "\u00ad",
+    "\ud7ff",
+    "\uffff",
+    "\U0010ffff",
+    "\u2582",
+    "\u00a0",
+]
+hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.characters(exclude_categories=["Cs"])), max_size=60).map(
+    "".join
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A tokenizer trained on a few modules' source code and the hostile pieces."""
+    directory = tmp_path_factory.mktemp("tokenizer")
+    entries = [{"text": inspect.getsource(module)} for module in (inspect, textwrap, logging)]
+    entries += [{"text": " ".join(PIECES)}] * 20
+    source = listed(
+        directory, "a", {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
+    )
+    return Tokenizer(trained(directory, [source], vocabulary=900, sample={"a": 1}, sample_mb=0.2))
+
+
+@pytest.fixture
+def fast_encoder(tokenizer):
+    encoder = fast.Encoder(tokenizer)
+    assert encoder.name.startswith("gigatoken ")
+    return encoder
+
+
+def same(fast_encoder, tokenizer, texts):
+    ids = fast_encoder.encode(texts)
+    assert all(found.dtype == np.int32 for found in ids)
+    for text, found, wanted in zip(texts, ids, tokenizer.encode(texts), strict=True):
+        assert found.tolist() == wanted.tolist(), ascii(text[:80])
+
+
+@pytest.fixture(scope="module")
+def warm(tokenizer):
+    """An encoder that has seen many texts."""
+    return fast.Encoder(tokenizer)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(hostile, max_size=4))
+def test_any_text_has_the_same_ids(warm, tokenizer, texts):
+    same(warm, tokenizer, texts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " " * 100_000,
+        "a" * 1_000_000,
+        "".join(chr(97 + (number * number * 7 + number // 3) % 26) for number in range(1_000_000)),
+        "\u2581" * 10_000 + " \u2581 a\u2581b",
+        "\n" * 10_000 + "\r\n" * 1000,
+        "".join(map(chr, range(0x3000))),
+        bytes(range(256)).decode("latin-1") * 100,
+        "".join(PIECES) * 100,
+        "0123456789" * 1000,
+    ],
+    ids=["empty", "spaces", "letter", "word", "marks", "newlines", "characters", "bytes", "pieces", "digits"],
+)
+def test_an_extreme_text_has_the_same_ids(fast_encoder, tokenizer, text):
+    same(fast_encoder, tokenizer, [text])
+
+
+def test_one_thread_encodes(fast_encoder):
+    from pathlib import Path
+
+    if not Path("/proc/self/task").exists():
+        pytest.skip("threads are counted in /proc")
+    before = len(list(Path("/proc/self/task").iterdir()))
+    fast_encoder.encode(["some words " * 1000] * 300)
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+
+
+def test_beginning_anew_changes_nothing(fast_encoder, tokenizer, monkeypatch):
+    monkeypatch.setattr(fast, "FRESH", 50)
+    fast_encoder.encode(["x" * 200])
+    same(fast_encoder, tokenizer, ["def f(a, b):\n    return a </s> 1"] * 9)
+
+
+def test_a_sample_of_the_documents_is_compared(fast_encoder, monkeypatch):
+    monkeypatch.setattr(fast, "FIRST", 10)
+    monkeypatch.setattr(fast, "EVERY", 100)
+    for _ in range(5):
+        fast_encoder.encode(["a b c"] * 50)
+    assert fast_encoder.record == {"encoder": fast_encoder.name, "compared_documents": 12}
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A gigatoken that, from the text `spoilt` on, gives a wrong id."""
+    import gigatoken
+
+    load = gigatoken.Tokenizer.from_json
+
+    class Broken:
+        def __init__(self, data):
+            self.right = load(data)
+
+        def encode(self, text):
+            ids = self.right.encode(text)
+            if "spoilt" in text:
+                ids[1] += 1
+            if "panic" in text:
+                raise type("PanicException", (BaseException,), {})("index out of bounds")
+            return ids
+
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", Broken)
+
+
+@pytest.mark.parametrize("documents", [["fine", "spoilt", "fine"], ["fine", "x" * 30_000 + "spoilt" + "y" * 30_000]])
+def test_a_difference_makes_all_documents_again_by_the_slow_way(broken, tokenizer, caplog, documents):
+    made = []
+
+    def make(encoder):
+        made.append(encoder.name)
+        return encoder.encode(
+            documents, names=[f"a.jsonl:{number}" for number in range(len(documents))]
+        ), encoder.record
+
+    ids, record = fast.exactly(tokenizer, make)
+    assert [found.tolist() for found in ids] == [wanted.tolist() for wanted in tokenizer.encode(documents)]
+    assert record == {"encoder": made[1], "compared_documents": 0}
+    assert made[0].startswith("gigatoken ") and made[1].startswith("sentencepiece ")
+    (warning,) = [line for line in caplog.records if line.levelname == "WARNING"]
+    assert warning.message.startswith(f"a.jsonl:1 has other ids by {made[0]} than by sentencepiece, from token 1 on: [")
+    assert warning.message.endswith("all is encoded again, by sentencepiece alone")
+
+
+def test_nothing_of_the_first_try_is_in_memory_during_the_second(broken, tokenizer):
+    made = []
+
+    class Held:
+        """As the writers of the shards, which hold up to a GB."""
+
+    def make(encoder):
+        held = Held()
+        made.append(weakref.ref(held))
+        if len(made) == 2:
+            assert made[0]() is None
+        return encoder.encode(["fine", "spoilt"])
+
+    fast.exactly(tokenizer, make)
+    assert len(made) == 2
+
+
+def test_a_panic_is_a_difference(broken, tokenizer, caplog):
+    (ids,) = fast.exactly(tokenizer, lambda encoder: encoder.encode(["panic"]))
+    assert ids.tolist() == tokenizer.encode(["panic"])[0].tolist()
+    assert "document 0 cannot be encoded by gigatoken 0.10.0 (index out of bounds)" in caplog.text
+
+
+def test_without_gigatoken_the_tokenizers_own_library_encodes(tokenizer, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    (ids,) = fast.exactly(tokenizer, lambda encoder: encoder.encode(["a text"]))
+    assert ids.tolist() == tokenizer.encode(["a text"])[0].tolist()
+    assert [line for line in caplog.messages if line.startswith("gigatoken cannot be imported")]
+
+
+def test_what_gigatoken_cannot_stand_for_is_encoded_by_the_tokenizers_own_library(tmp_path, capsys):
+    recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "some words here " * 99}])]}
+    source = listed(tmp_path, "a", recipe | {"validation": 0})
+    made = trained(tmp_path, [source], vocabulary=268, sample={"a": 1}, model="unigram")
+    encoder = fast.Encoder(Tokenizer(made))
+    assert encoder.name.startswith("tokenizers ")
+    assert "\ngigatoken has no way for this tokenizer (" in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""Long texts are encoded in pieces, and their ids are those of the whole text."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from tokenizers import Tokenizer as Theirs
+from tokenizers import decoders, models, normalizers, trainers
+
+from stages import index, train_tokenizer
+from stages.lib.huggingface import parity
+from stages.lib.sources.documents import Document
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens import bos_eos, pretokenized
+from stages.lib.tokens.corpus import Corpus
+from tests.helpers import custom_tokenizers
+from tests.helpers.custom_tokenizers import BOS, EOS
+from tests.helpers.data_fixtures import listed, make, small_tokenizer, texts, tokenized, write_jsonl
+
+PIECE, CONTEXT = 300, 60
+TEXT = "".join(texts("a", 30))
+
+
+def with_a_space_in_front(path):
+    """A tokenizer.json of Llama 2's kind, which puts a space in front of each text, and pieces in front of words."""
+    made = Theirs(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    strip = decoders.Strip(" ", 1, 0)
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
+    special = ["<unk>", BOS, EOS, *(f"<0x{number:02X}>" for number in range(256))]
+    words = [word for text in texts("a", 20) for word in text.split()]
+    made.train_from_iterator(words, trainers.BpeTrainer(vocab_size=500, special_tokens=special, show_progress=False))
+    package = json.loads(made.to_str())
+    package["added_tokens"] = package["added_tokens"][:3]  # a trainer makes the bytes special ones, and Llama 2 none
+    return custom_tokenizers.write_package(path, package)
+
+
+def taken(directory, write):
+    path = write(directory / "mine" / "tokenizer.json")
+    output = directory / "tokenizers" / "main" / "manifest.json"
+    return make(train_tokenizer, recipe={"path": str(path), "bos": BOS, "eos": EOS}, output=output)
+
+
+@pytest.fixture(scope="module", params=["trained", "byte-level", "a space in front"])
+def tokenizer(request, tmp_path_factory):
+    """The manifest of a tokenizer."""
+    directory = tmp_path_factory.mktemp("tokenizer")
+    if request.param == "trained":
+        return small_tokenizer(directory)
+    return taken(directory, custom_tokenizers.write if request.param == "byte-level" else with_a_space_in_front)
+
+
+@pytest.fixture
+def short_pieces(monkeypatch):
+    monkeypatch.setattr(bos_eos, "PIECE_CHARACTERS", PIECE)
+    monkeypatch.setattr(bos_eos, "CONTEXT", CONTEXT)
+
+
+def in_pieces(tokenizer, text):
+    """The ids of a text, and how many pieces it was encoded in."""
+    whole = []
+
+    def encode(some, _):
+        whole.extend(some)
+        return tokenizer.encode(some)
+
+    (ids,) = bos_eos.ids_of([Document("a", text, "train")], encode, np.uint16)
+    return ids, sum(len(text) > 2 * CONTEXT + 1 for text in whole)
+
+
+@pytest.mark.parametrize("line_ends", [True, False])
+def test_ids_of_pieces_are_those_of_the_whole_text(short_pieces, tokenizer, line_ends):
+    tokenizer = Tokenizer(tokenizer)
+    text = TEXT if line_ends else TEXT.replace("\n", " ")
+    ids, pieces = in_pieces(tokenizer, text)
+    assert pieces > len(text) / PIECE
+    np.testing.assert_array_equal(ids, tokenizer.encode([text])[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("ab \n\u00e9\u2003", min_size=PIECE, max_size=4 * PIECE))
+def test_pieces_join_to_the_text_but_for_spaces_between(text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bos_eos, "PIECE_CHARACTERS", PIECE)
+        for ids_of_text in (lambda text: [text.count("a")], lambda text: [0, *map(ord, text)]):
+            at = 0
+            for piece in bos_eos._pieces(text, ids_of_text):
+                at += text.startswith(" " + piece, at) and not text.startswith(piece, at)
+                assert 0 < len(piece) <= PIECE and text.startswith(piece, at)
+                at += len(piece)
+            assert at == len(text)
+
+
+def test_a_text_that_cannot_be_cut_well_is_cut_all_the_same(short_pieces, tokenizer):
+    tokenizer = Tokenizer(tokenizer)
+    ids, _ = in_pieces(tokenizer, "\u4e2d" * 3 * PIECE)
+    assert tokenizer.decode(ids.tolist()).count("\u4e2d") == 3 * PIECE
+
+
+def test_long_held_out_documents_are_no_mistake_of_the_export(short_pieces, tokenizer, tmp_path):
+    """Of the corpus' first held-out documents, the export must have the same ids: in the same pieces."""
+    entries = [{"text": "\u4e2d" * 500 + TEXT[at : at + 4 * PIECE]} for at in range(20)]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
+    parts = tokenized(tmp_path, "a", source, tokenizer)
+    corpus = Corpus(make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens" / "manifest.json"))
+    exported = parity.load_tokenizer(tokenizer.parent)
+    parity.compare_corpus_tokens(exported, corpus)
+    exported.add_tokens(["ka"])
+    with pytest.raises(parity.ParityError, match="has other tokens in the corpus than here"):
+        parity.compare_corpus_tokens(exported, corpus)
+
+
+def test_ids_of_a_source_need_not_be_those_of_their_text(tokenizer, tmp_path, capsys):
+    ids = pa.array([[*range(3, 200), Tokenizer(tokenizer).eos, number] for number in range(99)], pa.list_(pa.int32()))
+    parquet.write_table(pa.table({"ids": ids}), tmp_path / "a.parquet")
+    recipe = {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], "ids_field": "ids", "validation": 0.5}
+    (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
+    assert json.loads(part.read_text())["record"]["given_ids"] == {"compared": 99, "same": 0}
+    said = "source a has other token ids than its text has here, in 99 of 99 compared documents: are they of another"
+    assert said in capsys.readouterr().err
+    corpus = make(index, tokenizer=tokenizer, parts=[part], output=tmp_path / "tokens" / "manifest.json")
+    parity.compare_corpus_tokens(parity.load_tokenizer(tokenizer.parent), Corpus(corpus))
+
+
+MIXED = TEXT + "\u4e2d\u6587 \U0001f469 e\u0301\ufffd  " * 300 + TEXT + "\u4e2d" * 900
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, 5000])
+def test_many_ids_are_decoded_in_pieces_to_the_text_of_all(tokenizer, monkeypatch, length):
+    monkeypatch.setattr(pretokenized, "PIECE_IDS", length)
+    tokenizer = Tokenizer(tokenizer)
+    ids = tokenizer.encode([MIXED])[0].astype(np.uint16)
+    document = pretokenized.with_text(Document("a", None, "train", ids), tokenizer)
+    assert document.text == tokenizer.decode(ids.tolist())
+    np.testing.assert_array_equal(document.ids, ids)

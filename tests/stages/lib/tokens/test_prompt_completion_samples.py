@@ -1,0 +1,171 @@
+"""Pairs as training samples: each pair once an epoch, only its completion a target, whatever the ranks."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib.errors import UserError
+from stages.lib.model.llama import documents_of
+from stages.lib.model.loss import IGNORED
+from stages.lib.sources.prompt_completion import Pair
+from stages.lib.tokens.loader import share_of
+from stages.lib.tokens.prompt_completion_samples import PairSamples, encode, held_out
+
+EOS = 2
+SEQ_LEN = 24
+
+
+class Letters:
+    """A tokenizer of letters, but that the pair `ab` is one piece, as it would be over a boundary."""
+
+    bos, eos = 1, EOS
+
+    def encode(self, texts):
+        return [np.array([ord(letter) for letter in text.replace("ab", "@")], np.int32) for text in texts]
+
+
+texts = st.text("abcd", min_size=1, max_size=14)
+# some are too long for a row, the first never
+many = st.lists(st.tuples(texts, texts), max_size=40).map(lambda made: [("a", "b"), *made])
+some = settings(max_examples=60, deadline=None)
+
+
+def pairs_of(made):
+    """Pairs that can be told apart by their first letter."""
+    return [
+        Pair(str(number), f"{chr(200 + number)}{prompt}", completion, "train")
+        for number, (prompt, completion) in enumerate(made)
+    ]
+
+
+def samples_of(made, bos=True, seed=0):
+    return PairSamples("qa", encode(pairs_of(made), Letters(), bos), SEQ_LEN, seed, EOS)
+
+
+def pairs_in(inputs, targets):
+    """(prompt's ids with BOS, target ids) of each pair in a batch; what is left over must be filling."""
+    found = []
+    for row, wanted in zip(inputs, targets, strict=True):
+        at = 0
+        while at < len(row) and row[at] != EOS:
+            end = at + int(np.argmax(row[at:] == EOS)) + 1  # its EOS is an input, too
+            counted = np.flatnonzero(wanted[at:end] != IGNORED) + at
+            assert (np.diff(counted) == 1).all() and counted[-1] == end - 2
+            assert (wanted[counted] == row[counted + 1]).all()
+            found.append((row[at : counted[0] + 1].tolist(), wanted[counted].tolist()))
+            at = end
+        assert (row[at:] == EOS).all() and (wanted[at:] == IGNORED).all()
+    return found
+
+
+@some
+@given(many, st.booleans(), st.integers(0, 3))
+def test_every_pair_is_there_once_an_epoch_and_nothing_else_is_a_target(made, bos, seed):
+    letters = Letters()
+    samples = samples_of(made, bos, seed)
+    expected = sorted(
+        ([1] * bos + letters.encode([pair.prompt])[0].tolist(), letters.encode([pair.completion])[0].tolist() + [EOS])
+        for pair in pairs_of(made)
+        if bos + len(letters.encode([pair.prompt])[0]) + len(letters.encode([pair.completion])[0]) < SEQ_LEN
+    )
+    for epoch in range(3):
+        numbers = np.arange(len(samples.rows)) + epoch * len(samples.rows)
+        assert sorted(pairs_in(*samples.batch(numbers))) == expected
+    assert samples.dropped == len(made) - len(expected)
+    assert samples.pairs == len(expected)
+
+
+@some
+@given(many, st.sampled_from([1, 2, 3, 4, 6]), st.integers(0, 50))
+def test_world_size_does_not_matter(made, world_size, step):
+    samples = samples_of(made)
+    whole = samples.batch(share_of(step * 12, 0, 1, 12))
+    shares = [samples.batch(share_of(step * 12, rank, world_size, 12)) for rank in range(world_size)]
+    for kind in (0, 1):
+        assert (np.concatenate([share[kind] for share in shares]) == whole[kind]).all()
+
+
+def test_rows_come_in_another_order_each_epoch_and_by_each_seed():
+    made = [("abcd" * 3, "dcba" * 2)] * 30
+    samples = samples_of(made)
+    rows = len(samples.rows)
+    orders = [samples.locate(np.arange(rows) + epoch * rows)[1].tolist() for epoch in range(3)]
+    orders.append(samples_of(made, seed=1).locate(np.arange(rows))[1].tolist())
+    assert len({tuple(order) for order in orders}) == 4
+    assert all(sorted(order) == list(range(rows)) for order in orders)
+
+
+def test_ids_of_prompt_and_completion_are_made_apart():
+    (pair,) = encode([Pair("0", "xa", "bc", "train")], Letters(), bos=True)
+    assert pair.ids.tolist() == [1, ord("x"), ord("a"), ord("b"), ord("c"), EOS]
+    assert pair.prompt == 3
+
+
+def test_each_pair_is_a_document_of_its_own():
+    samples = samples_of([("a", "b")] * 3)
+    inputs, _ = samples.batch(np.array([0]))
+    documents = documents_of(torch.from_numpy(inputs).long(), EOS)[0].tolist()
+    assert documents[:15] == [0] * 5 + [1] * 5 + [2] * 5
+    assert documents[15:] == list(range(3, 3 + SEQ_LEN - 15))
+
+
+def test_a_batch_has_the_loaders_dtype_and_shape():
+    inputs, targets = samples_of([("a", "b")] * 9).batch(np.array([0, 1, 5, 7]))
+    assert inputs.shape == targets.shape == (4, SEQ_LEN)
+    assert inputs.dtype == targets.dtype == np.int32
+
+
+def test_longer_pairs_are_left_out_and_counted():
+    samples = samples_of([("a", "b"), ("a" * SEQ_LEN, "b"), ("a", "b" * SEQ_LEN)])
+    assert (samples.pairs, samples.dropped) == (1, 2)
+
+
+def test_a_pair_as_long_as_a_row_stays():
+    assert samples_of([("a" * (SEQ_LEN - 4), "b")]).dropped == 0
+
+
+def test_no_pair_that_is_short_enough_is_refused():
+    said = r"training side of source qa must have a pair of at most seq_len \(24\) tokens, .* shortest has 28"
+    with pytest.raises(UserError, match=said):
+        samples_of([("a" * SEQ_LEN, "b")])
+    with pytest.raises(UserError, match="held-out side of source qa must have a pair, and has none"):
+        held_out("qa", [], SEQ_LEN, EOS, 100)
+
+
+def test_samples_say_what_the_trainer_counts():
+    samples = samples_of([("a", "b")])
+    rows = len(samples.rows)
+    assert (samples.sources, samples.document_end) == (["qa"], None)
+    assert samples.figures(7) == {"source_tokens": {"qa": 7 * samples.rows.seq_len}, "source_epochs": {"qa": 7 / rows}}
+
+
+@some
+@given(many, st.integers(1, 400))
+def test_held_out_windows_hold_whole_pairs_up_to_the_limit(made, limit):
+    encoded = [pair for pair in encode(pairs_of(made), Letters(), True) if len(pair.ids) <= SEQ_LEN]
+    (inputs, targets), bytes_per_target = held_out("qa", encoded, SEQ_LEN, EOS, limit)
+    found = pairs_in(inputs, targets)
+    known = sorted((pair.ids[: pair.prompt].tolist(), pair.ids[pair.prompt :].tolist()) for pair in encoded)
+    assert all(pair in known for pair in found) and len({tuple(prompt) for prompt, _ in found}) == len(found)
+    size = sum(len(prompt) + len(ids) for prompt, ids in found)
+    assert size <= limit or len(found) == 1
+    if len(found) < len(encoded):
+        assert size + SEQ_LEN > limit
+    num_bytes = sum(len("".join("ab" if i == ord("@") else chr(i) for i in ids[:-1])) for _, ids in found)
+    assert bytes_per_target == pytest.approx(num_bytes / sum(len(ids) for _, ids in found))
+    assert inputs.dtype == targets.dtype == np.int64
+
+
+def test_held_out_windows_are_those_of_every_run():
+    encoded = encode(pairs_of([("ab", "cd")] * 30), Letters(), True)
+    first, again = (held_out("qa", encoded, SEQ_LEN, EOS, 100) for _ in range(2))
+    assert (first[0][0] == again[0][0]).all()
+
+
+def test_a_pair_without_anything_before_its_completion_is_refused():
+    pair = Pair("a.jsonl:3", "", "b", "train")
+    assert [made.prompt for made in encode([pair], Letters(), True)] == [1]
+    with pytest.raises(UserError, match="^a.jsonl:3 must have a prompt of a token at least, "):
+        encode([pair], Letters(), False)

@@ -1,0 +1,58 @@
+"""A rank of a training that hangs: `RANKS -m tests.stages.lib.training.faults.hang DIRECTORY BEHAVIOUR LIMITS`."""
+
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from stages.lib import log, recipe, stage
+from stages.lib.distributed import collectives
+from stages.lib.training.faults import watchdog
+
+
+def sleep_for_ever():
+    """Hang, as a rank that waits for a file system."""
+    time.sleep(1000)
+
+
+def sleep_with_the_lock():
+    """Hang in C, with the interpreter's lock, so that no thread of this process can run."""
+    ctypes.PyDLL(None).sleep(1000)
+
+
+def train(dog, behaviour):
+    """Six steps and a save, of which one does not end."""
+    last = dist.get_rank() == dist.get_world_size() - 1
+    for step in range(6):
+        dog.phase("step", step)
+        if behaviour == "sleep" and step == 2 and last:
+            sleep_for_ever()
+        if behaviour == "lock" and step == 2 and last:
+            sleep_with_the_lock()
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.2)
+    dog.phase("save", 6)
+    if behaviour == "save":
+        sleep_for_ever()
+
+
+if __name__ == "__main__":
+    directory, behaviour, limits = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    log.to(None)
+    collectives.flight_recorder_environment()
+    with collectives.ranks():
+        (directory / f"pid{dist.get_rank()}").write_text(str(os.getpid()), encoding="utf-8")
+        plan = recipe.load(watchdog.WatchdogRecipe, limits, "watchdog")
+        dog = watchdog.Watchdog(plan, directory, lambda message: stage.out_of_time("hang", message))
+        try:
+            if behaviour == "start":
+                sleep_for_ever()
+            train(dog, behaviour)
+        finally:  # as a trainer does: of a rank that another hang ends, nothing is said
+            dog.stop()
+    stage.leave(0)

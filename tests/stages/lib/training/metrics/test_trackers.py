@@ -1,0 +1,200 @@
+"""What TensorBoard and Weights & Biases read back of what a training showed them."""
+
+import builtins
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.lib import log, recipe
+from stages.lib.errors import UserError
+from stages.lib.training.metrics.trackers import MonitorRecipe, Monitors
+
+HOME = Path(__file__).resolve().parents[5]
+ENTRY = {"step": 1, "loss": 5.0, "mfu": "n/a", "grad_norm": None, "samples": [0, 8], "time": 1e9, "skipped": True}
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def monitors(directory, step=0, **keys):
+    made = recipe.load(MonitorRecipe, keys, "pretrain.monitors")
+    return Monitors(made, directory, "base", {"digest": "0123", "peak_flops": "n/a"}, step)
+
+
+def scalars(directory):
+    """{name: {step: value}} as TensorBoard's own reader gives it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(directory / "tensorboard")).Reload()
+    return {name: {event.step: event.value for event in read.Scalars(name)} for name in read.Tags()["scalars"]}
+
+
+def wandb_records(directory):
+    """The records of each offline run's file: blocks of 32 KiB, a header of 7 bytes (LevelDB's log) before each."""
+    from wandb.proto import wandb_internal_pb2
+
+    for path in sorted(directory.glob("wandb/offline-run-*/*.wandb")):
+        data, at, part = path.read_bytes(), 7, b""
+        while at + 7 <= len(data):
+            if 32768 - at % 32768 < 7:
+                at += 32768 - at % 32768
+                continue
+            length, kind = struct.unpack_from("<HB", data, at + 4)
+            part += data[at + 7 : at + 7 + length]
+            at += 7 + length
+            if kind in (1, 4):  # whole, or a last part
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(part)
+                part = b""
+                yield record
+
+
+def history(directory):
+    """What was logged, in no order: {name: value}."""
+    items = [record.history.item for record in wandb_records(directory) if record.HasField("history")]
+    return [
+        {item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json) for item in i} for i in items
+    ]
+
+
+def test_tensorboard_reads_numbers_by_name_and_leaves_out_the_rest(tmp_path):
+    shown = monitors(tmp_path, tensorboard=True)
+    shown.write(ENTRY)
+    shown.write({"step": 1, "heldout": {"web": {"loss": 4.5, "bits_per_byte": 2.0}}})
+    shown.close()
+    assert scalars(tmp_path) == {
+        "loss": {1: 5.0},
+        "skipped": {1: 1.0},
+        "heldout/web/loss": {1: 4.5},
+        "heldout/web/bits_per_byte": {1: 2.0},
+    }
+
+
+def test_steps_after_a_resume_replace_those_of_before(tmp_path):
+    killed = monitors(tmp_path, tensorboard=True)
+    for step in range(1, 9):
+        killed.write({"step": step, "loss": 5.0})
+    killed.close()
+    resumed = monitors(tmp_path, step=5, tensorboard=True)
+    for step in (6, 7):
+        resumed.write({"step": step, "loss": 4.0})
+    resumed.close()
+    assert scalars(tmp_path)["loss"] == {1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 4, 7: 4}
+
+
+def test_steps_after_a_rewind_replace_those_of_before(tmp_path):
+    shown = monitors(tmp_path, tensorboard=True)
+    for step in (1, 2, 3):
+        shown.write({"step": step, "loss": 5.0})
+    shown.rewind(1)
+    shown.write({"step": 2, "loss": 4.0})
+    shown.close()
+    assert scalars(tmp_path)["loss"] == {1: 5, 2: 4}
+
+
+def test_a_wandb_run_goes_on_under_the_same_id(tmp_path, offline):
+    for step in (0, 1):
+        shown = monitors(tmp_path, step=step, wandb="caravan")
+        shown.write(ENTRY | {"step": step + 1})
+        shown.close()
+    deadline = time.monotonic() + 20
+    while len(history(tmp_path)) < 2 and time.monotonic() < deadline:  # its service writes behind our back
+        time.sleep(0.1)
+    kept = json.loads((tmp_path / "wandb.json").read_text())
+    runs = [record.run for record in wandb_records(tmp_path) if record.HasField("run")]
+    assert {(run.run_id, run.project, run.display_name) for run in runs} == {(kept["id"], "caravan", "base")}
+    assert {"digest", "peak_flops"} <= {update.key for run in runs for update in run.config.update}
+    figures = [{key: made[key] for key in made if not key.startswith("_")} for made in history(tmp_path)]
+    assert sorted(figures, key=lambda made: made["step"]) == [
+        {"loss": 5, "skipped": 1, "step": 1},
+        {"loss": 5, "skipped": 1, "step": 2},
+    ]
+
+
+def test_another_project_gets_another_run(tmp_path, offline):
+    ids = []
+    for project in ("a", "b"):
+        monitors(tmp_path, wandb=project).close()
+        ids.append(json.loads((tmp_path / "wandb.json").read_text())["id"])
+    assert ids[0] != ids[1]
+
+
+def test_nothing_is_written_by_default(tmp_path):
+    shown = monitors(tmp_path)
+    shown.write(ENTRY)
+    shown.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "keys", "sentence"),
+    [
+        (
+            "tensorboard",
+            {"tensorboard": True},
+            "monitors.tensorboard must be false where the package tensorboard is not installed, got true",
+        ),
+        (
+            "wandb",
+            {"wandb": "caravan"},
+            "monitors.wandb must be left out where the package wandb is not installed, got 'caravan'",
+        ),
+    ],
+)
+def test_a_missing_package_is_one_sentence_that_names_the_key(tmp_path, monkeypatch, package, keys, sentence):
+    real = builtins.__import__
+
+    def without(name, *arguments):
+        if name.split(".")[0] == package or name == f"torch.utils.{package}":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        monitors(tmp_path, **keys)
+
+
+def test_without_a_login_wandb_is_refused_in_one_sentence(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    command = [sys.executable, "-c", START, str(tmp_path)]  # wandb reads its variables once a process
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(HOME)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert re.match(r"monitors.wandb could not start \(No API key.*\); log in with WANDB_API_KEY, or let", done.stdout)
+
+
+START = """
+import sys
+import time
+from stages.lib.errors import UserError
+from stages.lib.training.metrics.trackers import MonitorRecipe, Monitors
+
+try:
+    Monitors(MonitorRecipe(wandb="caravan"), sys.argv[1], "base", {}, 0)
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_monitor_that_fails_is_left_out_and_the_training_goes_on(tmp_path, monkeypatch):
+    log.to(tmp_path / "log")
+    broken = monitors(tmp_path, tensorboard=True)
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", _full)
+    broken.write(ENTRY)
+    broken.write(ENTRY | {"step": 2})
+    broken.close()
+    said = "TensorBoard failed and is left out from here on: No space left on device"
+    assert (tmp_path / "log").read_text().count(said) == 1
+
+
+def _full(*_):
+    raise OSError("No space left on device")

@@ -1,0 +1,157 @@
+"""Activation checkpointing: the same gradients for every kind, and what each kind keeps."""
+
+import json
+import subprocess
+import weakref
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stages.lib import recipe
+from stages.lib.errors import UserError
+from stages.lib.model.initialize import initialize
+from stages.lib.model.llama import Llama, ModelRecipe, documents_of
+from stages.lib.training import activation_checkpointing
+from stages.lib.training.activation_checkpointing import KINDS, ActivationRecipe
+from tests.helpers.training import HOME, environment
+
+LAYERS, PRODUCTS = 4, 4  # matrix products a block
+KINDS_THAT_RECOMPUTE = [kind for kind in KINDS if kind != "none"]
+
+
+def built(kind, dtype=torch.float32):
+    model = Llama(ModelRecipe(layers=LAYERS, width=32, heads=4, kv_heads=2, hidden=48), 70)
+    initialize(model, seed=3)
+    model.to(dtype)
+    activation_checkpointing.apply(model, ActivationRecipe(kind=kind, ratio=0.5 if kind == "ratio" else None))
+    return model
+
+
+def loss_of(model, end=None):
+    tokens = torch.randint(0, 70, (2, 48), generator=torch.Generator().manual_seed(1))
+    loss, penalty = model(tokens, tokens.roll(-1), documents_of(tokens, end), z_loss=1e-2)
+    return loss + penalty
+
+
+def gradients(model, **options):
+    loss_of(model, **options).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+class Operators(TorchDispatchMode):
+    """Counts what runs in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.counts[function.name()] += 1
+        return function(*arguments, **(keywords or {}))
+
+
+def run_again(kind):
+    """(attentions, matrix products of the forward pass) that the backward pass computes once more."""
+    loss = loss_of(built(kind))
+    with Operators() as seen:
+        loss.backward()
+    attentions = seen.counts["aten::_scaled_dot_product_flash_attention_for_cpu"]
+    return attentions, seen.counts["aten::mm"] - LAYERS * PRODUCTS * 2
+
+
+def inputs_held(kind):
+    """How many inputs of blocks, the first apart, the forward pass leaves in the device's memory."""
+    model, inputs = built(kind), []
+    for block in list(model.base_model.layers)[1:]:
+        block.register_forward_pre_hook(lambda _, given: inputs.append(weakref.ref(given[0])))
+    loss = loss_of(model)
+    held = sum(reference() is not None for reference in inputs)
+    loss.backward()
+    return held
+
+
+@pytest.mark.parametrize("end", [None, 3], ids=["one document", "documents"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS_THAT_RECOMPUTE)
+def test_gradients_have_the_bits_of_a_model_that_keeps_everything(kind, dtype, end):
+    expected = gradients(built("none", dtype), end=end)
+    for name, gradient in gradients(built(kind, dtype), end=end).items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+def test_what_the_backward_pass_computes_again():
+    assert run_again("none") == (0, 0)
+    # the last product of a block is never run again: no backward pass asks for its result
+    assert run_again("full") == run_again("offload") == (LAYERS, LAYERS * (PRODUCTS - 1))
+    assert run_again("ratio") == (LAYERS // 2, LAYERS // 2 * (PRODUCTS - 1))
+    assert run_again("selective") == (0, LAYERS)
+
+
+def test_offloaded_inputs_leave_the_device():
+    assert inputs_held("full") == LAYERS - 1
+    assert inputs_held("offload") == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_dict_keys_stay(kind):
+    assert list(built(kind).state_dict()) == list(built("none").state_dict())
+
+
+@pytest.mark.parametrize("layers", [1, 7, 32])
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 1 / 3, 0.5, 0.8, 1.0])
+def test_a_ratio_chooses_evenly_spread_blocks(layers, ratio):
+    if ratio * layers < 0.5:
+        with pytest.raises(UserError, match=f"activation.ratio must choose at least one of the {layers} blocks, got"):
+            activation_checkpointing.chosen(layers, ratio)
+        return
+    numbers = activation_checkpointing.chosen(layers, ratio)
+    assert abs(len(numbers) - ratio * layers) <= 0.5
+    gaps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
+    assert len(gaps) <= 2 and max(gaps, default=0) - min(gaps, default=0) <= 1
+
+
+def test_a_ratio_chooses_the_blocks_that_fms_fsdp_chooses():
+    chosen, cut_off = [], 0.5
+    for number in range(1, 33):
+        if number / 4 >= cut_off:
+            cut_off += 1
+            chosen.append(number - 1)
+    assert activation_checkpointing.chosen(32, 1 / 4) == chosen
+
+
+def test_a_ratio_belongs_to_the_kind_ratio():
+    assert recipe.load(ActivationRecipe, {"kind": "ratio", "ratio": "0.25"}, "activation").ratio == 0.25
+    with pytest.raises(UserError, match="activation.ratio is missing: kind ratio needs"):
+        recipe.load(ActivationRecipe, {"kind": "ratio"}, "activation")
+    with pytest.raises(UserError, match="activation.ratio must be left out but for kind ratio, got 0.5 with kind full"):
+        recipe.load(ActivationRecipe, {"kind": "full", "ratio": 0.5}, "activation")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["selective", "offload"])
+def test_a_compiled_block_has_the_same_gradients(kind):
+    model = built(kind)
+    for block in model.base_model.layers:
+        block.compile()
+    torch._dynamo.utils.counters.clear()
+    found, expected = gradients(model, end=3), gradients(built("none"), end=3)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.long
+def test_gradients_are_the_same_bits_on_two_ranks():
+    command = [HOME / "workflow/launch", "2", "-m", "tests.stages.lib.training.sharded_activation"]
+    ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=True)
+    for rank in json.loads(ended.stdout.splitlines()[-1]):
+        for kinds in rank.values():
+            expected = kinds.pop("none")
+            assert expected["forwards"] == LAYERS
+            for kind, seen in kinds.items():
+                assert seen["gradients"] == expected["gradients"], kind
+                assert seen["forwards"] == LAYERS + (LAYERS // 2 if kind == "ratio" else LAYERS), kind

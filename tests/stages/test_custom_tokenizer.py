@@ -1,0 +1,346 @@
+"""A tokenizer.json of the user's goes through all stages with its own ids, or a sentence says why not."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tokenizers import Tokenizer as Theirs
+
+from stages import convert, evaluate, index, train_tokenizer
+from stages.lib import manifest
+from stages.lib.huggingface import parity
+from stages.lib.tokenizer import fast
+from stages.lib.tokenizer.edge_cases import HARD_STRINGS
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens.corpus import Corpus
+from tests.helpers import custom_tokenizers, training
+from tests.helpers.custom_tokenizers import BOS, EOS
+from tests.helpers.data_fixtures import SOURCES, listed, make, refused, texts, tokenized, write_jsonl
+from tests.stages.lib.tokenizer.test_fast import hostile
+from tools import generate, inspect
+
+
+def taken(path, directory):
+    """The manifest of the tokenizer at `path`, as a corpus has it."""
+    output = directory / "tokenizers" / "main" / "manifest.json"
+    return make(train_tokenizer, recipe={"path": str(path), "bos": BOS, "eos": EOS}, output=output)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def path(directory):
+    """A tokenizer.json of Llama 3's kind."""
+    return custom_tokenizers.write(directory / "mine" / "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def ours(directory, path):
+    return Tokenizer(taken(path, directory))
+
+
+@pytest.fixture(scope="module")
+def warm(ours):
+    """An encoder that has seen many texts."""
+    return fast.Encoder(ours)
+
+
+def test_its_ids_stay_and_special_tokens_never_arise_from_text(ours, path):
+    theirs = Theirs.from_file(str(path))
+    assert (ours.bos, ours.eos, ours.vocabulary) == (theirs.token_to_id(BOS), theirs.token_to_id(EOS), 403)
+    for text in HARD_STRINGS:
+        (ids,) = ours.encode([text])
+        if "<|" not in text:
+            assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
+        assert not {ours.bos, ours.eos}.intersection(ids.tolist())
+
+
+@settings(max_examples=150, deadline=None)
+@given(hostile)
+def test_transformers_and_gigatoken_give_the_same_ids_of_any_text(packaged, ours, warm, text):
+    (wanted,), (found,) = ours.encode([text]), warm.encode([text])
+    assert warm.name.startswith("gigatoken ")
+    assert packaged.encode(text) == [ours.bos, *wanted.tolist()]
+    assert np.array_equal(found, wanted)
+    assert packaged.decode(wanted) == text
+
+
+@pytest.fixture(scope="module")
+def packaged(ours):
+    return parity.load_tokenizer(ours.manifest.directory)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"ignore_merges": False}, {"normal_form": "NFC"}, {"pattern": custom_tokenizers.OTHER}]
+)
+def test_kinds_that_differ_keep_their_ids_too(tmp_path, kind, capsys):
+    path = custom_tokenizers.write(tmp_path / "tokenizer.json", **kind)
+    ours, theirs = Tokenizer(taken(path, tmp_path)), Theirs.from_file(str(path))
+    assert ("hard texts do not come back from their ids (a normalizer," in capsys.readouterr().err) == (
+        "normal_form" in kind
+    )
+    documents = [text for text in HARD_STRINGS if "<|" not in text]
+    ids, name = fast.exactly(ours, lambda encoder: (encoder.encode(documents), encoder.name))
+    assert name.startswith("tokenizers " if "pattern" in kind else "gigatoken ")
+    for text, found in zip(documents, ids, strict=True):
+        assert found.tolist() == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_what_is_cut_filled_up_or_put_behind_a_text_is_left_out(tmp_path, path):
+    package = json.loads(path.read_bytes())
+    package["truncation"] = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
+    package["padding"] = {
+        **{"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None},
+        **{"pad_id": 0, "pad_type_id": 0, "pad_token": "!"},
+    }
+    package["post_processor"] = None
+    changed = custom_tokenizers.write_package(tmp_path / "tokenizer.json", package)
+    ours = Tokenizer(taken(changed, tmp_path))
+    assert len(ours.encode(["a long text of many words " * 9])[0]) > 9
+    assert parity.load_tokenizer(ours.manifest.directory).encode("a")[0] == ours.bos
+
+
+def test_the_place_of_the_file_is_no_part_of_the_tokenizer(tmp_path, path, ours):
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_bytes(path.read_bytes())
+    made = manifest.read(taken(elsewhere, tmp_path))
+    assert made.digest == ours.digest
+    assert made.record["taken"]["path"] == str(elsewhere)
+
+
+def test_bos_may_be_eos(tmp_path, path):
+    recipe = {"path": str(path), "bos": EOS, "eos": EOS}
+    ours = Tokenizer(make(train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json"))
+    assert ours.bos == ours.eos
+    assert parity.load_tokenizer(tmp_path).encode("a")[0] == ours.eos
+
+
+def test_one_token_for_bos_and_eos_bears_no_document_mask(tmp_path, path, capsys):
+    recipe = {"path": str(path), "bos": EOS, "eos": EOS}
+    tokenizer = make(train_tokenizer, recipe=recipe, output=tmp_path / "tokenizers/main/manifest.json")
+    corpus = made_corpus(tmp_path, tokenizer)
+    capsys.readouterr()
+    assert training.train(corpus, tmp_path, 4, steps=4, recipe=training.RECIPE | {"document_mask": True}) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("pretrain: pretrain.document_mask must be false where BOS and EOS are one token")
+
+
+def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
+    package = json.loads(path.read_bytes())
+    package["added_tokens"][1]["special"] = False
+    ours = Tokenizer(taken(custom_tokenizers.write_package(tmp_path / "tokenizer.json", package), tmp_path))
+    assert ours.eos not in ours.encode([f"a{EOS}b"])[0].tolist()
+    assert parity.load_tokenizer(tmp_path / "tokenizers" / "main").encode(f"a{EOS}b")[1:] == [
+        *ours.encode([f"a{EOS}b"])[0]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"path": "nowhere.json"}, "path must name a tokenizer.json, and nowhere.json cannot be read: No such file"),
+        ({"bos": "<s>"}, "bos must be a token of {path}, got '<s>'"),
+        ({"eos": "</s>"}, "eos must be a token of {path}, got '</s>'"),
+        ({"bos": None}, "bos is missing: it must be the text of a token of train_tokenizer.path"),
+        ({"eos": None}, "eos is missing: it must be the text of a token of train_tokenizer.path"),
+        ({"path": None}, "bos must be left out without train_tokenizer.path: a trained tokenizer has its own"),
+        ({"vocabulary": 300}, "vocabulary must be left out beside train_tokenizer.path: nothing is trained"),
+        ({"sample": {"a": 1}}, "sample must be left out beside train_tokenizer.path: nothing is trained"),
+        ({"model": "unigram"}, "model must be left out beside train_tokenizer.path: nothing is trained"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, path, capsys, change, said):
+    recipe = {"path": str(path), "bos": BOS, "eos": EOS, **change}
+    recipe = {key: value for key, value in recipe.items() if value is not None}
+    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json")
+    assert line.startswith(f"train_tokenizer: train_tokenizer.{said.format(path=path)}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda package: [], "path must be a tokenizer.json that tokenizers can read, got {path}: "),
+        (lambda package: {"model": {}}, "path must be a tokenizer.json that tokenizers can read, got {path}: "),
+        (
+            lambda package: package["model"].update(dropout=0.1) or package,
+            "path must have no dropout, by which a text has other ids each time, got {path}",
+        ),
+        (
+            lambda package: {**package, "pre_tokenizer": None, "model": words(package)},
+            f"path must keep '{BOS}' for itself: in {{path}} the text '{BOS}' becomes it",
+        ),
+    ],
+    ids=["list", "empty model", "dropout", "special"],
+)
+def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
+    spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", spoil(json.loads(path.read_bytes())))
+    recipe = {"path": str(spoilt), "bos": BOS, "eos": EOS}
+    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
+    assert line.startswith(f"train_tokenizer: train_tokenizer.{said.format(path=spoilt)}"), line
+
+
+@pytest.mark.parametrize("vocabulary", ["bytes as letters", "bytes to fall back to"])
+def test_the_unknown_token_may_be_bos_and_eos_where_every_byte_is_known(tmp_path, path, vocabulary):
+    package = unknown_is(EOS, json.loads(path.read_bytes()))
+    if vocabulary == "bytes to fall back to":
+        package |= {"pre_tokenizer": None, "model": {"type": "BPE", "merges": [], "byte_fallback": True}}
+        package["model"] |= {"unk_token": EOS, "vocab": {EOS: 402, "a": 256} | byte_pieces()}
+    recipe = {"path": str(custom_tokenizers.write_package(tmp_path / "mine.json", package)), "bos": EOS, "eos": EOS}
+    ours = Tokenizer(make(train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json"))
+    for ids in ours.encode([*HARD_STRINGS, EOS, f"a {EOS} \U000e0001"]):
+        assert ours.eos not in ids.tolist()
+
+
+@pytest.mark.parametrize("name", ["bos", "eos"])
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda package: {**package, "pre_tokenizer": {"type": "Whitespace"}, "model": words(package)}, "'t'"),
+        (lambda package: without_a_letter(package, "\u00f4"), r"'\U00100000'"),  # of the byte 0xf4
+        (lambda package: {**package, "pre_tokenizer": None, "model": bytes_but_one(package)}, "'~'"),
+    ],
+    ids=["words", "a byte is no letter", "no byte to fall back to"],
+)
+def test_an_unknown_token_that_texts_have_is_neither_bos_nor_eos(tmp_path, path, capsys, name, spoil, text):
+    """Of `hello strange world` the second word would end the document."""
+    package = unknown_is(EOS, spoil(json.loads(path.read_bytes())))
+    spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", package)
+    recipe = {"path": str(spoilt), "bos": BOS, "eos": "<|eot_id|>"} | {name: EOS}
+    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
+    assert line == (
+        f"train_tokenizer: train_tokenizer.{name} must be a token that no text has, got {EOS!r}, which stands for "
+        f"what {spoilt} does not know: the text {text} has it"
+    )
+
+
+def test_the_name_of_an_unknown_token_that_is_eos_stays_a_text(tmp_path, path, capsys):
+    package = unknown_is(EOS, json.loads(path.read_bytes()))
+    package["pre_tokenizer"] = package["pre_tokenizer"]["pretokenizers"][1]  # bytes as letters, in one word
+    spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", package)
+    recipe = {"path": str(spoilt), "bos": BOS, "eos": EOS}
+    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
+    assert line.endswith(f"path must keep {EOS!r} for itself: in {spoilt} the text {EOS!r} becomes it")
+
+
+def unknown_is(piece, package):
+    """The package, with a token for what it does not know that is one of the model's."""
+    number = next(token["id"] for token in package["added_tokens"] if token["content"] == piece)
+    package["model"]["unk_token"] = piece
+    package["model"]["vocab"][piece] = number
+    return package
+
+
+def without_a_letter(package, letter):
+    """A package of byte-level BPE that lacks one of the 256 letters for bytes."""
+    del package["model"]["vocab"][letter]
+    assert not [merge for merge in package["model"]["merges"] if letter in "".join(merge)]
+    return package
+
+
+def byte_pieces():
+    """The 256 pieces for bytes."""
+    return {f"<0x{byte:02X}>": byte for byte in range(256)}
+
+
+def bytes_but_one(package):
+    """A model without letters, which falls back to all bytes but that of ~."""
+    vocab = {name: number for name, number in byte_pieces().items() if name != "<0x7E>"}
+    return {"type": "BPE", "merges": [], "byte_fallback": True, "vocab": vocab}
+
+
+def words(package):
+    """A model that knows whole words only, the special tokens among them."""
+    special = {token["content"]: token["id"] for token in package["added_tokens"]}
+    return {"type": "WordLevel", "unk_token": "the", "vocab": {"the": 0, "a": 1, **special}}
+
+
+@pytest.fixture(scope="module")
+def corpus(directory, path, ours):
+    """A corpus by the tokenizer; the vocabulary fits uint16."""
+    return made_corpus(directory, ours.manifest.path)
+
+
+def made_corpus(directory, tokenizer):
+    parts = []
+    for name in SOURCES:
+        entries = [{"text": text} for text in [*texts(name, 120), f"a text that says {EOS} and goes on"]]
+        jsonl = write_jsonl(directory / "texts" / f"{name}.jsonl", entries)
+        source = listed(directory, name, {"kind": "jsonl", "paths": [jsonl], "validation": 0.2})
+        parts += tokenized(directory, name, source, tokenizer)
+    return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")
+
+
+def test_a_shard_holds_each_document_between_bos_and_eos(corpus, ours):
+    made = Corpus(corpus)
+    assert made.tokenizer == {
+        **{"digest": ours.digest, "vocabulary": 403, "bos": ours.bos, "eos": ours.eos, "bos_added": True}
+    }
+    stream = made.stream("a")
+    ids = stream.read(0, len(stream))
+    assert made.manifest.identity["dtype"] == "uint16"
+    assert (
+        (ids == ours.bos).sum()
+        == (ids == ours.eos).sum()
+        == made.manifest.identity["sources"]["a"]["train"]["documents"]
+    )
+
+
+def test_a_look_at_the_corpus_finds_bos_and_eos_where_they_must_be(corpus, ours, capsys):
+    assert inspect.main(["--corpus", str(corpus), "--tokenizer", str(ours.manifest.path)]) == 0
+    assert "WRONG" not in capsys.readouterr().out
+
+
+def test_a_vocabulary_over_65536_gives_shards_of_32_bits(tmp_path):
+    path = custom_tokenizers.write(tmp_path / "tokenizer.json", unused=66_000)
+    made = Corpus(made_corpus(tmp_path, taken(path, tmp_path)))
+    stream = made.stream("a")
+    assert made.manifest.identity["dtype"] == "uint32"
+    assert made.tokenizer["bos"] > 65_536
+    assert stream.read(0, 1).tolist() == [made.tokenizer["bos"]]
+
+
+def test_a_shard_of_another_tokenizer_is_refused(corpus, directory, tmp_path, capsys):
+    other = taken(custom_tokenizers.write(tmp_path / "tokenizer.json", ignore_merges=False), tmp_path)
+    part = directory / "tokens" / "main" / "a" / "00000.json"
+    line = refused(capsys, index, tokenizer=other, parts=[part], output=tmp_path / "manifest.json")
+    assert line == f"index: {part} must be made with the tokenizer {other}, and is another's"
+
+
+def test_a_package_that_changed_is_named(tmp_path, path, capsys):
+    made = taken(path, tmp_path)
+    with open(made.with_name("tokenizer.json"), "a") as file:
+        file.write(" ")
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])]})
+    options = {"list": source, "tokenizer": made, "part": 0, "recipe": {}, "output": tmp_path / "00000.json"}
+    from stages import tokenize
+
+    assert refused(capsys, tokenize, **options).startswith(f"tokenize: {made.with_name('tokenizer.json')} must have ")
+
+
+def test_it_is_trained_on_exported_scored_and_generates(corpus, directory, ours, capsys):
+    results = directory / "runs" / "base"
+    assert training.train(corpus, results, 4, steps=4) == 0
+    model, export = results / "models" / "00000004.json", results / "export" / "00000004" / "manifest.json"
+    given = {"corpus": corpus, "output": export, "model": model, "tokenizer": ours.manifest.path}
+    make(convert, **given, recipe={"dtype": "float32"})
+    report = json.loads(export.with_name("parity.json").read_text())
+    assert report["passed"] and report["tokenizer"]["a"]["texts"] > 10
+    assert not export.with_name("tokenizer.model").exists()
+    recipe = {"tasks": ["bits_per_byte"], "bytes_per_source": 2000, "batch_size": 4}
+    scores = make(evaluate, export=export, corpus=corpus, recipe=recipe, output=results / "eval" / "heldout.json")
+    bits = manifest.read(scores).identity["results"]["bits_per_byte_a"]["bits_per_byte"]["value"]
+    assert 0 < bits < 9
+    said = []
+    for place in (model, export):
+        capsys.readouterr()
+        assert (
+            generate.main(["--model", str(place), "--prompt", f"ka {EOS}", "--temperature", "0", "--tokens", "9"]) == 0
+        )
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"ka {EOS}")

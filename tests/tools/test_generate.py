@@ -1,0 +1,352 @@
+"""generate: a model in any form and a prompt become text, or a sentence that says why not."""
+
+import io
+import json
+import shutil
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from stages import convert
+from stages.lib import manifest
+from stages.lib.checkpoints import dcp, find_model, find_tokenizer
+from tests.helpers import training
+from tests.helpers.data_fixtures import tiny_corpus
+from tools import generate
+
+STEPS = 10
+FORMS = {
+    "milestone": f"runs/base/models/{STEPS:08d}.json",
+    "checkpoint": f"runs/base/train/*/checkpoints/{STEPS:08d}",
+    "run directory": "runs/base/train/*",
+    "export": f"runs/base/export/{STEPS:08d}/manifest.json",
+    "export's directory": f"runs/base/export/{STEPS:08d}",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The directory of results: tokenizer, corpus, a run of few steps, and its export in float32."""
+    results = tmp_path_factory.mktemp("made") / "results"
+    corpus = tiny_corpus(results)
+    assert training.train(corpus, results / "runs/base", STEPS, steps=STEPS) == 0
+    options = {
+        "--model": results / FORMS["milestone"],
+        "--corpus": corpus,
+        "--tokenizer": results / "tokenizers/main/manifest.json",
+        "--output": results / FORMS["export"],
+        "--recipe": '{"dtype": "float32"}',
+    }
+    assert convert.main([str(word) for pair in options.items() for word in pair]) == 0
+    return results
+
+
+@pytest.fixture
+def results(made, tmp_path):
+    """A copy of the results, for tests that change something."""
+    shutil.copytree(made, tmp_path / "results")
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def say(capsys):
+    """Calls the stage, which must go well; returns what it writes to standard output."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        assert generate.main([*map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def refusal(capsys):
+    """Calls the stage, which must refuse; returns the line."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        try:
+            code = generate.main([*map(str, arguments)])
+        except SystemExit as error:
+            code = error.code
+        assert code == 2
+        found = capsys.readouterr()
+        assert found.out == ""
+        assert "Traceback" not in found.err
+        *before, line = found.err.splitlines()
+        assert len(before) <= 1  # where the model was found and is being read
+        return line
+
+    return call
+
+
+def model(results, form="milestone"):
+    (found,) = results.glob(FORMS[form])
+    return "--model", found
+
+
+def checkpoint_of(results):
+    return model(results, "checkpoint")[1]
+
+
+@pytest.mark.parametrize("sampling", [("--temperature", 0), ("--temperature", 1, "--top-p", 1, "--seed", 3)])
+def test_every_form_of_a_model_gives_the_same_text(made, say, sampling):
+    texts = {form: say(*model(made, form), "--prompt", "ka ra", "--tokens", 40, *sampling) for form in FORMS}
+    (text,) = set(texts.values())
+    assert text.startswith("ka ra")
+    assert text.endswith("\n")
+    assert len(text) > 30
+
+
+@torch.inference_mode()
+def test_the_text_is_what_plain_forwards_give(made, say):
+    found = find_model.find(checkpoint_of(made))
+    llama, text = find_model.load(found, torch.float32, "cpu"), find_tokenizer.text_of(found)
+    ids = text.encode("ka ra")
+    assert ids[0] == 1
+    for _ in range(20):
+        ids.append(int(llama.logits(torch.tensor([ids]))[0, -1].argmax()))
+    expected = text.decode(ids).removeprefix("<s>")
+    assert say(*model(made), "--prompt", "ka ra", "--tokens", 20, "--temperature", 0) == expected + "\n"
+
+
+def test_text_is_written_while_it_is_made(made, monkeypatch):
+    seen = []
+    monkeypatch.setattr(generate.sys, "stdout", io.StringIO())
+    monkeypatch.setattr(generate.sys.stdout, "reconfigure", lambda **_: None, raising=False)
+    monkeypatch.setattr(generate.sys.stdout, "flush", lambda: seen.append(generate.sys.stdout.getvalue()))
+    assert generate.main([*map(str, model(made)), "--prompt", "ka", "--tokens", "12"]) == 0
+    assert seen[0] == "ka"
+    assert len(set(seen)) > 8
+    assert all(later.startswith(earlier) for earlier, later in zip(seen, seen[1:], strict=False))
+
+
+def test_several_prompts_and_samples_each_have_a_line_above_them(made, say, tmp_path):
+    (tmp_path / "prompt").write_bytes("ra \u65e5\r\n".encode())
+    several = say(
+        *(*model(made), "--prompt", "ka", "--prompt-file", tmp_path / "prompt", "--samples", 2, "--tokens", 9)
+    )
+    parts = several.split("--- prompt ")
+    assert [part.partition("\n")[0] for part in parts[1:]] == [
+        f"{prompt}, sample {sample} ---" for prompt in (1, 2) for sample in (1, 2)
+    ]
+    texts = [part.partition("\n")[2] for part in parts[1:]]
+    assert texts[2].startswith("ra \u65e5\r\n")
+    assert texts[0] != texts[1]
+    assert texts[1] == say(*model(made), "--prompt", "ka", "--seed", 1, "--tokens", 9)
+
+
+def test_the_same_seed_gives_the_same_text_and_another_another(made, say):
+    options = (*model(made), "--prompt", "ka", "--tokens", 20, "--temperature", 1)
+    first, again, other = (say(*options, "--seed", seed) for seed in (5, 5, 6))
+    assert first == again != other
+
+
+def test_an_empty_prompt_begins_a_document(made, say):
+    assert len(say(*model(made), "--prompt", "", "--tokens", 9)) > 3
+
+
+def test_a_text_ends_at_eos(results, capsys):
+    found = find_model.find(checkpoint_of(results))
+    llama, text = find_model.load(found, torch.float32, "cpu"), find_tokenizer.text_of(found)
+    ids = text.encode("ka")
+    with torch.inference_mode():
+        end = int(llama.logits(torch.tensor([ids]))[0, -1].argmax())
+    (export,) = results.glob(FORMS["export's directory"])
+    (export / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, end]}))
+    assert generate.main(["--model", str(export), "--prompt", "ka", "--temperature", "0", "--tokens", "5000"]) == 0
+    found = capsys.readouterr()
+    assert found.out == "ka\n"
+    assert "last position" not in found.err
+
+
+def test_a_text_ends_at_the_last_position(made, say, capsys):
+    say(*model(made), "--prompt", "ka", "--temperature", 0, "--tokens", 64)
+    assert generate.main([*map(str, model(made)), "--prompt", "ka", "--temperature", "0", "--tokens", "5000"]) == 0
+    assert "stopped at the model's last position (max_positions 64)" in capsys.readouterr().err
+
+
+def test_bfloat16_gives_text_as_well(made, say):
+    assert say(*model(made), "--prompt", "ka", "--tokens", 9, "--dtype", "bfloat16", "--device", "cpu") != "ka\n"
+
+
+def test_log_lines_go_to_the_log(made, say, capsys, tmp_path):
+    say(*model(made), "--prompt", "ka", "--tokens", 9, "--log", tmp_path / "log")
+    assert "9 tokens in" in (tmp_path / "log").read_text()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_directory_gives_its_newest_complete_checkpoint(results, say, capsys):
+    (directory,) = results.glob(FORMS["run directory"])
+    older = checkpoint_of(results).with_name("00000005")
+    assert older.exists()
+    expected = say("--model", older, "--prompt", "ka", "--temperature", 0)
+    (checkpoint_of(results) / dcp.COMMIT).unlink()
+    assert generate.main(["--model", str(directory), "--prompt", "ka", "--temperature", "0"]) == 0
+    found = capsys.readouterr()
+    assert found.out == expected
+    assert "skipping a torn checkpoint" in found.err
+
+
+def test_bos_is_put_before_a_prompt_as_the_corpus_has_it(results, capsys):
+    found = find_model.find(checkpoint_of(results))
+    assert find_tokenizer.text_of(found).encode("ka")[0] == 1
+    corpus = manifest.read(results / "tokens/main/manifest.json")
+    corpus.identity["tokenizer"]["bos_added"] = False
+    manifest.write(corpus.path, corpus.identity, corpus.record)
+    found.commit["corpus"] = corpus.digest
+    assert 1 not in find_tokenizer.text_of(found).encode("ka")
+    assert find_tokenizer.text_of(found).encode("") == [2]  # what stands before a document's first token
+    corpus.path.unlink()
+    assert find_tokenizer.text_of(found).encode("ka")[0] == 1
+
+
+def test_the_tokenizer_is_found_behind_a_link_and_named_where_it_is_not_found(results, tmp_path, say, refusal):
+    elsewhere = tmp_path / "disk" / "train"
+    elsewhere.parent.mkdir()
+    (results / "runs/base/train").rename(elsewhere)
+    (results / "runs/base/train").symlink_to(elsewhere)
+    options = ("--prompt", "ka", "--temperature", 0)
+    expected = say(*model(results, "run directory"), *options)
+    (alone,) = elsewhere.iterdir()
+    assert "name its manifest with --tokenizer" in refusal("--model", alone, *options)
+    tokenizer = results / "tokenizers/main/manifest.json"
+    assert say("--model", alone, "--tokenizer", tokenizer, *options) == expected
+
+
+def test_a_hugging_face_directory_without_a_tokenizer_takes_the_given_one(results, say, refusal):
+    form, export = model(results, "export's directory")
+    expected = say(form, export, "--prompt", "ka", "--temperature", 0)
+    (export / "tokenizer.json").unlink()
+    assert "must hold tokenizer.json" in refusal(form, export, "--prompt", "ka")
+    tokenizer = results / "tokenizers/main/manifest.json"
+    assert say(form, export, "--prompt", "ka", "--temperature", 0, "--tokenizer", tokenizer) == expected
+    corpus = results / "tokens/main/manifest.json"
+    assert "must be a tokenizer's manifest" in refusal(form, export, "--prompt", "ka", "--tokenizer", corpus)
+
+
+def test_tokens_that_were_added_later_may_have_no_row_but_not_in_a_prompt(results, say, refusal):
+    form, export = model(results, "export's directory")
+    expected = say(form, export, "--prompt", "ka", "--seed", 2)
+    package = Tokenizer.from_file(str(export / "tokenizer.json"))
+    package.add_special_tokens(["<pad>"])
+    package.save(str(export / "tokenizer.json"))
+    (export / "tokenizer_config.json").unlink()
+    assert say(form, export, "--prompt", "ka", "--seed", 2) == expected
+    assert "prompt 1 must have ids under 320, and has 320" in refusal(form, export, "--prompt", "ka<pad>")
+
+
+@pytest.mark.parametrize("form", ["milestone", "export"])
+def test_another_tokenizer_is_refused(results, refusal, form):
+    tokenizer = manifest.read(results / "tokenizers/main/manifest.json")
+    other = results / "tokenizers/main/other.json"
+    manifest.write(other, tokenizer.identity | {"sample": ""}, tokenizer.record)
+    line = refusal(*model(results, form), "--prompt", "ka", "--tokenizer", other)
+    assert f"--tokenizer {other} must be the tokenizer of" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--temperature", -0.5), "--temperature must be a number of at least 0, got -0.5"),
+        (("--temperature", "nan"), "--temperature must be a number of at least 0, got nan"),
+        (("--top-p", 0), "--top-p must be greater than 0 and at most 1, got 0.0"),
+        (("--top-p", 1.5), "--top-p must be greater than 0 and at most 1, got 1.5"),
+        (("--tokens", 0), "--tokens must be at least 1, got 0"),
+        (("--samples", 0), "--samples must be at least 1, got 0"),
+        (("--samples", 2, "--temperature", 0), "--samples must be 1 at --temperature 0"),
+        (("--seed", -1), "--seed must be at least 0"),
+        (("--prompt", "ka" * 400), "prompt 2 must have at most the model's 64 tokens (max_positions), and has"),
+        (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
+        (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
+        (("--tokenizer", "no such file"), "--tokenizer must be a tokenizer's manifest: no such file cannot be read"),
+        (("--tokens", "many"), "argument --tokens: invalid int value: 'many'"),
+    ],
+)
+def test_options_out_of_bounds_are_named(made, refusal, options, sentence):
+    assert sentence in refusal(*model(made), "--prompt", "ka", *options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(made, refusal):
+    assert "--device cuda must have a GPU" in refusal(*model(made), "--prompt", "ka", "--device", "cuda")
+
+
+def test_no_prompt_is_refused(made, refusal, tmp_path):
+    assert "--prompt or --prompt-file must say what to continue" in refusal(*model(made))
+    (tmp_path / "prompt").write_bytes(b"\xff")
+    assert "must be UTF-8" in refusal(*model(made), "--prompt-file", tmp_path / "prompt")
+
+
+@pytest.mark.parametrize(
+    "path", ["tokens/main/manifest.json", "texts/a.jsonl", "runs/base", "tokens", "runs/base/models/00000999.json"]
+)
+def test_a_path_that_is_no_model_is_refused(made, refusal, path):
+    line = refusal("--model", made / path, "--prompt", "ka")
+    assert f"generate: --model {made / path} must be a milestone's manifest, a checkpoint" in line
+    assert line.endswith("does not exist" if "999" in path else "is none of these")
+
+
+def test_a_torn_checkpoint_is_refused(results, refusal):
+    directory = checkpoint_of(results)
+    with open(directory / "__0_0.distcp", "ab") as file:
+        file.write(b"more")
+    for form in ("milestone", "checkpoint"):
+        assert "__0_0.distcp must have" in refusal(*model(results, form), "--prompt", "ka")
+    (directory / "commit.json").unlink()
+    assert "is not a complete checkpoint: it has no commit.json" in refusal("--model", directory, "--prompt", "ka")
+    shutil.rmtree(directory.with_name("00000005"))
+    directory.rename(directory.with_name("gone"))
+    line = refusal("--model", directory.parents[1], "--prompt", "ka")
+    assert "must hold a complete checkpoint, and has none" in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"model": None}, "commit.json must say the model, and does not"),
+        (
+            {"model": training.MODEL | {"layers": 1}},
+            "must hold a Llama of 1 layers and nothing more, found model.base_",
+        ),
+        ({"model": training.MODEL | {"layers": 3}}, "must hold model.base_model.layers.2.ln.weight, and does not"),
+        ({"model": training.MODEL | {"width": 64}}, "base_model.embedding.weight must have the shape [320, 64], found"),
+        ({"vocabulary": 300}, "the tokenizer must have at most the 300 ids of the model"),
+        ({"tokenizer": "0" * 64}, "holds the model's tokenizer as tokenizers/NAME/manifest.json"),
+    ],
+)
+def test_a_checkpoint_that_is_not_what_it_says_is_refused(results, refusal, keys, sentence):
+    training.change_commit(checkpoint_of(results), **keys)
+    assert sentence in refusal("--model", checkpoint_of(results), "--prompt", "ka")
+
+
+def test_a_milestone_whose_checkpoint_was_made_again_is_refused(results, refusal):
+    training.change_commit(checkpoint_of(results), step=9)
+    assert "commit.json" in refusal(*model(results), "--prompt", "ka")
+
+
+def test_ctrl_c_ends_in_one_line(made, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(find_model, "load", interrupted)
+    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "generate: stopped by Ctrl-C"
+
+
+def test_memory_that_does_not_suffice_ends_in_one_line(made, monkeypatch, capsys):
+    def overflowing(*_):
+        raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(find_model, "load", overflowing)
+    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == 2
+    assert "too little memory for this model with 1 samples in float32; try" in capsys.readouterr().err
+
+
+def test_a_terminal_that_knows_no_utf_8_ends_no_text(made, monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(generate.sys, "stdout", terminal)
+    assert generate.main([*map(str, model(made)), "--prompt", "ka \u65e5", "--tokens", "5"]) == 0
+    assert terminal.buffer.getvalue().startswith(b"ka ?")

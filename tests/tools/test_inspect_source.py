@@ -1,0 +1,294 @@
+"""inspect, of a source: what is shown of it is what would become of it, and a large one is only sampled."""
+
+import json
+import re
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from tests.helpers.data_fixtures import listed, run, texts, tokenized, trained, write_jsonl
+from tools import inspect
+
+TEXTS = texts("a", 120)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tokenizer")
+    source = listed(directory, "a", jsonl(directory, [{"text": text} for text in TEXTS]))
+    return trained(directory, [source], vocabulary=320, sample={"a": 1})
+
+
+def jsonl(directory, entries, **recipe):
+    """The recipe of a source of some records."""
+    path = write_jsonl(directory / "texts/a.jsonl", entries)
+    return {"kind": "jsonl", "paths": [path], "validation": 0.2, **recipe}
+
+
+def shown(capsys, **options):
+    capsys.readouterr()
+    assert run(inspect, **options) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def refused(capsys, **options):
+    capsys.readouterr()
+    assert run(inspect, **options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def bars(text, unit):
+    """{range of lengths: number of documents} of the bars under a unit."""
+    part = text.split(f"{unit} a document: ")[1]
+    lines = re.findall(r"^ +([\d, to]+) \|#* *\| +([\d,]+) ", part.partition("\n\n")[0], re.M)
+    return {name.strip(): int(count.replace(",", "")) for name, count in lines if count != "0"}
+
+
+def counted(lengths):
+    """The same, of lengths."""
+    lows = Counter(1 << (length.bit_length() - 1) for length in lengths)
+    return {f"{low:,} to {2 * low - 1:,}" if low > 1 else "1": count for low, count in sorted(lows.items())}
+
+
+def numbers(text, pattern):
+    return [int(number.replace(",", "")) for number in re.search(pattern, text).groups()]
+
+
+def test_a_recipe_is_tried_without_a_list_and_shows_what_its_list_shows(tmp_path, capsys):
+    recipe = jsonl(tmp_path, [{"text": text} for text in TEXTS])
+    tried = shown(capsys, recipe=recipe)
+    assert tried.startswith("source recipe: jsonl, 1 file, ")
+    source = listed(tmp_path, "web", recipe)
+    assert shown(capsys, source=source) == tried.replace("source recipe:", "source web:", 1)
+
+
+def test_what_is_counted_is_what_tokenize_makes(tmp_path, tokenizer, capsys):
+    entries = [{"text": text} for text in TEXTS] + [{"text": " "}, {"text": 5}, {"text": TEXTS[0]}, {}]
+    source = listed(tmp_path, "a", jsonl(tmp_path, entries, max_unreadable=0.5, filters={"max_bytes": 900}))
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    made = json.loads(part.read_text())
+    text = shown(capsys, source=source, tokenizer=tokenizer)
+    sides = [made["identity"][side] for side in ("train", "validation")]
+    documents, tokens, text_bytes = (sum(side[key] for side in sides) for key in ("documents", "tokens", "text_bytes"))
+    assert numbers(text, r"kept: ([\d,]+) documents, ([\d,]+) of them") == [documents, sides[1]["documents"]]
+    for reason, count in made["record"]["dropped"].items():
+        assert re.search(rf"^dropped: {count} \(\d+\.\d%\) {re.escape(reason)}$", text, re.M)
+    assert len(re.findall("^dropped: ", text, re.M)) == len(made["record"]["dropped"]) == 3
+    assert f"\n{text_bytes / (tokens - 2 * documents):.3f} bytes a token" in text
+    assert "\nrepeated: 1 (" in text
+    assert f"looked at {len(entries)} records, " in text and ": all of it" in text
+
+
+def test_bars_count_documents_by_length(tmp_path, tokenizer, capsys):
+    text = shown(capsys, recipe=jsonl(tmp_path, [{"text": text} for text in TEXTS]), tokenizer=tokenizer)
+    assert bars(text, "bytes") == counted(len(text.encode()) for text in TEXTS)
+    assert bars(text, "tokens") == counted(map(len, Tokenizer(tokenizer).encode(TEXTS)))
+
+
+def test_fields_are_those_of_all_records_with_types_uses_and_an_example(tmp_path, capsys):
+    entries = [{"body": text, "id": number, "tags": ["x"]} for number, text in enumerate(TEXTS)]
+    entries += [{"body": None, "extra": {"a": 1.5}}] * 30
+    text = shown(capsys, recipe=jsonl(tmp_path, entries, text_field="body", id_field="id"))
+    lines = {line.split()[0]: " ".join(line.split()) for line in text.splitlines() if line.startswith("  ")}
+    assert "fields of 150 records" in text
+    assert lines["body"].startswith("body text (120), null (30) 100.0% text_field ")
+    assert lines["id"] == "id whole number 80.0% id_field 0"
+    assert lines["tags"] == "tags list of texts 80.0% ['x']"
+    assert lines["extra"] == "extra mapping 20.0% {'a': 1.5}"
+
+
+def test_a_field_that_is_not_there_is_said_with_the_one_that_may_be_meant(tmp_path, capsys):
+    entries = [{"url": "u", "body": text} for text in TEXTS]
+    text = shown(capsys, recipe=jsonl(tmp_path, entries))
+    assert "no record has the field text; the most text stands in body\n" in text
+    assert "dropped: 120 (100.0%) no text in text\n" in text
+    assert "by this it would be refused: 100.0% cannot be read, and max_unreadable is 0.05\n" in text
+    assert text.endswith("kept: nothing\n")
+
+
+def test_a_file_of_another_format_is_shown_from_its_beginning(tmp_path, capsys):
+    recipe = jsonl(tmp_path, [])
+    with open(recipe["paths"][0], "w") as file:
+        json.dump([{"text": "one"}, {"text": "two"}], file, indent=1)
+    text = shown(capsys, recipe=recipe)
+    assert "fields: none, since no line that was looked at holds a JSON object\n" in text
+    assert f'{recipe["paths"][0]} begins with: [\\n {{\\n  "text": "one"\\n' in text
+
+
+def test_what_a_terminal_would_obey_is_written_out(tmp_path, capsys):
+    text = "red \x1b[31m\u202e\r\n\ttab"
+    recipe = jsonl(tmp_path, [{"text": text, "a\x1b": "\x07", "id": "\x1b]0;"}, {"text": 1}], id_field="id")
+    found = shown(capsys, recipe=recipe)
+    assert not set(found) & {"\x1b", "\x07", "\r", "\u202e"}
+    assert "\n\\x1b]0;: " in found
+    assert "\n  | red \\x1b[31m\\u202e\\x0d\n  | \ttab\n" in found
+
+
+def test_long_documents_are_shortened_and_as_many_shown_as_asked_for(tmp_path, capsys):
+    recipe = jsonl(tmp_path, [{"text": f"{'x' * 300}\n" + "line\n" * 50}] * 9)
+    text = shown(capsys, recipe=recipe, documents=2)
+    assert text.count(" ... (+190 characters)\n") == text.count("  ... 39 more lines\n") == 2
+    assert "| line" not in shown(capsys, recipe=recipe, documents=0)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "text"])
+def test_a_large_source_is_looked_at_in_three_places(tmp_path, tokenizer, capsys, kind):
+    rows = [f"{number} {text * 5}" for number, text in enumerate(texts("b", 2000))]
+    if kind == "text":
+        paths = [tmp_path / f"{number:05d}.txt" for number in range(len(rows))]
+        for path, row in zip(paths, rows, strict=True):
+            path.write_text(row)
+    elif kind == "parquet":
+        paths = [tmp_path / "a.parquet"]
+        plain = {"compression": "none", "write_statistics": False}
+        parquet.write_table(pa.table({"text": rows}), paths[0], row_group_size=20, **plain)
+    else:
+        paths = [write_jsonl(tmp_path / "a.jsonl", [{"text": row} for row in rows])]
+    recipe = {"kind": kind, "paths": [str(path) for path in paths]}
+    text = shown(capsys, recipe=recipe, documents=3, sample_mb=1, tokenizer=tokenizer)
+    assert ": beginning, middle and end of it; --sample-mb reads more\n" in text
+    places = [int(number) for number in re.findall(r"\n  \| (\d+) ", text)]
+    assert [place // 500 for place in places] in ([0, 1, 3], [0, 2, 3]) and places[0] == 0
+    (kept,) = numbers(text, r"kept: ([\d,]+) documents")
+    assert 200 < kept < 600
+    assert "repeated: 0 (" in text
+    size = sum(len(row.encode()) for row in rows) / 1e6
+    (estimate,) = re.search(r"the whole source has about ([\d.]+) MB of text and ", text).groups()
+    assert float(estimate) == pytest.approx(size, rel=0.1)
+
+
+def test_one_large_packed_file_is_looked_at_from_its_beginning_once(tmp_path, capsys):
+    rows = [{"text": f"{number} {text * 5}"} for number, text in enumerate(texts("b", 2000))]
+    path = tmp_path / "a.jsonl.lz4"
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(pa.compress(lines, "lz4", asbytes=True))
+    text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(path)]}, sample_mb=1)
+    assert "repeated: 0 (" in text
+    (kept,) = numbers(text, r"kept: ([\d,]+) documents")
+    assert kept < 1000
+    assert "the whole source" not in text
+
+
+def test_columns_of_a_table_are_shown_before_one_is_missed(tmp_path, capsys):
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"content": TEXTS, "n": [1] * len(TEXTS)}), path)
+    assert run(inspect, recipe={"kind": "parquet", "paths": [path]}) == 2
+    said = capsys.readouterr()
+    assert re.search(r"\n  n +int64 +1\n", said.out)
+    assert said.err == f"inspect: {path} must have the column text, and has content, n\n"
+    text = shown(capsys, recipe={"kind": "parquet", "paths": [path], "text_field": "content"})
+    assert re.search(r"\n  content +string +text_field ", text)
+    assert "kept: 120 documents, " in text
+
+
+def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer, capsys):
+    ids = [found.tolist() for found in Tokenizer(tokenizer).encode(TEXTS)]
+    path = str(tmp_path / "a.arrow")
+    table = pa.table({"ids": ids})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    recipe = {"kind": "arrow", "paths": [path], "ids_field": "ids"}
+    text = shown(capsys, recipe=recipe, documents=1)
+    assert bars(text, "tokens") == counted(map(len, ids))
+    assert "bytes a document" not in text
+    assert f"\n  | {' '.join(map(str, ids[0][:20]))} ...\n" in text
+    text = shown(capsys, recipe=recipe, documents=1, tokenizer=tokenizer)
+    assert bars(text, "bytes") == counted(len(text.encode()) for text in TEXTS)
+    first = TEXTS[0].split("\n")[0]
+    assert f"\n  | {first[:110]}" in text
+
+
+def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tokenizer, capsys):
+    bos, eos = Tokenizer(tokenizer).bos, Tokenizer(tokenizer).eos
+    path = str(tmp_path / "a.arrow")
+    table = pa.table({"ids": [[bos, 5, eos], [], [bos, eos], [eos], [bos, eos], [6]]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    recipe = {"kind": "arrow", "paths": [path], "ids_field": "ids", "validation": 0.5}
+    text = shown(capsys, recipe=recipe, tokenizer=tokenizer)
+    assert "\ndropped: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
+    (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
+    assert json.loads(part.read_text())["record"]["dropped"] == {"empty": 4}
+    text = shown(capsys, recipe=recipe)  # without a tokenizer BOS and EOS are ids like others
+    assert "\ndropped: 1 (16.7%) empty\n" in text and "\nkept: 5 documents, " in text
+
+
+def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "one\ntwo", "completion": " three"}] * 4)
+    text = shown(capsys, recipe={"kind": "pairs", "paths": [path]}, documents=1)
+    assert "kept: 4 pairs, " in text and "parts" not in text
+    assert re.search(r"\n  completion +text +100.0% +completion_field +three\n", text)
+    assert text.endswith(f"\n{path}:1: 13 bytes\n  > one\n  > two\n  |  three\n")
+
+
+def test_how_parts_would_cut_a_source_is_said(tmp_path, capsys):
+    for number in range(4):
+        write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": "x" * 1000}])
+    text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
+    assert "parts: each of 2 would have 2.03 kB; of 8, 4 would have nothing\n" in text
+    text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts/0.jsonl")]})
+    assert "parts: one has it all, since the file would stay whole\n" in text
+
+
+def test_a_source_that_holds_out_nothing_is_said_to(tmp_path, capsys):
+    recipe = jsonl(tmp_path, [{"text": "one two"}, {"text": "three"}])
+    said = "nothing is held out, and a corpus needs some: raise validation\n"
+    assert said in shown(capsys, recipe=recipe | {"validation": 0})
+    assert said not in shown(capsys, recipe=recipe | {"validation": 0.9})
+
+
+def test_the_python_installation_is_shown(capsys):
+    text = shown(capsys, recipe={"kind": "python-code"}, documents=1)
+    assert text.startswith("source recipe: python-code, ")
+    assert "__future__.py: " in text and '\n  | """Record of phased-in incompatible language changes.\n' in text
+
+
+def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
+    recipe = jsonl(tmp_path, [{"text": "one"}])
+    source = listed(tmp_path, "a", recipe)
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
+    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, and has 18; run -R list"
+    assert refused(capsys, source=source) == f"inspect: {expected}"
+
+
+def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer, capsys):
+    source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
+    other_files = tmp_path / "other_files.json"
+    other_files.write_text('{"identity": {"files": []}, "record": {}}')
+    one = "one of --source, --recipe and --corpus must say what to look at, got"
+    of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
+    for options, expected in (
+        ({}, f"{one} none of them"),
+        ({"source": source, "corpus": corpus}, f"{one} --source and --corpus"),
+        ({"source": source, "recipe": {"kind": "python-code"}}, f"{one} --source and --recipe"),
+        (of_corpus | {"run": "x"}, "--step must be given with --run: a step is one of a run"),
+        (of_corpus | {"step": 1}, "--run must be given with --step: a step is one of a run"),
+        ({"corpus": corpus}, "--tokenizer must be given with --corpus: the manifest of its tokenizer"),
+        (
+            {"source": source, "run": "x", "step": 1},
+            "--run must be given with the --corpus that it was trained on, got --source",
+        ),
+        ({"source": source, "samples": 2}, "--samples must be left out of the look at a source"),
+        (of_corpus | {"sample_mb": 2}, "--sample-mb must be left out of the look at a corpus"),
+        (of_corpus | {"run": "x", "step": 1, "documents": 2}, "--documents must be left out of the look at a step"),
+        ({"source": source, "documents": -1}, "--documents must be at least 0, got -1"),
+        ({"source": source, "sample_mb": 0}, "--sample-mb must be at least 1, got 0"),
+        ({"source": corpus}, f"{corpus} must be the list of a source, as stages.list writes it, and is none"),
+        ({"source": other_files}, f"{other_files} must be the list of a source, as stages.list writes it, and is none"),
+        (
+            {"source": source, "tokenizer": source},
+            f"{source} must be a tokenizer's manifest, and is another's",
+        ),
+        (
+            {"corpus": source, "tokenizer": tokenizer},
+            f"--corpus {source} must be the manifest of a corpus, and is another",
+        ),
+        ({"recipe": {"kind": "jsonl"}}, "recipe.paths must name at least one file or glob for the kind jsonl, got []"),
+    ):
+        assert refused(capsys, **options) == f"inspect: {expected}"

@@ -1,0 +1,187 @@
+"""The ledger of a run is proven against corpus and recipe, or it is said at which step it is wrong."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from stages.lib.tokens import ledger
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples
+from stages.lib.tokens.packing import BestFit, Concatenated
+from tests.helpers.data_fixtures import tiny_corpus
+from tests.helpers.training import RECIPE, run_directory, train, train_on
+from tools import replay_ledger
+
+
+def replay(corpus, *results):
+    """The exit code."""
+    return replay_ledger.main(["--corpus", str(corpus), "--run", *map(str, map(run_directory, results))])
+
+
+@pytest.fixture(scope="module")
+def epochs(corpus, tmp_path_factory):
+    """A run over more than two epochs of source b, killed once and continued on two ranks."""
+    results = tmp_path_factory.mktemp("epochs")
+    recipe = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch": 48}
+    assert train(corpus, results, 22, recipe=recipe, steps=60) == 0
+    code, error = train_on(2, corpus, results, 60, recipe=recipe, previous=22, steps=60)
+    assert code == 0, error
+    return results
+
+
+def test_run_over_several_epochs_is_proven(corpus, epochs, capsys):
+    assert replay(corpus, epochs) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("60 steps of 48 samples, up to step 60\n")
+    assert said.endswith("the ledger is what corpus and recipe say: no sample lost, none twice\n")
+    seen = {
+        (source, int(epoch)): (int(n.replace(",", "")), int(all_.replace(",", "")))
+        for source, epoch, n, all_ in re.findall(r"(\w), epoch (\d+): ([\d,]+) of ([\d,]+) windows", said)
+    }
+    assert seen["b", 1][0] == seen["b", 1][1] and seen["b", 2][0] == seen["b", 2][1]  # whole epochs: nothing was lost
+    assert sum(n for n, _ in seen.values()) == 60 * 48
+
+
+def test_interrupted_run_is_proven(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path, 7) == 0
+    assert replay(corpus, tmp_path) == 0
+
+
+def changed(results, change):
+    """Change the entries of the ledger, {step: entry}."""
+    path = run_directory(results) / "metrics.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in change(entries)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda entries: [e for e in entries if e["step"] != 4], "WRONG steps 4 to 4 are missing"),
+        (
+            lambda entries: [e | {"samples": [36, 48]} if e["step"] == 5 and "samples" in e else e for e in entries],
+            "WRONG step 5 begins at sample 36, and the step before ended at 48",
+        ),
+        (
+            lambda entries: [e | {"samples": [48, 59]} if e["step"] == 5 and "samples" in e else e for e in entries],
+            "WRONG step 5 has 11 samples, and the recipe says 12",
+        ),
+        (
+            lambda entries: entries + [e | {"samples": [0, 12]} for e in entries if e["step"] == 5 and "samples" in e],
+            "WRONG step 5 was taken twice, with samples 48 to 60 and 0 to 12",
+        ),
+    ],
+)
+def test_ledger_that_is_wrong_is_named(corpus, tmp_path, capsys, change, said):
+    assert train(corpus, tmp_path, 7) == 0
+    changed(tmp_path, change)
+    capsys.readouterr()
+    assert replay(corpus, tmp_path) == 2
+    told = capsys.readouterr()
+    assert said in told.out
+    assert "is not what corpus and recipe say" in told.err
+
+
+def test_window_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path, 7) == 0
+
+    def repeat(entries):
+        """As a loader would that gives the samples of step 4 once more."""
+        for entry in entries:
+            if entry["step"] > 4 and "samples" in entry:
+                entry["samples"] = [sample - 12 for sample in entry["samples"]]
+        return entries
+
+    changed(tmp_path, repeat)
+    assert replay(corpus, tmp_path) == 2
+    assert "windows were seen more than once" in capsys.readouterr().out
+
+
+def skipping(count):
+    """What a loader would write that leaves samples out after step 4, and says nothing of it."""
+
+    def skip(entries):
+        for entry in entries:
+            if entry["step"] > 4 and "samples" in entry:
+                entry["samples"] = [sample + count for sample in entry["samples"]]
+        return entries
+
+    return skip
+
+
+def test_window_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
+    shutil.copytree(epochs, tmp_path / "copy")
+    changed(tmp_path / "copy", skipping(48))
+    assert replay(corpus, tmp_path / "copy") == 2
+    assert re.search(r"WRONG b, epoch 1: \d+ windows were lost", capsys.readouterr().out)
+
+
+def test_another_corpus_is_refused(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path, 2) == 0
+    other = tiny_corpus(tmp_path / "other", documents=150)
+    assert replay(other, tmp_path) == 2
+    assert "must be what" in capsys.readouterr().err
+
+
+PACKED = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch": 96, "document_mask": True}
+
+
+@pytest.fixture(scope="module", params=["concatenate", "best_fit"])
+def packed(request, corpus, tmp_path_factory):
+    """A run over more than an epoch of packed documents of source b, whose weights change, killed once."""
+    results = tmp_path_factory.mktemp("packed")
+    phases = [{"step": 6, "weights": {"b": 1}}, {"step": 9, "weights": {"a": 1, "b": 1}}]
+    recipe = PACKED | {"packing": request.param, "phases": phases}
+    for until in (8, 14):
+        assert train(corpus, results, until, recipe=recipe, steps=20) == 0
+    return results
+
+
+def test_run_of_packed_documents_in_phases_is_proven(corpus, packed, capsys):
+    assert replay(corpus, packed) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"b, epoch 1: ([\d,]+) of \1 rows of 32 tokens\n", said)
+    assert said.endswith("the ledger is what corpus and recipe say: no sample lost, none twice\n")
+
+
+def test_changed_ledger_of_packed_documents_is_found(corpus, packed, tmp_path, capsys):
+    shutil.copytree(packed, tmp_path / "copy")
+    changed(tmp_path / "copy", skipping(192))
+    assert replay(corpus, tmp_path / "copy") == 2
+    assert re.search(r"WRONG b, epoch 1: \d+ rows were lost", capsys.readouterr().out)
+
+
+def test_changed_history_of_weights_is_found(corpus, packed, tmp_path, capsys):
+    shutil.copytree(packed, tmp_path / "copy")
+    for path in run_directory(tmp_path / "copy").glob("checkpoints/*/commit.json"):
+        commit = json.loads(path.read_text())
+        commit["data"]["begin"] = 96
+        path.write_text(json.dumps(commit))
+    assert replay(corpus, tmp_path / "copy") == 2
+    assert "WRONG step 1 begins at sample 0, and the run at 96" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("packing", "layout"), [("concatenate", Concatenated), ("best_fit", BestFit)])
+@pytest.mark.parametrize(("less", "said"), [(1, "were lost"), (-1, "go over the end|more than once|were lost")])
+def test_packing_that_loses_or_repeats_tokens_is_found(corpus, packing, layout, less, said, monkeypatch):
+    samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0, packing=packing)
+    assert not list(ledger.faults_of_documents(samples, "a", 0))
+    pieces = layout.pieces
+
+    def wrong(self, rows):
+        found = pieces(self, rows)
+        found.counts[7] -= less
+        return found
+
+    monkeypatch.setattr(layout, "pieces", wrong)
+    (fault, *_) = ledger.faults_of_documents(samples, "a", 0)
+    assert re.search(said, fault)
+
+
+def test_row_that_is_visited_256_times_is_not_taken_for_one_that_was_lost(corpus):
+    samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0)
+    counts = ledger.visits(samples, [(5, 6)] * 256 + [(7, 8)])["a", 0]
+    assert sorted(np.unique(counts).tolist()) == [0, 1, ledger.MOST]

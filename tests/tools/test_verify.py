@@ -1,0 +1,75 @@
+"""Files are held against their manifests: one bit is enough."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.helpers.training import milestone
+from tools import verify
+
+
+@pytest.fixture
+def made(corpus, uninterrupted, tmp_path):
+    """Copies of a corpus and of a milestone: their manifests."""
+    shutil.copytree(corpus.parents[1], tmp_path / "tokens")
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    return [tmp_path / "tokens/main/manifest.json", milestone(tmp_path / "run", 30)]
+
+
+def test_whole_files_are_counted(made, capsys):
+    assert verify.main(list(map(str, made))) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{made[0]}: 6 of 6 files are whole, ")  # two shards and the held-out texts a source
+    assert second.startswith(f"{made[1]}: 3 of 3 files are whole, ")
+
+
+def shard(made):
+    (shard,) = json.loads(made[0].read_text())["identity"]["sources"]["a"]["train"]["shards"]
+    return made[0].parent / shard["path"]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (flip, "changed since"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "must have"),
+        (lambda path: path.unlink(), "is gone"),
+    ],
+)
+def test_shard_that_differs_is_named(made, capsys, spoil, reason):
+    path = shard(made)
+    spoil(path)
+    assert verify.main(list(map(str, made))) == 2
+    told = capsys.readouterr()
+    assert told.out.startswith(f"WRONG {path} {reason}")
+    assert ": 5 of 6 files are whole" in told.out and ": 3 of 3 files are whole" in told.out
+    assert told.err == "verify: 1 files are not what their manifests say\n"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json", "tokenizer_config.json"])
+def test_file_of_a_trained_tokenizer_that_differs_is_named(corpus, tmp_path, capsys, name):
+    made = shutil.copytree(corpus.parents[2] / "tokenizers/main", tmp_path / "main") / "manifest.json"
+    assert verify.main([str(made)]) == 0
+    assert capsys.readouterr().out.startswith(f"{made}: 3 of 3 files are whole, ")
+    flip(made.parent / name)
+    assert verify.main([str(made)]) == 2
+    assert capsys.readouterr().out.startswith(f"WRONG {made.parent / name} changed since ")
+
+
+def test_file_that_is_no_manifest_is_named(made, tmp_path, capsys):
+    (tmp_path / "x.json").write_text("{}")
+    assert verify.main([str(tmp_path / "x.json")]) == 2
+    assert "x.json must be a manifest" in capsys.readouterr().err
+
+
+def test_manifest_that_names_no_files_is_refused(corpus, capsys):
+    path = corpus.parents[2] / "sources/a/list.json"
+    assert verify.main([str(path)]) == 2
+    assert capsys.readouterr().err == f"verify: {path} must be a manifest that names files, and names none\n"

@@ -1,0 +1,210 @@
+"""Continue a prompt by a trained model: text on standard output, while it is made.
+
+    python -m tools.generate --model results/runs/base/models/00000300.json --prompt "def read("
+    python -m tools.generate --model results/runs/base/export/00000300 --prompt "def read(" --temperature 0 --tokens 20
+
+--model is a milestone's manifest, the directory of a checkpoint, a run directory (its newest complete checkpoint), the
+manifest of an export, or the directory of any Hugging Face Llama. Nothing else is needed: a checkpoint says what shape
+it has and which tokenizer it was trained with, and that is looked for above it in tokenizers/.
+
+Where there are several texts, each begins with a line `--- prompt 1, sample 1 ---`. Sample n of a prompt is drawn with
+the seed SEED + n - 1, whatever the other prompts and samples are.
+"""
+
+import math
+import sys
+import time
+from pathlib import Path
+
+from stages.lib import stage
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+
+
+def run(arguments):
+    """Write the texts; Ctrl-C in the middle of one ends its line."""
+    try:
+        generate(arguments)
+    except KeyboardInterrupt:
+        print()
+        raise
+
+
+def generate(arguments):
+    """Find the model and its tokenizer, read the prompts, and continue each."""
+    check_options(arguments)
+    prompts = read_prompts(arguments)
+    import torch
+
+    from stages.lib.checkpoints import find_model, find_tokenizer
+
+    device = device_of(arguments.device)
+    found = find_model.find(arguments.model)
+    text = find_tokenizer.text_of(found, arguments.tokenizer)
+    encoded = [text.encode(prompt) for prompt in prompts]
+    check_encoded(encoded, found)
+    logger.info("%s on %s in %s", found.directory, device, arguments.dtype)
+    sys.stdout.reconfigure(errors="replace")  # a terminal that knows no UTF-8 shall not end a text
+    begun, made = time.monotonic(), 0
+    try:
+        model = find_model.load(found, getattr(torch, arguments.dtype), device)
+        logger.info("loaded in %.1f s", time.monotonic() - begun)
+        begun = time.monotonic()
+        for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True), 1):
+            made += write_samples(arguments, model, text, prompt, tokens, number if len(prompts) > 1 else None)
+    except torch.OutOfMemoryError:
+        raise UserError(
+            f"{device} has too little memory for this model with {arguments.samples} samples in {arguments.dtype}; "
+            "try --dtype bfloat16, fewer --samples, or --device cpu"
+        ) from None
+    seconds = time.monotonic() - begun
+    logger.info("%s tokens in %.1f s, %.1f tokens/s", made, seconds, made / seconds)
+
+
+def check_options(arguments):
+    """Raise UserError naming an option that is out of bounds."""
+    for name in ("tokens", "samples"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name} must be at least 1, got {getattr(arguments, name)}")
+    if not (arguments.temperature >= 0 and math.isfinite(arguments.temperature)):
+        raise UserError(f"--temperature must be a number of at least 0, got {arguments.temperature}")
+    if not 0 < arguments.top_p <= 1:
+        raise UserError(f"--top-p must be greater than 0 and at most 1, got {arguments.top_p}")
+    if not 0 <= arguments.seed < 1 << 62:
+        raise UserError(f"--seed must be at least 0 and less than 2**62, got {arguments.seed}")
+    if arguments.temperature == 0 and arguments.samples > 1:
+        raise UserError(f"--samples must be 1 at --temperature 0, where all are the same, got {arguments.samples}")
+
+
+def read_prompts(arguments):
+    """The prompts: those of --prompt, then those of --prompt-file."""
+    prompts = list(arguments.prompt)
+    for path in arguments.prompt_file:
+        try:
+            prompts.append(path.read_bytes().decode())
+        except OSError as error:
+            raise UserError(f"--prompt-file {path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"--prompt-file {path} must be UTF-8") from None
+    if not prompts:
+        raise UserError("--prompt or --prompt-file must say what to continue")
+    return prompts
+
+
+def device_of(name):
+    """The torch device of --device; by default a GPU where there is one."""
+    import torch
+
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
+        raise UserError("--device cuda must have a GPU that torch can use, and finds none")
+    return torch.device(name or ("cuda" if found else "cpu"))
+
+
+def check_encoded(encoded, found):
+    """Raise UserError where a prompt has more tokens than the model has positions, or one that it has no row for."""
+    positions = found.recipe.max_positions
+    for number, tokens in enumerate(encoded, 1):
+        if len(tokens) > positions:
+            raise UserError(
+                f"prompt {number} must have at most the model's {positions} tokens (max_positions), and has "
+                f"{len(tokens)}"
+            )
+        if max(tokens) >= found.vocabulary:
+            raise UserError(f"prompt {number} must have ids under {found.vocabulary}, and has {max(tokens)}")
+
+
+def write_samples(arguments, model, text, prompt, tokens, number):
+    """Continue one prompt `arguments.samples` times at once, and write the texts; returns how many tokens were made.
+
+    `number`: that of the prompt in the lines above the texts; None where it is the only one.
+    """
+    import torch
+
+    from stages.lib.model import generation
+
+    rows = range(arguments.samples)
+    titled = number is not None or len(rows) > 1
+    beginnings = [f"--- prompt {number or 1}, sample {row + 1} ---\n" * titled + prompt for row in rows]
+    output = Output(beginnings, text, tokens if prompt else [])
+    sampler = generation.Sampler(arguments.temperature, arguments.top_p, [arguments.seed + row for row in rows])
+    batch = torch.tensor([tokens] * len(rows), device=model.head.weight.device)
+    room = model.recipe.max_positions - len(tokens) + 1  # the last token needs no position of its own
+    limit = min(arguments.tokens, room)
+    for step in generation.continuations(model, batch, limit, sampler, text.ends, text.vocabulary):
+        output.add(step)
+    if output.running and limit < arguments.tokens:
+        logger.info("stopped at the model's last position (max_positions %s)", model.recipe.max_positions)
+    output.finish()
+    return output.tokens
+
+
+class Output:
+    """Texts that grow side by side and are written in their order: those behind one that still grows wait.
+
+    `beginnings`: what they begin with. `before`: the ids of the prompt that they have in common.
+    """
+
+    def __init__(self, beginnings, text, before):
+        from stages.lib.tokenizer.prompt_tokenizer import Stream
+
+        self.waiting, self.streams = list(beginnings), [Stream(text, before) for _ in beginnings]
+        self.running, self.current, self.tokens = set(range(len(beginnings))), 0, 0
+        self._write()
+
+    def add(self, step):
+        """Add the next token of each text; None ends one."""
+        for row in list(self.running):
+            if step[row] is None:
+                self._end(row)
+            else:
+                self.waiting[row] += self.streams[row].push(step[row])
+                self.tokens += 1
+        self._write()
+
+    def finish(self):
+        """End all texts."""
+        for row in list(self.running):
+            self._end(row)
+        self._write()
+
+    def _end(self, row):
+        self.waiting[row] += self.streams[row].finish() + "\n"
+        self.running.remove(row)
+
+    def _write(self):
+        while self.current < len(self.waiting):
+            sys.stdout.write(self.waiting[self.current])
+            self.waiting[self.current] = ""
+            if self.current in self.running:
+                break
+            self.current += 1
+        sys.stdout.flush()
+
+
+def main(argv=None):
+    """Run the stage; returns its exit code."""
+    parser = stage.parser("tools.generate", __doc__)
+    add = parser.add_argument
+    add("--model", type=Path, required=True, metavar="PATH", help="the model: see above")
+    add("--prompt", action="append", default=[], metavar="TEXT", help="what to continue; may be given several times")
+    add("--prompt-file", action="append", default=[], type=Path, metavar="FILE", help="a prompt in a file of UTF-8")
+    add("--tokens", type=int, default=128, metavar="N", help="the most tokens to add (default: 128)")
+    add("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest token (default: 0.8)")
+    add(
+        "--top-p",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="draw from the likeliest tokens of mass P (default: 0.95)",
+    )
+    add("--seed", type=int, default=0, metavar="S", help="the same seed gives the same text (default: 0)")
+    add("--samples", type=int, default=1, metavar="K", help="texts for each prompt (default: 1)")
+    add("--device", choices=("cpu", "cuda"), help="where to compute (default: cuda where there is one)")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (default: float32)")
+    add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, where it is not found by itself")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
