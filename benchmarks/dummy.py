@@ -8,15 +8,15 @@ class DummySamples:
 
     document_end = None  # every sample is one document
 
-    def __init__(self, vocabulary, seq_len, seed):
-        self.vocabulary, self.seq_len, self.seed = vocabulary, seq_len, seed
+    def __init__(self, vocab_size, seq_len, seed):
+        self.vocab_size, self.seq_len, self.seed = vocab_size, seq_len, seed
 
     def batch(self, samples):
         """Inputs and targets of some global sample numbers, int32 [samples, L] each: the target is the next token."""
         rows = np.empty((len(samples), self.seq_len + 1), dtype=np.int32)
         for row, number in zip(rows, samples, strict=True):
             generator = np.random.Generator(np.random.PCG64([self.seed, int(number)]))
-            row[:] = generator.integers(self.vocabulary, size=len(row), dtype=np.int32)
+            row[:] = generator.integers(self.vocab_size, size=len(row), dtype=np.int32)
         return rows[:, :-1], rows[:, 1:]
 
     def described(self):

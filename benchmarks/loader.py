@@ -172,8 +172,8 @@ def litdata(directory, length):
 
 
 READERS = {
-    "caravan window": (None, caravan("window")),
-    "caravan concatenate": (None, caravan("concatenate")),
+    "caravan chunk": (None, caravan("chunk")),
+    "caravan concat": (None, caravan("concat")),
     "caravan best_fit": (None, caravan("best_fit")),
     "memcpy": (None, memcpy),
     "file copy": (None, file_copy),

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from stages.lib.checkpoints.async_checkpointer import Saver
+from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
 from stages.lib.distributed import collectives
 
 KINDS = ("synchronous", "asynchronous")
@@ -31,16 +31,16 @@ def state_of(megabytes):
     return {kind: {f"{number:04d}": torch.randn(rows, 1024) for number in range(matrices)} for kind in kinds}
 
 
-def measure(saver, state, directory, compute_seconds):
+def measure(checkpointer, state, directory, compute_seconds):
     """{"stall": seconds until `save` returned, "written": seconds until the checkpoint was committed}."""
     written = []
     begun = time.perf_counter()
-    saver.save(directory, state, {"step": 0}, None, written.append)
+    checkpointer.save(directory, state, {"step": 0}, None, written.append)
     stall = time.perf_counter() - begun
     until, matrix = time.perf_counter() + compute_seconds, torch.randn(512, 512)
     while time.perf_counter() < until:
         matrix = torch.nn.functional.normalize(matrix @ matrix)
-    saver.wait()
+    checkpointer.wait()
     return {"stall": stall, "written": written[0]}
 
 
@@ -53,14 +53,17 @@ def main():
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/save.json"))
     arguments = parser.parse_args()
     with collectives.ranks(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
-        state, savers = state_of(arguments.megabytes), {kind: Saver(kind == "asynchronous") for kind in KINDS}
-        for saver in savers.values():
-            saver.prepare(state)
+        state, savers = (
+            state_of(arguments.megabytes),
+            {kind: AsyncCheckpointer(kind == "asynchronous") for kind in KINDS},
+        )
+        for checkpointer in savers.values():
+            checkpointer.prepare(state)
         found = {kind: [] for kind in KINDS}
         for _ in range(arguments.repeats + 1):
-            for kind, saver in savers.items():
+            for kind, checkpointer in savers.items():
                 pause = found["synchronous"][-1]["written"] if kind == "asynchronous" else 0.0
-                found[kind].append(measure(saver, state, Path(made) / "checkpoint", pause))
+                found[kind].append(measure(checkpointer, state, Path(made) / "checkpoint", pause))
                 print("{:13} stalls {stall:6.2f} s, written after {written:6.2f} s".format(kind, **found[kind][-1]))
         for entries in found.values():
             del entries[0]

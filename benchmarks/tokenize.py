@@ -1,7 +1,7 @@
 """Text to shards of token ids: our stage beside a Megatron-style pool, datatrove, datasets.map and litdata.
 
     python -m benchmarks.tokenize --peers-python PEERS/bin/python   # about 25 minutes on 2 cores
-    python -m benchmarks.tokenize --megabytes 2 --vocabulary 2000 --repeats 1   # shows that everything runs
+    python -m benchmarks.tokenize --megabytes 2 --vocab-size 2000 --repeats 1   # shows that everything runs
 
 All read the same jsonl (see benchmarks/texts.py) and write what they write, as many processes as there are cores, in
 turns. CPU time is that of all processes that a way started, from its start to its end; tokens are those of ours, and
@@ -46,7 +46,7 @@ def prepare(arguments):
     recipe = {"kind": "jsonl", "paths": list(map(str, paths)), "validation": 0.001}
     made = {"list": arguments.work / "list.json", "train_tokenizer": arguments.work / "tokenizer" / "manifest.json"}
     run_stage("list", "--name", "texts", "--recipe", json.dumps(recipe), "--output", made["list"])
-    sample = {"vocabulary": arguments.vocabulary, "sample": {"texts": 1}, "sample_mb": 30}
+    sample = {"vocab_size": arguments.vocab_size, "sample": {"texts": 1}, "sample_mb": 30}
     given = ("--lists", made["list"], "--recipe", json.dumps(sample), "--output", made["train_tokenizer"])
     run_stage("train_tokenizer", *given)
     return paths, content
@@ -171,7 +171,7 @@ def main():
     """Measure all ways and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=330, help="of text; a machine may have less")
-    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--vocab-size", type=int, default=32000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--work", type=Path, default=Path("results/benchmarks/tokenize"), help="where files are made")
@@ -194,7 +194,7 @@ def main():
     figures = {
         "texts": content,
         "tokens": tokens,
-        "vocabulary": arguments.vocabulary,
+        "vocab_size": arguments.vocab_size,
         "processes": arguments.processes,
         "peers": {"versions": named, "left_out": missing},
         "ratios": ratios(found, tokens),

@@ -34,19 +34,37 @@ WARM_UP = 2
 class Shape:
     """A Llama, and a step's batch of `rows` x `length` tokens."""
 
-    vocabulary: int
+    vocab_size: int
     layers: int
     width: int
     heads: int
-    kv_heads: int
+    num_key_value_heads: int
     hidden: int
     rows: int
     length: int
 
 
 SHAPES = {
-    "small": Shape(vocabulary=32000, layers=6, width=256, heads=4, kv_heads=2, hidden=688, rows=8, length=512),
-    "tiny": Shape(vocabulary=300, layers=1, width=32, heads=2, kv_heads=1, hidden=48, rows=2, length=32),
+    "small": Shape(
+        vocab_size=32000,
+        num_hidden_layers=6,
+        hidden_size=256,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=688,
+        rows=8,
+        length=512,
+    ),
+    "tiny": Shape(
+        vocab_size=300,
+        num_hidden_layers=1,
+        hidden_size=32,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=48,
+        rows=2,
+        length=32,
+    ),
 }
 
 
@@ -59,7 +77,7 @@ def caravan(shape):
 
     def build():
         fields = ("layers", "width", "heads", "kv_heads", "hidden")
-        model = Llama(ModelRecipe(**{name: getattr(shape, name) for name in fields}), shape.vocabulary)
+        model = Llama(ModelRecipe(**{name: getattr(shape, name) for name in fields}), shape.vocab_size)
         initialize(model, seed=0)
 
         def loss(tokens, targets):
@@ -78,12 +96,12 @@ def transformers(shape):
 
     def build():
         config = LlamaConfig(
-            vocab_size=shape.vocabulary,
-            num_hidden_layers=shape.layers,
-            hidden_size=shape.width,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            intermediate_size=shape.hidden,
+            vocab_size=shape.vocab_size,
+            num_hidden_layers=shape.num_hidden_layers,
+            hidden_size=shape.hidden_size,
+            num_attention_heads=shape.num_attention_heads,
+            num_key_value_heads=shape.num_key_value_heads,
+            intermediate_size=shape.intermediate_size,
             max_position_embeddings=shape.length,
         )
         model = LlamaForCausalLM(config)
@@ -104,13 +122,13 @@ def litgpt(shape):
 
     def build():
         config = Config(
-            vocab_size=shape.vocabulary,
-            padded_vocab_size=shape.vocabulary,
-            n_layer=shape.layers,
-            n_embd=shape.width,
-            n_head=shape.heads,
-            n_query_groups=shape.kv_heads,
-            intermediate_size=shape.hidden,
+            vocab_size=shape.vocab_size,
+            padded_vocab_size=shape.vocab_size,
+            n_layer=shape.num_hidden_layers,
+            n_embd=shape.hidden_size,
+            n_head=shape.num_attention_heads,
+            n_query_groups=shape.num_key_value_heads,
+            intermediate_size=shape.intermediate_size,
             block_size=shape.length,
             rotary_percentage=1.0,
             parallel_residual=False,
@@ -144,7 +162,7 @@ def train(peer, shape, threads):
     imported_mb = _memory_mb("VmRSS")
     torch.manual_seed(0)
     model, optimizer, loss_of = build()
-    tokens = torch.randint(0, shape.vocabulary, (shape.rows, shape.length + 1))
+    tokens = torch.randint(0, shape.vocab_size, (shape.rows, shape.length + 1))
     for _ in sys.stdin:
         begun, used = time.perf_counter(), time.process_time()
         loss = loss_of(tokens[:, :-1], tokens[:, 1:])

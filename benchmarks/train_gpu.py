@@ -1,7 +1,8 @@
 """Training steps on one GPU with random tokens: tokens/s, MFU, peak memory.
 
-    python -m benchmarks.train_gpu llama3-8b --seq-len 4096 --micro-batch 2 --activation full --moments bfloat16
-    python -m benchmarks.train_gpu llama3-1b --seq-len 4096 --micro-batch 4 --activation selective
+    python -m benchmarks.train_gpu llama3-8b --seq-len 4096 --micro-batch-size 2 --activation-checkpointing full \\
+        --state-dtype bfloat16
+    python -m benchmarks.train_gpu llama3-1b --seq-len 4096 --micro-batch-size 4 --activation-checkpointing selective
     python -m benchmarks.train_gpu tiny --steps 3        # also without a GPU: shows that everything runs
 
 The step is the training's own (`stages.lib.training.step`): bfloat16 forward and backward passes, float32 weights, clip
@@ -24,13 +25,20 @@ from stages.lib.model import flops
 from stages.lib.model.llama import ModelRecipe
 from stages.lib.tokens.loader import share_of
 from stages.lib.training import activation_checkpointing
-from stages.lib.training.metrics.throughput import Meter
+from stages.lib.training.metrics.throughput import Throughput
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import NUMBERS, Stepper
 
 HOME = Path(__file__).resolve().parents[1]
-TINY = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 96, "max_positions": 128}
+TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+}
 WARM_UP = 3
 """Steps before the clock starts: compilation, memory, the optimizer's state."""
 
@@ -41,7 +49,7 @@ def shape_of(name):
         return recipe.load(ModelRecipe, TINY, "tiny"), 512
     config = yaml.safe_load((HOME / "config" / f"{name}.yaml").read_text(encoding="utf-8"))
     (run,), (tokenizer,) = config["runs"].values(), config["tokenizers"].values()
-    return recipe.load(ModelRecipe, run["model"], name), tokenizer["vocabulary"]
+    return recipe.load(ModelRecipe, run["model"], name), tokenizer["vocab_size"]
 
 
 def plan_of(arguments):
@@ -49,27 +57,27 @@ def plan_of(arguments):
     data = {
         "steps": WARM_UP + arguments.steps,
         "seq_len": arguments.seq_len,
-        "global_batch": arguments.micro_batch * arguments.accumulation,
-        "micro_batch": arguments.micro_batch,
-        "optimizer": {"moments": arguments.moments},
-        "activation": {"kind": arguments.activation},
+        "global_batch_size": arguments.micro_batch_size * arguments.accumulation,
+        "micro_batch_size": arguments.micro_batch_size,
+        "optimizer": {"state_dtype": arguments.state_dtype},
+        "activation_checkpointing": {"mode": arguments.activation_checkpointing},
         "compile": arguments.compile,
     }
     return recipe.load(TrainRecipe, data, "benchmark")
 
 
-def measure(stepper, samples, plan, meter, device):
+def measure(stepper, samples, plan, throughput, device):
     """The meter's figures of each step after the warm-up; every step is waited for."""
     found = []
     for step in range(plan.steps):
         begun = time.perf_counter()
-        inputs, targets = samples.batch(share_of(step * plan.global_batch, 0, 1, plan.global_batch))
+        inputs, targets = samples.batch(share_of(step * plan.global_batch_size, 0, 1, plan.global_batch_size))
         waited = time.perf_counter() - begun
         numbers = dict(zip(NUMBERS, stepper.take(step, inputs, targets).tolist(), strict=True))
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds, tokens = time.perf_counter() - begun, plan.global_batch * plan.seq_len
-        entry = {"loss": numbers["loss"]} | meter.step(seconds=seconds, data_wait=waited, tokens=tokens)
+        seconds, tokens = time.perf_counter() - begun, plan.global_batch_size * plan.seq_len
+        entry = {"loss": numbers["loss"]} | throughput.step(seconds=seconds, data_wait=waited, tokens=tokens)
         if step >= WARM_UP:
             found.append(entry)
         print(f"step {step + 1}: loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s", flush=True)
@@ -86,27 +94,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", help="tiny, or NAME of config/NAME.yaml")
     parser.add_argument("--seq-len", type=int, default=128)
-    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--micro-batch-size", type=int, default=1)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches a step")
     parser.add_argument("--steps", type=int, default=20, help="steps after the warm-up")
-    parser.add_argument("--activation", default="none", choices=activation_checkpointing.KINDS)
-    parser.add_argument("--moments", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--activation-checkpointing", default="none", choices=activation_checkpointing.MODES)
+    parser.add_argument("--state-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
-    shape, vocabulary = shape_of(arguments.shape)
+    shape, vocab_size = shape_of(arguments.shape)
     plan = plan_of(arguments)
     with collectives.ranks() as device:
-        state, samples = State(plan, shape, vocabulary, device), DummySamples(vocabulary, plan.seq_len, plan.seed)
+        state, samples = State(plan, shape, vocab_size, device), DummySamples(vocab_size, plan.seq_len, plan.seed)
         state.begin()
         stepper = Stepper(plan, state, device)
-        meter = Meter(shape, vocabulary, plan.seq_len, 1, device, (arguments.activation, None))
-        found = measure(stepper, samples, plan, meter, device)
+        throughput = Throughput(shape, vocab_size, plan.seq_len, 1, device, (arguments.activation_checkpointing, None))
+        found = measure(stepper, samples, plan, throughput, device)
     figures = {
-        "parameters": flops.parameter_count(shape, vocabulary),
+        "parameters": flops.parameter_count(shape, vocab_size),
         **{name: middle([entry[name] for entry in found]) for name in ("tokens_per_second", "mfu", "hfu")},
         "peak_memory_mb": found[-1]["memory_mb"],
-        **meter.facts(),
+        **throughput.facts(),
         "steps": found,
     }
     print("{tokens_per_second:,.0f} tokens/s, MFU {mfu}, peak {peak_memory_mb:,} MB".format(**figures))

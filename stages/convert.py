@@ -20,7 +20,7 @@ from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity
-from stages.lib.tokenizer.edge_cases import HARD_STRINGS
+from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
@@ -41,7 +41,7 @@ class ConvertRecipe:
     """The largest difference of float32 logits that is allowed at logits of standard deviation 1 (or less)."""
 
     tokenizer_check_mb: float = identity(16.0, above=0)
-    """Of how much held-out text a source the token ids are compared, in MB."""
+    """Of how much validation text a source the token ids are compared, in MB."""
 
 
 def run(arguments, recipe):
@@ -114,7 +114,7 @@ def write_export(directory, recipe, model, corpus, tokenizer):
 
     shape, facts = shape_of(model), corpus.identity["tokenizer"]
     read = export.checkpoint_reader(checkpoint_of(model))
-    parameters = export.write_weights(directory, shape, facts["vocabulary"], read, recipe.dtype, recipe.shard_mb)
+    parameters = export.write_weights(directory, shape, facts["vocab_size"], read, recipe.dtype, recipe.shard_mb)
     export.write_config(directory, export.config_of(shape, facts, recipe.dtype))
     _copy_tokenizer(directory, tokenizer, facts["bos_added"])
     return parameters
@@ -169,16 +169,16 @@ def _compare_models(partial, recipe, model, corpus, report):
     from stages.lib.model.llama import Llama
     from stages.lib.tokens.corpus import Corpus
 
-    shape, vocabulary = shape_of(model), corpus.identity["tokenizer"]["vocabulary"]
+    shape, vocab_size = shape_of(model), corpus.identity["tokenizer"]["vocab_size"]
     read = export.checkpoint_reader(checkpoint_of(model))
     with torch.device("meta"):
-        ours = Llama(shape, vocabulary)
-    ours.load_state_dict(export.rounded_state(shape, vocabulary, read, recipe.dtype), assign=True)
+        ours = Llama(shape, vocab_size)
+    ours.load_state_dict(export.rounded_state(shape, vocab_size, read, recipe.dtype), assign=True)
     theirs = parity.load_exported(partial)
-    held_out = Corpus(corpus.path)
-    batch = parity.held_out_batch(held_out, shape.max_positions)
+    validation = Corpus(corpus.path)
+    batch = parity.validation_batch(validation, shape.max_position_embeddings)
     report["logits"] = parity.compare_logits(ours, theirs, batch, recipe.tolerance)
-    prompts = parity.held_out_prompts(held_out, shape.max_positions)
+    prompts = parity.validation_prompts(validation, shape.max_position_embeddings)
     text = parity.compare_text(ours, theirs, prompts, recipe.tolerance)
     exported = parity.load_tokenizer(partial)
     report["greedy"] = {"prompts": len(prompts), "text": [exported.decode(tokens) for tokens in text.tolist()]}
@@ -191,10 +191,10 @@ def _compare_tokenizers(partial, recipe, corpus, tokenizer, report):
     exported = parity.load_tokenizer(partial)
     parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
     reference = parity.reference_encoder(tokenizer.directory)
-    report["tokenizer"] = {"hard strings": parity.compare_ids(reference, exported, HARD_STRINGS, "hard string")}
+    report["tokenizer"] = {"hard strings": parity.compare_ids(reference, exported, EDGE_CASES, "hard string")}
     for source in sorted(corpus.identity["sources"]):
-        texts = parity.held_out_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
-        report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"held-out document of {source}")
+        texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
+        report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"validation document of {source}")
     parity.compare_corpus_tokens(exported, Corpus(corpus.path))
 
 

@@ -1,13 +1,13 @@
 """Score an export with lm-evaluation-harness.
 
     python -m stages.evaluate --export results/runs/base/export/00000300/manifest.json \\
-        --corpus results/tokens/main/manifest.json --output results/runs/base/eval/00000300/heldout.json
+        --corpus results/tokens/main/manifest.json --output results/runs/base/eval/00000300/validation.json
 
-Tasks made from held-out text are written beside the output, here to results/runs/base/eval/00000300/heldout. The
+Tasks made from validation text are written beside the output, here to results/runs/base/eval/00000300/validation. The
 harness's own command line gives the same scores; `--limit`, `--log_samples` and other models are then at hand:
 
     lm_eval run --model hf --model_args pretrained=EXPORT,dtype=float32,max_length=N,add_bos_token=True \\
-        --batch_size 16 --include_path results/runs/base/eval/00000300/heldout --tasks next_line
+        --batch_size 16 --include_path results/runs/base/eval/00000300/validation --tasks next_line
 
 with add_bos_token=False for the rolling tasks (bits_per_byte_*): the harness puts a BOS before their text by itself. It
 makes ids of a prompt and its completion in one, though: completion_choice and completion_bits are scored here as
@@ -36,14 +36,14 @@ class EvaluateRecipe:
     """A suite of tasks."""
 
     tasks: list[str] = identity()
-    """`bits_per_byte` and `next_line` are made from held-out text, `completion_choice` (which of four completions
-    belongs to a prompt) and `completion_bits` (bits per byte of the right one) from the held-out pairs of a source;
+    """`bits_per_byte` and `next_line` are made from validation text, `completion_choice` (which of four completions
+    belongs to a prompt) and `completion_bits` (bits per byte of the right one) from the validation pairs of a source;
     others are of `include_path` or of the harness."""
 
     bytes_per_source: int = identity(40_000, minimum=1)
-    """How much held-out text of each source bits_per_byte is taken of, in bytes."""
+    """How much validation text of each source bits_per_byte is taken of, in bytes."""
 
-    questions: int = identity(200, minimum=4)
+    num_examples: int = identity(200, minimum=4)
     """How many questions next_line (over all sources) and completion_choice ask, and how many pairs completion_bits is
     taken of; 200 questions give a standard error of 0.035."""
 
@@ -63,7 +63,7 @@ class EvaluateRecipe:
     """A directory with task files of your own, relative to the working directory."""
 
     seed: int = identity(0, minimum=0)
-    """Which pieces of held-out text and which questions are taken, and the harness's seeds."""
+    """Which pieces of validation text and which questions are taken, and the harness's seeds."""
 
     def check(self, where):
         """Raise UserError where there is no task, or one stands twice."""
@@ -78,7 +78,7 @@ def run(arguments, recipe):
     clock = manifest.Clock(arguments.code)
     export, corpus = manifest.read(arguments.export), manifest.read(arguments.corpus)
     check_inputs(export, corpus)
-    pairs = read_pairs(arguments.pairs, recipe)
+    pairs = read_pairs(arguments.prompt_completion, recipe)
     suite = arguments.output.stem
     wanted = {
         "recipe": recipes.written(recipe, "identity"),
@@ -89,7 +89,7 @@ def run(arguments, recipe):
         "tokens": export.identity["tokens"],
     }
     if pairs is not None:
-        wanted["pairs"] = pairs.digest
+        wanted["prompt_completion"] = pairs.digest
     if recipe.include_path is not None:
         wanted["include"] = digest_of_directory(Path(recipe.include_path))
     directory = arguments.output.with_suffix("")
@@ -123,12 +123,17 @@ def check_inputs(export, corpus):
 
 def read_pairs(path, recipe):
     """The PairSource of the list at `path`; None without. Raises UserError unless a task asks for one that is given."""
-    asking = [task for task in recipe.tasks if task in local_tasks.OF_PAIRS]
+    asking = [task for task in recipe.tasks if task in local_tasks.OF_PROMPT_COMPLETION]
     if asking and path is None:
-        raise UserError(f"evaluate.tasks: {asking[0]} must have a source to ask of (pairs in a suite, --pairs here)")
+        raise UserError(
+            f"evaluate.tasks: {asking[0]} must have a source of prompts and completions "
+            "(prompt_completion in a suite, --prompt-completion here)"
+        )
     if path is not None and not asking:
-        known = " or ".join(local_tasks.OF_PAIRS)
-        raise UserError(f"evaluate.tasks must have {known}, which alone read pairs, when --pairs is given, got {path}")
+        known = " or ".join(local_tasks.OF_PROMPT_COMPLETION)
+        raise UserError(
+            f"evaluate.tasks must have {known}, which alone read pairs, when --prompt-completion is given, got {path}"
+        )
     return None if path is None else pair_sources.read(path)
 
 
@@ -163,7 +168,7 @@ def write_local_tasks(directory, recipe, export, corpus, pairs):
         corpus,
         pairs,
         num_bytes=recipe.bytes_per_source,
-        questions=recipe.questions,
+        num_examples=recipe.num_examples,
         seed=recipe.seed,
         longest=harness.window_of(export, recipe.max_length),  # a token is a byte at least
     )
@@ -209,7 +214,9 @@ def main(argv=None):
     parser = stage.parser("stages.evaluate", __doc__, EvaluateRecipe)
     parser.add_argument("--export", type=Path, required=True, metavar="MANIFEST", help="the export to score")
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
-    parser.add_argument("--pairs", type=Path, metavar="LIST", help="the source that completions are asked of")
+    parser.add_argument(
+        "--prompt-completion", type=Path, metavar="LIST", help="the source that completions are asked of"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="STEP/SUITE.json to write")
     return stage.execute(parser, run, argv)
 

@@ -3,9 +3,9 @@
     python -m stages.find_duplicates --hashes results/hashes/main/books/00000.json results/hashes/main/web/00000.json \\
         --output results/hashes/main/manifest.json
 
-Of equal documents one stays: a held-out one before all that are trained on, so that no text of the validation split is
-trained on; then the first, in the order of the sources' names and of their files. What is dropped is said by number, in
-a file for each part beside the manifest, which `stages.tokenize` reads.
+Of equal documents one stays: a validation document before a training document, so that no validation text is trained
+on; then the first, in the order of the sources' names and of their files. The numbers of the dropped documents go into
+one file per part beside the manifest, which `stages.tokenize` reads.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """Fine-tune a trained model on pairs of a prompt and a completion, up to a milestone.
 
-    python -m stages.finetune --pairs results/sources/docstrings/list.json --corpus results/tokens/main/manifest.json \\
-        --tokenizer results/tokenizers/main/manifest.json --initial results/runs/base/models/00000300.json --until 80 \\
+    python -m stages.finetune --prompt-completion results/sources/docstrings/list.json \\
+        --corpus results/tokens/main/manifest.json --tokenizer results/tokenizers/main/manifest.json \\
+        --initial results/runs/base/models/00000300.json --until 80 \\
         --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/docstrings/train \\
         --output results/runs/docstrings/models/00000080.json
 
@@ -28,8 +29,8 @@ from stages.lib.tokens.corpus import Corpus
 from stages.lib.training.initial import RESET, Initial
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
-from stages.lib.training.run import reach
-from stages.lib.training.validation import Heldout
+from stages.lib.training.run import train_to_milestone
+from stages.lib.training.validation import Validation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +41,14 @@ class FinetuneRecipe(TrainRecipe):
 def run(arguments, plan):
     """Train up to the milestone, and write its manifest."""
     with collectives.ranks() as device:
-        with collectives.agreeing():
+        with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-            source = prompt_completion.read(arguments.pairs)
+            source = prompt_completion.read(arguments.prompt_completion)
             facts = {
                 "corpus": corpus.digest,
                 "tokenizer": tokenizer.digest,
-                "vocabulary": tokenizer.vocabulary,
-                "pairs": source.digest,
+                "vocab_size": tokenizer.vocab_size,
+                "prompt_completion": source.digest,
             }
             if corpus.tokenizer["digest"] != tokenizer.digest:
                 raise UserError(
@@ -58,7 +59,9 @@ def run(arguments, plan):
             shape = initial.found.recipe
             model = {"model": recipe.written(shape, "identity")}  # beside the rest, as `convert` finds it in pretrain's
             facts["recipe"] = recipe.written(plan, "identity") | model
-        reach(arguments, plan, shape, facts, lambda: _data(source, tokenizer, corpus, plan), device, initial)
+        train_to_milestone(
+            arguments, plan, shape, facts, lambda: _data(source, tokenizer, corpus, plan), device, initial
+        )
 
 
 def check_initial(arguments, plan, corpus, found):
@@ -68,9 +71,9 @@ def check_initial(arguments, plan, corpus, found):
             f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, and is "
             "another"
         )
-    if plan.seq_len > found.recipe.max_positions:
+    if plan.seq_len > found.recipe.max_position_embeddings:
         raise UserError(
-            f"finetune.seq_len must be at most the positions of --initial ({found.recipe.max_positions}), "
+            f"finetune.seq_len must be at most the positions of --initial ({found.recipe.max_position_embeddings}), "
             f"got {plan.seq_len}"
         )
 
@@ -83,16 +86,16 @@ def _data(source, tokenizer, corpus, plan):
     )
     eos, seq_len = tokenizer.eos, plan.seq_len
     samples = prompt_completion_samples.PairSamples(source.name, train, seq_len, plan.seed, eos, document_end=eos)
-    windows, bytes_per_target = prompt_completion_samples.held_out(
-        source.name, validation, seq_len, eos, plan.heldout.tokens
+    windows, bytes_per_target = prompt_completion_samples.validation(
+        source.name, validation, seq_len, eos, plan.validation.tokens
     )
-    return samples, Heldout({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
+    return samples, Validation({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
 
 
 def main(argv=None):
     """The command line."""
     parser = stage.parser("stages.finetune", __doc__, FinetuneRecipe)
-    parser.add_argument("--pairs", type=Path, required=True, help="list of the source of pairs")
+    parser.add_argument("--prompt-completion", type=Path, required=True, help="list of the source of pairs")
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the corpus' tokenizer")
     parser.add_argument("--initial", type=Path, required=True, help="the model to tune, see --model of tools.generate")

@@ -46,7 +46,7 @@ def run(arguments):
         joined = by_source.setdefault(name, {TRAIN: _empty(), VALIDATION: _empty(texts=True)})
         for split in (TRAIN, VALIDATION):
             _add(joined[split], part, split, directory)
-        if part.identity["source_recipe"].get("ids_field") is not None:
+        if part.identity["source_recipe"].get("token_ids_field") is not None:
             joined["ids"] = "given"  # not the tokenizer's, for all that anybody knows
     for name, joined in by_source.items():
         if joined[TRAIN]["tokens"] == 0:
@@ -55,14 +55,14 @@ def run(arguments):
             )
         if joined[VALIDATION]["tokens"] == 0:
             raise UserError(
-                f"corpus {directory}: source {name} must have held-out text, and has none; "
+                f"corpus {directory}: source {name} must have validation text, and has none; "
                 f"raise sources.{name}.validation"
             )
         logger.info("%s: %s training tokens, %s held out", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"])
     identity = {
         "recipe": {},
         "tokenizer": facts,
-        "dtype": dtype_of(tokenizer.vocabulary),
+        "dtype": dtype_of(tokenizer.vocab_size),
         "sources": by_source,
     }
     dropped = {name: dict(sorted(_dropped(parts, name).items())) for name in by_source}

@@ -24,16 +24,16 @@ from stages.lib.training import validation
 from stages.lib.training.initial import Initial, InitialRecipe
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
-from stages.lib.training.run import reach
+from stages.lib.training.run import train_to_milestone
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseRecipe:
+class DataStageRecipe:
     """Other weights of the sources, from a step on."""
 
     step: int = identity(minimum=1)
-    """After how many steps of this run they hold. It is counted in samples, `step * global_batch`: where a rewind
-    passed samples by, it is that many samples earlier."""
+    """After how many steps of this run they hold. It is counted in samples, `step * global_batch_size`: after a
+    rollback that skipped samples, it is that many samples earlier."""
 
     weights: dict[str, float] = identity(above=0)
     """As `weights` of the run; a source that is left out rests, and goes on later where it was."""
@@ -49,13 +49,13 @@ class PretrainRecipe(TrainRecipe):
     weights: dict[str, float] = identity(above=0)
     """How much of the tokens each source gives, by its name; any positive numbers, rounded to 1/4096 of their sum."""
 
-    phases: list[PhaseRecipe] = identity([])
+    data_stages: list[DataStageRecipe] = identity([])
     """Other weights from some steps on, in the order of the steps. Each source goes on where it was: none of its text
     comes back before its epoch ends. Default: the same weights to the end."""
 
-    packing: str = identity("window", choices=loader.KINDS)
+    packing: str = identity("chunk", choices=loader.KINDS)
     """How text becomes samples. window: a source's text is cut every `seq_len` tokens, and the windows are shuffled.
-    concatenate: its documents are shuffled, laid end to end and cut every `seq_len` tokens, so that the pieces of a
+    concat: its documents are shuffled, laid end to end and cut every `seq_len` tokens, so that the pieces of a
     document follow each other. best_fit: documents lie whole in a sample where they fit, several beside each other;
     only longer ones are cut, and what stays free is filled up and no target."""
 
@@ -68,18 +68,19 @@ class PretrainRecipe(TrainRecipe):
     def check(self, where):
         """Raise UserError where the model declares fewer positions than a sample has tokens."""
         super().check(where)
-        if self.seq_len > self.model.max_positions:
+        if self.seq_len > self.model.max_position_embeddings:
             raise UserError(
-                f"{where}.seq_len must be at most model.max_positions ({self.model.max_positions}), got {self.seq_len}"
+                f"{where}.seq_len must be at most model.max_position_embeddings "
+                f"({self.model.max_position_embeddings}), got {self.seq_len}"
             )
         Mixture(self.weights, f"{where}.weights")
         before = 0
-        for number, phase in enumerate(self.phases):
-            Mixture(phase.weights, f"{where}.phases[{number}].weights")
+        for number, phase in enumerate(self.data_stages):
+            Mixture(phase.weights, f"{where}.data_stages[{number}].weights")
             if not before < phase.step < self.steps:
                 raise UserError(
-                    f"{where}.phases[{number}].step must be greater than {before} and less than steps ({self.steps}), "
-                    f"got {phase.step}"
+                    f"{where}.data_stages[{number}].step must be greater than {before} and less than steps "
+                    f"({self.steps}), got {phase.step}"
                 )
             before = phase.step
 
@@ -87,19 +88,19 @@ class PretrainRecipe(TrainRecipe):
 def run(arguments, plan):
     """Train up to the milestone, and write its manifest."""
     with collectives.ranks() as device:
-        with collectives.agreeing():
+        with collectives.raise_on_all_ranks():
             corpus = Corpus(arguments.corpus)
             facts = {
                 "recipe": recipe.written(plan, "identity"),
                 "corpus": corpus.digest,
                 "tokenizer": corpus.tokenizer["digest"],
-                "vocabulary": corpus.tokenizer["vocabulary"],
+                "vocab_size": corpus.tokenizer["vocab_size"],
             }
             initial = _initial(arguments, plan, facts, corpus)
             continues = plan.initial is not None and plan.initial.data == "continue"
             wanted = order.of_run(plan, corpus, initial.commit if continues else None)
             facts["data"] = wanted.facts()
-        reach(arguments, plan, plan.model, facts, lambda: _data(corpus, plan, wanted), device, initial)
+        train_to_milestone(arguments, plan, plan.model, facts, lambda: _data(corpus, plan, wanted), device, initial)
 
 
 def _initial(arguments, plan, facts, corpus):
@@ -123,11 +124,11 @@ def _data(corpus, plan, wanted):
             "pretrain.document_mask must be false where BOS and EOS are one token: the BOS of a document would end it; "
             "with tokenize.bos: false there is one between documents"
         )
-    for number, phase in enumerate(plan.phases):
-        loader.check_named(phase.weights, corpus, f"pretrain.phases[{number}].weights")
+    for number, phase in enumerate(plan.data_stages):
+        loader.check_named(phase.weights, corpus, f"pretrain.data_stages[{number}].weights")
     document_end = corpus.tokenizer["eos"] if plan.document_mask else None
     samples = wanted.samples(corpus, document_end)
-    sources, tokens = samples.mixture.sources, plan.heldout.tokens
+    sources, tokens = samples.mixture.sources, plan.validation.tokens
     return samples, validation.of_corpus(corpus, sources, plan.seq_len, tokens, document_end)
 
 

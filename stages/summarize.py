@@ -98,26 +98,26 @@ def _tokens_before(results, run_name):
 
 
 def curves_of(results, before):
-    """The curves of each run's newest model: {run: {"train": points, "heldout": {source: points}}}.
+    """The curves of each run's newest model: {run: {"train": points, "validation": {source: points}}}.
 
     `before`: by how many tokens each run's points are moved. A step that was taken twice is the later one; one that was
     skipped changed no weight, and has no point.
     """
     curves = {}
     for run_name, directory in run_directories(results).items():
-        train, held_out, moved = {}, defaultdict(dict), before[run_name]
+        train, validation, moved = {}, defaultdict(dict), before[run_name]
         for entry in history.entries(directory, journal.read(directory / "events.jsonl")):
-            if "heldout" in entry:
-                for source, score in entry["heldout"].items():
-                    held_out[source][entry["step"]] = (entry["tokens"] + moved, score["loss"], None)
+            if "validation" in entry:
+                for source, score in entry["validation"].items():
+                    validation[source][entry["step"]] = (entry["tokens"] + moved, score["loss"], None)
             elif history.is_good(entry):
                 train[entry["step"]] = (entry["tokens"] + moved, entry["loss"], None)
             else:
                 train.pop(entry["step"], None)
         if not train:
             logger.warning("missing: %s, so the curves of run %s are not drawn", directory / "metrics.jsonl", run_name)
-        ordered = {source: _in_order(points) for source, points in held_out.items()}
-        curves[run_name] = {"train": _in_order(train), "heldout": ordered}
+        ordered = {source: _in_order(points) for source, points in validation.items()}
+        curves[run_name] = {"train": _in_order(train), "validation": ordered}
     return curves
 
 
@@ -147,14 +147,14 @@ def draw_figures(directory, rows, curves):
     for run_name, curve in curves.items():
         if curve["train"]:
             loss.append(_line(f"{run_name}, training", run_name, "training", curve["train"], marked=False))
-        for source, points in sorted(curve["heldout"].items()):
-            loss.append(_line(f"{run_name}, held-out {source}", run_name, source, points))
+        for source, points in sorted(curve["validation"].items()):
+            loss.append(_line(f"{run_name}, validation {source}", run_name, source, points))
     bits = _score_lines(rows, BITS, _is_bits)
     accuracy = [line for metric in ("acc", ACCURACY) for line in _score_lines(rows, metric, lambda task: True)]
     has_choice = any(row["task"].rpartition("/")[2] in (CHOICE, COMPLETION_CHOICE) for row in rows)
     paths = [directory / name for name in ("loss.svg", "bits_per_byte.svg", "accuracy.svg")]
     figures.draw(paths[0], "Loss", "nats per token", loss)
-    figures.draw(paths[1], "Held-out text", "bits per byte", bits)
+    figures.draw(paths[1], "Validation text", "bits per byte", bits)
     figures.draw(paths[2], "Accuracy", "accuracy", accuracy, CHANCE if has_choice else None)
     return paths
 

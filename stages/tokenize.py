@@ -3,7 +3,7 @@
     python -m stages.tokenize --list results/sources/code/list.json --tokenizer results/tokenizers/main/manifest.json \\
         --part 0 --recipe '{"parts": 2}' --output results/tokens/main/code/00000.json
 
-The shards stand in results/tokens/main/code/00000/, with the text of the held-out documents in validation.jsonl.
+The shards stand in results/tokens/main/code/00000/, with the text of the validation documents in validation.jsonl.
 Every document is BOS, its ids, EOS; BOS and EOS are added by id, never as text.
 
 A part is a share of the source's bytes. Its memory does not grow with them: it is 0.45 GB for common text. A document
@@ -44,7 +44,7 @@ class TokenizeRecipe:
 
     duplicates: str = identity("keep", choices=("keep", "drop"))
     """What becomes of documents that repeat another of the corpus, in any of its sources, word for word. keep: nothing.
-    drop: one of them stays, a held-out one before others; the text is read once more, before all else. Documents of
+    drop: one of them stays, a validation one before others; the text is read once more, before all else. Documents of
     token ids are held against such alone, id by id, and never against text."""
 
     shuffle_seed: int = identity(0, minimum=0)
@@ -83,7 +83,7 @@ def run(arguments, plan):
         return
 
     def make(encoder):
-        dropped, agreement = LeftOut(name, source_recipe.max_unreadable, tokenizer), Agreement(name, tokenizer)
+        dropped, agreement = LeftOut(name, source_recipe.max_malformed, tokenizer), Agreement(name, tokenizer)
         found = drop(documents.read(source_recipe, chosen, every, before))
         identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped, agreement)
         record = clock.record(list=listed.digest, **encoder.record, **agreement.record(), **dropped.record())
@@ -121,7 +121,7 @@ def _duplicates(path, plan, known):
 def _facts_of(tokenizer, plan):
     return {
         "digest": tokenizer.digest,
-        "vocabulary": tokenizer.vocabulary,
+        "vocab_size": tokenizer.vocab_size,
         "bos": tokenizer.bos,
         "eos": tokenizer.eos,
         "bos_added": plan.bos,
@@ -147,7 +147,7 @@ def _make(payload, known, found, tokenizer, encoder, plan, dropped, agreement):
     """Make the payload, whole or not at all; returns the part's identity."""
     from stages.lib.tokens import shards
 
-    dtype = shards.dtype_of(tokenizer.vocabulary)
+    dtype = shards.dtype_of(tokenizer.vocab_size)
     with files.atomic_directory(payload) as making:
         writers = {
             TRAIN: shards.Writer(making, TRAIN, dtype, [plan.shuffle_seed, known["part"]]),
@@ -173,7 +173,7 @@ def _side(written, directory):
 
 
 def _add(batch, agreement, tokenizer, encoder, bos, writers, texts):
-    """Encode some documents and add them to the sides on which they are; the text of the held-out ones to `texts`."""
+    """Encode some documents and add them to the sides on which they are; the text of the validation ones to `texts`."""
     from stages.lib.tokens import bos_eos, pretokenized
 
     batch = [pretokenized.with_text(document, tokenizer) for document in batch]

@@ -4,7 +4,7 @@
         --recipe '{"vocabulary": 4096, "sample": {"code": 1, "prose": 1}}' \\
         --output results/tokenizers/main/manifest.json
 
-Held-out documents are no part of the sample. Ids: 0 unknown, 1 BOS, 2 EOS, then 256 bytes, then the learnt pieces.
+Validation documents are no part of the sample. Ids: 0 unknown, 1 BOS, 2 EOS, then 256 bytes, then the learnt pieces.
 
     python -m stages.train_tokenizer --output results/tokenizers/main/manifest.json \\
         --recipe '{"path": "llama3/tokenizer.json", "bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}'
@@ -38,7 +38,7 @@ THREADS = 4  # fixed: unigram's pieces depend on it
 class TokenizerRecipe:
     """A tokenizer to train, or one that is there already."""
 
-    vocabulary: int | None = identity(None, minimum=260, maximum=1 << 20)
+    vocab_size: int | None = identity(None, minimum=260, maximum=1 << 20)
     """Number of ids, the 3 special ones and the 256 bytes included."""
 
     model: str = identity("bpe", choices=("bpe", "unigram"))
@@ -62,7 +62,7 @@ class TokenizerRecipe:
 
     def check(self, where):
         """Raise UserError unless it says how to train, or which file to take, and not both."""
-        taken, trained = ("path", "bos", "eos"), ("vocabulary", "sample")
+        taken, trained = ("path", "bos", "eos"), ("vocab_size", "sample")
         given = [name for name in taken if getattr(self, name) is not None]
         if "path" in given:
             defaults = TokenizerRecipe.__dataclass_fields__
@@ -122,7 +122,7 @@ def train(arguments, plan, clock):
     identity_ = {
         "recipe": recipe.written(plan, "identity"),
         "sample": files.sha256_bytes(sample),
-        "vocabulary": len(processor),
+        "vocab_size": len(processor),
         "unk": UNK,
         "bos": BOS,
         "eos": EOS,
@@ -145,10 +145,10 @@ def _sample(listed, plan, limit):
     """
     every = [file["name"] for file in listed.identity["files"]]
     taken, size = [], 0
-    if plan.ids_field is not None:
+    if plan.token_ids_field is not None:
         raise UserError(f"sources.{listed.identity['source']} must hold text to learn from, and holds ids")
     drawn = sorted(every, key=lambda name: hashlib.sha256(name.encode()).digest())
-    left_out = LeftOut(listed.identity["source"], plan.max_unreadable)
+    left_out = LeftOut(listed.identity["source"], plan.max_malformed)
     for document in documents.read(plan, spans.whole(drawn), every):
         left_out.look(document)
         if isinstance(document, documents.Document) and document.split == TRAIN:
@@ -170,7 +170,7 @@ def _train(sample, plan):
             sentence_iterator=_sentences(sample),
             model_writer=model,
             model_type=plan.model,
-            vocab_size=plan.vocabulary,
+            vocab_size=plan.vocab_size,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
@@ -196,17 +196,17 @@ def _mistake(message, plan, sample):
     if limit := re.search(r"value <= (\d+)", message):
         return UserError(
             f"train_tokenizer.vocabulary must be at most {limit[1]} for this text ({len(sample):,} bytes), "
-            f"got {plan.vocabulary}"
+            f"got {plan.vocab_size}"
         )
     if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(
             f"train_tokenizer.vocabulary must be at least {required[1]} to hold the characters of this text, "
-            f"got {plan.vocabulary}"
+            f"got {plan.vocab_size}"
         )
     if not sample.strip():
         return UserError("train_tokenizer.sample must name sources with training text, and they have none")
     return UserError(
-        f"SentencePiece cannot train this tokenizer ({plan.vocabulary} ids, {len(sample)} bytes): {message}"
+        f"SentencePiece cannot train this tokenizer ({plan.vocab_size} ids, {len(sample)} bytes): {message}"
     )
 
 

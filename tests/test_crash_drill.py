@@ -63,7 +63,7 @@ def test_killed_workflow_ends_in_the_same_bits(tmp_path):
     for place in places:
         write_texts(place)
         (place / "my.yaml").write_text(
-            config.replace("heldout: {tokens", "checkpoint: {every: 10}\n      heldout: {tokens")
+            config.replace("validation: {tokens", "checkpoint: {every: 10}\n      validation: {tokens")
         )
     assert start(places[0], "all").wait(timeout=600) == 0, (places[0] / "output.txt").read_text()
     chance = random.Random(time.time_ns())

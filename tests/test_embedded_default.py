@@ -21,14 +21,14 @@ def box(tmp_path_factory):
     directory = tmp_path_factory.mktemp("box")
     lists = {name: listed(directory, name, {"kind": f"python-{name}", "validation": 0.15}) for name in SOURCES}
     sample = dict.fromkeys(SOURCES, 1)
-    tokenizer = trained(directory, [*lists.values()], vocabulary=4096, sample=sample, sample_mb=2)
+    tokenizer = trained(directory, [*lists.values()], vocab_size=4096, sample=sample, sample_mb=2)
     parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer)]
     make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")
     return directory
 
 
 @pytest.fixture(scope="module")
-def held_out(box):
+def validation(box):
     """{source: {id: text}} of the validation split."""
     return {name: _texts(box / "tokens" / "main" / name / "00000" / "validation.jsonl") for name in SOURCES}
 
@@ -58,9 +58,9 @@ def _docstrings(name):
     return {inspect.cleandoc(text) for text in found if text}
 
 
-def test_at_least_200_kB_of_each_source_are_held_out(held_out):
+def test_at_least_200_kB_of_each_source_are_held_out(validation):
     for name in SOURCES:
-        assert sum(len(text.encode()) for text in held_out[name].values()) >= 200_000
+        assert sum(len(text.encode()) for text in validation[name].values()) >= 200_000
 
 
 def test_a_module_is_on_the_same_side_in_both_sources(box):
@@ -76,23 +76,23 @@ def test_a_module_is_on_the_same_side_in_both_sources(box):
     assert len(sides["prose"]) > len(with_prose) / 2  # so the one before is no accident of an empty set
 
 
-def test_no_held_out_docstring_stands_in_training_text(box, held_out, processor):
+def test_no_held_out_docstring_stands_in_training_text(box, validation, processor):
     corpus = Corpus(box / "tokens" / "main" / "manifest.json")
     streams = [corpus.stream(name) for name in SOURCES]
     training = _normalised("\n".join(processor.decode(s.read(0, len(s)).tolist()) for s in streams))
     docstrings = set()
-    for name, text in held_out["prose"].items():
+    for name, text in validation["prose"].items():
         docstrings |= {found for found in _docstrings(name) if found in text} if name.endswith(".py") else {text}
     docstrings = {_normalised(text) for text in docstrings if len(text.split()) >= python_source.WORDS}
     assert len(docstrings) > 500
     assert [text for text in docstrings if text in training] == []
 
 
-def test_transformers_gives_the_same_ids_on_the_whole_validation_split(box, held_out, processor):
+def test_transformers_gives_the_same_ids_on_the_whole_validation_split(box, validation, processor):
     from transformers import AutoTokenizer
 
     package = AutoTokenizer.from_pretrained(box / "tokenizers" / "main")
-    texts = [text for name in SOURCES for text in held_out[name].values()]
+    texts = [text for name in SOURCES for text in validation[name].values()]
     theirs = package(texts, add_special_tokens=False)["input_ids"]
     assert theirs == processor.encode(texts)
     corpus = Corpus(box / "tokens" / "main" / "manifest.json")

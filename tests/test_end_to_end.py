@@ -20,11 +20,11 @@ tokenizers:
 corpora:
   main: {tokenizer: main, sources: [a, b], tokenize: {parts: 2, duplicates: drop}}
 suites:
-  heldout: {tasks: [bits_per_byte, next_line], bytes_per_source: 4000, questions: 12}
+  validation: {tasks: [bits_per_byte, next_line], bytes_per_source: 4000, questions: 12}
 runs:
   tiny:
     corpus: main
-    model: {layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, tie: true, max_positions: 64}
+    model: {layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, tie: true, max_position_embeddings: 64}
     pretrain:
       steps: 12
       milestones: [6, 12]
@@ -33,13 +33,13 @@ runs:
       packing: best_fit
       document_mask: true
       seq_len: 64
-      global_batch: 4
-      micro_batch: 2
+      global_batch_size: 4
+      micro_batch_size: 2
       dtype: float32
       optimizer: {learning_rate: 5e-3}
       schedule: {warmup_steps: 2}
-      heldout: {tokens: 2000}
-    suites: [heldout]
+      validation: {tokens: 2000}
+    suites: [validation]
 """
 SENTENCES = (
     "The caravan left the {} at dawn and followed the dry river to the {}.",
@@ -113,7 +113,7 @@ def test_loss_is_finite_and_on_two_ranks(place):
 def test_what_is_left_out_is_counted(place):
     record = json.loads((place / "results/tokens/main/manifest.json").read_text())["record"]
     dropped = {source: counts.get("duplicate", 0) for source, counts in record["dropped"].items()}
-    assert sum(dropped.values()) == 6  # five within a; and one of a and b, of which a held-out one stays
+    assert sum(dropped.values()) == 6  # five within a; and one of a and b, of which a validation one stays
     assert record["dropped"]["a"]["filters.min_words"] == 1
 
 

@@ -15,7 +15,7 @@ from stages.lib import stage
 from stages.lib.doctor import clocks, collectives, directory, gpus, host, meeting, network, nodes, room, slurm, versions
 from stages.lib.doctor.examine import Examination
 from stages.lib.doctor.findings import FAIL, WARNING
-from stages.lib.errors import LoneError, UserError
+from stages.lib.errors import RankLocalError, UserError
 
 CHECKS = (nodes, versions, gpus, host, directory, room, clocks, network, collectives, slurm)
 
@@ -40,7 +40,7 @@ def conclude(examination, seconds):
     doubts = f"; {_count(warned, 'warning')} ({', '.join(warned)})" if warned else ""
     if failed:
         text = f"not fit for a run: {_count(failed, 'check')} failed ({', '.join(failed)}){doubts}"
-        raise (LoneError if examination.absent else UserError)(text)  # the absent must be ended
+        raise (RankLocalError if examination.absent else UserError)(text)  # the absent must be ended
     print(f"fit for a run: {_count(examination.findings, 'check')} in {seconds:.0f} s{doubts}", flush=True)
 
 

@@ -103,15 +103,15 @@ def device_of(name):
 
 def check_encoded(encoded, found):
     """Raise UserError where a prompt has more tokens than the model has positions, or one that it has no row for."""
-    positions = found.recipe.max_positions
+    positions = found.recipe.max_position_embeddings
     for number, tokens in enumerate(encoded, 1):
         if len(tokens) > positions:
             raise UserError(
-                f"prompt {number} must have at most the model's {positions} tokens (max_positions), and has "
+                f"prompt {number} must have at most the model's {positions} tokens (max_position_embeddings), and has "
                 f"{len(tokens)}"
             )
-        if max(tokens) >= found.vocabulary:
-            raise UserError(f"prompt {number} must have ids under {found.vocabulary}, and has {max(tokens)}")
+        if max(tokens) >= found.vocab_size:
+            raise UserError(f"prompt {number} must have ids under {found.vocab_size}, and has {max(tokens)}")
 
 
 def write_samples(arguments, model, text, prompt, tokens, number):
@@ -129,12 +129,14 @@ def write_samples(arguments, model, text, prompt, tokens, number):
     output = Output(beginnings, text, tokens if prompt else [])
     sampler = generation.Sampler(arguments.temperature, arguments.top_p, [arguments.seed + row for row in rows])
     batch = torch.tensor([tokens] * len(rows), device=model.head.weight.device)
-    room = model.recipe.max_positions - len(tokens) + 1  # the last token needs no position of its own
+    room = model.recipe.max_position_embeddings - len(tokens) + 1  # the last token needs no position of its own
     limit = min(arguments.tokens, room)
-    for step in generation.continuations(model, batch, limit, sampler, text.ends, text.vocabulary):
+    for step in generation.continuations(model, batch, limit, sampler, text.ends, text.vocab_size):
         output.add(step)
     if output.running and limit < arguments.tokens:
-        logger.info("stopped at the model's last position (max_positions %s)", model.recipe.max_positions)
+        logger.info(
+            "stopped at the model's last position (max_position_embeddings %s)", model.recipe.max_position_embeddings
+        )
     output.finish()
     return output.tokens
 

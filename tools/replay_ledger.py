@@ -18,7 +18,7 @@ from pathlib import Path
 from stages.lib import stage
 from stages.lib.errors import UserError
 from stages.lib.tokens import ledger, order
-from stages.lib.tokens.loader import WINDOW
+from stages.lib.tokens.loader import CHUNK
 
 SHOWN = 20
 
@@ -31,17 +31,18 @@ def run(arguments):
     begins = [order.of_commit(commit).begin for commit in commits]
     ranges, faults, passed = [], [], []
     for directory, commit, begin, end in zip(arguments.run, commits, begins, [*begins[1:], None], strict=True):
-        kept = ledger.read(directory, commit["recipe"]["global_batch"], begin, end)
+        kept = ledger.read(directory, commit["recipe"]["global_batch_size"], begin, end)
         if not kept.steps:
             raise UserError(f"--run {directory} must have taken a step, and its metrics.jsonl has none")
         print(
-            f"{len(kept.steps):,} steps of {commit['recipe']['global_batch']:,} samples, up to step {max(kept.steps):,}"
+            f"{len(kept.steps):,} steps of {commit['recipe']['global_batch_size']:,} samples, up to step "
+            f"{max(kept.steps):,}"
         )
         ranges += kept.steps.values()
         faults += kept.faults
         passed += kept.passed
     for first, end in passed:
-        print(f"samples {first:,} to {end:,} were passed by: a rewind left them out")
+        print(f"samples {first:,} to {end:,} were passed by: a rollback left them out")
     faults += replay(samples, merged(ranges), whole=min(ranges)[0] == 0 and not passed)
     for fault in faults[:SHOWN]:
         print(f"WRONG {fault}")
@@ -67,7 +68,7 @@ def replay(samples, ranges, whole):
     `whole`: whether the run began at the first sample and left none out, so that each epoch but the last is complete.
     """
     visits = ledger.visits(samples, ranges)
-    kind = "windows" if samples.packing == WINDOW else "rows"
+    kind = "windows" if samples.packing == CHUNK else "rows"
     for (source, epoch), counts in sorted(visits.items()):
         seen, twice = int((counts > 0).sum()), int((counts > 1).sum())
         print(f"{source}, epoch {epoch + 1}: {seen:,} of {len(counts):,} {kind} of {samples.seq_len:,} tokens")

@@ -61,12 +61,12 @@ def describe(directory, models):
     """
     events = journal.read(directory / "events.jsonl")
     entries = list(history.entries(directory, events, history.TAIL))
-    steps = [entry for entry in entries if "heldout" not in entry]
-    heldout = next((entry for entry in reversed(entries) if "heldout" in entry), None)
+    steps = [entry for entry in entries if "validation" not in entry]
+    validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
     total = total_steps(events, models)
     lines = {
         "step": _progress(steps, total),
-        "held out": heldout and _heldout(heldout),
+        "held out": validation and _validation(validation),
         "speed": steps and _speed(steps, total),
         "slowest rank": _slowest(steps[-RECENT:]),
         "trouble": ", ".join(history.troubles(events)),
@@ -95,8 +95,8 @@ def _progress(steps, total):
     return f"{newest['step']:,}{share}, {newest['tokens']:,} tokens, {loss}{skipped}"
 
 
-def _heldout(entry):
-    losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["heldout"].items())
+def _validation(entry):
+    losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["validation"].items())
     return f"loss {losses} at step {entry['step']:,}"
 
 

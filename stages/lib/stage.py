@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from stages.lib import log, recipe
-from stages.lib.errors import LoneError, OutOfTime, UserError
+from stages.lib.errors import Preempted, RankLocalError, UserError
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
 
@@ -87,11 +87,11 @@ def execute(made, run, argv=None):
             texts = [arguments.recipe, getattr(arguments, "operation", "{}")]
             run(arguments, recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name))
         return DONE
-    except LoneError as error:
+    except RankLocalError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}", alone=True)
     except UserError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")
-    except OutOfTime as error:
+    except Preempted as error:
         return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}")
     except KeyboardInterrupt:
         return _end(INTERRUPTED, f"{arguments.stage_name}: stopped by Ctrl-C", alone=True)

@@ -11,7 +11,7 @@ from tests.benchmarks.test_scripts import run
 
 @pytest.mark.parametrize(
     "readers",
-    [["caravan window", "memcpy", "file copy"], pytest.param(list(loader.READERS), marks=pytest.mark.long)],
+    [["caravan chunk", "memcpy", "file copy"], pytest.param(list(loader.READERS), marks=pytest.mark.long)],
     ids=["few", "all"],  # others import their libraries
 )
 def test_the_loader_is_measured_beside_its_peers(tmp_path, readers):
@@ -27,8 +27,8 @@ def test_the_loader_is_measured_beside_its_peers(tmp_path, readers):
                 for turn in found["turns"]
                 if (turn["reader"], turn["length"]) == (reader, length)
             ]
-            for reader in ("caravan window", "memcpy")
+            for reader in ("caravan chunk", "memcpy")
         }
         shares = [ours / theirs for ours, theirs in zip(*turns.values(), strict=True)]
-        assert found["figures"][str(length)]["caravan window"]["of_memcpy"] == statistics.median(shares)
-    assert f"L={loader.LENGTHS[0]:<5} caravan window" in printed
+        assert found["figures"][str(length)]["caravan chunk"]["of_memcpy"] == statistics.median(shares)
+    assert f"L={loader.LENGTHS[0]:<5} caravan chunk" in printed

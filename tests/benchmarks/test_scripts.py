@@ -15,7 +15,16 @@ def run(*arguments):
 
 
 def test_training_on_a_gpu_runs_without_one(tmp_path):
-    options = ["--steps", "2", "--activation", "full", "--moments", "bfloat16", "--output", str(tmp_path / "out.json")]
+    options = [
+        "--steps",
+        "2",
+        "--activation-checkpointing",
+        "full",
+        "--state-dtype",
+        "bfloat16",
+        "--output",
+        str(tmp_path / "out.json"),
+    ]
     printed = run("benchmarks.train_gpu", "tiny", *options)
     found = json.loads((tmp_path / "out.json").read_text())
     assert len(found["steps"]) == 2

@@ -28,7 +28,7 @@ def work(tmp_path):
 
 
 def test_all_ways_are_measured_and_have_the_same_ids(work, tmp_path):
-    options = ["--megabytes", "1", "--vocabulary", "300", "--repeats", "1", "--processes", "2", "--work", str(work)]
+    options = ["--megabytes", "1", "--vocab-size", "300", "--repeats", "1", "--processes", "2", "--work", str(work)]
     command = [sys.executable, "-m", "benchmarks.tokenize", *options, "--output", str(tmp_path / "out.json")]
     printed = subprocess.run(command, cwd=HOME, check=True, capture_output=True, text=True).stdout
     found = json.loads((tmp_path / "out.json").read_text())

@@ -26,4 +26,4 @@ def test_the_benchmark_writes_every_repeat_and_the_ratios(tmp_path):
     assert min(memory) > 0
     assert found["ratios"]["transformers"]["peak_mb"] == pytest.approx(memory[0] / memory[1])
     assert set(found["versions"]) >= {"python", "torch", "transformers"}
-    assert found["shape"]["vocabulary"] == 300 and found["hardware"]["cores"] >= 1
+    assert found["shape"]["vocab_size"] == 300 and found["hardware"]["cores"] >= 1

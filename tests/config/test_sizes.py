@@ -47,11 +47,11 @@ def test_every_size_is_tested():
 
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_the_model_has_the_published_number_of_parameters(size):
-    parameters, vocabulary = PUBLISHED[size]
+    parameters, vocab_size = PUBLISHED[size]
     config = config_of(size)
-    assert config["tokenizers"]["main"]["vocabulary"] == vocabulary
+    assert config["tokenizers"]["main"]["vocab_size"] == vocab_size
     with torch.device("meta"):
-        model = Llama(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocabulary)
+        model = Llama(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocab_size)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert f"{parameters:,} parameters" in text_of(size).splitlines()[0]
 
@@ -62,7 +62,7 @@ def test_every_stage_takes_its_part(size):
     run = config["runs"][size]
     pretrain = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
     plan = recipe.load(PretrainRecipe, {"model": run["model"], **pretrain}, "pretrain")
-    assert 4e6 < plan.global_batch * plan.seq_len < 4.2e6
+    assert 4e6 < plan.global_batch_size * plan.seq_len < 4.2e6
     plan.check_ranks(16 * 8, "pretrain")
     recipe.load(ConvertRecipe, run["convert"], "convert")
     recipe.load(TokenizerRecipe, config["tokenizers"]["main"], "train_tokenizer")

@@ -139,11 +139,11 @@ class Drill:
         """Where world sizes change, a start has another micro-batch and sharding too."""
         if not self.plan.worlds:
             return {}
-        share = RECIPE["global_batch"] // ranks
+        share = RECIPE["global_batch_size"] // ranks
         fitting = [size for size in range(1, share + 1) if share % size == 0]
         kinds = SHARDINGS + HYBRIDS * (ranks == 4)
-        shape = {"micro_batch": self.chance.choice(fitting), "sharding": self.chance.choice(kinds)}
-        return shape | ({"shard_ranks": 2} if shape["sharding"] in HYBRIDS else {})
+        shape = {"micro_batch_size": self.chance.choice(fitting), "sharding": self.chance.choice(kinds)}
+        return shape | ({"shard_degree": 2} if shape["sharding"] in HYBRIDS else {})
 
 
 class _Seen:

@@ -30,11 +30,11 @@ def last_entries(entries):
     return {entry["step"]: entry for entry in entries}
 
 
-def faults(entries, steps, global_batch):
+def faults(entries, steps, global_batch_size):
     """Sentences on what is wrong: each sample must be trained once, in order, and no step may be left out."""
     last = last_entries(entries)
     for step in range(1, steps + 1):
-        samples = [(step - 1) * global_batch, step * global_batch]
+        samples = [(step - 1) * global_batch_size, step * global_batch_size]
         if step not in last:
             yield f"no entry says that step {step} was trained"
         elif last[step]["samples"] != samples:

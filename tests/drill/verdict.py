@@ -18,8 +18,11 @@ class Verdict:
         self.entries, _ = ledger.read(drill.disturbed)
         self.undisturbed, _ = ledger.read(drill.undisturbed)
         self.ledger_faults = [
-            *ledger.faults(self.entries, self.steps, RECIPE["global_batch"]),
-            *(f"undisturbed: {fault}" for fault in ledger.faults(self.undisturbed, self.steps, RECIPE["global_batch"])),
+            *ledger.faults(self.entries, self.steps, RECIPE["global_batch_size"]),
+            *(
+                f"undisturbed: {fault}"
+                for fault in ledger.faults(self.undisturbed, self.steps, RECIPE["global_batch_size"])
+            ),
         ]
 
     def faults(self):
@@ -72,7 +75,7 @@ class Verdict:
 
     def sentences(self):
         """What was found to hold, for a drill without faults."""
-        count = self.steps * RECIPE["global_batch"]
+        count = self.steps * RECIPE["global_batch_size"]
         yield f"ledger: each of {count:,} samples once, in {len(self.entries)} entries of {self.steps} steps"
         if self.drill.plan.worlds:
             yield f"losses in float64: within {self.differences['loss']:.1e} of the undisturbed run's ({TOLERANCE:g})"

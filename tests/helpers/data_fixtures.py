@@ -75,14 +75,14 @@ def small_tokenizer(directory):
     """A tokenizer of 320 ids below `directory`, learnt from generated text."""
     path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 40)])
     source = listed(directory, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
-    return trained(directory, [source], vocabulary=320, sample={"a": 1})
+    return trained(directory, [source], vocab_size=320, sample={"a": 1})
 
 
 def in_plain_lines(directory, entries, **source_recipe):
     """(tokenizer, bytes of the shards) of entries in a plain file of JSON lines: what other forms must give as well."""
     path = write_jsonl(directory / "a.jsonl", entries)
     source = listed(directory, "a", {"kind": "jsonl", "paths": [path], **source_recipe})
-    tokenizer = trained(directory, [source], vocabulary=320, sample={"a": 1})
+    tokenizer = trained(directory, [source], vocab_size=320, sample={"a": 1})
     (part,) = tokenized(directory, "a", source, tokenizer)
     return tokenizer, shards_of(part)
 
@@ -109,7 +109,7 @@ def shards_of(part):
     return [path.read_bytes() for path in sorted(part.with_suffix("").glob("*.arrow"))]
 
 
-def tiny_corpus(directory, *, documents=200, vocabulary=320, validation=0.15, **tokenize_recipe):
+def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, **tokenize_recipe):
     """Make a corpus of about 40,000 tokens a source below `directory` (two seconds); returns the path of its manifest.
 
     The tokenizer is directory/tokenizers/main/manifest.json. `tokenize_recipe`: keys of TokenizeRecipe.
@@ -119,7 +119,7 @@ def tiny_corpus(directory, *, documents=200, vocabulary=320, validation=0.15, **
         path = write_jsonl(directory / "texts" / f"{name}.jsonl", [{"text": text} for text in texts(name, documents)])
         lists[name] = listed(directory, name, {"kind": "jsonl", "paths": [path], "validation": validation})
     tokenizer = trained(
-        directory, [*lists.values()], vocabulary=vocabulary, sample=dict.fromkeys(SOURCES, 1), sample_mb=0.1
+        directory, [*lists.values()], vocab_size=vocab_size, sample=dict.fromkeys(SOURCES, 1), sample_mb=0.1
     )
     parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer, **tokenize_recipe)]
     return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")

@@ -13,7 +13,14 @@ from stages.lib.checkpoints import dcp
 from stages.lib.distributed import collectives
 from stages.lib.model.llama import Llama, ModelRecipe
 
-MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "max_positions": 128}
+MODEL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+}
 STEP = 3
 VOCABULARY = 320
 WORDS = ("def", "return", "self", "value", "for", "name", "in", "range", "import", "class", "if", "not", "none", "true")
@@ -84,7 +91,7 @@ def write_tokenizer(directory, texts):
     }
     files.write_json(directory / "tokenizer_config.json", config)
     outputs = {path.name: manifest.describe(path) for path in sorted(directory.iterdir())}
-    made_of = {"recipe": {}, "vocabulary": len(names), "unk": 0, "bos": 1, "eos": 2, "outputs": outputs}
+    made_of = {"recipe": {}, "vocab_size": len(names), "unk": 0, "bos": 1, "eos": 2, "outputs": outputs}
     manifest.write(directory / "manifest.json", made_of, {})
     return directory / "manifest.json"
 
@@ -138,7 +145,7 @@ def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True
         ]
     facts = {
         "digest": made.digest,
-        "vocabulary": made.identity["vocabulary"],
+        "vocab_size": made.identity["vocab_size"],
         "bos": 1,
         "eos": 2,
         "bos_added": bos_added,
@@ -148,16 +155,16 @@ def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True
     return directory / "manifest.json"
 
 
-def random_model(recipe, vocabulary):
+def random_model(recipe, vocab_size):
     """A Llama with random weights that give logits of a standard deviation near 1."""
     torch.manual_seed(0)
-    model = Llama(recipe, vocabulary)
+    model = Llama(recipe, vocab_size)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 weight.normal_(1, 0.1)
             else:
-                weight.normal_(0, recipe.width**-0.5 * (0.7 if "layers" in name else 1))
+                weight.normal_(0, recipe.hidden_size**-0.5 * (0.7 if "layers" in name else 1))
     return model
 
 
@@ -168,7 +175,7 @@ def write_model(directory, corpus, shape=MODEL, run="base", padding=3):
     """
     corpus = manifest.read(corpus)
     facts = corpus.identity["tokenizer"]
-    model = random_model(ModelRecipe(**shape), facts["vocabulary"] + padding)
+    model = random_model(ModelRecipe(**shape), facts["vocab_size"] + padding)
     models = directory / "runs" / run / "models"
     run_directory = models.parent / "train" / "0123456789abcdef"
     at = dcp.directory_of(run_directory, STEP)

@@ -19,7 +19,7 @@ MESHES = ((2,), (1, 2), (2, 1))  # on two axes: replicate, shard
 def loaded(found, sizes):
     """The model of an `Imported`, sharded by FSDP over a mesh and filled."""
     with torch.device("meta"):
-        model = Llama(found.recipe, found.vocabulary)
+        model = Llama(found.recipe, found.vocab_size)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
     for block in model.base_model.layers:
         fully_shard(block, mesh=mesh)

@@ -19,7 +19,7 @@ class Torn:
 
 def reach(arguments):
     with collectives.ranks() as device:
-        run.reach(arguments, SimpleNamespace(steps=1), None, {}, None, device, Torn())
+        run.train_to_milestone(arguments, SimpleNamespace(steps=1), None, {}, None, device, Torn())
 
 
 def main():

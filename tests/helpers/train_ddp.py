@@ -24,18 +24,22 @@ def main(corpus_path, steps, output):
         plan = recipe.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
         corpus = Corpus(corpus_path)
         samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed)
-        model = Llama(plan.model, corpus.tokenizer["vocabulary"])
+        model = Llama(plan.model, corpus.tokenizer["vocab_size"])
         initialize(model, plan.seed)
         adamw = optimizer.build(model, plan.optimizer)
         wrapped = DistributedDataParallel(model)
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)  # every rank has all gradients
-        count = plan.global_batch * plan.seq_len
+        count = plan.global_batch_size * plan.seq_len
         for step in range(int(steps)):
             adamw.param_groups[0]["lr"] = adamw.param_groups[1]["lr"] = learning_rate(
                 plan.schedule, plan.optimizer.learning_rate, step, plan.steps
             )
-            numbers = share_of(step * plan.global_batch, dist.get_rank(), dist.get_world_size(), plan.global_batch)
-            batch = [torch.from_numpy(rows.copy()).long().split(plan.micro_batch) for rows in samples.batch(numbers)]
+            numbers = share_of(
+                step * plan.global_batch_size, dist.get_rank(), dist.get_world_size(), plan.global_batch_size
+            )
+            batch = [
+                torch.from_numpy(rows.copy()).long().split(plan.micro_batch_size) for rows in samples.batch(numbers)
+            ]
             micro_batches = list(zip(*batch, strict=True))
             for number, (tokens, targets) in enumerate(micro_batches):
                 wrapped.require_backward_grad_sync = number == len(micro_batches) - 1
@@ -43,7 +47,7 @@ def main(corpus_path, steps, output):
                 (loss / count).backward()
             for parameter in model.parameters():
                 parameter.grad.mul_(dist.get_world_size())  # DDP takes the mean: with two ranks exactly half the sum
-            optimizer.clip_gradients(list(model.parameters()), plan.optimizer.clip, alone)
+            optimizer.clip_gradients(list(model.parameters()), plan.optimizer.max_grad_norm, alone)
             adamw.step()
             adamw.zero_grad()
         if dist.get_rank() == 0:

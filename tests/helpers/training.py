@@ -11,21 +11,29 @@ from stages import pretrain
 from stages.lib import manifest
 
 HOME = Path(__file__).resolve().parents[2]
-MODEL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "tie": True, "max_positions": 64}
+MODEL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 64,
+}
 RECIPE = {
     "model": MODEL,
     "weights": {"a": 3, "b": 1},
     "seq_len": 32,
-    "global_batch": 12,
+    "global_batch_size": 12,
     "dtype": "float32",
     "optimizer": {"learning_rate": 1e-2},
     "schedule": {"warmup_steps": 5},
 }
 OPERATION = {
     "steps": 30,
-    "micro_batch": 2,
+    "micro_batch_size": 2,
     "checkpoint": {"every": 5, "keep": 2},
-    "heldout": {"every": 1000, "tokens": 640},
+    "validation": {"every": 1000, "tokens": 640},
 }
 
 

@@ -33,7 +33,7 @@ def test_two_nodes_make_the_bits_of_one(tokenized, tmp_path):
     one.write_profile(nodes=1, ranks=4)
     two.write_profile(nodes=2, ranks=2)
     for place in (one, two):
-        place.write_recipe(steps=12, milestones=[12], micro_batch=1)
+        place.write_recipe(steps=12, milestones=[12], micro_batch_size=1)
     drivers = [place.start("models") for place in (one, two)]
     assert [driver.end() for driver in drivers] == [0, 0], "\n".join(driver.said() for driver in drivers)
     assert [place.nodes_of_training() for place in (one, two)] == [1, 2]

@@ -98,9 +98,9 @@ def test_job_whose_driver_was_killed_is_never_joined_by_a_second_trainer(trainin
 
 @pytest.mark.long
 def test_job_that_fails_for_good_says_why_on_the_screen(training, cluster):
-    training.write_recipe(micro_batch=3)
+    training.write_recipe(micro_batch_size=3)
     driver = training.start("models")
     assert driver.end() == 1
-    assert "pretrain: pretrain.micro_batch must divide the 2 samples a rank" in driver.said()
+    assert "pretrain: pretrain.micro_batch_size must divide the 2 samples a rank" in driver.said()
     assert not (training.path / MILESTONE).exists()
     assert cluster.queue() == {}

@@ -34,7 +34,7 @@ def check(place, steps, weights):
     assert place.weights() == weights
     assert place.steps() == list(range(1, steps + 1))
     stops = [event["reason"] for event in place.events("stop")]
-    assert all(reason.startswith("OutOfTime: stopped by the deadline") for reason in stops), stops
+    assert all(reason.startswith("Preempted: stopped by the deadline") for reason in stops), stops
     place.cluster.wait_until_empty()
 
 

@@ -256,7 +256,7 @@ def test_pairs_that_change_while_they_are_read_are_named(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl"
     write_jsonl(path, [{"prompt": "is it?", "completion": " yes"} for _ in range(20)])
     os.utime(path, ns=(10**18, 10**18))
-    made = listed(tmp_path, "a", {"kind": "pairs", "paths": [str(path)]})
+    made = listed(tmp_path, "a", {"kind": "prompt_completion", "paths": [str(path)]})
     real = inputs.described
 
     def changing(*arguments):

@@ -287,7 +287,7 @@ def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
     tmp_path, tokenizer, capsys, form, column, shown
 ):
     columns = {"text": TEXTS[:2], "day": column, "days": pa.array([[day] for day in column], pa.list_(column.type))}
-    recipe = write_table(tmp_path, form, pa.table(columns)) | {"max_unreadable": 1}
+    recipe = write_table(tmp_path, form, pa.table(columns)) | {"max_malformed": 1}
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == 2
     for field in ("day", "days"):
         part = part_of(tmp_path / field, tokenizer, split_field=field, **recipe)
@@ -315,8 +315,8 @@ def test_one_row_that_is_broken_spoils_no_other(tmp_path, tokenizer, form):
         "page": pa.array([b"a", b"b", b"\xff", b"d"]).view(pa.string()),
     }
     (tmp_path / name).write_bytes(table(columns, form))
-    recipe = {"kind": kind_of(name), "paths": [str(tmp_path / name)], "ids_field": "ids", "split_field": "page"}
-    part = part_of(tmp_path, tokenizer, max_unreadable=1, **recipe)
+    recipe = {"kind": kind_of(name), "paths": [str(tmp_path / name)], "token_ids_field": "ids", "split_field": "page"}
+    part = part_of(tmp_path, tokenizer, max_malformed=1, **recipe)
     assert dropped_of(part) == {"no token ids in ids": 2, "not UTF-8": 1}
     assert documents_of(part) == 1
 
@@ -333,7 +333,7 @@ def test_nul_bytes_are_text(tmp_path, tokenizer):
 
 def test_a_source_of_nothing_but_unreadable_lines_passes_the_filters(tmp_path, tokenizer):
     (tmp_path / "a.jsonl").write_text("{\n" * 30)
-    recipe = {"filters": {"max_symbols": 0.5, "max_repeated_lines": 0.5, "min_words": 1}, "max_unreadable": 1}
+    recipe = {"filters": {"max_symbols": 0.5, "max_repeated_lines": 0.5, "min_words": 1}, "max_malformed": 1}
     assert dropped_of(part_of(tmp_path, tokenizer, kind="jsonl", paths=[str(tmp_path / "a.jsonl")], **recipe)) == {
         "not JSON": 30
     }

@@ -32,7 +32,7 @@ def plain(tmp_path_factory):
     directory = tmp_path_factory.mktemp("plain")
     path = write_jsonl(directory / "texts/a.jsonl", ENTRIES)
     source = listed(directory, "a", {"kind": "jsonl", "paths": [path], **RECIPE})
-    tokenizer = trained(directory, [source], vocabulary=320, sample={"a": 1}, sample_mb=0.1)
+    tokenizer = trained(directory, [source], vocab_size=320, sample={"a": 1}, sample_mb=0.1)
     tokenized(directory, "a", source, tokenizer)
     return directory, tokenizer, (directory / "texts/a.jsonl").read_bytes()
 
@@ -97,7 +97,7 @@ def test_rows_that_are_no_documents_are_counted_by_reason(plain, tmp_path):
     )
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink)
-    (part,) = make(tmp_path, plain[1], "a.parquet", sink.getvalue().to_pybytes(), kind="parquet", max_unreadable=1)
+    (part,) = make(tmp_path, plain[1], "a.parquet", sink.getvalue().to_pybytes(), kind="parquet", max_malformed=1)
     dropped = json.loads(part.read_text())["record"]["dropped"]
     assert dropped == {"empty": 1, "no text in text": 1, "no text or whole number in url": 1, "not UTF-8": 1}
 

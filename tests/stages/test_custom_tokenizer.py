@@ -11,7 +11,7 @@ from stages import convert, evaluate, index, train_tokenizer
 from stages.lib import manifest
 from stages.lib.huggingface import parity
 from stages.lib.tokenizer import fast
-from stages.lib.tokenizer.edge_cases import HARD_STRINGS
+from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers, training
@@ -51,8 +51,8 @@ def warm(ours):
 
 def test_its_ids_stay_and_special_tokens_never_arise_from_text(ours, path):
     theirs = Theirs.from_file(str(path))
-    assert (ours.bos, ours.eos, ours.vocabulary) == (theirs.token_to_id(BOS), theirs.token_to_id(EOS), 403)
-    for text in HARD_STRINGS:
+    assert (ours.bos, ours.eos, ours.vocab_size) == (theirs.token_to_id(BOS), theirs.token_to_id(EOS), 403)
+    for text in EDGE_CASES:
         (ids,) = ours.encode([text])
         if "<|" not in text:
             assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
@@ -83,7 +83,7 @@ def test_kinds_that_differ_keep_their_ids_too(tmp_path, kind, capsys):
     assert ("hard texts do not come back from their ids (a normalizer," in capsys.readouterr().err) == (
         "normal_form" in kind
     )
-    documents = [text for text in HARD_STRINGS if "<|" not in text]
+    documents = [text for text in EDGE_CASES if "<|" not in text]
     ids, name = fast.exactly(ours, lambda encoder: (encoder.encode(documents), encoder.name))
     assert name.startswith("tokenizers " if "pattern" in kind else "gigatoken ")
     for text, found in zip(documents, ids, strict=True):
@@ -148,7 +148,7 @@ def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
         ({"bos": None}, "bos is missing: it must be the text of a token of train_tokenizer.path"),
         ({"eos": None}, "eos is missing: it must be the text of a token of train_tokenizer.path"),
         ({"path": None}, "bos must be left out without train_tokenizer.path: a trained tokenizer has its own"),
-        ({"vocabulary": 300}, "vocabulary must be left out beside train_tokenizer.path: nothing is trained"),
+        ({"vocab_size": 300}, "vocabulary must be left out beside train_tokenizer.path: nothing is trained"),
         ({"sample": {"a": 1}}, "sample must be left out beside train_tokenizer.path: nothing is trained"),
         ({"model": "unigram"}, "model must be left out beside train_tokenizer.path: nothing is trained"),
     ],
@@ -184,15 +184,15 @@ def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
     assert line.startswith(f"train_tokenizer: train_tokenizer.{said.format(path=spoilt)}"), line
 
 
-@pytest.mark.parametrize("vocabulary", ["bytes as letters", "bytes to fall back to"])
-def test_the_unknown_token_may_be_bos_and_eos_where_every_byte_is_known(tmp_path, path, vocabulary):
+@pytest.mark.parametrize("vocab_size", ["bytes as letters", "bytes to fall back to"])
+def test_the_unknown_token_may_be_bos_and_eos_where_every_byte_is_known(tmp_path, path, vocab_size):
     package = unknown_is(EOS, json.loads(path.read_bytes()))
-    if vocabulary == "bytes to fall back to":
+    if vocab_size == "bytes to fall back to":
         package |= {"pre_tokenizer": None, "model": {"type": "BPE", "merges": [], "byte_fallback": True}}
         package["model"] |= {"unk_token": EOS, "vocab": {EOS: 402, "a": 256} | byte_pieces()}
     recipe = {"path": str(custom_tokenizers.write_package(tmp_path / "mine.json", package)), "bos": EOS, "eos": EOS}
     ours = Tokenizer(make(train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json"))
-    for ids in ours.encode([*HARD_STRINGS, EOS, f"a {EOS} \U000e0001"]):
+    for ids in ours.encode([*EDGE_CASES, EOS, f"a {EOS} \U000e0001"]):
         assert ours.eos not in ids.tolist()
 
 
@@ -278,7 +278,7 @@ def made_corpus(directory, tokenizer):
 def test_a_shard_holds_each_document_between_bos_and_eos(corpus, ours):
     made = Corpus(corpus)
     assert made.tokenizer == {
-        **{"digest": ours.digest, "vocabulary": 403, "bos": ours.bos, "eos": ours.eos, "bos_added": True}
+        **{"digest": ours.digest, "vocab_size": 403, "bos": ours.bos, "eos": ours.eos, "bos_added": True}
     }
     stream = made.stream("a")
     ids = stream.read(0, len(stream))
@@ -332,7 +332,7 @@ def test_it_is_trained_on_exported_scored_and_generates(corpus, directory, ours,
     assert report["passed"] and report["tokenizer"]["a"]["texts"] > 10
     assert not export.with_name("tokenizer.model").exists()
     recipe = {"tasks": ["bits_per_byte"], "bytes_per_source": 2000, "batch_size": 4}
-    scores = make(evaluate, export=export, corpus=corpus, recipe=recipe, output=results / "eval" / "heldout.json")
+    scores = make(evaluate, export=export, corpus=corpus, recipe=recipe, output=results / "eval" / "validation.json")
     bits = manifest.read(scores).identity["results"]["bits_per_byte_a"]["bits_per_byte"]["value"]
     assert 0 < bits < 9
     said = []

@@ -16,10 +16,10 @@ HISTORY = [(0, {"a": 3.0, "b": 1.0}), (48, {"b": 1.0}), (84, {"a": 1.0, "b": 2.0
 
 def packed(packing, **more):
     """A recipe whose samples are packed documents, in phases."""
-    return RECIPE | {"packing": packing, "document_mask": True, "phases": PHASES} | more
+    return RECIPE | {"packing": packing, "document_mask": True, "data_stages": PHASES} | more
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
 def test_run_of_packed_documents_cut_in_a_phase_ends_in_the_same_bits(corpus, tmp_path, packing):
     recipe = packed(packing)
     assert train(corpus, tmp_path / "uncut", 10, recipe=recipe) == 0
@@ -41,7 +41,7 @@ def test_two_ranks_train_on_what_one_does_though_they_mask_unequally(corpus, tmp
         assert one["source_tokens"] == two["source_tokens"]
 
 
-@pytest.mark.parametrize("packing", ["window", "concatenate", "best_fit"])
+@pytest.mark.parametrize("packing", ["chunk", "concat", "best_fit"])
 def test_metrics_say_exactly_what_each_source_gave(corpus, tmp_path, packing):
     assert train(corpus, tmp_path, 10, recipe=packed(packing)) == 0
     samples = Samples(Corpus(corpus), HISTORY, RECIPE["seq_len"], 0, packing=packing)
@@ -55,7 +55,7 @@ def test_metrics_say_exactly_what_each_source_gave(corpus, tmp_path, packing):
 
 
 def test_record_says_what_the_weights_were_rounded_to(corpus, tmp_path):
-    assert train(corpus, tmp_path, 8, recipe=RECIPE | {"weights": {"a": 2, "b": 1}, "phases": PHASES[:1]}) == 0
+    assert train(corpus, tmp_path, 8, recipe=RECIPE | {"weights": {"a": 2, "b": 1}, "data_stages": PHASES[:1]}) == 0
     data = json.loads(milestone(tmp_path, 8).read_text())["record"]["data"]
     assert data["mixture"] == [
         {"from_sample": 0, "slots": {"a": 2731, "b": 1365}},
@@ -68,18 +68,27 @@ def test_record_says_what_the_weights_were_rounded_to(corpus, tmp_path):
 
 def test_what_cannot_be_is_refused_in_one_line(corpus, tmp_path, capsys):
     cases = [
-        ({"packing": "documents"}, "pretrain.packing must be one of window, concatenate, best_fit, got 'documents'"),
-        ({"phases": [PHASES[1], PHASES[0]]}, "pretrain.phases[1].step must be greater than 7 and less than steps (30)"),
-        ({"phases": [{"step": 30, "weights": {"a": 1}}]}, "pretrain.phases[0].step must be greater than 0 and less"),
-        ({"phases": [{"step": 3, "weights": {}}]}, "pretrain.phases[0].weights must give at least one source"),
-        ({"phases": [{"step": 3}]}, "pretrain.phases[0].weights is missing"),
+        ({"packing": "documents"}, "pretrain.packing must be one of chunk, concat, best_fit, got 'documents'"),
         (
-            {"phases": [{"step": 3, "weights": {"a": 1, "b": 1e-5}}]},
-            "pretrain.phases[0].weights.b must be at least 1/4",
+            {"data_stages": [PHASES[1], PHASES[0]]},
+            "pretrain.data_stages[1].step must be greater than 7 and less than steps (30)",
         ),
         (
-            {"phases": [{"step": 3, "weights": {"c": 1}}]},
-            "pretrain.phases[0].weights.c must name a source of the corpus (a, b)",
+            {"data_stages": [{"step": 30, "weights": {"a": 1}}]},
+            "pretrain.data_stages[0].step must be greater than 0 and less",
+        ),
+        (
+            {"data_stages": [{"step": 3, "weights": {}}]},
+            "pretrain.data_stages[0].weights must give at least one source",
+        ),
+        ({"data_stages": [{"step": 3}]}, "pretrain.data_stages[0].weights is missing"),
+        (
+            {"data_stages": [{"step": 3, "weights": {"a": 1, "b": 1e-5}}]},
+            "pretrain.data_stages[0].weights.b must be at least 1/4",
+        ),
+        (
+            {"data_stages": [{"step": 3, "weights": {"c": 1}}]},
+            "pretrain.data_stages[0].weights.c must name a source of the corpus (a, b)",
         ),
     ]
     capsys.readouterr()

@@ -20,7 +20,7 @@ from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.export_fixtures import STEP, argv_of
 
-RECIPE = {"tasks": ["bits_per_byte", "next_line"], "bytes_per_source": 3000, "questions": 12, "batch_size": 4}
+RECIPE = {"tasks": ["bits_per_byte", "next_line"], "bytes_per_source": 3000, "num_examples": 12, "batch_size": 4}
 LOCAL = ["bits_per_byte_code", "bits_per_byte_prose", "next_line"]
 
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("with a space")
     options = export_fixtures.write_inputs(root)
     assert convert.main(argv_of(options)) == 0
-    output = root / "runs" / "base" / "eval" / f"{STEP:08d}" / "heldout.json"
+    output = root / "runs" / "base" / "eval" / f"{STEP:08d}" / "validation.json"
     options = {"--export": options["--output"], "--corpus": options["--corpus"], "--output": output, "--code": "e1"}
     assert evaluate.main(argv_of(options, **{"--recipe": json.dumps(RECIPE)})) == 0
     return options
@@ -62,7 +62,7 @@ def test_every_task_has_its_metrics(made):
         assert 2 < results[task]["bits_per_byte"]["value"] < 16
     assert 0 <= results["next_line"]["acc_mutual_info"]["value"] <= 1
     assert results["next_line"]["acc_mutual_info"]["stderr"] > 0
-    assert (identity["suite"], identity["step"], identity["tokens"]) == ("heldout", STEP, 768)
+    assert (identity["suite"], identity["step"], identity["tokens"]) == ("validation", STEP, 768)
 
 
 @pytest.mark.long
@@ -152,28 +152,28 @@ def pairs_listed(directory, count=80):
         for number in range(count)
     ]
     path = write_jsonl(directory / "pairs.jsonl", entries)
-    return listed(directory, "colours", {"kind": "pairs", "paths": [path], "validation": 0.5})
+    return listed(directory, "colours", {"kind": "prompt_completion", "paths": [path], "validation": 0.5})
 
 
 def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
-    options = {**inputs, "--pairs": pairs_listed(tmp_path)}
+    options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
     results = scored(options, tasks=["completion_choice"], questions=8)
     assert set(results["completion_choice"]) == {"acc_mutual_info"}
     assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
     identity = manifest.read(options["--output"]).identity
-    source = prompt_completion.read(options["--pairs"])
-    assert identity["pairs"] == source.digest
-    held_out = {pair.prompt: pair.completion for pair in source.validation}
+    source = prompt_completion.read(options["--prompt-completion"])
+    assert identity["prompt_completion"] == source.digest
+    validation = {pair.prompt: pair.completion for pair in source.validation}
     rows = (options["--output"].with_suffix("") / "completion_choice.jsonl").read_text().splitlines()
     for row in map(json.loads, rows):
-        assert held_out[row["context"]] == row["choices"][row["answer"]]
+        assert validation[row["context"]] == row["choices"][row["answer"]]
     before = options["--output"].read_bytes()
     scored(options, tasks=["completion_choice"], questions=8)
     assert options["--output"].read_bytes() == before
     entries = (tmp_path / "pairs.jsonl").read_text()
     (tmp_path / "pairs.jsonl").write_text(entries.replace("or none", "of none"))
     scored(options, tasks=["completion_choice"], questions=8)
-    assert manifest.read(options["--output"]).identity["pairs"] != source.digest
+    assert manifest.read(options["--output"]).identity["prompt_completion"] != source.digest
 
 
 def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
@@ -181,7 +181,7 @@ def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
 
     from stages.lib.huggingface import parity
 
-    options = {**inputs, "--pairs": pairs_listed(tmp_path)}
+    options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
     found = scored(options, tasks=["completion_bits"], questions=8)["completion_bits"]["bits_per_byte"]
     directory = options["--export"].parent
     model, tokenizer = parity.load_exported(directory), parity.load_tokenizer(directory)
@@ -248,7 +248,7 @@ def with_recipe(options, **recipe):
         ({"question": 5}, ["evaluate.question", "not a known key"]),
         ({"tasks": []}, ["evaluate.tasks", "at least one"]),
         ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "only once"]),
-        ({"questions": 3}, ["evaluate.questions", "at least 4", "3"]),
+        ({"num_examples": 3}, ["evaluate.num_examples", "at least 4", "3"]),
         ({"batch_size": "auto"}, ["evaluate.batch_size", "whole number", "auto"]),
         ({"include_path": "/nowhere"}, ["evaluate.include_path", "/nowhere"]),
     ],
@@ -264,10 +264,18 @@ def test_an_unknown_task_is_refused(inputs, capsys):
 
 
 def test_pairs_and_the_task_that_reads_them_come_together(made, tmp_path, capsys):
-    refused(with_recipe(made, tasks=["completion_choice"]), capsys, "evaluate.tasks", "completion_choice", "pairs")
-    options = {**made, "--pairs": pairs_listed(tmp_path)}
+    refused(
+        with_recipe(made, tasks=["completion_choice"]),
+        capsys,
+        "evaluate.tasks",
+        "completion_choice",
+        "prompt_completion",
+    )
+    options = {**made, "--prompt-completion": pairs_listed(tmp_path)}
     capsys.readouterr()
-    refused(with_recipe(options, tasks=["next_line"]), capsys, "evaluate.tasks", "completion_choice", "--pairs")
+    refused(
+        with_recipe(options, tasks=["next_line"]), capsys, "evaluate.tasks", "completion_choice", "--prompt-completion"
+    )
 
 
 def test_an_export_without_passed_parity_is_refused(inputs, capsys):

@@ -1,4 +1,4 @@
-"""Exact duplicates: whatever the parts, of equal documents one stays, and a held-out one before all others."""
+"""Exact duplicates: whatever the parts, of equal documents one stays, and a validation one before all others."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
     table = pa.table({"ids": [[], [5, 6], [], [1, 2], [5, 6], [1], [7], [7]]})  # 1 is BOS, 2 is EOS
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
-    recipe = {"kind": "arrow", "paths": [str(tmp_path / "a.arrow")], "ids_field": "ids", "validation": 0}
+    recipe = {"kind": "arrow", "paths": [str(tmp_path / "a.arrow")], "token_ids_field": "ids", "validation": 0}
     lists = [listed(tmp_path, "a", recipe)]
     _, found = hashed(tmp_path, lists, 1)
     documents, _, dropped = counts(tokenized(tmp_path, lists, tokenizer, 1, found))
@@ -107,7 +107,7 @@ def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path, tokenizer):
-    """Equal texts under other keys lie on both sides of the split: the held-out one stays."""
+    """Equal texts under other keys lie on both sides of the split: the validation one stays."""
     entries = [{"text": text, "key": number} for number in range(9) for text in texts("a", 30)]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.3})
@@ -129,16 +129,16 @@ def test_runs_of_any_length_give_what_a_set_gives(owners, run, at_once, tmp_path
         for number, entries in enumerate(owners):
             directory = tmp_path_factory.mktemp(f"owner{number}")
             made = duplicates.Runs(directory)
-            for at, (text, held_out) in enumerate(entries):
-                made.add(duplicates.of_text(str(text)), at, held_out)
+            for at, (text, validation) in enumerate(entries):
+                made.add(duplicates.of_text(str(text)), at, validation)
             made.flush()
             runs.append([directory / name for name in made.names])
         found = duplicates.repeated(runs, at_once)
     seen, expected = set(), [[] for _ in owners]
     for side in (True, False):
         for number, entries in enumerate(owners):
-            for at, (text, held_out) in enumerate(entries):
-                if held_out == side:
+            for at, (text, validation) in enumerate(entries):
+                if validation == side:
                     if text in seen:
                         expected[number].append(at)
                     seen.add(text)

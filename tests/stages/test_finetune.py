@@ -29,12 +29,12 @@ BASE_STEPS = 8
 SEQ_LEN = 48
 RECIPE = {
     "seq_len": SEQ_LEN,
-    "global_batch": 6,
+    "global_batch_size": 6,
     "dtype": "float32",
     "optimizer": {"learning_rate": 1e-2},
     "schedule": {"warmup_steps": 5},
 }
-OPERATION = training.OPERATION | {"heldout": {"every": 1000, "tokens": 2000}}
+OPERATION = training.OPERATION | {"validation": {"every": 1000, "tokens": 2000}}
 ANIMALS = ("camel", "horse", "goat", "mule", "ox")
 SOUNDS = ("grunts", "neighs", "bleats aloud", "brays and brays again", "lows")
 
@@ -50,7 +50,7 @@ def pairs_of(count):
 def pairs_listed(directory, entries, name="animals", **source):
     """The list of a source of pairs, a fifth of them held out."""
     path = write_jsonl(directory / f"{name}.jsonl", entries)
-    return listed(directory, name, {"kind": "pairs", "paths": [path], "validation": 0.2} | source)
+    return listed(directory, name, {"kind": "prompt_completion", "paths": [path], "validation": 0.2} | source)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def made(tmp_path_factory):
 def options(made, run, until, recipe=RECIPE, previous=None, given=None, **operation):
     """The arguments of stages.finetune for a milestone of the run in the directory `run`. `given`: other inputs."""
     inputs = {
-        "--pairs": made / "sources/animals/list.json",
+        "--prompt-completion": made / "sources/animals/list.json",
         "--corpus": made / "tokens/main/manifest.json",
         "--tokenizer": made / "tokenizers/main/manifest.json",
         "--initial": milestone(made / "runs/base", BASE_STEPS),
@@ -114,20 +114,20 @@ def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
     train, validation = encoded(made, "train"), encoded(made, "validation")
     rows = prompt_completion_samples.Rows(train, SEQ_LEN, eos=2, seed=0)
     assert any(len(members) > 1 for members in rows.members)  # pairs lie beside each other, and must not see it
-    recipe = RECIPE | {"global_batch": len(rows), "optimizer": {"learning_rate": 1e-12}}
-    assert tune(made, tmp_path, 1, recipe=recipe, micro_batch=1) == 0
+    recipe = RECIPE | {"global_batch_size": len(rows), "optimizer": {"learning_rate": 1e-12}}
+    assert tune(made, tmp_path, 1, recipe=recipe, micro_batch_size=1) == 0
     model = find_model.load(find_model.find(milestone(made / "runs/base", BASE_STEPS)), torch.float32, "cpu")
     assert steps_of(tmp_path)[0]["loss"] == pytest.approx(loss_of(model, train), abs=1e-5)
-    heldout = json.loads(milestone(tmp_path, 1).read_text())["record"]["heldout"]["animals"]
-    assert heldout["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
+    validation = json.loads(milestone(tmp_path, 1).read_text())["record"]["validation"]["animals"]
+    assert validation["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
 
 
 @pytest.mark.long
 def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
     few = list(pairs_of(60))[:8]
-    given = {"--pairs": pairs_listed(tmp_path, few, "few", validation=0.3)}
-    learnt = prompt_completion.read(given["--pairs"]).train
-    recipe = RECIPE | {"global_batch": 2, "optimizer": {"learning_rate": 1e-2, "weight_decay": 0}}
+    given = {"--prompt-completion": pairs_listed(tmp_path, few, "few", validation=0.3)}
+    learnt = prompt_completion.read(given["--prompt-completion"]).train
+    recipe = RECIPE | {"global_batch_size": 2, "optimizer": {"learning_rate": 1e-2, "weight_decay": 0}}
     run = made / "runs/few"  # below the results, where generate finds the tokenizer
     assert tune(made, run, 300, recipe=recipe, given=given, steps=300, checkpoint={"every": 300}) == 0
     assert steps_of(run)[-1]["loss"] < 0.05
@@ -148,7 +148,7 @@ def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_pa
     for ranks in (1, 2, 3):
         run = tmp_path / str(ranks)
         recipe = RECIPE | {"dtype": "float64"}
-        listed_options = [options(made, run, 30, recipe=recipe, micro_batch=1)]
+        listed_options = [options(made, run, 30, recipe=recipe, micro_batch_size=1)]
         training.train_many_on(ranks, listed_options, tmp_path, stage="finetune")
         losses.append([entry["loss"] for entry in steps_of(run)])
     assert len(losses[0]) == 30
@@ -184,24 +184,27 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     base, tuned = initial.identity, manifest.read(milestone(uninterrupted, 30)).identity
     assert tuned["recipe"]["model"] == base["recipe"]["model"]
     assert (tuned["corpus"], tuned["tokenizer"]) == (base["corpus"], base["tokenizer"])
-    assert tuned["pairs"] == prompt_completion.read(made / "sources/animals/list.json").digest
+    assert tuned["prompt_completion"] == prompt_completion.read(made / "sources/animals/list.json").digest
     assert tuned["initial"] == results.checkpoint_digest(initial)
 
 
 def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
     assert tune(made, tmp_path, 2) == 0
-    given = {"--pairs": pairs_listed(tmp_path, pairs_of(61))}
+    given = {"--prompt-completion": pairs_listed(tmp_path, pairs_of(61))}
     assert tune(made, tmp_path, 2, given=given) == 0
     assert len(list((tmp_path / "train").iterdir())) == 2
 
 
 def scores(made, run, model):
-    """An export of a milestone, and its scores by the held-out pairs."""
+    """An export of a milestone, and its scores by the validation pairs."""
     inputs = {"--model": model, "--corpus": made / "tokens/main/manifest.json"}
     inputs |= {"--tokenizer": made / "tokenizers/main/manifest.json", "--output": run / "export" / "manifest.json"}
     assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
     inputs = {"--export": inputs["--output"], "--corpus": inputs["--corpus"]}
-    inputs |= {"--pairs": made / "sources/animals/list.json", "--output": run / "eval" / "00000030" / "animals.json"}
+    inputs |= {
+        "--prompt-completion": made / "sources/animals/list.json",
+        "--output": run / "eval" / "00000030" / "animals.json",
+    }
     recipe = json.dumps({"tasks": ["completion_bits", "bits_per_byte"], "bytes_per_source": 2000})
     assert evaluate.main([str(word) for pair in inputs.items() for word in pair] + ["--recipe", recipe]) == 0
     return manifest.read(inputs["--output"]).identity["results"]
@@ -223,7 +226,7 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
         ({"weights": {"a": 1}}, {}, "finetune.weights is not a known key"),
         ({"seq_len": 65}, {}, "finetune.seq_len must be at most the positions of --initial (64), got 65"),
         ({"seq_len": 4}, {}, "the training side of source animals must have a pair of at most seq_len (4) tokens"),
-        ({"global_batch": 5}, {}, "finetune.micro_batch must divide the 5 samples a rank"),
+        ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples a rank"),
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
     ],
 )
@@ -242,19 +245,19 @@ def refused(capsys, made, run, **keywords):
 
 def test_record_without_a_completion_is_named_before_anything_is_trained(made, tmp_path, capsys):
     entries = [*pairs_of(3), {"prompt": "The ox "}]
-    given = {"--pairs": pairs_listed(tmp_path / "data", entries)}
+    given = {"--prompt-completion": pairs_listed(tmp_path / "data", entries)}
     line = refused(capsys, made, tmp_path, given=given)
     assert line.endswith("animals.jsonl, line 4 must have the field completion, and has prompt")
 
 
 def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
-    given = {"--pairs": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
+    given = {"--prompt-completion": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
     line = refused(capsys, made, tmp_path, given=given)
-    assert "the held-out side of source animals must have a pair, and has none" in line
+    assert "the validation side of source animals must have a pair, and has none" in line
 
 
 def test_source_of_text_is_refused(made, tmp_path, capsys):
-    line = refused(capsys, made, tmp_path, given={"--pairs": made / "sources/a/list.json"})
+    line = refused(capsys, made, tmp_path, given={"--prompt-completion": made / "sources/a/list.json"})
     assert "sources.a.kind must be pairs or python-docstrings where pairs are read, got jsonl" in line
 
 
@@ -262,7 +265,7 @@ def test_source_of_text_is_refused(made, tmp_path, capsys):
 def other(tmp_path_factory):
     """A corpus of another tokenizer."""
     directory = tmp_path_factory.mktemp("other")
-    tiny_corpus(directory, documents=60, vocabulary=300)
+    tiny_corpus(directory, documents=60, vocab_size=300)
     return directory
 
 

@@ -21,7 +21,7 @@ def made(tmp_path_factory):
         name: listed(directory, name, {"kind": "jsonl", "paths": [f"{directory}/{name}?.jsonl"], "validation": 0.2})
         for name in ("a", "b")
     }
-    tokenizer = trained(directory, [*lists.values()], vocabulary=320, sample={"a": 1, "b": 1})
+    tokenizer = trained(directory, [*lists.values()], vocab_size=320, sample={"a": 1, "b": 1})
     for name, source in lists.items():
         tokenized(directory, name, source, tokenizer, parts=2)
     return directory
@@ -118,7 +118,7 @@ def test_a_spoilt_shard_is_named(corpus, capsys, name, spoil, said):
 
 def test_a_part_of_another_tokenizer_is_named(corpus, capsys):
     lists = [corpus / "sources" / name / "list.json" for name in ("a", "b")]
-    other = trained(corpus / "other", lists, vocabulary=310, sample={"a": 1, "b": 1})
+    other = trained(corpus / "other", lists, vocab_size=310, sample={"a": 1, "b": 1})
     part = corpus / "tokens/main/b/00001.json"
     make(tokenize, list=lists[1], tokenizer=other, part=1, recipe={"parts": 2}, output=part)
     line = refused(capsys, index, **_options(corpus))
@@ -223,7 +223,7 @@ def test_a_part_named_twice_is_refused(corpus, capsys):
     [
         ([], 0.5, "source a must have training text, and has none"),
         ([{"text": ""}], 0.5, "source a must have training text, and has none; dropped: 1 empty"),
-        ([{"text": "only one"}], 0, "source a must have held-out text, and has none; raise sources.a.validation"),
+        ([{"text": "only one"}], 0, "source a must have validation text, and has none; raise sources.a.validation"),
     ],
 )
 def test_an_empty_corpus_is_refused(made, tmp_path, capsys, entries, validation, said):

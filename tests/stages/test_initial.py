@@ -29,7 +29,7 @@ from tools import replay_ledger
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 HEAVY = RECIPE | {"weights": {"a": 1, "b": 3}}
-HEAVIER = RECIPE | {"weights": {"b": 6, "c": 1}, "phases": [{"step": 40, "weights": {"b": 12, "c": 1}}]}
+HEAVIER = RECIPE | {"weights": {"b": 6, "c": 1}, "data_stages": [{"step": 40, "weights": {"b": 12, "c": 1}}]}
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +99,13 @@ def test_another_initial_model_is_another_run(corpus, base, tmp_path):
 
 def test_what_does_not_fit_is_refused_in_one_line(corpus, base, tmp_path, capsys):
     start = milestone(base, 20)
-    wider = RECIPE | {"model": RECIPE["model"] | {"hidden": 64}}
+    wider = RECIPE | {"model": RECIPE["model"] | {"intermediate_size": 64}}
     other_seed = RECIPE | {"seed": 9}
     cases = [
-        (train_from(start, corpus, tmp_path, 2, recipe=wider), r"pretrain.model.hidden must be that of --initial"),
+        (
+            train_from(start, corpus, tmp_path, 2, recipe=wider),
+            r"pretrain.model.intermediate_size must be that of --initial",
+        ),
         (train_from(start, corpus, tmp_path, 2, how=KEEP, recipe=other_seed), "pretrain.initial.data must be reset"),
         (train_from(tmp_path / "none", corpus, tmp_path, 2), "none must be a milestone's manifest"),
         (train(corpus, tmp_path, 2, recipe=RECIPE | {"initial": RESET}), "--initial is missing"),
@@ -123,13 +126,13 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
     shape = RECIPE["model"]
     config = LlamaConfig(
         vocab_size=320,
-        hidden_size=shape["width"],
-        intermediate_size=shape["hidden"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["heads"],
-        num_key_value_heads=shape["kv_heads"],
-        max_position_embeddings=shape["max_positions"],
-        tie_word_embeddings=shape["tie"],
+        hidden_size=shape["hidden_size"],
+        intermediate_size=shape["intermediate_size"],
+        num_hidden_layers=shape["num_hidden_layers"],
+        num_attention_heads=shape["num_attention_heads"],
+        num_key_value_heads=shape["num_key_value_heads"],
+        max_position_embeddings=shape["max_position_embeddings"],
+        tie_word_embeddings=shape["tie_word_embeddings"],
         rms_norm_eps=1e-5,
     )
     LlamaForCausalLM(config).save_pretrained(tmp_path / "hf")
@@ -216,7 +219,7 @@ def test_chain_with_a_gap_between_two_runs_is_found(corpus, base, tmp_path, caps
     assert train_from(milestone(base, 20), corpus, behind, 4, how=KEEP, steps=10) == 0
     directories = [str(run_directory(before)), str(run_directory(behind))]
     events = run_directory(before) / "events.jsonl"
-    later = {"time": 0, "event": "rewind", "step": 25, "left": 28, "samples": [300, 336]}
+    later = {"time": 0, "event": "rollback", "step": 25, "left": 28, "samples": [300, 336]}
     events.write_text(events.read_text() + json.dumps(later) + "\n")  # after what `behind` goes on from
     capsys.readouterr()
     assert replay_ledger.main(["--corpus", str(corpus), "--run", *directories]) == 0

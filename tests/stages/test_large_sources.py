@@ -86,7 +86,7 @@ def test_a_large_text_is_cut_at_line_ends_at_the_same_places_by_any_number_of_pa
 def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_path, small_files_are_large):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 60)])
     made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.1})
-    tokenizer = trained(tmp_path, [made], vocabulary=320, sample={"a": 1})
+    tokenizer = trained(tmp_path, [made], vocab_size=320, sample={"a": 1})
     parts = [json.loads(part.read_text())["identity"] for part in tokenized(tmp_path, "a", made, tokenizer, parts=4)]
     assert sum(part[side]["documents"] for part in parts for side in ("train", "validation")) == 60
     inputs = [entry for part in parts for entry in part["inputs"]]
@@ -138,7 +138,7 @@ def test_the_memory_of_a_part_does_not_grow_with_its_text(tmp_path):
         name: listed(tmp_path, name, recipe | {"paths": [str(at)], "filters": filters})
         for name, at in (("a", path), ("b", small))
     }
-    tokenizer = trained(tmp_path, [lists["b"]], vocabulary=2000, sample={"b": 1})
+    tokenizer = trained(tmp_path, [lists["b"]], vocab_size=2000, sample={"b": 1})
     output = tmp_path / "tokens/00000.json"
     made_within_a_gigabyte("tokenize", "--list", lists["a"], "--tokenizer", tokenizer, "--part", 0, "--output", output)
     identity = json.loads(output.read_text())["identity"]
@@ -181,7 +181,7 @@ def test_long_rows_of_token_ids_take_their_own_memory_alone(tmp_path, kind):
     else:
         with pa.ipc.new_file(tmp_path / "a.arrow", made.schema) as writer:
             writer.write_table(made)
-    recipe = SourceRecipe(kind=kind, paths=["*"], ids_field="ids")
+    recipe = SourceRecipe(kind=kind, paths=["*"], token_ids_field="ids")
     used = pa.total_allocated_bytes()
     held = list(documents.read(recipe, spans.whole([str(tmp_path / f"a.{kind}")]), []))
     assert pa.total_allocated_bytes() - used < 3 * made.nbytes
@@ -216,6 +216,6 @@ def test_the_hash_of_a_long_text_is_that_of_its_words(text, piece):
 def test_documents_of_ids_are_held_by_their_size(tmp_path):
     ids = pa.array([list(range(1000))] * 64, pa.list_(pa.int32()))
     parquet.write_table(pa.table({"ids": ids}), tmp_path / "a.parquet")
-    recipe = SourceRecipe(kind="parquet", paths=["a.parquet"], ids_field="ids")
+    recipe = SourceRecipe(kind="parquet", paths=["a.parquet"], token_ids_field="ids")
     found = documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), [])
     assert [len(batch) for batch in documents.batched(found, 16 * 4000)] == [16, 16, 16, 16]

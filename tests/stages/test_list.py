@@ -45,7 +45,7 @@ def test_an_address_of_a_file_here_is_its_path(texts):
 
 
 def test_sources_of_pairs_are_listed_like_those_of_text(texts):
-    path = listed(texts, "mine", {"kind": "pairs", "paths": ["a/*.txt"], "completion_field": "answer"})
+    path = listed(texts, "mine", {"kind": "prompt_completion", "paths": ["a/*.txt"], "completion_field": "answer"})
     assert json.loads(path.read_text())["identity"]["files"] == [{"name": "a/one.txt", "bytes": 9}]
     boxed = [
         json.loads(listed(texts, kind, {"kind": kind}).read_text())["identity"]["files"]
@@ -84,16 +84,22 @@ def test_defaults_are_not_written(texts):
         ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
-        ({"kind": "pairs"}, "list.paths must name at least one file or glob"),
+        ({"kind": "prompt_completion"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-docstrings", "paths": ["a/*"]}, "list.paths must be left out for the kind python-docstrings"),
-        ({"kind": "jsonl", "paths": ["a/*"], "ids_field": "x"}, "list.ids_field must be left out for the kind jsonl"),
+        (
+            {"kind": "jsonl", "paths": ["a/*"], "token_ids_field": "x"},
+            "list.token_ids_field must be left out for the kind jsonl",
+        ),
         (
             {"kind": "text", "paths": ["a/*"], "filters": {"min_words": 9, "max_words": 3}},
             "list.filters.min_words must be at most list.filters.max_words (3), got 9",
         ),
         ({"kind": "text", "paths": ["a/*"], "split_field": "x"}, "list.split_field must be left out for the kind text"),
         ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
-        ({"kind": "pairs", "paths": ["a/*"], "text_field": "x"}, "list.text_field must be left out for the kind pairs"),
+        (
+            {"kind": "prompt_completion", "paths": ["a/*"], "text_field": "x"},
+            "list.text_field must be left out for the kind pairs",
+        ),
         ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match files of the kind text, got b/x.zip"),
     ],
 )

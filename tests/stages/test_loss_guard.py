@@ -19,7 +19,7 @@ from tests.helpers.training import (
 )
 from tools import replay_ledger
 
-BATCH = RECIPE["global_batch"]
+BATCH = RECIPE["global_batch_size"]
 EVERY = {"every": 4, "keep": 10}
 
 
@@ -67,7 +67,7 @@ def test_step_that_is_not_finite_changes_nothing_and_is_written_down(corpus, tmp
     (skip,) = [event for event in events_of(tmp_path) if event["event"] == "skip"]
     assert (skip["step"], skip["loss"], skip["samples"]) == (10, str(loss), [9 * BATCH, 10 * BATCH])
     before, after = tensors_of(tmp_path, 9), tensors_of(tmp_path, 10)
-    assert all(before[name] == after[name] for name in before if not name.startswith("guard"))
+    assert all(before[name] == after[name] for name in before if not name.startswith("loss_guard"))
 
 
 def tensors_of(results, step):
@@ -80,7 +80,7 @@ def tensors_of(results, step):
 
 
 def test_loss_that_jumps_up_is_a_spike(corpus, tmp_path, monkeypatch):
-    recipe = RECIPE | {"guard": {"spike": 6, "window": 8}}
+    recipe = RECIPE | {"loss_guard": {"spike": 6, "window": 8}}
     with poisoned(monkeypatch, batches(3, 20), 3.0):
         assert train(corpus, tmp_path, 30, recipe=recipe) == 0
     # at step 3 too few losses are known to call one a spike
@@ -88,7 +88,7 @@ def test_loss_that_jumps_up_is_a_spike(corpus, tmp_path, monkeypatch):
 
 
 def test_resumed_run_skips_the_same_spikes(corpus, tmp_path, monkeypatch):
-    recipe = RECIPE | {"guard": {"spike": 3, "window": 8}}
+    recipe = RECIPE | {"loss_guard": {"spike": 3, "window": 8}}
     with poisoned(monkeypatch, batches(14, 15, 20), 2.0):
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe) == 0
         for previous, until in [(None, 13), (13, 15), (15, 30)]:
@@ -99,14 +99,14 @@ def test_resumed_run_skips_the_same_spikes(corpus, tmp_path, monkeypatch):
 
 
 def test_ranks_that_must_not_go_on_agree_on_one_line(corpus, tmp_path):
-    recipe = RECIPE | {"optimizer": {"learning_rate": 1e38}, "guard": {"bad_steps": 2}}
+    recipe = RECIPE | {"optimizer": {"learning_rate": 1e38}, "loss_guard": {"bad_steps": 2}}
     code, error = train_on(2, corpus, tmp_path, 30, recipe=recipe)
     (line,) = error.splitlines()
     assert code == 2 and line.startswith("pretrain: the training must not go on: 2 steps in a row were skipped")
 
 
 def test_many_bad_steps_in_a_row_stop_the_training_in_one_line(corpus, tmp_path, monkeypatch, capsys):
-    recipe = RECIPE | {"guard": {"bad_steps": 3}}
+    recipe = RECIPE | {"loss_guard": {"bad_steps": 3}}
     with poisoned(monkeypatch, batches(*range(9, 30)), float("nan")):
         assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -116,15 +116,15 @@ def test_many_bad_steps_in_a_row_stop_the_training_in_one_line(corpus, tmp_path,
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_rewind_goes_back_and_around_the_bad_samples(corpus, tmp_path, monkeypatch, killed):
-    recipe = RECIPE | {"guard": {"bad_steps": 3, "then": "rewind"}}
+def test_rollback_goes_back_and_around_the_bad_samples(corpus, tmp_path, monkeypatch, killed):
+    recipe = RECIPE | {"loss_guard": {"bad_steps": 3, "on_repeated": "rollback"}}
     with poisoned(monkeypatch, batches(11, 12, 13), float("nan")):
-        if killed:  # stopped between the bad steps and the next checkpoint: the same rewind again
+        if killed:  # stopped between the bad steps and the next checkpoint: the same rollback again
             assert train(corpus, tmp_path, 12, recipe=recipe, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 0
-    (rewind,) = [event for event in events_of(tmp_path) if event["event"] == "rewind"]
+    (rollback,) = [event for event in events_of(tmp_path) if event["event"] == "rollback"]
     target = 12 if killed else 8
-    assert (rewind["step"], rewind["samples"]) == (target, [target * BATCH, 13 * BATCH])
+    assert (rollback["step"], rollback["samples"]) == (target, [target * BATCH, 13 * BATCH])
     last = {entry["step"]: entry for entry in steps_of(tmp_path)}
     assert sorted(last) == list(range(1, 31))
     assert [last[step]["samples"][0] for step in range(target + 1, 31)] == [
@@ -132,11 +132,11 @@ def test_rewind_goes_back_and_around_the_bad_samples(corpus, tmp_path, monkeypat
     ]
     assert all(entry["loss"] is not None for step, entry in last.items() if step > target)
     commit = json.loads((run_directory(tmp_path) / "checkpoints/00000030/commit.json").read_text())
-    assert (commit["rewinds"], commit["samples"]) == (1, (13 + 30 - target) * BATCH)
+    assert (commit["rollbacks"], commit["samples"]) == (1, (13 + 30 - target) * BATCH)
 
 
-def test_resumed_run_reads_on_where_a_rewind_brought_it(corpus, tmp_path, monkeypatch):
-    recipe = RECIPE | {"guard": {"bad_steps": 3, "then": "rewind"}}
+def test_resumed_run_reads_on_where_a_rollback_brought_it(corpus, tmp_path, monkeypatch):
+    recipe = RECIPE | {"loss_guard": {"bad_steps": 3, "on_repeated": "rollback"}}
     with poisoned(monkeypatch, batches(11, 12, 13), float("nan")):
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path / "cut", 19, recipe=recipe, checkpoint=EVERY) == 0
@@ -145,23 +145,23 @@ def test_resumed_run_reads_on_where_a_rewind_brought_it(corpus, tmp_path, monkey
 
 
 @pytest.mark.parametrize("milestone", [None, 12])
-def test_a_rewind_holds_where_the_training_was_killed_before_its_next_checkpoint(
+def test_a_rollback_holds_where_the_training_was_killed_before_its_next_checkpoint(
     corpus, tmp_path, monkeypatch, milestone
 ):
     """And so it does where the bad steps would be good this time, elsewhere. `milestone`: amid the bad ones."""
-    recipe = RECIPE | {"guard": {"bad_steps": 3, "then": "rewind"}}
+    recipe = RECIPE | {"loss_guard": {"bad_steps": 3, "on_repeated": "rollback"}}
     with poisoned(monkeypatch, batches(11, 12, 13, 14), float("nan")):
         for name in ("uncut", "cut") if milestone else ():
             assert train(corpus, tmp_path / name, milestone, recipe=recipe, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe, checkpoint=EVERY) == 0
         with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "save", lambda trainer: killed(trainer) if trainer.rewinds else save(trainer))
+            patch.setattr(Trainer, "save", lambda trainer: killed(trainer) if trainer.rollbacks else save(trainer))
             assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 1
     with poisoned(monkeypatch, batches(14), float("nan")):
         assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 0
     assert weights_of(tmp_path / "uncut", 30) == weights_of(tmp_path / "cut", 30)
-    (rewind,) = [event for event in events_of(tmp_path / "cut") if event["event"] == "rewind"]
-    assert rewind["samples"] == [(milestone or 8) * BATCH, 13 * BATCH]
+    (rollback,) = [event for event in events_of(tmp_path / "cut") if event["event"] == "rollback"]
+    assert rollback["samples"] == [(milestone or 8) * BATCH, 13 * BATCH]
     assert replay_ledger.main(["--corpus", str(corpus), "--run", str(run_directory(tmp_path / "cut"))]) == 0
 
 
@@ -173,10 +173,10 @@ def killed(trainer):
 
 
 def test_training_that_rewinds_too_often_stops(corpus, tmp_path, monkeypatch, capsys):
-    recipe = RECIPE | {"guard": {"bad_steps": 2, "then": "rewind", "rewinds": 2}}
+    recipe = RECIPE | {"loss_guard": {"bad_steps": 2, "on_repeated": "rollback", "max_rollbacks": 2}}
     with poisoned(monkeypatch, batches(*range(6, 60)), float("nan")):
         assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 2
-    assert [event["event"] for event in events_of(tmp_path)].count("rewind") == 2
+    assert [event["event"] for event in events_of(tmp_path)].count("rollback") == 2
     assert "2 steps in a row were skipped" in capsys.readouterr().err
 
 

@@ -50,9 +50,9 @@ def test_loss_falls_and_every_step_is_in_the_ledger(uninterrupted):
     assert entries[-1]["loss"] < entries[0]["loss"] - 0.5
     for name in ("learning_rate", "grad_norm", "tokens_per_second", "data_wait", "memory_mb", "seconds"):
         assert entries[-1][name] >= 0
-    heldout = json.loads(milestone(uninterrupted, 30).read_text())["record"]["heldout"]
-    assert set(heldout) == {"a", "b"}
-    assert all(0 < scores["bits_per_byte"] < 8 for scores in heldout.values())
+    validation = json.loads(milestone(uninterrupted, 30).read_text())["record"]["validation"]
+    assert set(validation) == {"a", "b"}
+    assert all(0 < scores["bits_per_byte"] < 8 for scores in validation.values())
 
 
 def test_ledger_says_what_was_trained_on(corpus, tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def test_compiled_blocks_train_as_others_do(corpus, uninterrupted, tmp_path):
 
 @pytest.mark.parametrize("kind", ["full", "selective", "offload"])
 def test_activation_checkpointing_changes_no_bit(corpus, uninterrupted, tmp_path, kind):
-    assert train(corpus, tmp_path, 30, activation={"kind": kind}) == 0
+    assert train(corpus, tmp_path, 30, activation_checkpointing={"kind": kind}) == 0
     assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
 
 
@@ -175,13 +175,21 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
     [
         ({"lerning_rate": 1}, {}, "pretrain.lerning_rate is not a known key"),
         ({"seq_len": "32"}, {}, "pretrain.seq_len must be a whole number, got '32'"),
-        ({"global_batch": 0}, {}, "pretrain.global_batch must be a whole number at least 1, got 0"),
-        ({"seq_len": 65}, {}, "pretrain.seq_len must be at most model.max_positions (64), got 65"),
-        ({"model": MODEL | {"heads": 5}}, {}, "pretrain.model.heads must divide the width 32"),
-        ({"model": MODEL | {"kv_heads": 3}}, {}, "pretrain.model.kv_heads must divide heads (4), got 3"),
+        ({"global_batch_size": 0}, {}, "pretrain.global_batch_size must be a whole number at least 1, got 0"),
+        ({"seq_len": 65}, {}, "pretrain.seq_len must be at most model.max_position_embeddings (64), got 65"),
+        (
+            {"model": MODEL | {"num_attention_heads": 5}},
+            {},
+            "pretrain.model.num_attention_heads must divide hidden_size (32)",
+        ),
+        (
+            {"model": MODEL | {"num_key_value_heads": 3}},
+            {},
+            "pretrain.model.num_key_value_heads must divide num_attention_heads (4)",
+        ),
         ({"weights": {"c": 1}}, {}, "pretrain.weights.c must name a source of the corpus (a, b)"),
         ({"weights": {"a": 1, "b": 1e-6}}, {}, "pretrain.weights.b must be at least 1/4096"),
-        ({}, {"micro_batch": 5}, "pretrain.micro_batch must divide the 12 samples a rank"),
+        ({}, {"micro_batch_size": 5}, "pretrain.micro_batch_size must divide the 12 samples a rank"),
         ({}, {"steps": 3}, "--until must be at most pretrain.steps (3), got 4"),
         ({}, {"steps": 0}, "pretrain.steps must be a whole number at least 1, got 0"),
         ({}, {"checkpoint": {"every": 0}}, "pretrain.checkpoint.every must be a whole number at least 1, got 0"),
@@ -196,10 +204,10 @@ def test_mistake_is_one_line_and_leaves_nothing(corpus, tmp_path, capsys, recipe
 
 
 def test_global_batch_that_ranks_cannot_share_is_one_line(corpus, tmp_path):
-    code, error = train_on(2, corpus, tmp_path, 4, recipe=RECIPE | {"global_batch": 15}, micro_batch=1)
+    code, error = train_on(2, corpus, tmp_path, 4, recipe=RECIPE | {"global_batch_size": 15}, micro_batch_size=1)
     assert code == 2
     (line,) = error.splitlines()
-    assert "pretrain.global_batch must be divisible by the number of ranks (2), got 15" in line
+    assert "pretrain.global_batch_size must be divisible by the number of ranks (2), got 15" in line
     assert "1, 3, 5, 15 ranks" in line
 
 
@@ -230,7 +238,7 @@ def test_until_a_step_before_the_first_is_refused(corpus, tmp_path, capsys):
 def test_rank_that_works_longer_is_told_from_those_that_wait_for_it(corpus, tmp_path):
     run_on(2, "tests.helpers.slow_rank", *options(corpus, tmp_path, 8))
     *_, last = steps_of(tmp_path)
-    slept = SLEEP * MODEL["layers"] * RECIPE["global_batch"] / 2 / OPERATION["micro_batch"]
+    slept = SLEEP * MODEL["num_hidden_layers"] * RECIPE["global_batch_size"] / 2 / OPERATION["micro_batch_size"]
     # of two ranks the median is the mean: half of what one is slower
     assert last["ranks"]["max"] - last["ranks"]["median"] > 0.4 * slept
     assert last["ranks"]["slowest"] == socket.gethostname()

@@ -32,7 +32,7 @@ def test_reached_milestone_is_not_trained_again(corpus, tmp_path):
     assert train(corpus, tmp_path, 20, previous=10) == 0
     first, entries = milestone(tmp_path, 10).read_bytes(), len(steps_of(tmp_path))
     milestone(tmp_path, 10).unlink()
-    assert train(corpus, tmp_path, 10, micro_batch=3) == 0
+    assert train(corpus, tmp_path, 10, micro_batch_size=3) == 0
     assert milestone(tmp_path, 10).read_bytes() == first
     assert len(steps_of(tmp_path)) == entries
     assert train(corpus, tmp_path, 13, previous=10) == 0  # inserted: from the newest checkpoint at or below it

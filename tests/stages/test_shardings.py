@@ -17,14 +17,14 @@ from tests.helpers.training import (
 )
 
 STEPS = 50
-HYBRID = {"sharding": "hybrid-full", "shard_ranks": 2}
+HYBRID = {"sharding": "hybrid-full", "shard_degree": 2}
 HYBRID_GRAD = HYBRID | {"sharding": "hybrid-grad"}
 # (ranks, operation) of each run that must agree
 RUNS = {
-    1: [{}, {"micro_batch": 1}, {"micro_batch": 12}],
-    2: [{"sharding": "full"}, {"sharding": "grad"}, {"sharding": "none"}, {"sharding": "none", "micro_batch": 3}],
-    3: [{"sharding": "full", "micro_batch": 4}],
-    4: [{"sharding": "full", "micro_batch": 3}, HYBRID, HYBRID_GRAD, {"sharding": "none", "micro_batch": 1}],
+    1: [{}, {"micro_batch_size": 1}, {"micro_batch_size": 12}],
+    2: [{"sharding": "full"}, {"sharding": "grad"}, {"sharding": "none"}, {"sharding": "none", "micro_batch_size": 3}],
+    3: [{"sharding": "full", "micro_batch_size": 4}],
+    4: [{"sharding": "full", "micro_batch_size": 3}, HYBRID, HYBRID_GRAD, {"sharding": "none", "micro_batch_size": 1}],
 }
 
 
@@ -35,7 +35,9 @@ def trained(corpus, directory, runs, steps, **recipe):
         names = [f"{ranks} ranks, {operation}" for operation in operations]
         made |= {name: directory / f"{ranks}-{number}" for number, name in enumerate(names)}
         listed = [
-            options(corpus, made[name], steps, recipe=RECIPE | recipe, **{"steps": steps, "micro_batch": 1} | operation)
+            options(
+                corpus, made[name], steps, recipe=RECIPE | recipe, **{"steps": steps, "micro_batch_size": 1} | operation
+            )
             for name, operation in zip(names, operations, strict=True)
         ]
         train_many_on(ranks, listed, directory)
@@ -76,7 +78,11 @@ def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_pat
     uncut, changed = tmp_path / "uncut", tmp_path / "changed"
     recipe = RECIPE | {"dtype": "float64"}
     assert train(corpus, uncut, 30, recipe=recipe) == 0
-    plans = [(10, 4, HYBRID | {"micro_batch": 1}), (20, 2, {"sharding": "none", "micro_batch": 6}), (30, 3, {})]
+    plans = [
+        (10, 4, HYBRID | {"micro_batch_size": 1}),
+        (20, 2, {"sharding": "none", "micro_batch_size": 6}),
+        (30, 3, {}),
+    ]
     previous = None
     for until, ranks, operation in plans:
         code, error = train_on(ranks, corpus, changed, until, recipe=recipe, previous=previous, **operation)
@@ -91,9 +97,9 @@ def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_pat
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        ({"sharding": "hybrid-full", "shard_ranks": 3}, "needs at least two groups of at least two ranks"),
+        ({"sharding": "hybrid-full", "shard_degree": 3}, "needs at least two groups of at least two ranks"),
         ({"sharding": "hybrid-grad"}, "must be one of none for 2 ranks, got 2"),
-        ({"sharding": "full", "shard_ranks": 2}, "shard_ranks must be left out but for hybrid-full and hybrid-grad"),
+        ({"sharding": "full", "shard_degree": 2}, "shard_degree must be left out but for hybrid-full and hybrid-grad"),
         ({"cpu_offload": True}, "cpu_offload must be false without a GPU"),
     ],
 )

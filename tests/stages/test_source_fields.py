@@ -76,9 +76,9 @@ def test_token_ids_are_taken_as_they_are_and_bos_is_never_doubled(tmp_path, plai
     else:
         path = str(tmp_path / "a.parquet")
         parquet.write_table(pa.table(columns), path)
-    part = tokenized_source(tmp_path, plain[0], kind=kind, paths=[path], ids_field="ids", split_field="text_of")
-    held_out = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
-    assert held_out and set(held_out) < set(TEXTS)
+    part = tokenized_source(tmp_path, plain[0], kind=kind, paths=[path], token_ids_field="ids", split_field="text_of")
+    validation = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
+    assert validation and set(validation) < set(TEXTS)
     found = []
     for shard in sorted(part.with_suffix("").glob("*.arrow")):
         found += pa.ipc.open_file(str(shard)).read_all().column("tokens").to_pylist()
@@ -89,7 +89,7 @@ def test_token_ids_are_taken_as_they_are_and_bos_is_never_doubled(tmp_path, plai
 
 def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):
     path = write_arrow(tmp_path / "a.arrow", {"ids": [[5, 6], [7, 320]]})
-    source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path], "ids_field": "ids"})
+    source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path], "token_ids_field": "ids"})
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
     assert line == f"tokenize: {path}:1 must hold ids of the tokenizer, from 0 to 319, and has 320"
 
@@ -100,7 +100,7 @@ def test_rows_without_ids_are_counted(tmp_path, plain):
     empty = [[], [bos], [eos], [bos, eos]]
     rows = [[5, 6], None, *empty, [bos, bos, eos], [7]]
     path = write_arrow(tmp_path / "a.arrow", {"ids": pa.array(rows, pa.list_(pa.int64()))})
-    part = tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path], ids_field="ids", max_unreadable=1)
+    part = tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path], token_ids_field="ids", max_malformed=1)
     assert record_of(part)["dropped"] == {"empty": len(empty), "no token ids in ids": 1}
     assert record_of(part)["dropped_examples"]["empty"][0] == {"id": f"{path}:2", "text": ""}
     assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == 3
@@ -110,8 +110,8 @@ def test_an_id_field_names_documents(tmp_path, plain):
     entries = [{"text": text, "url": f"page {number}"} for number, text in enumerate(TEXTS)] + [{"text": "x"}]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], id_field="url")
-    held_out = [json.loads(line) for line in (part.with_suffix("") / "validation.jsonl").open()]
-    assert all(TEXTS[int(entry["id"].removeprefix("page "))] == entry["text"] for entry in held_out)
+    validation = [json.loads(line) for line in (part.with_suffix("") / "validation.jsonl").open()]
+    assert all(TEXTS[int(entry["id"].removeprefix("page "))] == entry["text"] for entry in validation)
     assert record_of(part)["dropped"] == {"no text or whole number in url": 1}
 
 
@@ -122,11 +122,11 @@ def test_more_unreadable_records_than_allowed_are_refused(tmp_path, plain, capsy
     output = tmp_path / "t/00000.json"
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=output)
     assert line == (
-        "tokenize: sources.a.max_unreadable must be at least the share of records that cannot be read, 1 of 10 "
+        "tokenize: sources.a.max_malformed must be at least the share of records that cannot be read, 1 of 10 "
         "(1 not JSON), got 0.05"
     )
     assert not list(output.parent.iterdir())
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_unreadable=0.1)
+    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_malformed=0.1)
     assert record_of(part)["dropped_examples"] == {"not JSON": [{"id": f"{path}:10", "text": ""}]}
 
 

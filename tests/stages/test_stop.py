@@ -128,20 +128,20 @@ def test_deadline_ends_the_training_in_time(corpus, tmp_path):
 def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypatch):
     from stages.lib.training import validation
 
-    asked = validation.Heldout.evaluate
+    asked = validation.Validation.evaluate
     forwards = []
 
-    def evaluate(self, model, micro_batch, device, poll=None):
+    def evaluate(self, model, micro_batch_size, device, poll=None):
         def counting():
             forwards.append(1)
             if len(forwards) == 3:
                 os.kill(os.getpid(), signal.SIGUSR1)
             poll()
 
-        return asked(self, model, micro_batch, device, counting)
+        return asked(self, model, micro_batch_size, device, counting)
 
-    monkeypatch.setattr(validation.Heldout, "evaluate", evaluate)
-    assert train(corpus, tmp_path, 10, heldout={"every": 5, "tokens": 10**6}) == 75
+    monkeypatch.setattr(validation.Validation, "evaluate", evaluate)
+    assert train(corpus, tmp_path, 10, validation={"every": 5, "tokens": 10**6}) == 75
     assert len(forwards) < 6
     assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] == 5
 

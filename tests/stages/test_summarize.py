@@ -9,19 +9,19 @@ from stages import summarize
 from stages.lib import manifest
 from tests.helpers.export_fixtures import argv_of
 
-MODEL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
-PRETRAIN = {"model": MODEL, "weights": {"code": 1.0}, "seq_len": 64, "global_batch": 4, "optimizer": {"peak": 2}}
-SUITE = {"tasks": ["bits_per_byte", "next_line"], "questions": 64}
+MODEL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+PRETRAIN = {"model": MODEL, "weights": {"code": 1.0}, "seq_len": 64, "global_batch_size": 4, "optimizer": {"peak": 2}}
+SUITE = {"tasks": ["bits_per_byte", "next_line"], "num_examples": 64}
 EXPECT = {
     "runs": {
         "base": {
             # as a user writes it: a default spelled out, a number that YAML reads as text
-            "pretrain": {"model": {**MODEL, "tie": False, "theta": "1e4"}, "weights": {"code": 1}, "seq_len": 64,
-                         "global_batch": 4, "seed": 0},
+            "pretrain": {"model": {**MODEL, "tie_word_embeddings": False, "rope_theta": "1e4"},
+                         "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 4, "seed": 0},
             "convert": {"dtype": "bfloat16"},
             "milestones": [100, 300],
             "steps": 300,
-            "suites": {"heldout": {**SUITE, "num_fewshot": None}},
+            "suites": {"validation": {**SUITE, "num_fewshot": None}},
         }
     },
     "code": {"pretrain": "p1", "convert": "c1", "evaluate": "e1"},
@@ -36,7 +36,7 @@ def results(tmp_path):
     curve = []
     for step in range(10, 310, 10):
         curve.append({"step": step, "tokens": step * 256, "loss": 8 - step / 100, "tokens_per_second": 1000.0})
-    curve.append({"step": 300, "tokens": 76800, "heldout": {"code": {"loss": 5.2, "bits_per_byte": 2.5}}})
+    curve.append({"step": 300, "tokens": 76800, "validation": {"code": {"loss": 5.2, "bits_per_byte": 2.5}}})
     train = run / "train" / "0123456789abcdef"
     train.mkdir(parents=True)
     (train / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in curve))
@@ -58,9 +58,9 @@ def write_milestone(run, step, bits, accuracy):
         "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03}},
         "bits_per_byte_code": {"bits_per_byte": {"value": bits, "stderr": None}},
     }
-    identity = {"recipe": SUITE, "suite": "heldout", "export": manifest.read(export).digest, "step": step}
+    identity = {"recipe": SUITE, "suite": "validation", "export": manifest.read(export).digest, "step": step}
     identity |= {"tokens": step * 256, "results": scores, "outputs": {}}
-    write(run / "eval" / f"{step:08d}" / "heldout.json", identity, {"code": "e1"})
+    write(run / "eval" / f"{step:08d}" / "validation.json", identity, {"code": "e1"})
 
 
 def write(path, identity, record):
@@ -73,7 +73,7 @@ def options_of(root, expect=EXPECT):
     steps = [f"{step:08d}" for step in (100, 300)]
     argv = ["--models", *(run / "models" / f"{step}.json" for step in steps)]
     argv += ["--exports", *(run / "export" / step / "manifest.json" for step in steps)]
-    argv += ["--evaluations", *(run / "eval" / step / "heldout.json" for step in steps)]
+    argv += ["--evaluations", *(run / "eval" / step / "validation.json" for step in steps)]
     more = {"--scores": root / "scores.csv", "--figures": root / "figures", "--output": root / "summary.json"}
     return [str(word) for word in argv] + argv_of(more, **{"--expect": json.dumps(expect)})
 
@@ -111,16 +111,16 @@ def test_figures_are_the_same_bytes_twice(results):
     summarize.main(options_of(results))
     assert sorted(first) == names
     assert first == {path.name: path.read_bytes() for path in (results / "figures").iterdir()}
-    assert b"base, held-out code" in first["loss.svg"]
+    assert b"base, validation code" in first["loss.svg"]
     assert b"chance (0.25)" in first["accuracy.svg"]
 
 
 def test_a_missing_branch_is_listed(results, capsys):
-    (results / "runs/base/eval/00000300/heldout.json").unlink()
+    (results / "runs/base/eval/00000300/validation.json").unlink()
     (results / "runs/base/export/00000300/manifest.json").unlink()
     assert summarize.main(options_of(results)) == 0
     text = (results / "summary.txt").read_text()
-    assert "runs/base/eval/00000300/heldout.json" in text
+    assert "runs/base/eval/00000300/validation.json" in text
     assert "runs/base/export/00000300/manifest.json" in text
     assert manifest.read(results / "summary.json").identity["missing"]
     assert len((results / "scores.csv").read_text().splitlines()) == 3
@@ -197,14 +197,14 @@ def test_curve_of_a_killed_and_rewound_run_goes_forward_with_the_last_word_on_ea
     killed = [entry_of(step, 4.0, step) for step in (310, 320)]
     again = [entry_of(310, 3.9, 310), {**entry_of(320, None, 320), "skipped": True}]
     scores = {"code": {"loss": 99.0, "bits_per_byte": 50.0}}
-    append(results, "metrics", *killed, *again, {"step": 320, "tokens": 320 * 256, "heldout": scores, "time": 320})
-    append(results, "events", {"event": "rewind", "step": 300, "left": 320, "samples": [302, 324], "time": 325})
+    append(results, "metrics", *killed, *again, {"step": 320, "tokens": 320 * 256, "validation": scores, "time": 320})
+    append(results, "events", {"event": "rollback", "step": 300, "left": 320, "samples": [302, 324], "time": 325})
     append(results, "metrics", entry_of(310, 3.8, 324, time=330))
     assert summarize.main(options_of(results)) == 0
     curve = lines["base, training"]
     assert [tokens for tokens, _ in curve] == sorted({tokens for tokens, _ in curve})
     assert curve[-2:] == [(300 * 256, 5.0), (310 * 256, 3.8)]
-    assert lines["base, held-out code"] == [(76800, 5.2)]
+    assert lines["base, validation code"] == [(76800, 5.2)]
 
 
 def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, lines):
@@ -215,11 +215,11 @@ def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, line
 
 def test_text_tells_of_skipped_steps_rewinds_and_hangs(results):
     skip = {"event": "skip", "step": 20, "samples": [76, 80]}
-    rewind = {"event": "rewind", "step": 10, "samples": [40, 80], "time": 0}
-    path = append(results, "events", skip, rewind, {"event": "hang", "step": 30})
+    rollback = {"event": "rollback", "step": 10, "samples": [40, 80], "time": 0}
+    path = append(results, "events", skip, rollback, {"event": "hang", "step": 30})
     assert summarize.main(options_of(results)) == 0
     text = (results / "summary.txt").read_text()
-    assert f"  run base: 1 step skipped, 1 rewind, 1 hang; {path} says when\n" in text
+    assert f"  run base: 1 step skipped, 1 rollback, 1 hang; {path} says when\n" in text
     path.write_text("")
     summarize.main(options_of(results))
     assert "Note:" not in (results / "summary.txt").read_text()
@@ -229,11 +229,11 @@ def test_text_tells_of_skipped_steps_rewinds_and_hangs(results):
     ("keys", "value", "words"),
     [
         (["pretrain", "seq_len"], 128, ["models/00000100.json", "seq_len = 64", "128"]),
-        (["pretrain", "model", "width"], 16, ["models/00000100.json", "model.width = 8", "16"]),
+        (["pretrain", "model", "hidden_size"], 16, ["models/00000100.json", "model.hidden_size = 8", "16"]),
         (["pretrain", "weights", "code"], 3, ["models/00000100.json", "weights.code = 1.0", "3"]),
         (["pretrain", "optimizer"], {"weight_decay": "0.7"}, ["models/00000100.json", "optimizer", "0.7"]),
         (["convert", "dtype"], "float32", ["export/00000100/manifest.json", "dtype = its default", "float32"]),
-        (["suites", "heldout", "questions"], 99, ["eval/00000100/heldout.json", "questions = 64", "99"]),
+        (["suites", "validation", "num_examples"], 99, ["eval/00000100/validation.json", "questions = 64", "99"]),
     ],
 )
 def test_a_result_of_another_recipe_is_refused(results, capsys, keys, value, words):
@@ -256,7 +256,7 @@ def refused(argv, capsys, *words):
 
 def test_an_operation_key_makes_nothing_stale(results):
     expect = json.loads(json.dumps(EXPECT))
-    expect["runs"]["base"]["pretrain"]["micro_batch"] = 2
+    expect["runs"]["base"]["pretrain"]["micro_batch_size"] = 2
     assert summarize.main(options_of(results, expect)) == 0
 
 
@@ -268,7 +268,7 @@ def test_an_export_of_another_model_is_refused(results, capsys):
 
 
 def test_an_evaluation_of_another_export_is_refused(results, capsys):
-    path = results / "runs/base/eval/00000300/heldout.json"
+    path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
     manifest.write(path, {**made.identity, "export": "0" * 64}, made.record)
     refused(options_of(results), capsys, str(path), "another export")
@@ -281,7 +281,7 @@ def test_another_version_of_the_code_is_a_warning(results, capsys):
 
 
 def test_a_task_of_two_suites_is_named_by_its_suite(results):
-    path = results / "runs/base/eval/00000300/heldout.json"
+    path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
     manifest.write(path.with_name("more.json"), {**made.identity, "suite": "more"}, made.record)
     argv = options_of(results, {})
@@ -290,7 +290,7 @@ def test_a_task_of_two_suites_is_named_by_its_suite(results):
     tasks = {
         row["task"] for row in csv.DictReader((results / "scores.csv").read_text().splitlines()) if row["step"] == "300"
     }
-    assert {"heldout/next_line", "more/next_line"} <= tasks
+    assert {"validation/next_line", "more/next_line"} <= tasks
 
 
 def test_expect_that_is_no_json_is_refused(results, capsys):
@@ -299,7 +299,7 @@ def test_expect_that_is_no_json_is_refused(results, capsys):
     refused(argv, capsys, "--expect", "JSON")
 
 
-TUNED = {"seq_len": 64, "global_batch": 4}
+TUNED = {"seq_len": 64, "global_batch_size": 4}
 
 
 @pytest.fixture
@@ -317,12 +317,18 @@ def tuned(results):
     manifest.write(path, identity, manifest.read(path).record)
     export = base / "export" / "00000300" / "manifest.json"
     relink(export, "model", path)
-    relink(base / "eval" / "00000300" / "heldout.json", "export", export)
+    relink(base / "eval" / "00000300" / "validation.json", "export", export)
     write_scores(base, 300, export, 2.5, 0.28)
     run = results / "runs" / "tuned"
     model = run / "models" / "00000040.json"
     initial = manifest.digest_of({"__0_0.distcp": {"bytes": 1, "sha256": "__0_0.distcp"}})
-    identity = {"recipe": TUNED | {"model": MODEL}, "pairs": "d", "initial": initial, "step": 40, "tokens": 10240}
+    identity = {
+        "recipe": TUNED | {"model": MODEL},
+        "prompt_completion": "d",
+        "initial": initial,
+        "step": 40,
+        "tokens": 10240,
+    }
     write(model, identity | {"outputs": {}}, {"run_directory": "../train/fedcba9876543210", "code": "f1"})
     train = run / "train" / "fedcba9876543210"
     train.mkdir(parents=True)
@@ -335,7 +341,7 @@ def tuned(results):
         "finetune": TUNED,
         "convert": {},
         "milestones": [40],
-        "suites": {"pairs": {"tasks": ["completion_bits"]}},
+        "suites": {"prompt_completion": {"tasks": ["completion_bits"]}},
         "initial": {"run": "base", "step": 300},
     }
     argv = options_of(results, expect)

@@ -122,7 +122,7 @@ def test_documents_that_cannot_be_read_are_counted_by_reason(tmp_path, tokenizer
     ]
     lines += [b'{"text": 7}', b'["text"]', b'{"text": null}', b'{"text": "good as well"}']
     path.write_bytes(b"\n".join(lines))
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)], "validation": 0, "max_unreadable": 1})
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)], "validation": 0, "max_malformed": 1})
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     assert _read(part)["record"]["dropped"] == {"empty": 2, "no text in text": 4, "not JSON": 3}
     assert len(_documents(part, "train")) == 2
@@ -148,7 +148,7 @@ def test_text_that_is_not_utf_8_is_dropped_and_a_byte_order_mark_is_no_text(tmp_
     )  # the split key is the name of the file, and shall be the same in every run of this test
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "good.txt").write_bytes("\ufeffgood".encode())
-    recipe = {"kind": "text", "paths": ["*.txt"], "validation": 0.9, "max_unreadable": 0.5}
+    recipe = {"kind": "text", "paths": ["*.txt"], "validation": 0.9, "max_malformed": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert _read(part)["record"]["dropped"] == {"not UTF-8": 1}
     assert _held_out(part) == ["good"]
@@ -191,8 +191,8 @@ def test_positions_lead_to_the_tokens_that_arrow_reads(tmp_path, source, tokeniz
 def test_counts_are_exact(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     side = _read(part)["identity"]["validation"]
-    held_out = _held_out(part)
-    assert (side["documents"], side["text_bytes"]) == (len(held_out), sum(len(text.encode()) for text in held_out))
+    validation = _held_out(part)
+    assert (side["documents"], side["text_bytes"]) == (len(validation), sum(len(text.encode()) for text in validation))
 
 
 def test_a_second_run_writes_the_same_manifest_and_does_no_work(tmp_path, source, tokenizer):

@@ -31,25 +31,25 @@ def _identity(path):
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 def test_two_runs_give_the_same_identity(lists, tmp_path, model):
-    first = _train(lists, tmp_path / "one" / "manifest.json", vocabulary=320, model=model)
-    second = _train([*reversed(lists)], tmp_path / "two" / "deeper" / "manifest.json", vocabulary=320, model=model)
+    first = _train(lists, tmp_path / "one" / "manifest.json", vocab_size=320, model=model)
+    second = _train([*reversed(lists)], tmp_path / "two" / "deeper" / "manifest.json", vocab_size=320, model=model)
     assert _identity(first) == _identity(second)
-    assert _identity(first)["vocabulary"] == 320
+    assert _identity(first)["vocab_size"] == 320
 
 
 def test_the_sample_decides(lists, tmp_path):
-    one = _identity(_train(lists, tmp_path / "one" / "manifest.json", vocabulary=320))
-    other = _identity(_train(lists, tmp_path / "two" / "manifest.json", vocabulary=320, sample={"a": 1}))
+    one = _identity(_train(lists, tmp_path / "one" / "manifest.json", vocab_size=320))
+    other = _identity(_train(lists, tmp_path / "two" / "manifest.json", vocab_size=320, sample={"a": 1}))
     assert one["pieces"] != other["pieces"]
 
 
 def test_a_source_that_cannot_be_read_is_refused_with_what_is_wrong_with_it(tmp_path, capsys):
     path = write_jsonl(tmp_path / "a.jsonl", [{"body": text} for text in texts("a", 20)])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-    recipe = {"vocabulary": 300, "sample": {"a": 1}}
+    recipe = {"vocab_size": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "out/manifest.json")
     assert line == (
-        "train_tokenizer: sources.a.max_unreadable must be at least the share of records that cannot be read, 20 of 20 "
+        "train_tokenizer: sources.a.max_malformed must be at least the share of records that cannot be read, 20 of 20 "
         "(20 no text in text), got 0.05"
     )
 
@@ -64,53 +64,53 @@ def test_held_out_documents_are_no_part_of_the_sample(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.5})
     output = tmp_path / "tokenizer" / "manifest.json"
-    make(train_tokenizer, lists=[source], recipe={"vocabulary": 266, "sample": {"a": 1}}, output=output)
-    vocabulary = json.loads((output.parent / "tokenizer.json").read_text())["model"]["vocab"]
-    assert "a" in vocabulary
-    assert "Q" not in vocabulary
+    make(train_tokenizer, lists=[source], recipe={"vocab_size": 266, "sample": {"a": 1}}, output=output)
+    vocab_size = json.loads((output.parent / "tokenizer.json").read_text())["model"]["vocab"]
+    assert "a" in vocab_size
+    assert "Q" not in vocab_size
 
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 def test_a_vocabulary_that_the_text_does_not_support_names_the_largest_that_works(lists, tmp_path, capsys, model):
     output = tmp_path / "manifest.json"
-    recipe = {"vocabulary": 50000, "sample": {"a": 1, "b": 1}, "model": model}
+    recipe = {"vocab_size": 50000, "sample": {"a": 1, "b": 1}, "model": model}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
     largest = re.match(
         r"train_tokenizer: train_tokenizer.vocabulary must be at most (\d+) for this text .* got 50000$", line
     )
     assert largest, line
     assert not list(tmp_path.iterdir())
-    _train(lists, output, vocabulary=int(largest[1]), model=model)
+    _train(lists, output, vocab_size=int(largest[1]), model=model)
 
 
 def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, tmp_path, capsys):
     output = tmp_path / "manifest.json"
-    recipe = {"vocabulary": 262, "sample": {"a": 1, "b": 1}}
+    recipe = {"vocab_size": 262, "sample": {"a": 1, "b": 1}}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
     smallest = re.match(
         r"train_tokenizer: train_tokenizer.vocabulary must be at least (\d+) to hold the characters", line
     )
     assert smallest, line
-    _train(lists, output, vocabulary=int(smallest[1]))
+    _train(lists, output, vocab_size=int(smallest[1]))
 
 
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        ({"vocabulary": 259, "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number at least 260"),
-        ({"vocabulary": "300", "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number"),
+        ({"vocab_size": 259, "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number at least 260"),
+        ({"vocab_size": "300", "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number"),
         (
-            {"vocabulary": 300, "sample": {"c": 1}},
+            {"vocab_size": 300, "sample": {"c": 1}},
             "train_tokenizer.sample.c must be one of the sources in --lists: a, b",
         ),
-        ({"vocabulary": 300, "sample": {"a": 0}}, "train_tokenizer.sample.a must be a number greater than 0, got 0"),
-        ({"vocabulary": 300, "sample": {}}, "train_tokenizer.sample must name"),
-        ({"vocabulary": 300}, "train_tokenizer.sample is missing"),
+        ({"vocab_size": 300, "sample": {"a": 0}}, "train_tokenizer.sample.a must be a number greater than 0, got 0"),
+        ({"vocab_size": 300, "sample": {}}, "train_tokenizer.sample must name"),
+        ({"vocab_size": 300}, "train_tokenizer.sample is missing"),
         (
-            {"vocabulary": 300, "sample": {"a": 1}, "sample_mb": 0},
+            {"vocab_size": 300, "sample": {"a": 1}, "sample_mb": 0},
             "train_tokenizer.sample_mb must be a number greater than 0",
         ),
-        ({"vocabulary": 300, "sample": {"a": 1}, "models": "bpe"}, "train_tokenizer.models is not a known key"),
+        ({"vocab_size": 300, "sample": {"a": 1}, "models": "bpe"}, "train_tokenizer.models is not a known key"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, recipe, said):
@@ -123,17 +123,17 @@ def test_what_kills_left_beside_the_files_is_cleared(lists, tmp_path):
     names = ["manifest.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
     for name in names:
         (tmp_path / f".{name}.abc.tmp").write_text("half")
-    output = _train(lists, tmp_path / "manifest.json", vocabulary=300)
+    output = _train(lists, tmp_path / "manifest.json", vocab_size=300)
     assert sorted(path.name for path in output.parent.iterdir()) == names
 
 
 def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
-    other = _train(lists, tmp_path / "t" / "manifest.json", vocabulary=300)
+    other = _train(lists, tmp_path / "t" / "manifest.json", vocab_size=300)
     line = refused(
         capsys,
         train_tokenizer,
         lists=[other],
-        recipe={"vocabulary": 300, "sample": {"a": 1}},
+        recipe={"vocab_size": 300, "sample": {"a": 1}},
         output=tmp_path / "u" / "manifest.json",
     )
     assert line == f"train_tokenizer: {other} must be the list of a source, as stages.list writes it, and is none"
@@ -141,7 +141,7 @@ def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
 
 def test_a_source_without_training_text_is_named(tmp_path, capsys):
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": ""}])]})
-    recipe = {"vocabulary": 300, "sample": {"a": 1}}
+    recipe = {"vocab_size": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
     assert line == "train_tokenizer: train_tokenizer.sample must name sources with training text, and they have none"
 
@@ -149,6 +149,6 @@ def test_a_source_without_training_text_is_named(tmp_path, capsys):
 def test_an_output_directory_that_cannot_be_written_is_named_before_the_work(lists, tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     output = tmp_path / "file" / "manifest.json"
-    recipe = {"vocabulary": 320, "sample": {"a": 1, "b": 1}}
+    recipe = {"vocab_size": 320, "sample": {"a": 1, "b": 1}}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
     assert line == f"train_tokenizer: {output} must be in a directory that can be written: File exists"

@@ -165,7 +165,7 @@ def test_a_text_ends_at_eos(results, capsys):
 def test_a_text_ends_at_the_last_position(made, say, capsys):
     say(*model(made), "--prompt", "ka", "--temperature", 0, "--tokens", 64)
     assert generate.main([*map(str, model(made)), "--prompt", "ka", "--temperature", "0", "--tokens", "5000"]) == 0
-    assert "stopped at the model's last position (max_positions 64)" in capsys.readouterr().err
+    assert "stopped at the model's last position (max_position_embeddings 64)" in capsys.readouterr().err
 
 
 def test_bfloat16_gives_text_as_well(made, say):
@@ -258,7 +258,10 @@ def test_another_tokenizer_is_refused(results, refusal, form):
         (("--samples", 0), "--samples must be at least 1, got 0"),
         (("--samples", 2, "--temperature", 0), "--samples must be 1 at --temperature 0"),
         (("--seed", -1), "--seed must be at least 0"),
-        (("--prompt", "ka" * 400), "prompt 2 must have at most the model's 64 tokens (max_positions), and has"),
+        (
+            ("--prompt", "ka" * 400),
+            "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), and has",
+        ),
         (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
         (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
         (("--tokenizer", "no such file"), "--tokenizer must be a tokenizer's manifest: no such file cannot be read"),
@@ -308,12 +311,18 @@ def test_a_torn_checkpoint_is_refused(results, refusal):
     [
         ({"model": None}, "commit.json must say the model, and does not"),
         (
-            {"model": training.MODEL | {"layers": 1}},
+            {"model": training.MODEL | {"num_hidden_layers": 1}},
             "must hold a Llama of 1 layers and nothing more, found model.base_",
         ),
-        ({"model": training.MODEL | {"layers": 3}}, "must hold model.base_model.layers.2.ln.weight, and does not"),
-        ({"model": training.MODEL | {"width": 64}}, "base_model.embedding.weight must have the shape [320, 64], found"),
-        ({"vocabulary": 300}, "the tokenizer must have at most the 300 ids of the model"),
+        (
+            {"model": training.MODEL | {"num_hidden_layers": 3}},
+            "must hold model.base_model.layers.2.ln.weight, and does not",
+        ),
+        (
+            {"model": training.MODEL | {"hidden_size": 64}},
+            "base_model.embedding.weight must have the shape [320, 64], found",
+        ),
+        ({"vocab_size": 300}, "the tokenizer must have at most the 300 ids of the model"),
         ({"tokenizer": "0" * 64}, "holds the model's tokenizer as tokenizers/NAME/manifest.json"),
     ],
 )

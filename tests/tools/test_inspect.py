@@ -16,7 +16,7 @@ from tests.helpers.data_fixtures import run, texts, tiny_corpus
 from tests.helpers.training import RECIPE
 from tools import inspect
 
-SEQ_LEN, BATCH = RECIPE["seq_len"], RECIPE["global_batch"]
+SEQ_LEN, BATCH = RECIPE["seq_len"], RECIPE["global_batch_size"]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_position_is_that_in_the_sources_stream(home, run_directory, capsys)
     assert "".join(part.replace("\n", "") for part in parts) == processor.decode(ids).replace("\n", "")
 
 
-@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
 def test_packed_documents_are_shown_piece_by_piece(home, tmp_path, capsys, packing):
     recipe = RECIPE | {"packing": packing, "document_mask": True}
     assert training.train(home / "tokens/main/manifest.json", tmp_path, 3, recipe=recipe, steps=3) == 0
@@ -115,7 +115,7 @@ def test_few_samples_are_shown_unless_more_are_asked_for(home, run_directory, ca
 
 def test_the_last_word_on_a_step_counts(home, run_directory, capsys):
     with open(run_directory / "metrics.jsonl", "a") as file:
-        for entry in ({"step": 2, "samples": [36, 48], "loss": None, "skipped": True}, {"step": 2, "heldout": {}}):
+        for entry in ({"step": 2, "samples": [36, 48], "loss": None, "skipped": True}, {"step": 2, "validation": {}}):
             file.write(json.dumps(entry) + "\n")
     text = shown(capsys, home, run_directory)
     assert text.startswith("step 2: samples 36 to 47, no finite loss, skipped\n")

@@ -53,14 +53,14 @@ def of_ids(directory, documents, **tokenize_recipe):
     """A corpus of a source of token ids, lists; half of them are held out."""
     path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 60)])
     tokenizer = trained(
-        directory, [listed(directory, "a", {"kind": "jsonl", "paths": [path]})], vocabulary=320, sample={"a": 1}
+        directory, [listed(directory, "a", {"kind": "jsonl", "paths": [path]})], vocab_size=320, sample={"a": 1}
     )
     table = pa.table(
         {"ids": pa.array(documents, pa.list_(pa.int32())), "side": [f"{n}" for n in range(len(documents))]}
     )
     with pa.ipc.new_file(str(directory / "ids.arrow"), table.schema) as writer:
         writer.write_table(table)
-    recipe = {"kind": "arrow", "paths": [str(directory / "ids.arrow")], "ids_field": "ids", "split_field": "side"}
+    recipe = {"kind": "arrow", "paths": [str(directory / "ids.arrow")], "token_ids_field": "ids", "split_field": "side"}
     source = listed(directory, "b", recipe | {"validation": 0.5})
     parts = tokenized(directory, "b", source, tokenizer, **tokenize_recipe)
     return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens/main/manifest.json")
@@ -165,7 +165,7 @@ def test_a_corpus_without_bos_has_none(tmp_path, capsys):
 def test_dropped_documents_and_licenses_are_said(tmp_path, capsys):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in [*texts("a", 60), "", " ", "\n"]] + [{}])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.2, "license": "CC0-1.0"})
-    tokenizer = trained(tmp_path, [source], vocabulary=320, sample={"a": 1})
+    tokenizer = trained(tmp_path, [source], vocab_size=320, sample={"a": 1})
     parts = tokenized(tmp_path, "a", source, tokenizer)
     corpus = make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens/main/manifest.json")
     text = shown(capsys, corpus)
@@ -187,7 +187,7 @@ def test_an_id_that_the_tokenizer_has_not_is_said(copy, capsys):
 
 
 def test_another_tokenizer_is_refused(corpus, tmp_path, capsys):
-    other = tokenizer_of(tiny_corpus(tmp_path, documents=60, vocabulary=300))
+    other = tokenizer_of(tiny_corpus(tmp_path, documents=60, vocab_size=300))
     line = refused(capsys, corpus, tokenizer=other)
     assert re.fullmatch(
         rf"inspect: --tokenizer {other} must be that of {corpus} \(digest [0-9a-f]{{16}}\), got digest [0-9a-f]{{16}}",

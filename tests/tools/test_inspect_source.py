@@ -19,7 +19,7 @@ TEXTS = texts("a", 120)
 def tokenizer(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tokenizer")
     source = listed(directory, "a", jsonl(directory, [{"text": text} for text in TEXTS]))
-    return trained(directory, [source], vocabulary=320, sample={"a": 1})
+    return trained(directory, [source], vocab_size=320, sample={"a": 1})
 
 
 def jsonl(directory, entries, **recipe):
@@ -70,7 +70,7 @@ def test_a_recipe_is_tried_without_a_list_and_shows_what_its_list_shows(tmp_path
 
 def test_what_is_counted_is_what_tokenize_makes(tmp_path, tokenizer, capsys):
     entries = [{"text": text} for text in TEXTS] + [{"text": " "}, {"text": 5}, {"text": TEXTS[0]}, {}]
-    source = listed(tmp_path, "a", jsonl(tmp_path, entries, max_unreadable=0.5, filters={"max_bytes": 900}))
+    source = listed(tmp_path, "a", jsonl(tmp_path, entries, max_malformed=0.5, filters={"max_bytes": 900}))
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     made = json.loads(part.read_text())
     text = shown(capsys, source=source, tokenizer=tokenizer)
@@ -108,7 +108,7 @@ def test_a_field_that_is_not_there_is_said_with_the_one_that_may_be_meant(tmp_pa
     text = shown(capsys, recipe=jsonl(tmp_path, entries))
     assert "no record has the field text; the most text stands in body\n" in text
     assert "dropped: 120 (100.0%) no text in text\n" in text
-    assert "by this it would be refused: 100.0% cannot be read, and max_unreadable is 0.05\n" in text
+    assert "by this it would be refused: 100.0% cannot be read, and max_malformed is 0.05\n" in text
     assert text.endswith("kept: nothing\n")
 
 
@@ -193,7 +193,7 @@ def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer,
     table = pa.table({"ids": ids})
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
-    recipe = {"kind": "arrow", "paths": [path], "ids_field": "ids"}
+    recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids"}
     text = shown(capsys, recipe=recipe, documents=1)
     assert bars(text, "tokens") == counted(map(len, ids))
     assert "bytes a document" not in text
@@ -210,7 +210,7 @@ def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tok
     table = pa.table({"ids": [[bos, 5, eos], [], [bos, eos], [eos], [bos, eos], [6]]})
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
-    recipe = {"kind": "arrow", "paths": [path], "ids_field": "ids", "validation": 0.5}
+    recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "validation": 0.5}
     text = shown(capsys, recipe=recipe, tokenizer=tokenizer)
     assert "\ndropped: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
@@ -221,7 +221,7 @@ def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tok
 
 def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
     path = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "one\ntwo", "completion": " three"}] * 4)
-    text = shown(capsys, recipe={"kind": "pairs", "paths": [path]}, documents=1)
+    text = shown(capsys, recipe={"kind": "prompt_completion", "paths": [path]}, documents=1)
     assert "kept: 4 pairs, " in text and "parts" not in text
     assert re.search(r"\n  completion +text +100.0% +completion_field +three\n", text)
     assert text.endswith(f"\n{path}:1: 13 bytes\n  > one\n  > two\n  |  three\n")

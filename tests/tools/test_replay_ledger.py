@@ -25,7 +25,7 @@ def replay(corpus, *results):
 def epochs(corpus, tmp_path_factory):
     """A run over more than two epochs of source b, killed once and continued on two ranks."""
     results = tmp_path_factory.mktemp("epochs")
-    recipe = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch": 48}
+    recipe = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch_size": 48}
     assert train(corpus, results, 22, recipe=recipe, steps=60) == 0
     code, error = train_on(2, corpus, results, 60, recipe=recipe, previous=22, steps=60)
     assert code == 0, error
@@ -126,15 +126,15 @@ def test_another_corpus_is_refused(corpus, tmp_path, capsys):
     assert "must be what" in capsys.readouterr().err
 
 
-PACKED = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch": 96, "document_mask": True}
+PACKED = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch_size": 96, "document_mask": True}
 
 
-@pytest.fixture(scope="module", params=["concatenate", "best_fit"])
+@pytest.fixture(scope="module", params=["concat", "best_fit"])
 def packed(request, corpus, tmp_path_factory):
     """A run over more than an epoch of packed documents of source b, whose weights change, killed once."""
     results = tmp_path_factory.mktemp("packed")
-    phases = [{"step": 6, "weights": {"b": 1}}, {"step": 9, "weights": {"a": 1, "b": 1}}]
-    recipe = PACKED | {"packing": request.param, "phases": phases}
+    data_stages = [{"step": 6, "weights": {"b": 1}}, {"step": 9, "weights": {"a": 1, "b": 1}}]
+    recipe = PACKED | {"packing": request.param, "data_stages": data_stages}
     for until in (8, 14):
         assert train(corpus, results, until, recipe=recipe, steps=20) == 0
     return results
@@ -164,7 +164,7 @@ def test_changed_history_of_weights_is_found(corpus, packed, tmp_path, capsys):
     assert "WRONG step 1 begins at sample 0, and the run at 96" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("packing", "layout"), [("concatenate", Concatenated), ("best_fit", BestFit)])
+@pytest.mark.parametrize(("packing", "layout"), [("concat", Concatenated), ("best_fit", BestFit)])
 @pytest.mark.parametrize(("less", "said"), [(1, "were lost"), (-1, "go over the end|more than once|were lost")])
 def test_packing_that_loses_or_repeats_tokens_is_found(corpus, packing, layout, less, said, monkeypatch):
     samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0, packing=packing)

@@ -72,7 +72,7 @@ def test_a_live_trainer_is_named(directory, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        ({"event": "stop", "step": 50, "reason": "OutOfTime: 3 minutes left"}, "stopped at step 50: OutOfTime: 3 min"),
+        ({"event": "stop", "step": 50, "reason": "Preempted: 3 minutes left"}, "stopped at step 50: Preempted: 3 min"),
         ({"event": "finish", "step": 100}, "reached its milestone, step 100"),
         ({"event": "stop", "step": 50, "reason": "KeyboardInterrupt: "}, "stopped at step 50: KeyboardInterrupt\n"),
         ({"event": "save", "step": 40}, "died after its last word, save at step 40"),
@@ -84,7 +84,7 @@ def test_why_a_run_stopped(directory, tmp_path, capsys, event, words):
 
 
 def test_run_that_was_asked_to_stop_says_by_what_and_that_it_goes_on(directory, tmp_path, capsys):
-    write_events(directory, {"event": "stop", "step": 1050, "reason": "OutOfTime: stopped by SIGTERM"})
+    write_events(directory, {"event": "stop", "step": 1050, "reason": "Preempted: stopped by SIGTERM"})
     stop_requests.leave_marker(directory, "SIGTERM", 1050)
     words = "state        stopped by SIGTERM, saved at step 1,050; start it again and it goes on\n"
     assert words in shown(capsys, tmp_path)
@@ -123,10 +123,10 @@ def test_skipped_step_has_no_loss(directory, tmp_path, capsys):
 def test_rewound_run_stands_where_it_went_back_to(directory, tmp_path, capsys):
     skips = [{"event": "skip", "step": number, "samples": [number * 10 - 10, number * 10]} for number in (51, 52)]
     write_metrics(directory, step(51, loss=None, skipped=True), step(52, loss=None, skipped=True))
-    write_events(directory, *skips, {"event": "rewind", "step": 50, "left": 53, "samples": [500, 520]})
+    write_events(directory, *skips, {"event": "rollback", "step": 50, "left": 53, "samples": [500, 520]})
     text = shown(capsys, tmp_path)
     assert "50 of 100 (50%), 50,000 tokens, loss 5.0000\n" in text
-    assert "trouble      2 steps skipped, 1 rewind\n" in text
+    assert "trouble      2 steps skipped, 1 rollback\n" in text
     write_metrics(directory, step(51, loss=4.5, samples=[520, 530]))
     assert "51 of 100 (51%), 51,000 tokens, loss 4.5000\n" in shown(capsys, tmp_path)
 
@@ -139,7 +139,7 @@ def test_killed_run_stands_where_it_is_now(directory, tmp_path, capsys):
 def test_newest_heldout_loss_is_shown(directory, tmp_path, capsys):
     for at, loss in ((20, 4.5), (40, 4.25)):
         scores = {"web": {"loss": loss, "bits_per_byte": 2.0}, "books": {"loss": 3.0, "bits_per_byte": 1.0}}
-        write_metrics(directory, {"step": at, "tokens": at * 1000, "heldout": scores, "time": 1})
+        write_metrics(directory, {"step": at, "tokens": at * 1000, "validation": scores, "time": 1})
     text = shown(capsys, tmp_path)
     assert "held out     loss web 4.2500, books 3.0000 at step 40\n" in text
     assert "50 of 100" in text
@@ -195,7 +195,7 @@ def add_milestone(directory, step):
     path.parent.mkdir(exist_ok=True)
     record = {"run_directory": f"../train/{directory.name}", "horizon": {"steps": 100}}
     manifest.write(path, {"step": step, "tokens": step * 1000}, record)
-    scores = home / "eval" / f"{step:08d}" / "heldout.json"
+    scores = home / "eval" / f"{step:08d}" / "validation.json"
     scores.parent.mkdir(parents=True)
     results = {"next_line": {"acc": {"value": 0.4, "stderr": 0.1}}, "bits": {"bits_per_byte": {"value": None}}}
     manifest.write(scores, {"results": results}, {})
@@ -208,8 +208,8 @@ def test_milestones_and_scores_are_listed_and_a_half_written_score_hurts_nobody(
     add_milestone(directory, 50).write_text('{"identity": {"res')
     text = shown(capsys, tmp_path)
     assert "milestones   20, 50" in text
-    assert "heldout: next_line acc 0.400, bits ?" in text
-    assert "heldout: not readable" in text
+    assert "validation: next_line acc 0.400, bits ?" in text
+    assert "validation: not readable" in text
 
 
 def test_unused_run_directories_are_listed_with_their_size_and_stay(directory, tmp_path, capsys):

@@ -20,7 +20,7 @@ def made(corpus, uninterrupted, tmp_path):
 def test_whole_files_are_counted(made, capsys):
     assert verify.main(list(map(str, made))) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{made[0]}: 6 of 6 files are whole, ")  # two shards and the held-out texts a source
+    assert first.startswith(f"{made[0]}: 6 of 6 files are whole, ")  # two shards and the validation texts a source
     assert second.startswith(f"{made[1]}: 3 of 3 files are whole, ")
 
 

@@ -33,7 +33,7 @@ MISTAKES = [
     ),
     ("runs/base/pretrain/lr", 1, "runs.base.pretrain.lr is not a known key; known here: "),
     ("runs/base/model/layer", 1, "runs.base.model.layer is not a known key; known here: "),
-    ("suites/heldout/task", "x", "suites.heldout.task is not a known key; known here: "),
+    ("suites/validation/task", "x", "suites.validation.task is not a known key; known here: "),
     ("runs/base/corpus", DELETED, "runs.base.corpus is missing: it must be text"),
     ("runs/base/pretrain/steps", DELETED, "runs.base.pretrain.steps is missing: it must be a whole number at least 1"),
     ("sources", DELETED, "sources is missing: it must be a mapping of keys to values with at least one entry"),
@@ -54,7 +54,7 @@ MISTAKES = [
     ("runs/base/pretrain", None, "runs.base.pretrain must be a mapping of keys to values, got nothing"),
     (
         "runs/base/suites",
-        "heldout",
+        "validation",
         "runs.base.suites must be a list with at least one entry and none of them",
     ),
     ("runs/base/suites", [], "runs.base.suites must be a list with at least one entry and none of them"),
@@ -65,13 +65,17 @@ MISTAKES = [
     ),
     ("runs", {}, "runs must be a mapping of keys to values with at least one entry, got {}"),
     ("runs/base/convert/dtype", "int3", "runs.base.convert.dtype must be one of bfloat16, float32, got 'int3'"),
-    ("suites/heldout/questions", 1, "suites.heldout.questions must be a whole number at least 4, got 1"),
-    ("suites/heldout/tasks", [1], "suites.heldout.tasks[0] must be text, got 1"),
+    ("suites/validation/num_examples", 1, "suites.validation.num_examples must be a whole number at least 4, got 1"),
+    ("suites/validation/tasks", [1], "suites.validation.tasks[0] must be text, got 1"),
     ("runs/a b", {}, "runs.a b must be a name of letters, digits, dots, dashes and underscores"),
     ("runs/..", {}, "runs... must be a name of letters, digits, dots, dashes and underscores"),
     ("rerun_on_code", "yes", "rerun_on_code must be true or false, got 'yes'"),
     ("runs/base/corpus", "big", "runs.base.corpus must be one of the config's corpora (main), got 'big'"),
-    ("runs/base/suites", ["x"], "runs.base.suites must be one of the config's suites (docstrings, heldout), got 'x'"),
+    (
+        "runs/base/suites",
+        ["x"],
+        "runs.base.suites must be one of the config's suites (docstrings, validation), got 'x'",
+    ),
     ("corpora/main/tokenizer", "x", "corpora.main.tokenizer must be one of the config's tokenizers (main), got 'x'"),
     (
         "corpora/main/sources",
@@ -100,16 +104,16 @@ MISTAKES = [
     ),
     ("tokenizers/main/sample", DELETED, "tokenizers.main.sample is missing: it must be a mapping"),
     ("tokenizers/main", {"model": "bpe"}, "tokenizers.main must have vocabulary and sample, or path, got model"),
-    ("tokenizers/main/vocabulary", 9, "tokenizers.main.vocabulary must be a whole number at least 260 and at most"),
+    ("tokenizers/main/vocab_size", 9, "tokenizers.main.vocab_size must be a whole number at least 260 and at most"),
     (
         "runs/base/pretrain/weights",
         {"x": 1},
         "runs.base.pretrain.weights must name sources of corpus main (code, prose), got 'x'",
     ),
     (
-        "runs/base/pretrain/phases",
+        "runs/base/pretrain/data_stages",
         [{"step": 2, "weights": {"code": 1}}, {"step": 3, "weights": {"prose": 1, "x": 1}}],
-        "runs.base.pretrain.phases[1].weights must name sources of corpus main (code, prose), got 'x'",
+        "runs.base.pretrain.data_stages[1].weights must name sources of corpus main (code, prose), got 'x'",
     ),
     ("runs/base/pretrain/milestones", [2, 2], "runs.base.pretrain.milestones must increase, got 2 after 2"),
     ("runs/base/pretrain/milestones", [3, 2], "runs.base.pretrain.milestones must increase, got 2 after 3"),
@@ -134,31 +138,36 @@ MISTAKES = [
         "tokenizers.main.sample must be a source of text, got 'docstrings' of the kind python-docstrings",
     ),
     (
-        "suites/docstrings/pairs",
+        "suites/docstrings/prompt_completion",
         "prose",
-        "suites.docstrings.pairs must be a source of pairs (the kinds pairs and python-docstrings), got 'prose' of the "
-        "kind python-prose",
+        "suites.docstrings.prompt_completion must be a source of pairs (the kinds prompt_completion and "
+        "python-docstrings), got 'prose' of the kind python-prose",
     ),
     (
-        "suites/docstrings/pairs",
+        "suites/docstrings/prompt_completion",
         DELETED,
-        "suites.docstrings.pairs is missing: it must be the source of pairs that completion_bits asks of",
+        "suites.docstrings.prompt_completion is missing: it must be the source of pairs that completion_bits asks of",
     ),
     (
-        "suites/heldout/pairs",
+        "suites/validation/prompt_completion",
         "docstrings",
-        "suites.heldout.tasks must have completion_choice or completion_bits, which alone read suites.heldout.pairs",
+        "suites.validation.tasks must have completion_choice or completion_bits, which alone read "
+        "suites.validation.prompt_completion",
     ),
     ("tune", 1, "tune must be true or false, got 1"),
     ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
     (
-        "runs/base/pairs",
+        "runs/base/prompt_completion",
         "docstrings",
-        "runs.base.pairs must be left out: a run with pretrain reads its corpus",
+        "runs.base.prompt_completion must be left out: a run with pretrain reads its corpus",
     ),
     ("runs/base/model", DELETED, "runs.base.model is missing: it must be a mapping of keys to values"),
-    ("runs/docstrings/pairs", DELETED, "runs.docstrings.pairs is missing: it must be text"),
-    ("runs/docstrings/pairs", "code", "runs.docstrings.pairs must be a source of pairs (the kinds pairs and "),
+    ("runs/docstrings/prompt_completion", DELETED, "runs.docstrings.prompt_completion is missing: it must be text"),
+    (
+        "runs/docstrings/prompt_completion",
+        "code",
+        "runs.docstrings.prompt_completion must be a source of pairs (the kinds pairs and ",
+    ),
     ("runs/docstrings/initial", DELETED, "runs.docstrings.initial is missing: it must be a mapping of keys to values"),
     ("runs/docstrings/initial", {}, "runs.docstrings.initial must have run and step, or path, got nothing"),
     (
@@ -193,7 +202,7 @@ MISTAKES = [
     ),
     (
         "runs/docstrings/model",
-        {"layers": 1, "width": 8, "heads": 1, "hidden": 8},
+        {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8},
         "runs.docstrings.model must be left out: a tuned run has the model that it is tuned from",
     ),
     (
@@ -248,8 +257,8 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
 
 
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
-    assert config_references.PAIRS == source.PAIRS
-    assert set(config_references.OF_PAIRS) == set(local_tasks.OF_PAIRS)
+    assert config_references.PROMPT_COMPLETION_KINDS == source.PROMPT_COMPLETION_KINDS
+    assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
 
 
 def test_a_key_that_yaml_reads_as_a_truth_value_is_named(config):
@@ -293,7 +302,7 @@ def test_a_users_config_holds_nothing_of_the_default(finished, config):
         "sources": {"books": config["sources"]["prose"]},
         "tokenizers": {"small": {**config["tokenizers"]["main"], "sample": {"books": 1}}},
         "corpora": {"library": {"tokenizer": "small", "sources": ["books"]}},
-        "suites": {"exam": config["suites"]["heldout"]},
+        "suites": {"exam": config["suites"]["validation"]},
         "runs": {"first": {**config["runs"]["base"], "corpus": "library", "suites": ["exam"]}},
     }
     mine["runs"]["first"]["pretrain"]["weights"] = {"books": 1}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workflow.checkout import FAKE_STAGE, HOME, copy_project, is_alive, wait_for_ranks
 
-EVALUATION = "results/runs/base/eval/00000002/heldout.json"
+EVALUATION = "results/runs/base/eval/00000002/validation.json"
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_jobs_run_with_this_python_and_these_stages_from_anywhere(pretending, el
     assert not list(elsewhere.glob("stages/__pycache__"))
 
     first_score, last_model = (
-        results / "runs/base/eval/00000001/heldout.json",
+        results / "runs/base/eval/00000001/validation.json",
         results / "runs/base/models/00000002.json",
     )
     assert first_score.stat().st_mtime < last_model.stat().st_mtime, "a milestone must not wait for the next one"
@@ -92,7 +92,7 @@ def test_tuning_is_told_its_model_and_pairs_and_what_is_scored_before_and_after(
     told, tuned = options(model), small["runs"]["docstrings"]["finetune"]
     assert told["--initial"] == "results/runs/base/models/00000002.json"
     assert told["--previous"] == "results/runs/docstrings/models/00000001.json"
-    assert told["--pairs"] == "results/sources/docstrings/list.json"
+    assert told["--prompt-completion"] == "results/sources/docstrings/list.json"
     assert told["--corpus"] == "results/tokens/main/manifest.json"
     assert told["--tokenizer"] == "results/tokenizers/main/manifest.json"
     assert told["--train-dir"] == "results/runs/docstrings/train"
@@ -104,10 +104,10 @@ def test_tuning_is_told_its_model_and_pairs_and_what_is_scored_before_and_after(
     assert scored == [Path(place, "docstrings.json") for place in expected]
     for path in scored:
         told = options(results / "runs" / path)
-        assert told["--pairs"] == "results/sources/docstrings/list.json"
+        assert told["--prompt-completion"] == "results/sources/docstrings/list.json"
         assert told["--corpus"] == "results/tokens/main/manifest.json"
         suite = small["suites"]["docstrings"].items()
-        assert json.loads(told["--recipe"]) == {key: value for key, value in suite if key != "pairs"}
+        assert json.loads(told["--recipe"]) == {key: value for key, value in suite if key != "prompt_completion"}
 
 
 @pytest.mark.long

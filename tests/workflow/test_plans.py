@@ -35,7 +35,7 @@ def test_everything_on_a_fresh_checkout(pretending):
 
 
 def test_an_evaluation_key_plans_scores_and_after(finished, config):
-    config["suites"]["heldout"]["seed"] = 7
+    config["suites"]["validation"]["seed"] = 7
     assert rules(finished.plan(config=config)) == AFTER_EVALUATE
 
 
@@ -55,12 +55,12 @@ def test_a_weight_plans_training_and_after(finished, config):
 
 
 def test_a_model_key_plans_training_and_after(finished, config):
-    config["runs"]["base"]["model"]["layers"] += 1
+    config["runs"]["base"]["model"]["num_hidden_layers"] += 1
     assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
 
 
 def test_the_vocabulary_plans_everything_but_lists(finished, config):
-    config["tokenizers"]["main"]["vocabulary"] += 100
+    config["tokenizers"]["main"]["vocab_size"] += 100
     assert rules(finished.plan(config=config)) == EVERYTHING - {"list"}
 
 
@@ -69,7 +69,7 @@ def test_the_number_of_parts_plans_tokens_and_after(finished, config):
     assert rules(finished.plan(config=config)) == EVERYTHING - {"list", "train_tokenizer"}
 
 
-HOW = [{"micro_batch": 2}, {"checkpoint": {"keep": 7}}, {"heldout": {"every": 7}}, {"steps": 5000}]
+HOW = [{"micro_batch_size": 2}, {"checkpoint": {"keep": 7}}, {"validation": {"every": 7}}, {"steps": 5000}]
 
 
 @pytest.mark.parametrize("keys", HOW, ids=str)
@@ -109,7 +109,7 @@ def test_a_removed_milestone_plans_those_after(finished, config):
 
 
 def test_an_added_run_plans_only_itself_and_the_summary(finished, config):
-    config["runs"]["wide"] = {**config["runs"]["base"], "suites": ["heldout"]}
+    config["runs"]["wide"] = {**config["runs"]["base"], "suites": ["validation"]}
     plan = finished.plan(config=config)
     made = set(plan) - set(made_by("summarize", plan)) - {"all"}
     assert made and all(output.startswith("results/runs/wide/") for output in made)
@@ -117,7 +117,7 @@ def test_an_added_run_plans_only_itself_and_the_summary(finished, config):
 
 def test_an_added_suite_plans_only_itself_and_the_summary(finished, config):
     config["suites"]["more"] = {"tasks": ["next_line"]}
-    config["runs"]["base"]["suites"] = ["heldout", "more"]
+    config["runs"]["base"]["suites"] = ["validation", "more"]
     plan = finished.plan(config=config)
     assert rules(plan) == AFTER_EVALUATE
     assert all(output.endswith("/more.json") for output in made_by("evaluate", plan))

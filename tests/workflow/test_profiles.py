@@ -90,7 +90,7 @@ def test_training_is_submitted_with_one_launcher_a_node(finished, sbatch, nodes)
 def test_scoring_is_submitted_as_one_task(finished, sbatch):
     first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
     finished.append("stages/evaluate.py", "\nADDED = 1\n")
-    line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/heldout.json")
+    line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/validation.json")
     assert "--gres=gpu:1" in line
 
 

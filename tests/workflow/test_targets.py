@@ -25,7 +25,7 @@ def test_nothing_said_is_all(pretending):
 
 def test_one_file_is_made_with_what_it_needs(pretending):
     first = pretending.default_config["runs"]["base"]["pretrain"]["milestones"][0]
-    wanted = f"results/runs/base/eval/{first:08d}/heldout.json"
+    wanted = f"results/runs/base/eval/{first:08d}/validation.json"
     plan = pretending.plan(wanted)
     assert plan[wanted] == "evaluate"
     assert list(plan.values()).count("pretrain") == 1

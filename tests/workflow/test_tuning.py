@@ -18,12 +18,17 @@ def test_all_with_tuned_runs_shows_the_scores_before_and_after(tmp_path):
     pairs = [(f"The {animal} no. {number} ", sound) for number in range(40) for animal, sound in SOUNDS.items()]
     lines = [json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in pairs]
     (tmp_path / "texts/pairs.jsonl").write_text("".join(lines))
-    config["sources"]["sounds"] = {"kind": "pairs", "paths": ["texts/pairs.jsonl"], "validation": 0.2}
-    config["suites"]["sounds"] = {"tasks": ["completion_bits"], "pairs": "sounds"}
-    same = {"seq_len": 64, "global_batch": 4, "dtype": "float32"}
+    config["sources"]["sounds"] = {"kind": "prompt_completion", "paths": ["texts/pairs.jsonl"], "validation": 0.2}
+    config["suites"]["sounds"] = {"tasks": ["completion_bits"], "prompt_completion": "sounds"}
+    same = {"seq_len": 64, "global_batch_size": 4, "dtype": "float32"}
     tuning = {"steps": 30, "optimizer": {"learning_rate": 5e-3}, "schedule": {"warmup_steps": 2}, **same}
     initial = {"run": "tiny", "step": 12}
-    config["runs"]["tuned"] = {"initial": initial, "pairs": "sounds", "finetune": tuning, "suites": ["sounds"]}
+    config["runs"]["tuned"] = {
+        "initial": initial,
+        "prompt_completion": "sounds",
+        "finetune": tuning,
+        "suites": ["sounds"],
+    }
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config | {"tune": True}))
     done = snakemake(tmp_path, "all")
     assert done.returncode == 0, done.stdout + done.stderr

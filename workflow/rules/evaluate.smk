@@ -5,7 +5,7 @@ rule evaluate:
     input:
         export=export_of_evaluation,
         corpus=corpus_of_run,
-        pairs=pairs_of_suite,
+        prompt_completion=prompt_completion_of_suite,
     output:
         EVALUATION,
     log:
@@ -17,10 +17,10 @@ rule evaluate:
         accelerator=1,
     params:
         recipe=evaluate_recipe,
-        pairs=pairs_option,
+        prompt_completion=prompt_completion_option,
         code=CODE["evaluate"],
     shell:
-        "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q} {params.pairs:q}"
+        "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
 
 

@@ -140,9 +140,9 @@ def tokenizer_of_run(wildcards):
     return expand(TOKENIZER, tokenizer=named("corpora", corpus_name(wildcards.run))["tokenizer"])
 
 
-def pairs_of_run(wildcards):
+def prompt_completion_of_run(wildcards):
     """The list of the source of pairs that a run is tuned on."""
-    return expand(LIST, source=named("runs", wildcards.run)["pairs"])
+    return expand(LIST, source=named("runs", wildcards.run)["prompt_completion"])
 
 
 def initial_of_run(wildcards):
@@ -172,10 +172,10 @@ def export_of_evaluation(wildcards):
     return expand(EXPORT, run=wildcards.run, step=wildcards.step)
 
 
-def pairs_of_suite(wildcards):
+def prompt_completion_of_suite(wildcards):
     """The list of the source of pairs that a suite asks of; nothing where it asks of none."""
     suite = named("suites", wildcards.suite)
-    return expand(LIST, source=suite["pairs"]) if "pairs" in suite else []
+    return expand(LIST, source=suite["prompt_completion"]) if "prompt_completion" in suite else []
 
 
 def train_directory(wildcards, output):
@@ -194,9 +194,9 @@ def initial_option(wildcards, input):
     return ["--initial", path] if path else []
 
 
-def pairs_option(wildcards, input):
+def prompt_completion_option(wildcards, input):
     """The option that names the source of pairs of a suite; nothing where it asks of none."""
-    return ["--pairs", input.pairs] if input.get("pairs") else []
+    return ["--prompt-completion", input.prompt_completion] if input.get("prompt_completion") else []
 
 
 def figures_directory(wildcards, output):

@@ -96,7 +96,7 @@ def evaluate_recipe(wildcards):
 
 def recipe_of_suite(suite):
     """The keys of a suite but for its pairs, which are an input, as data."""
-    return {key: value for key, value in named("suites", suite).items() if key != "pairs"}
+    return {key: value for key, value in named("suites", suite).items() if key != "prompt_completion"}
 
 
 def tasks_of_suites():

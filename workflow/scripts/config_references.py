@@ -4,13 +4,13 @@ import itertools
 
 from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
 
-PAIRS = ("pairs", "python-docstrings")
+PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
 """Kinds of sources that hold pairs."""
 
 TAKEN = ("path", "bos", "eos")
 """Keys of a tokenizer that is taken as it is."""
 
-OF_PAIRS = ("completion_choice", "completion_bits")
+OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits")
 """Tasks that read pairs."""
 
 
@@ -37,8 +37,8 @@ def _must_be_one_of(section, config, where, name):
 def _must_be_a_source(config, where, name, of_pairs=False):
     _must_be_one_of("sources", config, where, name)
     kind = config["sources"][name]["kind"]
-    if (kind in PAIRS) != of_pairs:
-        wanted = f"pairs (the kinds {' and '.join(PAIRS)})" if of_pairs else "text"
+    if (kind in PROMPT_COMPLETION_KINDS) != of_pairs:
+        wanted = f"pairs (the kinds {' and '.join(PROMPT_COMPLETION_KINDS)})" if of_pairs else "text"
         raise ConfigError(f"{where} must be a source of {wanted}, got {name!r} of the kind {kind}")
 
 
@@ -66,13 +66,18 @@ def _check_corpus(config, where, corpus):
 
 
 def _check_suite(config, where, suite):
-    asking = [task for task in suite["tasks"] if task in OF_PAIRS]
-    if "pairs" in suite:
-        _must_be_a_source(config, f"{where}.pairs", suite["pairs"], of_pairs=True)
+    asking = [task for task in suite["tasks"] if task in OF_PROMPT_COMPLETION]
+    if "prompt_completion" in suite:
+        _must_be_a_source(config, f"{where}.prompt_completion", suite["prompt_completion"], of_pairs=True)
         if not asking:
-            raise ConfigError(f"{where}.tasks must have {' or '.join(OF_PAIRS)}, which alone read {where}.pairs")
+            raise ConfigError(
+                f"{where}.tasks must have {' or '.join(OF_PROMPT_COMPLETION)}, which alone read "
+                f"{where}.prompt_completion"
+            )
     elif asking:
-        raise ConfigError(f"{where}.pairs is missing: it must be the source of pairs that {asking[0]} asks of")
+        raise ConfigError(
+            f"{where}.prompt_completion is missing: it must be the source of pairs that {asking[0]} asks of"
+        )
 
 
 def _check_run(config, where, run):
@@ -91,16 +96,16 @@ def _check_run(config, where, run):
 
 
 def _check_pretrained(config, where, run):
-    if "pairs" in run:
-        raise ConfigError(f"{where}.pairs must be left out: a run with pretrain reads its corpus")
+    if "prompt_completion" in run:
+        raise ConfigError(f"{where}.prompt_completion must be left out: a run with pretrain reads its corpus")
     if ("initial" in run) != (run["pretrain"].get("initial") is not None):
         missing, other = f"{where}.pretrain.initial", f"{where}.initial"
         if "initial" not in run:
             missing, other = other, missing
         raise ConfigError(f"{missing} is missing: {other} says that training goes on from another model")
     sources = config["corpora"][run["corpus"]]["sources"]
-    phases = run["pretrain"].get("phases", [])
-    given = {f"phases[{number}].weights": phase["weights"] for number, phase in enumerate(phases)}
+    data_stages = run["pretrain"].get("data_stages", [])
+    given = {f"data_stages[{number}].weights": phase["weights"] for number, phase in enumerate(data_stages)}
     for key, weights in ({"weights": run["pretrain"]["weights"]} | given).items():
         for source in weights:
             if source not in sources:
@@ -111,7 +116,7 @@ def _check_pretrained(config, where, run):
 
 
 def _check_tuned(config, where, run):
-    _must_be_a_source(config, f"{where}.pairs", run["pairs"], of_pairs=True)
+    _must_be_a_source(config, f"{where}.prompt_completion", run["prompt_completion"], of_pairs=True)
     if "model" in run:
         raise ConfigError(f"{where}.model must be left out: a tuned run has the model that it is tuned from")
     if "run" in run["initial"] and "corpus" in run:

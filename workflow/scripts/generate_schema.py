@@ -120,20 +120,20 @@ def run_schema():
         "model": model,
         "pretrain": pretrain,
         "initial": INITIAL,
-        "pairs": name("For a tuned run: the source of pairs that it is tuned on."),
+        "prompt_completion": name("For a tuned run: the source of pairs that it is tuned on."),
         "finetune": finetune | {"x-like": "pretrain"},
         "convert": recipe_of("convert"),
         "suites": names(
             "The suites by which every milestone is scored; with a tuned run also the milestone that it was tuned from."
         ),
     }
-    needed = {"pretrain": ["corpus", "model"], "finetune": ["initial", "pairs"]}
+    needed = {"pretrain": ["corpus", "model"], "finetune": ["initial", "prompt_completion"]}
     return mapping(properties, ["suites"]) | {"dependentRequired": needed}
 
 
 def tokenizer_schema():
     """The schema of a tokenizer, which is trained, or a file of the user's: either way some keys need each other."""
-    needed = {"vocabulary": ["sample"], "sample": ["vocabulary"], "path": ["bos", "eos"]}
+    needed = {"vocab_size": ["sample"], "sample": ["vocab_size"], "path": ["bos", "eos"]}
     return recipe_of("train_tokenizer") | {"dependentRequired": needed}
 
 
@@ -145,8 +145,8 @@ def config_schema():
         "tokenize": recipe_of("tokenize"),
     }
     suite = recipe_of("evaluate")
-    suite["properties"]["pairs"] = name(
-        "The source of pairs whose held-out side completion_choice and completion_bits ask of."
+    suite["properties"]["prompt_completion"] = name(
+        "The source of pairs whose validation side completion_choice and completion_bits ask of."
     )
     tune = {
         "type": "boolean",

@@ -11,7 +11,7 @@ from stages.lib.checkpoints import dcp
 from stages.lib.distributed import local_shards
 
 
-class Saver:
+class AsyncCheckpointer:
     """Writes one checkpoint at a time. All ranks make one and call its methods together.
 
     DCP hangs when it shares a process group with the training: the saver has its own.

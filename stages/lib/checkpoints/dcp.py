@@ -65,15 +65,15 @@ def save(directory, tensors, facts, lease=None, group=None):
     """
     directory = Path(directory)
     failing = f"{directory} could not be written"
-    with collectives.agreeing(group), _in_one_sentence(failing):
+    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
         if dist.get_rank() == 0:
             remove(directory)  # what a killed attempt left
             directory.mkdir(parents=True, exist_ok=True)
     writer = _HashingDiskWriter(directory)
-    with collectives.agreeing(group), _in_one_sentence(failing):
+    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
         dcp.save(tensors, storage_writer=writer, process_group=group)
-    described = collectives.from_all(writer.fs.described, group)
-    with collectives.agreeing(group), _in_one_sentence(failing):
+    described = collectives.all_gather_object(writer.fs.described, group)
+    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
         if dist.get_rank() == 0:
             listed = {name: file for rank_files in described for name, file in rank_files.items()}
             listed[".metadata"] = manifest.describe(directory / ".metadata")
@@ -87,9 +87,9 @@ def save(directory, tensors, facts, lease=None, group=None):
 def load(directory, tensors):
     """Fill `tensors` (as given to `save`, on any world size) from a checkpoint, in place; all ranks call it."""
     reader = _GuardedReader(directory)
-    with collectives.agreeing():
+    with collectives.raise_on_all_ranks():
         reader.read_metadata()  # before DCP does, which would go on without it and fail elsewhere
-    with collectives.agreeing(), _in_one_sentence(f"{directory} could not be read"):
+    with collectives.raise_on_all_ranks(), _in_one_sentence(f"{directory} could not be read"):
         dcp.load(tensors, storage_reader=reader)
 
 

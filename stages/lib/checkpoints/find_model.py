@@ -32,7 +32,7 @@ class Trained:
 
     directory: Path
     recipe: ModelRecipe
-    vocabulary: int
+    vocab_size: int
     read: Callable
     commit: dict | None
     tokenizer: str | None
@@ -58,9 +58,9 @@ def find(path, option="--model"):
 def load(trained, dtype, device):
     """The Llama of a `Trained`, on a device and in a dtype, for inference; one parameter at a time is read."""
     with torch.device("meta"):
-        model = Llama(trained.recipe, trained.vocabulary).to(dtype)
+        model = Llama(trained.recipe, trained.vocab_size).to(dtype)
     model.to_empty(device=device)
-    if trained.recipe.tie:  # to_empty made two of them
+    if trained.recipe.tie_word_embeddings:  # to_empty made two of them
         model.head.weight = model.base_model.embedding.weight
     load_hf.load_into(model, trained.read)
     return model.eval().requires_grad_(False)
@@ -87,7 +87,7 @@ def _of_directory(directory, tokenizer=None):
     return Trained(
         directory=directory,
         recipe=found.recipe,
-        vocabulary=found.vocabulary,
+        vocab_size=found.vocab_size,
         read=found.read,
         commit=None,
         tokenizer=tokenizer,
@@ -96,7 +96,7 @@ def _of_directory(directory, tokenizer=None):
 
 def _of_checkpoint(directory):
     commit = dcp.read_commit(directory)
-    for key in ("model", "vocabulary", "tokenizer"):
+    for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
             raise UserError(f"{directory / dcp.COMMIT} must say the {key}, and does not")
     shape = recipe.load(ModelRecipe, commit["model"], f"{directory / dcp.COMMIT}: model")
@@ -104,7 +104,7 @@ def _of_checkpoint(directory):
     return Trained(
         directory=directory,
         recipe=shape,
-        vocabulary=commit["vocabulary"],
+        vocab_size=commit["vocab_size"],
         read=_by_layers(export.checkpoint_reader(directory)),
         commit=commit,
         tokenizer=commit["tokenizer"],
@@ -129,11 +129,13 @@ def _by_layers(read):
 def _check_keys(directory, shape):
     """Raise UserError where a checkpoint's model has a tensor that a Llama has not: its text would be another's."""
     known = {"model.base_model.embedding.weight", "model.base_model.dec_norm.weight", "model.head.weight"}
-    for number in range(shape.layers):
+    for number in range(shape.num_hidden_layers):
         known |= {f"model.{key}" for key in export.layer_keys(number)}
     for key in dcp.keys_of(directory):
         if key.startswith("model.") and key not in known:
-            raise UserError(f"{directory} must hold a Llama of {shape.layers} layers and nothing more, found {key}")
+            raise UserError(
+                f"{directory} must hold a Llama of {shape.num_hidden_layers} layers and nothing more, found {key}"
+            )
 
 
 def _none(path, option):

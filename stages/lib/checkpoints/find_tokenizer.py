@@ -22,9 +22,9 @@ def text_of(trained, tokenizer=None):
         found = prompt_tokenizer.of_directory(trained.directory) if known else prompt_tokenizer.of_manifest(tokenizer)
     else:
         found = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(trained), _bos_added(trained))
-    if found.learnt > trained.vocabulary:
+    if found.learnt > trained.vocab_size:
         raise UserError(
-            f"the tokenizer must have at most the {trained.vocabulary} ids of the model {trained.directory}, and has "
+            f"the tokenizer must have at most the {trained.vocab_size} ids of the model {trained.directory}, and has "
             f"{found.learnt}"
         )
     return found

@@ -7,23 +7,23 @@ from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 
-OPTIONAL = ("guard",)  # checkpoints of before have none
+OPTIONAL = ("loss_guard",)  # checkpoints of before have none
 
-IDENTITY = ("recipe", "corpus", "pairs", "initial")
+IDENTITY = ("recipe", "corpus", "prompt_completion", "initial")
 """What a run is known by, as far as it has them: its directory is named after their digest."""
 
 BELONGS_TO = (*IDENTITY, "tokenizer")
 
 
-class Store:
+class CheckpointManager:
     """The checkpoints of one run. All ranks make it and call its methods together.
 
     `facts` names what they belong to: {"recipe", "corpus", "tokenizer", ...}; another's checkpoint is refused.
     """
 
-    def __init__(self, directory, facts, keep, saver, lease):
+    def __init__(self, directory, facts, keep, checkpointer, lease):
         self.directory, self.facts, self.keep = directory, facts, keep
-        self.saver, self.lease = saver, lease
+        self.checkpointer, self.lease = checkpointer, lease
 
     def newest(self, at_most):
         """(step, commit) of the newest complete and unchanged checkpoint up to a step; None where there is none.
@@ -31,13 +31,13 @@ class Store:
         The first rank says what there is, since ranks that saw something else would wait for each other.
         """
         first = dist.get_rank() == 0
-        steps = collectives.from_first(dcp.complete_steps(self.directory, at_most) if first else None)
+        steps = collectives.broadcast_object(dcp.complete_steps(self.directory, at_most) if first else None)
         for step in reversed(steps):
             directory = dcp.directory_of(self.directory, step)
-            commit = collectives.from_first(dcp.read_commit(directory) if first else None)
+            commit = collectives.broadcast_object(dcp.read_commit(directory) if first else None)
             self._check_owner(directory, commit)
             try:
-                with collectives.agreeing():
+                with collectives.raise_on_all_ranks():
                     dcp.verify(directory, commit, dist.get_rank(), dist.get_world_size())
                 return step, commit
             except UserError as error:
@@ -71,7 +71,7 @@ class Store:
                     dcp.remove(dcp.directory_of(self.directory, old))
             done(seconds)
 
-        self.saver.save(directory, tensors, {"step": step, **facts, **self.facts}, self.lease, committed)
+        self.checkpointer.save(directory, tensors, {"step": step, **facts, **self.facts}, self.lease, committed)
 
     def _beyond_keep(self, at_most):
         """Steps of rolling checkpoints that may go. Later steps are another milestone's: they stay."""
@@ -91,11 +91,11 @@ class Store:
             complete = dcp.complete_steps(self.directory, now)
             milestones = [known for known in complete if self._is_milestone(known)]
             found = max([known for known in complete if known < step] + milestones[-1:], default=None)
-        found = collectives.from_first(found)
+        found = collectives.broadcast_object(found)
         return None if found is None else self.newest(found)
 
     def forget_after(self, step, until):
-        """Delete the checkpoints of steps (step, until], which a rewind made those of another past."""
+        """Delete the checkpoints of steps (step, until], which a rollback made those of another past."""
         if dist.get_rank() == 0:
             for later in dcp.complete_steps(self.directory, until):
                 if later > step:

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 
-class Exchange:
+class AsyncAllGather:
     """Shares a row of numbers among all ranks. It has a process group of its own, on the CPU: no GPU waits for it.
 
     All ranks take their turns at the same places, so what a turn returns is the same everywhere.

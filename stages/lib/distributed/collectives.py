@@ -7,14 +7,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from stages.lib.errors import LoneError, OutOfTime, UserError
+from stages.lib.errors import Preempted, RankLocalError, UserError
 from stages.lib.log import logger
 
 # A hang is the watchdog's affair, which says more; a rank that dies breaks its connections, and is noticed at once.
 TIMEOUT = timedelta(days=1)
 
 
-class AgreedError(UserError):
+class CollectiveError(UserError):
     """A UserError that every rank raises at the same place."""
 
 
@@ -22,7 +22,7 @@ class AgreedError(UserError):
 def ranks():
     """Join the process group that torchrun describes in the environment; a group of one where there is no torchrun.
 
-    Yields the device of this rank. Raises LoneError in place of a UserError on which the ranks did not agree.
+    Yields the device of this rank. Raises RankLocalError in place of a UserError on which the ranks did not agree.
     """
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -35,13 +35,13 @@ def ranks():
     try:
         yield device
         together = True
-    except (AgreedError, OutOfTime):
+    except (CollectiveError, Preempted):
         together = True
         raise
     except UserError as error:
         if dist.get_world_size() == 1:
             raise
-        raise LoneError(str(error)) from error
+        raise RankLocalError(str(error)) from error
     finally:
         # a rank that fails alone keeps the group, or the others would notice, and speak, before it has said why
         if together or dist.get_world_size() == 1:
@@ -74,14 +74,14 @@ def _device():
     return torch.device("cpu")
 
 
-def from_first(value):
+def broadcast_object(value):
     """What the first rank calls with, on every rank; shared file systems may show each rank something else."""
     values = [value]
     dist.broadcast_object_list(values)
     return values[0]
 
 
-def from_all(value, group=None):
+def all_gather_object(value, group=None):
     """What each rank calls with, in the order of the ranks, on every rank."""
     values = [None] * dist.get_world_size()
     dist.all_gather_object(values, value, group=group)
@@ -89,14 +89,14 @@ def from_all(value, group=None):
 
 
 def agree(error, group=None):
-    """Raise the UserError of any rank as an AgreedError on all ranks; `error` is None where a rank has none."""
-    for message in from_all(None if error is None else str(error), group):
+    """Raise the UserError of any rank as an CollectiveError on all ranks; `error` is None where a rank has none."""
+    for message in all_gather_object(None if error is None else str(error), group):
         if message is not None:
-            raise AgreedError(message)
+            raise CollectiveError(message)
 
 
 @contextlib.contextmanager
-def agreeing(group=None):
+def raise_on_all_ranks(group=None):
     """A block in which a UserError of one rank stops every rank; no rank leaves it before all have come to its end."""
     failed = None
     try:

@@ -5,7 +5,7 @@ import time
 from stages.lib.doctor.findings import FAIL, Finding, listed
 from stages.lib.doctor.limit import Limit, limited
 from stages.lib.doctor.meeting import Absent
-from stages.lib.errors import LoneError, UserError
+from stages.lib.errors import RankLocalError, UserError
 
 FIRST = "nodes"  # the check that says who did not come at all
 PATIENCE = 10.0  # seconds for the answer of a rank that is done in time
@@ -90,14 +90,14 @@ class Examination:
         return found
 
     def _agree(self, key, value, until):
-        """What the first rank says, on all ranks. Raises LoneError where it is silent until then."""
+        """What the first rank says, on all ranks. Raises RankLocalError where it is silent until then."""
         if self.meeting.rank == 0:
             self.meeting.say(key, value)
             return value
         try:
             return self.meeting.hear(key, until - time.monotonic())
         except Absent:
-            raise LoneError(
+            raise RankLocalError(
                 f"the first rank gave no answer to rank {self.meeting.rank} on {self.meeting.host}"
             ) from None
 

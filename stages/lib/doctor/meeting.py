@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 
 from stages.lib.doctor.limit import Limit, limited
-from stages.lib.errors import LoneError
+from stages.lib.errors import RankLocalError
 
 JOIN_SECONDS = 60.0
 LONGEST_WAIT = 0.05  # between two looks at the store; the first looks follow each other faster
@@ -89,7 +89,7 @@ def host_name():
 def join():
     """The meeting of the ranks that torchrun describes in the environment; of one where there is no torchrun.
 
-    Raises LoneError where the first rank's host does not answer.
+    Raises RankLocalError where the first rank's host does not answer.
     """
     if "RANK" not in os.environ:
         return Meeting(Alone())
@@ -100,7 +100,7 @@ def join():
     except (Limit, RuntimeError, ValueError) as error:
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         reason = str(error).partition("\n")[0] or f"no answer in {JOIN_SECONDS:.0f} s"
-        raise LoneError(
+        raise RankLocalError(
             f"rank {numbers[0]} on {host_name()} must reach the first rank at {address}, and did not: {reason}"
         ) from None
 

@@ -29,32 +29,36 @@ def shape_of(config, path):
             raise _refusal(path, key, f"be {json.dumps(value)}", config[key])
     theta, scaling = _rope(config, path)
     heads = _whole(config, "num_attention_heads", path)
-    kv_heads = _whole(config, "num_key_value_heads", path, heads)
+    num_key_value_heads = _whole(config, "num_key_value_heads", path, heads)
     recipe = ModelRecipe(
-        layers=_whole(config, "num_hidden_layers", path),
-        width=_whole(config, "hidden_size", path),
-        heads=heads,
-        kv_heads=None if kv_heads == heads else kv_heads,  # our default: the same recipe comes back from its export
-        hidden=_whole(config, "intermediate_size", path),
-        tie=_flag(config, "tie_word_embeddings", path),
-        theta=theta,
+        num_hidden_layers=_whole(config, "num_hidden_layers", path),
+        hidden_size=_whole(config, "hidden_size", path),
+        num_attention_heads=heads,
+        num_key_value_heads=None
+        if num_key_value_heads == heads
+        else num_key_value_heads,  # our default: the same recipe comes back from its export
+        intermediate_size=_whole(config, "intermediate_size", path),
+        tie_word_embeddings=_flag(config, "tie_word_embeddings", path),
+        rope_theta=theta,
         rope_scaling=scaling,
-        norm_eps=_number(config, "rms_norm_eps", path, 1e-6),
-        max_positions=_whole(config, "max_position_embeddings", path, 2048),
-        initial_std=_number(config, "initializer_range", path, 0.02),
+        rms_norm_eps=_number(config, "rms_norm_eps", path, 1e-6),
+        max_position_embeddings=_whole(config, "max_position_embeddings", path, 2048),
+        initializer_range=_number(config, "initializer_range", path, 0.02),
     )
     _check_heads(recipe, config, path)
     return recipe, _whole(config, "vocab_size", path)
 
 
 def _check_heads(recipe, config, path):
-    if recipe.width % (2 * recipe.heads):
-        wanted = f"divide hidden_size ({recipe.width}) into heads of an even width"
-        raise _refusal(path, "num_attention_heads", wanted, recipe.heads)
-    if recipe.heads % recipe.key_heads:
-        raise _refusal(path, "num_key_value_heads", f"divide num_attention_heads ({recipe.heads})", recipe.key_heads)
-    if config.get("head_dim") not in (None, recipe.head_width):
-        wanted = f"be hidden_size / num_attention_heads ({recipe.head_width})"
+    if recipe.hidden_size % (2 * recipe.num_attention_heads):
+        wanted = f"divide hidden_size ({recipe.hidden_size}) into heads of an even width"
+        raise _refusal(path, "num_attention_heads", wanted, recipe.num_attention_heads)
+    if recipe.num_attention_heads % recipe.kv_heads:
+        raise _refusal(
+            path, "num_key_value_heads", f"divide num_attention_heads ({recipe.num_attention_heads})", recipe.kv_heads
+        )
+    if config.get("head_dim") not in (None, recipe.head_dim):
+        wanted = f"be hidden_size / num_attention_heads ({recipe.head_dim})"
         raise _refusal(path, "head_dim", wanted, config["head_dim"])
 
 
@@ -76,15 +80,15 @@ def _rope(config, path):
     where = f"{path}: {key}"
     scaling = RopeScaling(
         factor=_number(rope, "factor", where),
-        low_frequency_factor=_number(rope, "low_freq_factor", where),
-        high_frequency_factor=_number(rope, "high_freq_factor", where),
-        original_positions=_whole(
+        low_freq_factor=_number(rope, "low_freq_factor", where),
+        high_freq_factor=_number(rope, "high_freq_factor", where),
+        original_max_position_embeddings=_whole(
             rope, "original_max_position_embeddings", where, config.get("max_position_embeddings")
         ),
     )
-    if scaling.high_frequency_factor <= scaling.low_frequency_factor:
-        wanted = f"be greater than low_freq_factor ({scaling.low_frequency_factor})"
-        raise _refusal(where, "high_freq_factor", wanted, scaling.high_frequency_factor)
+    if scaling.high_freq_factor <= scaling.low_freq_factor:
+        wanted = f"be greater than low_freq_factor ({scaling.low_freq_factor})"
+        raise _refusal(where, "high_freq_factor", wanted, scaling.high_freq_factor)
     return theta, scaling
 
 

@@ -23,23 +23,23 @@ def config_of(recipe, tokenizer, dtype):
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": tokenizer["vocabulary"],
-        "hidden_size": recipe.width,
-        "intermediate_size": recipe.hidden,
-        "num_hidden_layers": recipe.layers,
-        "num_attention_heads": recipe.heads,
-        "num_key_value_heads": recipe.key_heads,
-        "head_dim": recipe.head_width,
-        "max_position_embeddings": recipe.max_positions,
-        "rms_norm_eps": recipe.norm_eps,
-        "rope_theta": recipe.theta,
+        "vocab_size": tokenizer["vocab_size"],
+        "hidden_size": recipe.hidden_size,
+        "intermediate_size": recipe.intermediate_size,
+        "num_hidden_layers": recipe.num_hidden_layers,
+        "num_attention_heads": recipe.num_attention_heads,
+        "num_key_value_heads": recipe.kv_heads,
+        "head_dim": recipe.head_dim,
+        "max_position_embeddings": recipe.max_position_embeddings,
+        "rms_norm_eps": recipe.rms_norm_eps,
+        "rope_theta": recipe.rope_theta,
         "rope_scaling": _scaling_of(recipe.rope_scaling),
-        "tie_word_embeddings": recipe.tie,
+        "tie_word_embeddings": recipe.tie_word_embeddings,
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
         "attention_dropout": 0.0,
-        "initializer_range": recipe.initial_std,
+        "initializer_range": recipe.initializer_range,
         "use_cache": True,
         "bos_token_id": first_token(tokenizer),
         "eos_token_id": tokenizer["eos"],
@@ -53,9 +53,9 @@ def _scaling_of(scaling):
     return {
         "rope_type": "llama3",
         "factor": scaling.factor,
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_positions,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_max_position_embeddings,
     }
 
 
@@ -64,21 +64,21 @@ def first_token(tokenizer):
     return tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"]
 
 
-def embedding_tensors(tensors, vocabulary):
+def embedding_tensors(tensors, vocab_size):
     """The embedding, cut to the vocabulary. `tensors`: FMS's `base_model.embedding.weight`."""
-    return {"model.embed_tokens.weight": _cut(tensors["base_model.embedding.weight"], vocabulary)}
+    return {"model.embed_tokens.weight": _cut(tensors["base_model.embedding.weight"], vocab_size)}
 
 
 def layer_tensors(tensors, recipe, number):
     """One layer's nine tensors under transformers' names. `tensors`: FMS's, by their keys in the checkpoint."""
     fms, hf = f"base_model.layers.{number}.", f"model.layers.{number}."
-    rows = [recipe.heads * recipe.head_width] + 2 * [recipe.key_heads * recipe.head_width]
+    rows = [recipe.num_attention_heads * recipe.head_dim] + 2 * [recipe.kv_heads * recipe.head_dim]
     query, key, value = tensors[fms + "attn.in_proj.qkv_fused.weight"].split(rows)
     gate, up = tensors[fms + "ff_sub_layer.wg1_fused.weight"].chunk(2)
     return {
         hf + "input_layernorm.weight": tensors[fms + "ln.weight"],
-        hf + "self_attn.q_proj.weight": unrotate(query, recipe.heads),
-        hf + "self_attn.k_proj.weight": unrotate(key, recipe.key_heads),
+        hf + "self_attn.q_proj.weight": unrotate(query, recipe.num_attention_heads),
+        hf + "self_attn.k_proj.weight": unrotate(key, recipe.kv_heads),
         hf + "self_attn.v_proj.weight": value,
         hf + "self_attn.o_proj.weight": tensors[fms + "attn.dense.weight"],
         hf + "post_attention_layernorm.weight": tensors[fms + "ff_ln.weight"],
@@ -93,18 +93,18 @@ def unrotate(weight, heads):
     return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def head_tensors(tensors, recipe, vocabulary):
+def head_tensors(tensors, recipe, vocab_size):
     """The last norm, and the head unless it is the embedding."""
     made = {"model.norm.weight": tensors["base_model.dec_norm.weight"]}
-    if not recipe.tie:
-        made["lm_head.weight"] = _cut(tensors["head.weight"], vocabulary)
+    if not recipe.tie_word_embeddings:
+        made["lm_head.weight"] = _cut(tensors["head.weight"], vocab_size)
     return made
 
 
-def _cut(weight, vocabulary):
-    if weight.shape[0] < vocabulary:
-        raise UserError(f"the model must have a row for each of {vocabulary} tokens, and has {weight.shape[0]}")
-    return weight[:vocabulary]
+def _cut(weight, vocab_size):
+    if weight.shape[0] < vocab_size:
+        raise UserError(f"the model must have a row for each of {vocab_size} tokens, and has {weight.shape[0]}")
+    return weight[:vocab_size]
 
 
 def layer_keys(number):
@@ -115,20 +115,20 @@ def layer_keys(number):
 
 def head_keys(recipe):
     """FMS's keys of the last norm, and of the head unless it is tied."""
-    return ["base_model.dec_norm.weight"] + ([] if recipe.tie else ["head.weight"])
+    return ["base_model.dec_norm.weight"] + ([] if recipe.tie_word_embeddings else ["head.weight"])
 
 
-def write_weights(directory, recipe, vocabulary, read, dtype, shard_mb):
+def write_weights(directory, recipe, vocab_size, read, dtype, shard_mb):
     """Write safetensors of at most `shard_mb` MiB (a larger tensor stands alone), and an index where they are several.
 
     `read(keys)` gives {key: tensor} of FMS's keys, and is asked for one layer at a time. Peak memory: one shard and one
     layer. Returns the number of parameters.
     """
     writer = _ShardWriter(directory, shard_mb * MEGABYTE, DTYPES[dtype])
-    writer.add(embedding_tensors(read(["base_model.embedding.weight"]), vocabulary))
-    for number in range(recipe.layers):
+    writer.add(embedding_tensors(read(["base_model.embedding.weight"]), vocab_size))
+    for number in range(recipe.num_hidden_layers):
         writer.add(layer_tensors(read(layer_keys(number)), recipe, number))
-    writer.add(head_tensors(read(head_keys(recipe)), recipe, vocabulary))
+    writer.add(head_tensors(read(head_keys(recipe)), recipe, vocab_size))
     writer.finish()
     return writer.parameters
 
@@ -184,16 +184,16 @@ def checkpoint_reader(directory):
     return read
 
 
-def rounded_state(recipe, vocabulary, read, dtype):
+def rounded_state(recipe, vocab_size, read, dtype):
     """Our own model's float32 state dict with the weights as exported: rounded to `dtype`, cut to the vocabulary."""
     keys = ["base_model.embedding.weight", *head_keys(recipe)]
-    for number in range(recipe.layers):
+    for number in range(recipe.num_hidden_layers):
         keys += layer_keys(number)
     state = {key: tensor.to(DTYPES[dtype]).float() for key, tensor in read(keys).items()}
     for key in ("base_model.embedding.weight", "head.weight"):
         if key in state:
-            state[key] = _cut(state[key], vocabulary)
-    if recipe.tie:
+            state[key] = _cut(state[key], vocab_size)
+    if recipe.tie_word_embeddings:
         state["head.weight"] = state["base_model.embedding.weight"]
     return state
 

@@ -42,7 +42,7 @@ class Imported:
 
     directory: Path
     recipe: ModelRecipe
-    vocabulary: int
+    vocab_size: int
     places: dict[str, str]
 
     def read(self, keys):
@@ -64,7 +64,7 @@ class Imported:
     def _read(self, name):
         with weight_files.opened(self.directory / self.places[name]) as file:
             tensor = file.get_tensor(name)
-        for part, heads in ((QUERY, self.recipe.heads), (KEY, self.recipe.key_heads)):
+        for part, heads in ((QUERY, self.recipe.num_attention_heads), (KEY, self.recipe.kv_heads)):
             if name.endswith(f"{part}.weight"):
                 return rotate_rows(tensor, heads)
         return tensor
@@ -73,20 +73,20 @@ class Imported:
 def open_directory(path):
     """The `Imported` of a Hugging Face directory. Raises UserError where our Llama cannot be this model."""
     directory = Path(path)
-    recipe, vocabulary = config_json.shape_of(files.read_json(directory / CONFIG), directory / CONFIG)
+    recipe, vocab_size = config_json.shape_of(files.read_json(directory / CONFIG), directory / CONFIG)
     places = weight_files.places(directory)
     head, embedding = ENDS["head.weight"], ENDS[EMBEDDING]
-    if recipe.tie and head in places:  # some write it all the same
+    if recipe.tie_word_embeddings and head in places:  # some write it all the same
         if not weight_files.are_equal(directory, places, head, embedding):
             raise UserError(f"{directory / CONFIG}: tie_word_embeddings must be false, since {head} is not {embedding}")
         del places[head]
-    weight_files.check(directory, places, _shapes(recipe, vocabulary))
-    return Imported(directory=directory, recipe=recipe, vocabulary=vocabulary, places=places)
+    weight_files.check(directory, places, _shapes(recipe, vocab_size))
+    return Imported(directory=directory, recipe=recipe, vocab_size=vocab_size, places=places)
 
 
 def names_of(key, recipe):
     """The names in transformers of what lies in one of FMS's tensors, from the top down."""
-    if key == "head.weight" and recipe.tie:
+    if key == "head.weight" and recipe.tie_word_embeddings:
         key = EMBEDDING
     if key in ENDS:
         return [ENDS[key]]
@@ -114,9 +114,9 @@ def load_into(model, read):
         local.copy_(tensor[first : first + len(local)])
 
 
-def _shapes(recipe, vocabulary):
+def _shapes(recipe, vocab_size):
     """{tensor: its shape} of a Llama in transformers."""
-    width, hidden, keys = recipe.width, recipe.hidden, recipe.key_heads * recipe.head_width
+    width, hidden, keys = recipe.hidden_size, recipe.intermediate_size, recipe.kv_heads * recipe.head_dim
     layer = {
         **dict.fromkeys(("input_layernorm", "post_attention_layernorm"), [width]),
         **dict.fromkeys((QUERY, "self_attn.o_proj"), [width, width]),
@@ -124,9 +124,9 @@ def _shapes(recipe, vocabulary):
         **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), [hidden, width]),
         "mlp.down_proj": [width, hidden],
     }
-    shapes = {ENDS[EMBEDDING]: [vocabulary, width], ENDS["base_model.dec_norm.weight"]: [width]}
-    if not recipe.tie:
-        shapes[ENDS["head.weight"]] = [vocabulary, width]
-    for number in range(recipe.layers):
+    shapes = {ENDS[EMBEDDING]: [vocab_size, width], ENDS["base_model.dec_norm.weight"]: [width]}
+    if not recipe.tie_word_embeddings:
+        shapes[ENDS["head.weight"]] = [vocab_size, width]
+    for number in range(recipe.num_hidden_layers):
         shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     return shapes

@@ -15,7 +15,7 @@ from stages.lib.sources.documents import Document
 from stages.lib.sources.split import VALIDATION
 from stages.lib.tokens import bos_eos, validation_text
 
-LENGTHS = (1, 17, 128, 512)  # tokens; the longest held-out stretch that is compared
+LENGTHS = (1, 17, 128, 512)  # tokens; the longest validation stretch that is compared
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 16, 32
 
 
@@ -23,13 +23,13 @@ class ParityError(Exception):
     """The exported model or tokenizer is not the one that was trained; the export must not be used."""
 
 
-def held_out_batch(corpus, max_positions):
-    """Held-out tokens of a `Corpus` at several lengths: a list of int64 [1, L]. Training tokens if none is held out."""
+def validation_batch(corpus, max_position_embeddings):
+    """Validation tokens of a `Corpus` at several lengths: a list of int64 [1, L]. Training tokens if it has none."""
     batch = []
     for stream in _streams(corpus):
         at = 0
         for length in LENGTHS:
-            tokens = stream.read(at, min(length, max_positions))
+            tokens = stream.read(at, min(length, max_position_embeddings))
             at += len(tokens)
             if len(tokens):
                 batch.append(torch.from_numpy(tokens.astype("int64")).unsqueeze(0))
@@ -37,10 +37,10 @@ def held_out_batch(corpus, max_positions):
     return batch
 
 
-def held_out_prompts(corpus, max_positions):
-    """Beginnings for greedy text: int64 [PROMPTS, at most PROMPT_TOKENS], spread over the held-out streams."""
+def validation_prompts(corpus, max_position_embeddings):
+    """Beginnings for greedy text: int64 [PROMPTS, at most PROMPT_TOKENS], spread over the validation streams."""
     streams = _streams(corpus)
-    length = min(PROMPT_TOKENS, max_positions - NEW_TOKENS, *(len(stream) for stream in streams))
+    length = min(PROMPT_TOKENS, max_position_embeddings - NEW_TOKENS, *(len(stream) for stream in streams))
     rows = []
     for number in range(PROMPTS):
         stream = streams[number % len(streams)]
@@ -209,8 +209,8 @@ def compare_special_tokens(exported, facts):
         raise ParityError(f"the export begins a text with the tokens {added}, and the corpus with {wanted}")
 
 
-def held_out_texts(corpus, source, limit):
-    """Yield held-out documents of a source until `limit` characters are reached; the last one may be cut."""
+def validation_texts(corpus, source, limit):
+    """Yield validation documents of a source until `limit` characters are reached; the last one may be cut."""
     for _, text in validation_text.documents(corpus, source):
         yield text[:limit]
         limit -= len(text)
@@ -219,7 +219,7 @@ def held_out_texts(corpus, source, limit):
 
 
 def compare_corpus_tokens(exported, corpus, documents=8):
-    """Encode each source's first held-out documents with the export, and compare with the tokens in the corpus' shards.
+    """Encode each source's first validation documents with the export, and compare with the tokens in its shards.
 
     But for sources that came as token ids: these need not be the ones that their text has.
 
@@ -239,7 +239,7 @@ def compare_corpus_tokens(exported, corpus, documents=8):
             wanted = [*[facts["bos"]] * facts["bos_added"], *ids.tolist(), facts["eos"]]
             found = stream.read(at, len(wanted)).tolist()
             if found != wanted:
-                raise ParityError(f"held-out document {name} of {source} has other tokens in the corpus than here")
+                raise ParityError(f"validation document {name} of {source} has other tokens in the corpus than here")
             at += len(wanted)
         stream.close()
 

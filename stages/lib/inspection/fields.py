@@ -10,7 +10,7 @@ from stages.lib.sources import records, tables
 
 RECORDS = 200  # of each place
 VALUE = 60  # characters of an example
-USES = ("text_field", "ids_field", "id_field", "split_field", "prompt_field", "completion_field")
+USES = ("text_field", "token_ids_field", "id_field", "split_field", "prompt_field", "completion_field")
 NAMES = {str: "text", bool: "true or false", int: "whole number", float: "number", dict: "mapping", type(None): "null"}
 
 
@@ -42,7 +42,7 @@ def print_fields(recipe, places, files):
 
     Raises UserError where a file cannot be read.
     """
-    if recipe.kind in ("jsonl", "pairs"):
+    if recipe.kind in ("jsonl", "prompt_completion"):
         _print_of_lines(recipe, places)
     elif recipe.kind in ("parquet", "arrow"):
         _print_of_table(recipe, files[0]["name"])
@@ -67,7 +67,7 @@ def _print_of_lines(recipe, places):
         for name, seen in found.items()
     ]
     _print_table([("name", "type", "records", "read as", "example"), *rows])
-    wanted = recipe.prompt_field if recipe.kind == "pairs" else recipe.text_field
+    wanted = recipe.prompt_field if recipe.kind == "prompt_completion" else recipe.text_field
     texts = {name: seen.characters for name, seen in found.items() if seen.characters}
     if wanted not in found and texts:
         longest = terminal.shortened(max(texts, key=texts.get), VALUE)
@@ -97,10 +97,10 @@ def _types(seen):
 
 def _use(recipe, name):
     """Which fields of the recipe name it, where its kind reads them."""
-    fields = USES[4:] if recipe.kind == "pairs" else USES[:4]
-    if recipe.kind == "jsonl" or recipe.ids_field is not None:
-        fields = [use for use in fields if use != ("ids_field" if recipe.kind == "jsonl" else "text_field")]
-    if recipe.kind == "pairs":
+    fields = USES[4:] if recipe.kind == "prompt_completion" else USES[:4]
+    if recipe.kind == "jsonl" or recipe.token_ids_field is not None:
+        fields = [use for use in fields if use != ("token_ids_field" if recipe.kind == "jsonl" else "text_field")]
+    if recipe.kind == "prompt_completion":
         fields = [*fields, "split_field"]
     return ", ".join(use for use in fields if getattr(recipe, use) == name)
 

@@ -16,7 +16,7 @@ class Measures:
     def __init__(self, what, tokenizer):
         self.what, self.tokenizer = what, tokenizer
         self.bytes, self.tokens = [], []
-        self.documents = self.held_out = self.repeated = 0
+        self.documents = self.validation = self.repeated = 0
         self._seen = set()
 
     def add(self, batch):
@@ -35,7 +35,7 @@ class Measures:
         for document in batch:
             is_text = document.text is not None
             self.documents += 1
-            self.held_out += document.split == VALIDATION
+            self.validation += document.split == VALIDATION
             if is_text:
                 self.bytes.append(len(document.text.encode()))
             key = duplicates.of_text(document.text) if is_text else duplicates.of_ids(document.ids)
@@ -46,8 +46,8 @@ class Measures:
     def print(self, validation):
         """Print what was counted. `validation`: the recipe's share of split keys."""
         print(
-            f"kept: {several(self.documents, self.what)}, {self.held_out:,} of them held out "
-            f"({share(self.held_out, self.documents)}; validation is {validation:g})"
+            f"kept: {several(self.documents, self.what)}, {self.validation:,} of them held out "
+            f"({share(self.validation, self.documents)}; validation is {validation:g})"
         )
         print(f"repeated: {self.repeated:,} ({share(self.repeated, self.documents)}), the same as another of these")
         for lengths, unit in ((self.bytes, "bytes"), (self.tokens, "tokens")):

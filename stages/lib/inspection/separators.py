@@ -49,7 +49,7 @@ class Separators:
                 "inside": begin + len(ids) - end != leading + trailing or np.isin(ids[begin:end], (bos, eos)).any(),
                 "empty": begin == end,
                 "unknown": unknown > 0,
-                "outside": len(ids) > 0 and int(ids.max()) >= self.facts["vocabulary"],
+                "outside": len(ids) > 0 and int(ids.max()) >= self.facts["vocab_size"],
             }
         )
 

@@ -37,7 +37,7 @@ def show(name, recipe, files, tokenizer, count, at_most, listed=None):
         _check_sizes(recipe, places, files, listed)
     fields.print_fields(recipe, places, files)
     dropped = LeftOut(name, 1, tokenizer, log=False)
-    measures = Measures("pair" if recipe.kind in source.PAIRS else "document", tokenizer)
+    measures = Measures("pair" if recipe.kind in source.PROMPT_COMPLETION_KINDS else "document", tokenizer)
     readings, shown = [], []
     for number, place in enumerate(places, 1):
         readings.append(Reading(recipe, place, files, at_most // len(places)))
@@ -49,7 +49,7 @@ def show(name, recipe, files, tokenizer, count, at_most, listed=None):
         measures.print(recipe.validation)
     elif dropped.records:
         print("kept: nothing")
-    if measures.documents and readings[0].place.where == "all" and readings[0].ended and not measures.held_out:
+    if measures.documents and readings[0].place.where == "all" and readings[0].ended and not measures.validation:
         print("nothing is held out, and a corpus needs some: raise validation")
     if all(reading.ended for reading in readings):
         measures.print_estimate(sum(place.bytes for place in places), sum(file["bytes"] for file in files))
@@ -73,7 +73,7 @@ def print_files(name, recipe, files):
         print(f"  {terminal.visible(file['name'])}: {size(file['bytes'])}")
     if len(files) > NAMED:
         print(f"  ... {len(files) - NAMED:,} more")
-    if recipe.kind not in source.PAIRS:
+    if recipe.kind not in source.PROMPT_COMPLETION_KINDS:
         print(f"parts: {'; '.join(_parts(recipe, files, total))}")
 
 
@@ -114,7 +114,9 @@ class Reading:
         # a place ends with a file or row group that goes beyond the limit: read it too if it is not much
         self.place, self.at_most = place, max(at_most, place.bytes if place.bytes <= 2 * at_most else 0)
         self.held, self.ended = 0, False
-        self._found = _pairs(recipe, place) if recipe.kind in source.PAIRS else _documents(recipe, place, files)
+        self._found = (
+            _pairs(recipe, place) if recipe.kind in source.PROMPT_COMPLETION_KINDS else _documents(recipe, place, files)
+        )
 
     def __iter__(self):
         """Yield them."""
@@ -165,10 +167,10 @@ def print_dropped(recipe, dropped, name):
             print(f"  {terminal.visible(example['id'])}: {terminal.shortened(example['text'])}".rstrip(": "))
     if not left["dropped"]:
         print("dropped: nothing")
-    if dropped.unreadable > recipe.max_unreadable * dropped.records:
+    if dropped.unreadable > recipe.max_malformed * dropped.records:
         print(
             f"by this it would be refused: {share(dropped.unreadable, dropped.records)} cannot be read, and "
-            f"max_unreadable is {recipe.max_unreadable:g}"
+            f"max_malformed is {recipe.max_malformed:g}"
         )
         if recipe.kind in ("text", "jsonl"):
             _print_head(name)
@@ -182,12 +184,12 @@ def _print_head(name):
 
 def print_document(document):
     """Print a document; of a pair the prompt is marked with >. One of ids without a tokenizer is shown as ids."""
-    held_out = ", held out" if document.split == VALIDATION else ""
+    validation = ", held out" if document.split == VALIDATION else ""
     if document.text is None:
-        print(f"\n{terminal.visible(document.id)}: {several(len(document.ids), 'id')}{held_out}")
+        print(f"\n{terminal.visible(document.id)}: {several(len(document.ids), 'id')}{validation}")
         print(f"  | {' '.join(map(str, document.ids[:20].tolist()))}{' ...' * (len(document.ids) > 20)}")
         return
-    print(f"\n{terminal.visible(document.id)}: {size(len(document.text.encode()))}{held_out}")
+    print(f"\n{terminal.visible(document.id)}: {size(len(document.text.encode()))}{validation}")
     prompt = document.prompt if isinstance(document, PairShown) else 0
     if prompt:
         print(*terminal.lines_of(document.text[:prompt], ">"), sep="\n")

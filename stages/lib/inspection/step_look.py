@@ -6,7 +6,7 @@ from stages.lib.errors import UserError
 from stages.lib.inspection.terminal import CONTROLS
 from stages.lib.run_directory import journal
 from stages.lib.tokens import ledger
-from stages.lib.tokens.loader import WINDOW
+from stages.lib.tokens.loader import CHUNK
 
 
 def show(corpus, tokenizer, directory, step, count):
@@ -49,7 +49,7 @@ def print_sample(samples, number, eos, decode):
     """Print where a sample comes from, and its text; the end of a document is a line of its own."""
     (source,), (epoch,), (row,) = samples.locate(np.array([number]))
     pieces = samples.layouts[source].pieces(int(epoch), np.array([row]))
-    kind = "window" if samples.packing == WINDOW else "row"
+    kind = "window" if samples.packing == CHUNK else "row"
     places = [f"{begin:,} to {begin + count - 1:,}" for begin, count in zip(pieces.starts, pieces.counts, strict=True)]
     print(
         f"\nsample {number:,}: source {samples.mixture.sources[source]}, epoch {epoch:,}, {kind} {row:,}, "

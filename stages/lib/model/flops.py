@@ -36,18 +36,18 @@ def peak_flops(device_name):
     return PEAKS.get(device_name.removeprefix("NVIDIA "))
 
 
-def parameter_count(model, vocabulary):
+def parameter_count(model, vocab_size):
     """The number of parameters of a Llama (`model`: a ModelRecipe) with so many ids; a tied head is counted once."""
-    embeddings = vocabulary * model.width * (1 if model.tie else 2)
-    norms = 2 * model.width * model.layers + model.width
-    return embeddings + norms + model.layers * sum(_matrices(model).values())
+    embeddings = vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
+    norms = 2 * model.hidden_size * model.num_hidden_layers + model.hidden_size
+    return embeddings + norms + model.num_hidden_layers * sum(_matrices(model).values())
 
 
-def flops_per_token(model, vocabulary, seq_len):
+def flops_per_token(model, vocab_size, seq_len):
     """FLOPs of the forward and the backward pass of one token, by FORMULA (PaLM, arXiv 2204.02311, appendix B)."""
-    tied = vocabulary * model.width if model.tie else 0
-    without_embedding = parameter_count(model, vocabulary) + tied - vocabulary * model.width
-    return 6 * without_embedding + 12 * model.layers * _hidden(model) * seq_len
+    tied = vocab_size * model.hidden_size if model.tie_word_embeddings else 0
+    without_embedding = parameter_count(model, vocab_size) + tied - vocab_size * model.hidden_size
+    return 6 * without_embedding + 12 * model.num_hidden_layers * _hidden(model) * seq_len
 
 
 def repeated_flops_per_token(model, seq_len, kind, ratio=None):
@@ -61,22 +61,24 @@ def repeated_flops_per_token(model, seq_len, kind, ratio=None):
     if kind == "none":
         return 0
     if kind == "selective":
-        return 2 * model.layers * matrices["dense"]
+        return 2 * model.num_hidden_layers * matrices["dense"]
     attention = 4 * _hidden(model) * seq_len
     block = 2 * (sum(matrices.values()) - matrices["w2"]) + attention
-    blocks = int(ratio * model.layers + 0.5) if kind == "ratio" else model.layers  # as activation.chosen rounds
+    blocks = (
+        int(ratio * model.num_hidden_layers + 0.5) if kind == "ratio" else model.num_hidden_layers
+    )  # as activation.chosen rounds
     return block * blocks
 
 
 def _hidden(model):
-    return model.heads * model.head_width
+    return model.num_attention_heads * model.head_dim
 
 
 def _matrices(model):
     """The parameters of each matrix of a block."""
     return {
-        "qkv_fused": model.width * (model.heads + 2 * model.key_heads) * model.head_width,
-        "dense": model.width * _hidden(model),
-        "wg1_fused": 2 * model.width * model.hidden,
-        "w2": model.width * model.hidden,
+        "qkv_fused": model.hidden_size * (model.num_attention_heads + 2 * model.kv_heads) * model.head_dim,
+        "dense": model.hidden_size * _hidden(model),
+        "wg1_fused": 2 * model.hidden_size * model.intermediate_size,
+        "w2": model.hidden_size * model.intermediate_size,
     }

@@ -14,9 +14,9 @@ class Cache:
 
     def __init__(self, model, batch, positions):
         recipe, weight = model.recipe, model.base_model.embedding.weight
-        shape = (batch, recipe.key_heads, positions, recipe.head_width)
+        shape = (batch, recipe.kv_heads, positions, recipe.head_dim)
         self.keys, self.values = (
-            [torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in range(recipe.layers)]
+            [torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in range(recipe.num_hidden_layers)]
             for _ in range(2)
         )
         self.rotation = model.base_model.rotation(torch.arange(positions), weight.device)
@@ -42,7 +42,7 @@ def next_logits(model, tokens, cache):
 
 def _attend(attention, q, k, v):
     """Queries [B, H, L, hd] of the last L positions over keys and values [B, K, T, hd] of all T: [B, L, D]."""
-    causal, grouped = q.shape[2] > 1, attention.heads != attention.key_heads  # one query may see every position
+    causal, grouped = q.shape[2] > 1, attention.heads != attention.kv_heads  # one query may see every position
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
     return attention.dense(mixed.transpose(1, 2).flatten(2))
 
@@ -89,17 +89,17 @@ def _place(weights, drawn):
 
 
 @torch.inference_mode()
-def continuations(model, prompt, limit, sampler, ends, vocabulary):
+def continuations(model, prompt, limit, sampler, ends, vocab_size):
     """Yield each next token of the rows of `prompt`, int64 [B, L], as a list of B; None for rows that have ended.
 
     A row ends before a token of `ends`; all do after `limit` tokens. L + limit - 1 is at most the model's
-    max_positions. Only tokens under `vocabulary` are chosen: rows of the head beyond are padding. Raises UserError
-    where a logit is no finite number.
+    max_position_embeddings. Only tokens under `vocab_size` are chosen: further rows of the head are padding. Raises
+    UserError if a logit is not finite.
     """
     cache = Cache(model, len(prompt), prompt.shape[1] + limit - 1)
     tokens, running = prompt, [True] * len(prompt)
     for _ in range(limit):
-        logits = next_logits(model, tokens, cache)[:, :vocabulary]
+        logits = next_logits(model, tokens, cache)[:, :vocab_size]
         if not torch.isfinite(logits).all():
             raise UserError("the model gives logits that are no finite numbers: its weights are not usable")
         chosen = sampler(logits)

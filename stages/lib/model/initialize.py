@@ -24,7 +24,7 @@ def initialize(model, seed):
             parameter.fill_(1)
             continue
         into_residual = name.endswith(("attn.dense.weight", "ff_sub_layer.w2.weight"))
-        std = recipe.initial_std / (math.sqrt(2 * recipe.layers) if into_residual else 1)
+        std = recipe.initializer_range / (math.sqrt(2 * recipe.num_hidden_layers) if into_residual else 1)
         local, first_row = local_rows(parameter)
         for block in range(first_row // ROWS, -(-(first_row + len(local)) // ROWS)):
             drawn = draw_block(name, block, parameter.shape, std, seed)

@@ -33,21 +33,21 @@ class RopeScaling:
     factor: float = identity(above=0)
     """By how much the low frequencies are slowed down."""
 
-    low_frequency_factor: float = identity(1.0, above=0)
-    """Wavelengths over `original_positions / low_frequency_factor` are slowed down wholly."""
+    low_freq_factor: float = identity(1.0, above=0)
+    """Wavelengths over `original_max_position_embeddings / low_freq_factor` are slowed down wholly."""
 
-    high_frequency_factor: float = identity(4.0, above=0)
-    """Wavelengths under `original_positions / high_frequency_factor` stay as they are."""
+    high_freq_factor: float = identity(4.0, above=0)
+    """Wavelengths under `original_max_position_embeddings / high_freq_factor` stay as they are."""
 
-    original_positions: int = identity(8192, minimum=1)
+    original_max_position_embeddings: int = identity(8192, minimum=1)
     """The positions for which the model was trained before the scaling."""
 
     def check(self, where):
         """Raise UserError where the two factors leave no band between them."""
-        if self.high_frequency_factor <= self.low_frequency_factor:
+        if self.high_freq_factor <= self.low_freq_factor:
             raise UserError(
-                f"{where}.high_frequency_factor must be greater than low_frequency_factor "
-                f"({self.low_frequency_factor}), got {self.high_frequency_factor}"
+                f"{where}.high_freq_factor must be greater than low_freq_factor "
+                f"({self.low_freq_factor}), got {self.high_freq_factor}"
             )
 
 
@@ -55,57 +55,62 @@ class RopeScaling:
 class ModelRecipe:
     """The shape of a Llama."""
 
-    layers: int = identity(minimum=1)
+    num_hidden_layers: int = identity(minimum=1)
     """Number of transformer blocks."""
 
-    width: int = identity(minimum=2)
-    """Width of the residual stream (hidden_size in transformers)."""
+    hidden_size: int = identity(minimum=2)
+    """Width of the residual stream."""
 
-    heads: int = identity(minimum=1)
-    """Number of attention heads; divides the width into heads of an even width."""
+    num_attention_heads: int = identity(minimum=1)
+    """Number of attention heads; divides `hidden_size` into heads of an even width."""
 
-    kv_heads: int | None = identity(None, minimum=1)
-    """Number of heads of keys and values; divides `heads`. Default: as many as `heads`."""
+    num_key_value_heads: int | None = identity(None, minimum=1)
+    """Number of heads of keys and values; divides `num_attention_heads`. Default: as many."""
 
-    hidden: int = identity(minimum=1)
-    """Inner width of the feed-forward layer (intermediate_size in transformers)."""
+    intermediate_size: int = identity(minimum=1)
+    """Inner width of the feed-forward layer."""
 
-    tie: bool = identity(False)
+    tie_word_embeddings: bool = identity(False)
     """Whether the output head is the embedding itself."""
 
-    theta: float = identity(10000.0, above=0)
+    rope_theta: float = identity(10000.0, above=0)
     """Base of the rotary position embedding."""
 
     rope_scaling: RopeScaling | None = identity(None)
     """Scaling of the rotary frequencies in the manner of Llama 3.1. Default: none."""
 
-    norm_eps: float = identity(1e-5, above=0)
+    rms_norm_eps: float = identity(1e-5, above=0)
     """The epsilon of RMSNorm."""
 
-    max_positions: int = identity(4096, minimum=1)
+    max_position_embeddings: int = identity(4096, minimum=1)
     """The longest sequence that the exported model declares, in tokens; at least `seq_len`."""
 
-    initial_std: float = identity(0.02, above=0)
-    """Standard deviation of the initial weights; the two that feed the residual stream get 1/sqrt(2 * layers) of it."""
+    initializer_range: float = identity(0.02, above=0)
+    """Standard deviation of the initial weights; the two matrices that feed the residual stream get 1/sqrt(2 *
+    num_hidden_layers) of it."""
 
     @property
-    def head_width(self):
+    def head_dim(self):
         """Width of one head."""
-        return self.width // self.heads
+        return self.hidden_size // self.num_attention_heads
 
     @property
-    def key_heads(self):
+    def kv_heads(self):
         """Number of heads of keys and values, the default filled in."""
-        return self.kv_heads or self.heads
+        return self.num_key_value_heads or self.num_attention_heads
 
     def check(self, where):
         """Raise UserError where heads, width and kv_heads do not fit."""
-        if self.width % (2 * self.heads):
+        if self.hidden_size % (2 * self.num_attention_heads):
             raise UserError(
-                f"{where}.heads must divide the width {self.width} into heads of an even width, got {self.heads}"
+                f"{where}.num_attention_heads must divide hidden_size ({self.hidden_size}) into heads of an even "
+                f"width, got {self.num_attention_heads}"
             )
-        if self.heads % self.key_heads:
-            raise UserError(f"{where}.kv_heads must divide heads ({self.heads}), got {self.kv_heads}")
+        if self.num_attention_heads % self.kv_heads:
+            raise UserError(
+                f"{where}.num_key_value_heads must divide num_attention_heads ({self.num_attention_heads}), "
+                f"got {self.num_key_value_heads}"
+            )
 
 
 def documents_of(tokens, eos):
@@ -122,18 +127,18 @@ def documents_of(tokens, eos):
 
 def rotary_frequencies(recipe):
     """The angle per position of each pair of a head, float64 [hd / 2] (RoFormer, arXiv 2104.09864)."""
-    exponents = torch.arange(0, recipe.head_width, 2, dtype=torch.float64) / recipe.head_width
-    frequencies = recipe.theta**-exponents
+    exponents = torch.arange(0, recipe.head_dim, 2, dtype=torch.float64) / recipe.head_dim
+    frequencies = recipe.rope_theta**-exponents
     scaling = recipe.rope_scaling
     if scaling is None:
         return frequencies
-    turns = scaling.original_positions * frequencies / (2 * math.pi)
-    smooth = (turns - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor)
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     smooth = smooth.clamp(0, 1)
     return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
 
 
-def rotate(x, cosine, sine):
+def apply_rotary_emb(x, cosine, sine):
     """Turn pairs of `x` [B, L, heads, hd] by the angles of `cosine` and `sine` [L, 1, hd / 2]; same dtype as `x`."""
     even, odd = x.to(cosine.dtype).unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1).flatten(-2).type_as(x)
@@ -156,15 +161,15 @@ class Attention(nn.Module):
 
     def __init__(self, recipe):
         super().__init__()
-        self.heads, self.key_heads, self.head_width = recipe.heads, recipe.key_heads, recipe.head_width
-        self.in_proj = FusedProjection(recipe.width, (self.heads + 2 * self.key_heads) * self.head_width)
-        self.dense = nn.Linear(self.heads * self.head_width, recipe.width, bias=False)
+        self.heads, self.kv_heads, self.head_dim = recipe.num_attention_heads, recipe.kv_heads, recipe.head_dim
+        self.in_proj = FusedProjection(recipe.hidden_size, (self.heads + 2 * self.kv_heads) * self.head_dim)
+        self.dense = nn.Linear(self.heads * self.head_dim, recipe.hidden_size, bias=False)
 
     def project(self, x, cosine, sine):
         """[B, L, D] -> queries [B, H, L, hd], keys and values [B, K, L, hd]; queries and keys are rotated."""
-        fused = self.in_proj(x).unflatten(-1, (-1, self.head_width))
-        q, k, v = fused.split([self.heads, self.key_heads, self.key_heads], dim=2)
-        q, k = rotate(q, cosine, sine), rotate(k, cosine, sine)
+        fused = self.in_proj(x).unflatten(-1, (-1, self.head_dim))
+        q, k, v = fused.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+        q, k = apply_rotary_emb(q, cosine, sine), apply_rotary_emb(k, cosine, sine)
         return tuple(heads.transpose(1, 2) for heads in (q, k, v))
 
     def forward(self, x, cosine, sine, mask=None):
@@ -179,8 +184,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, recipe):
         super().__init__()
-        self.wg1_fused = nn.Linear(recipe.width, 2 * recipe.hidden, bias=False)
-        self.w2 = nn.Linear(recipe.hidden, recipe.width, bias=False)
+        self.wg1_fused = nn.Linear(recipe.hidden_size, 2 * recipe.intermediate_size, bias=False)
+        self.w2 = nn.Linear(recipe.intermediate_size, recipe.hidden_size, bias=False)
 
     def forward(self, x):
         """[B, L, D] -> [B, L, D]."""
@@ -193,9 +198,9 @@ class Block(nn.Module):
 
     def __init__(self, recipe):
         super().__init__()
-        self.ln = nn.RMSNorm(recipe.width, eps=recipe.norm_eps)
+        self.ln = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
         self.attn = Attention(recipe)
-        self.ff_ln = nn.RMSNorm(recipe.width, eps=recipe.norm_eps)
+        self.ff_ln = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
         self.ff_sub_layer = FeedForward(recipe)
 
     def forward(self, x, cosine, sine, mask=None):
@@ -207,12 +212,12 @@ class Block(nn.Module):
 class Trunk(nn.Module):
     """Embedding, blocks and the last norm."""
 
-    def __init__(self, recipe, vocabulary):
+    def __init__(self, recipe, vocab_size):
         super().__init__()
         self.recipe = recipe
-        self.embedding = nn.Embedding(vocabulary, recipe.width)
-        self.layers = nn.ModuleList(Block(recipe) for _ in range(recipe.layers))
-        self.dec_norm = nn.RMSNorm(recipe.width, eps=recipe.norm_eps)
+        self.embedding = nn.Embedding(vocab_size, recipe.hidden_size)
+        self.layers = nn.ModuleList(Block(recipe) for _ in range(recipe.num_hidden_layers))
+        self.dec_norm = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
 
     def hidden_states(self, tokens, documents=None):
         """Yield what enters the first block, then what leaves each block: [B, L, D] each.
@@ -244,12 +249,12 @@ class Trunk(nn.Module):
 class Llama(nn.Module):
     """The language model; its forward is the loss, so that the head's weight is used inside FSDP's root module."""
 
-    def __init__(self, recipe, vocabulary):
+    def __init__(self, recipe, vocab_size):
         super().__init__()
-        self.recipe, self.vocabulary = recipe, vocabulary
-        self.base_model = Trunk(recipe, vocabulary)
-        self.head = nn.Linear(recipe.width, vocabulary, bias=False)
-        if recipe.tie:
+        self.recipe, self.vocab_size = recipe, vocab_size
+        self.base_model = Trunk(recipe, vocab_size)
+        self.head = nn.Linear(recipe.hidden_size, vocab_size, bias=False)
+        if recipe.tie_word_embeddings:
             self.head.weight = self.base_model.embedding.weight
 
     def forward(self, tokens, targets, documents=None, z_loss=0.0):

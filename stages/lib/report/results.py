@@ -78,7 +78,7 @@ class Results:
 
 def stage_of(model):
     """The name of the stage that made a model's manifest."""
-    return "finetune" if "pairs" in model.identity else "pretrain"
+    return "finetune" if "prompt_completion" in model.identity else "pretrain"
 
 
 def checkpoint_digest(model):

@@ -7,7 +7,7 @@ directory can: each attempt writes into events.jsonl which step had been reached
 import os
 import time
 
-from stages.lib.errors import OutOfTime, UserError
+from stages.lib.errors import Preempted, UserError
 from stages.lib.run_directory import history, journal
 
 ATTEMPT = "attempt"
@@ -27,7 +27,7 @@ def begin(directory, automatic):
 
 
 def _reached(directory):
-    steps = (entry["step"] for entry in history.entries(directory, [], history.TAIL) if "heldout" not in entry)
+    steps = (entry["step"] for entry in history.entries(directory, [], history.TAIL) if "validation" not in entry)
     return max(steps, default=0)
 
 
@@ -52,4 +52,4 @@ def crash_of(events):
         return f"hung at step {last['step']}"
     if last["event"] != "stop":
         return f"was killed, or its node was lost, at step {last['step']}"
-    return None if last["reason"].startswith(f"{OutOfTime.__name__}:") else f"stopped with {last['reason']}"
+    return None if last["reason"].startswith(f"{Preempted.__name__}:") else f"stopped with {last['reason']}"

@@ -1,7 +1,7 @@
-"""What a run directory tells of a training's steps: metrics.jsonl without what a rewind took back, and events.jsonl.
+"""What a run directory tells of a training's steps: metrics.jsonl without what a rollback took back, and events.jsonl.
 
 A step may be written several times: by a training that was killed and took it again, and by one that went back. Then
-the last line of a step counts. Lines of steps from which a rewind went back are no part of the training at all, also
+the last line of a step counts. Lines of steps from which a rollback went back are no part of the training at all, also
 where it has not come so far again.
 """
 
@@ -12,28 +12,28 @@ TAIL = 16 << 20
 
 
 def entries(directory, events, last_bytes=None):
-    """The entries of metrics.jsonl, in the order in which they were written; without those that a rewind took back.
+    """The entries of metrics.jsonl, in the order in which they were written; without those that a rollback took back.
 
     `events`: those of the same directory. `last_bytes`: look at no more than the end of the file. Lines that a kill cut
     are left out.
     """
-    rewinds = [event for event in events if event["event"] == "rewind"]
+    rollbacks = [event for event in events if event["event"] == "rollback"]
     gone = None  # the last step that was taken back: an evaluation after it was of its weights
     for entry in _lines(directory / "metrics.jsonl", last_bytes):
-        if "heldout" not in entry:
-            gone = entry["step"] if _is_taken_back(entry, rewinds) else None
+        if "validation" not in entry:
+            gone = entry["step"] if _is_taken_back(entry, rollbacks) else None
         if entry["step"] != gone:
             yield entry
 
 
-def _is_taken_back(entry, rewinds):
-    # By the samples too: clocks of several hosts differ, and after a rewind the training reads later ones.
-    first = entry.get("samples", [-1])[0]  # -1: of a training before there were rewinds
+def _is_taken_back(entry, rollbacks):
+    # By the samples too: clocks of several hosts differ, and after a rollback the training reads later ones.
+    first = entry.get("samples", [-1])[0]  # -1: of a training before there were rollbacks
     return any(
-        entry["step"] > rewind["step"]
-        and rewind["samples"][0] <= first < rewind["samples"][1]
-        and entry["time"] <= rewind["time"]
-        for rewind in rewinds
+        entry["step"] > rollback["step"]
+        and rollback["samples"][0] <= first < rollback["samples"][1]
+        and entry["time"] <= rollback["time"]
+        for rollback in rollbacks
     )
 
 
@@ -59,13 +59,13 @@ def is_good(entry):
 
 
 def troubles(events):
-    """What went wrong in a training, in words: ["3 steps skipped", "1 rewind"]; [] for nothing.
+    """What went wrong in a training, in words: ["3 steps skipped", "1 rollback"]; [] for nothing.
 
-    A step that was skipped, and skipped again after a kill, is one; so is a rewind.
+    A step that was skipped, and skipped again after a kill, is one; so is a rollback.
     """
     counts = {
         "step skipped": len({_place(event) for event in events if event["event"] == "skip"}),
-        "rewind": len({_place(event) for event in events if event["event"] == "rewind"}),
+        "rollback": len({_place(event) for event in events if event["event"] == "rollback"}),
         "hang": sum(event["event"] == "hang" for event in events),
     }
     return [f"{count:,} {_plural(name, count)}" for name, count in counts.items() if count]

@@ -1,4 +1,4 @@
-"""How many bits a model needs for a byte of a held-out completion, given its prompt: before and after fine-tuning.
+"""How many bits a model needs for a byte of a validation completion, given its prompt: before and after fine-tuning.
 
 The score is the mean over pairs, so that it has a standard error; the EOS behind a completion is not counted, since a
 model that was not tuned does not know that there is one.
@@ -12,7 +12,7 @@ NAME = "completion_bits"
 
 
 def rows(source, count, seed, longest):
-    """Up to `count` held-out pairs: {"id", "source", "context", "completion"}. `source`: a PairSource.
+    """Up to `count` validation pairs: {"id", "source", "context", "completion"}. `source`: a PairSource.
 
     `longest`: bytes of the longest completion that is taken. Raises UserError when there is no pair.
     """

@@ -1,6 +1,6 @@
-"""Which of four completions belongs to a prompt: asked of the held-out pairs of a source, before and after fine-tuning.
+"""Which of four completions belongs to a prompt: of the validation pairs of a source, before and after fine-tuning.
 
-The wrong completions are those of other held-out pairs, of like length and of other prompts.
+The wrong completions are those of other validation pairs, of like length and of other prompts.
 """
 
 import random

@@ -1,9 +1,9 @@
 """Tasks of lm-evaluation-harness made from what is held out: they need no network, and exist for every corpus.
 
-    bits_per_byte_SOURCE   rolling log-likelihood of pieces of held-out text: metrics bits_per_byte and byte_perplexity
-    next_line              which of four lines comes next in held-out text: metric acc_mutual_info, chance 0.25
-    completion_choice      which of four completions belongs to a held-out prompt: the same, of a source of pairs
-    completion_bits        bits per byte of held-out completions given their prompts: metric bits_per_byte
+    bits_per_byte_SOURCE   rolling log-likelihood of validation text: metrics bits_per_byte and byte_perplexity
+    next_line              which of four lines comes next in validation text: metric acc_mutual_info, chance 0.25
+    completion_choice      which of four completions belongs to a validation prompt: the same, of a source of pairs
+    completion_bits        bits per byte of validation completions given their prompts: metric bits_per_byte
 
 The choice is taken that the context makes more probable than it is by itself: log p(choice | context) - log p(choice).
 The wrong choices are right ones of other questions, so who has not read the context expects each with p(choice); by
@@ -24,39 +24,39 @@ from stages.lib.tokens import validation_text
 BITS_PER_BYTE, NEXT_LINE = "bits_per_byte", next_line.NAME
 COMPLETION_CHOICE, COMPLETION_BITS = completion_choice.NAME, completion_bits.NAME
 OF_TEXT = (BITS_PER_BYTE, NEXT_LINE)
-OF_PAIRS = (COMPLETION_CHOICE, COMPLETION_BITS)
-NAMES = (*OF_TEXT, *OF_PAIRS)
+OF_PROMPT_COMPLETION = (COMPLETION_CHOICE, COMPLETION_BITS)
+NAMES = (*OF_TEXT, *OF_PROMPT_COMPLETION)
 PIECE_BYTES = 2048  # what a piece loses at its start for want of context is below 1% of its bits
 
 
-def write(directory, names, corpus, pairs, *, num_bytes, questions, seed, longest):
+def write(directory, names, corpus, pairs, *, num_bytes, num_examples, seed, longest):
     """Write the tasks `names` (of NAMES); returns {task: "rolling", "line" or "completion"}.
 
     `corpus`: its Manifest. `pairs`: a PairSource; None where no task is of pairs. `num_bytes`: how much text a source
-    the bits per byte are taken of. `questions`: how many, over all sources, and how many completions. `longest`: bytes
-    of the longest completion. Raises UserError when no source has held-out text, or what is held out is too small for a
+    the bits per byte are taken of. `num_examples`: questions over all sources, and completions.
+    `longest`: bytes of the longest completion. Raises UserError when no source has validation text, or too little for a
     question.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tasks = {}
     if any(name in names for name in OF_TEXT):
-        tasks |= _write_of_text(directory, names, corpus, num_bytes, questions, seed)
+        tasks |= _write_of_text(directory, names, corpus, num_bytes, num_examples, seed)
     if COMPLETION_CHOICE in names:
         tasks[COMPLETION_CHOICE] = "completion"
-        made = completion_choice.questions(pairs, questions, seed, longest)
+        made = completion_choice.questions(pairs, num_examples, seed, longest)
         task_files.write_choice(directory, COMPLETION_CHOICE, made)
     if COMPLETION_BITS in names:
         tasks[COMPLETION_BITS] = "completion"
-        made = completion_bits.rows(pairs, questions, seed, longest)
+        made = completion_bits.rows(pairs, num_examples, seed, longest)
         task_files.write_completions(directory, COMPLETION_BITS, made)
     return tasks
 
 
-def _write_of_text(directory, names, corpus, num_bytes, questions, seed):
+def _write_of_text(directory, names, corpus, num_bytes, num_examples, seed):
     pools = _pools(corpus, seed, max(num_bytes, next_line.POOL_BYTES if NEXT_LINE in names else 0))
     if not pools:
         wanted = ", ".join(name for name in names if name in OF_TEXT)
-        raise UserError(f"{corpus.path} must hold held-out text for {wanted}, and no source of it has any")
+        raise UserError(f"{corpus.path} must hold validation text for {wanted}, and no source of it has any")
     tasks = {}
     if BITS_PER_BYTE in names:
         for source, pool in pools.items():
@@ -64,18 +64,18 @@ def _write_of_text(directory, names, corpus, num_bytes, questions, seed):
             task_files.write_rolling(directory, f"{BITS_PER_BYTE}_{source}", first_bytes(pool, num_bytes))
     if NEXT_LINE in names:
         tasks[NEXT_LINE] = "line"
-        task_files.write_choice(directory, NEXT_LINE, next_line.questions(pools, questions, seed, corpus.path))
+        task_files.write_choice(directory, NEXT_LINE, next_line.questions(pools, num_examples, seed, corpus.path))
     return tasks
 
 
 def _pools(corpus, seed, num_bytes):
-    """{source: pieces of its held-out text}, without the sources that have none."""
+    """{source: pieces of its validation text}, without the sources that have none."""
     pools = {}
     for source in sorted(corpus.identity["sources"]):
         pieces = _pieces_of(validation_text.documents(corpus, source), source)
         pools[source] = sample(pieces, seed, num_bytes)
         if not pools[source]:
-            logger.warning("source %s has no held-out text: it is left out of the scores", source)
+            logger.warning("source %s has no validation text: it is left out of the scores", source)
             del pools[source]
     return pools
 

@@ -1,4 +1,4 @@
-"""Which of four lines comes next in held-out text."""
+"""Which of four lines comes next in validation text."""
 
 import random
 
@@ -16,14 +16,14 @@ BIN = 48
 def questions(pools, count, seed, where):
     """`count` questions, as evenly over the sources and over the four positions of the answer as can be.
 
-    `pools`: {source: pieces}. Raises UserError when a source's held-out text gives no question.
+    `pools`: {source: pieces}. Raises UserError when a source's validation text gives no question.
     """
     made = []
     for number, (source, pool) in enumerate(pools.items()):
         share = count // len(pools) + (number < count % len(pools))
         found = _questions_of(pool, share, random.Random(f"{seed} {source}"))
         if not found and share:
-            raise UserError(f"{where}: the held-out text of source {source} is too small for {NAME}")
+            raise UserError(f"{where}: the validation text of source {source} is too small for {NAME}")
         if len(found) < share:
             logger.warning("%s: source %s gives %d questions, not %d", NAME, source, len(found), share)
         made += found

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.sources import filters, inputs, python_source, records, storage
-from stages.lib.sources.source import PAIRS, TEXTS
+from stages.lib.sources.source import PROMPT_COMPLETION_KINDS, TEXTS
 from stages.lib.sources.split import split_of
 
 FILTER_BYTES = 1 << 20  # of text, looked at together
@@ -73,7 +73,7 @@ def batched(found, size):
 
 
 def _readable(recipe, chosen, every_name, before):
-    if recipe.kind in PAIRS:
+    if recipe.kind in PROMPT_COMPLETION_KINDS:
         raise UserError(
             f"a source of a tokenizer or a corpus must be of the kind {', '.join(TEXTS[:-1])} or {TEXTS[-1]}, got "
             f"{recipe.kind}, which is for fine-tuning"
@@ -109,14 +109,14 @@ def _document(recipe, identifier, record):
             return Dropped(identifier, f"no text or whole number in {recipe.id_field}")
         identifier = str(record[recipe.id_field])
     text = ids = None
-    if recipe.ids_field is None:
+    if recipe.token_ids_field is None:
         text = record.get(recipe.text_field)
         if not isinstance(text, str):
             return Dropped(identifier, f"no text in {recipe.text_field}")
     else:
-        ids = record[recipe.ids_field]
+        ids = record[recipe.token_ids_field]
         if not hasattr(ids, "dtype"):
-            return Dropped(identifier, f"no token ids in {recipe.ids_field}")
+            return Dropped(identifier, f"no token ids in {recipe.token_ids_field}")
     if recipe.split_field is None:
         key = hashlib.sha256(text.encode()).hexdigest() if ids is None else _digest_of(ids)
     elif isinstance(record.get(recipe.split_field), (str, int)):

@@ -20,7 +20,7 @@ RUN = 1 << 22
 PIECE_CHARACTERS = 1 << 20  # of a text, whose words are parted at once: each is an object of 50 bytes and more
 
 VALIDATION_BIT = np.uint64(1 << 63)
-"""Not set in the number of a held-out document, which so comes before all that are trained on."""
+"""Not set in the number of a validation document, which so comes before all that are trained on."""
 
 
 class Runs:
@@ -33,10 +33,10 @@ class Runs:
     def _begin(self):
         self._digests, self._numbers = bytearray(), array("Q")  # no objects: 24 bytes a document
 
-    def add(self, digest, number, held_out):
+    def add(self, digest, number, validation):
         """A document: 16 bytes of hash, its number in the part, and whether it is held out of training."""
         self._digests += digest
-        self._numbers.append(number if held_out else number | int(VALIDATION_BIT))
+        self._numbers.append(number if validation else number | int(VALIDATION_BIT))
         if len(self._numbers) == RUN:
             self.flush()
 
@@ -87,7 +87,7 @@ def of_ids(ids):
 def repeated(runs, at_once=1 << 23):
     """The numbers of all documents but the first of each kind: one sorted int64 array for each owner.
 
-    `runs`: [[path of a run]] of each owner; owners earlier in the list come first, and held-out documents before all
+    `runs`: [[path of a run]] of each owner; owners earlier in the list come first, and validation documents before all
     others. About `at_once` documents are held in memory at a time, of equal ones in a run the first alone, and 8 bytes
     for each duplicate.
     """

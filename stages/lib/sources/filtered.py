@@ -56,7 +56,7 @@ class LeftOut:
         if self.unreadable > self.limit * self.records:
             counted = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
             raise UserError(
-                f"sources.{self.name}.max_unreadable must be at least the share of records that cannot be read, "
+                f"sources.{self.name}.max_malformed must be at least the share of records that cannot be read, "
                 f"{self.unreadable} of {self.records} ({counted}), got {self.limit:g}"
             )
 

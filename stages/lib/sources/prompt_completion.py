@@ -41,8 +41,8 @@ def read(path):
     """
     listed, name, recipe = source.read_list(path)
     written = listed.identity["recipe"]
-    if recipe.kind not in source.PAIRS:
-        expected = " or ".join(source.PAIRS)
+    if recipe.kind not in source.PROMPT_COMPLETION_KINDS:
+        expected = " or ".join(source.PROMPT_COMPLETION_KINDS)
         raise UserError(f"sources.{name}.kind must be {expected} where pairs are read, got {recipe.kind}")
     chosen = spans.whole(file["name"] for file in listed.identity["files"])
     before = inputs.states(recipe, listed, chosen)

@@ -3,9 +3,9 @@
     prompt      'def isdir(s):\\n    \"\"\"'                the header on one line, without decorators and indentation
     completion  'Return true if the pathname refers ...'  the summary line (PEP 257): a blank line or nothing follows it
 
-They are split by module, with the same keys as the other Python sources, so that under an equal `validation` a held-out
-function stands in a module that pretraining has not read either. A pair is left out where a model could be right, or
-wrong, for another reason than what it knows of functions:
+They are split by module, with the same keys as the other Python sources. With an equal `validation` share, a function
+of the validation split stands in a module that pretraining has not read either. A pair is left out where a model could
+be right, or wrong, for another reason than what it knows of functions:
 
 - the header stands a second time in the library, so that it does not say which function is meant;
 - the line stands a second time as a summary, or word for word anywhere in another module;

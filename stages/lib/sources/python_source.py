@@ -1,6 +1,6 @@
 """The text in the box: the modules of the Python installation, and the prose in their docstrings.
 
-Both sources are split by module, so the docstrings of a held-out module stand in no training code of its own. Many
+Both sources are split by module, so the docstrings of a validation module stand in no training code of its own. Many
 docstrings stand in several modules, though ("Close the file."). So a docstring is prose only when it has at least six
 words, and its words stand in a row in no other module.
 """

@@ -13,23 +13,23 @@ from stages.lib.sources import compressed, python_source, storage
 from stages.lib.sources.filters import FilterRecipe
 
 TEXTS = ("text", "jsonl", "parquet", "arrow", "python-code", "python-prose")
-PAIRS = ("pairs", "python-docstrings")
+PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
 TABLES = ("parquet", "arrow")
 ENDINGS = {  # of the files that are taken of a directory
     "jsonl": (".jsonl", ".json", ".ndjson"),
-    "pairs": (".jsonl", ".json", ".ndjson"),
+    "prompt_completion": (".jsonl", ".json", ".ndjson"),
     "parquet": (".parquet",),
     "arrow": (".arrow", ".feather", ".ipc"),
 }
 UNREADABLE = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 READ_BY = {  # fields that not every kind reads
     "text_field": ("jsonl", *TABLES),
-    "ids_field": TABLES,
+    "token_ids_field": TABLES,
     "id_field": ("jsonl", *TABLES),
-    "prompt_field": ("pairs",),
-    "completion_field": ("pairs",),
-    "split_field": ("jsonl", "pairs", *TABLES),
-    "max_unreadable": TEXTS,
+    "prompt_field": ("prompt_completion",),
+    "completion_field": ("prompt_completion",),
+    "split_field": ("jsonl", "prompt_completion", *TABLES),
+    "max_malformed": TEXTS,
     "filters": TEXTS,
 }
 
@@ -38,11 +38,11 @@ READ_BY = {  # fields that not every kind reads
 class SourceRecipe:
     """Where documents, or the pairs that a model is fine-tuned on, come from."""
 
-    kind: str = identity(choices=TEXTS + PAIRS)
+    kind: str = identity(choices=TEXTS + PROMPT_COMPLETION_KINDS)
     """text: a file is a document; one of more than 16 MiB is cut at line ends into documents of about that size. jsonl:
     a line is one. parquet, arrow: a row is one; a page of parquet, and a record batch of Arrow, is held in memory as a
     whole. python-code and python-prose: the modules of the Python installation, and their docstrings. To fine-tune on:
-    pairs: a JSON line has a prompt and a completion. python-docstrings: headers of functions of the Python
+    prompt_completion: a JSON line has a prompt and a completion. python-docstrings: headers of functions of the Python
     installation, and the first lines of their docstrings."""
 
     paths: list[str] = identity([])
@@ -53,7 +53,7 @@ class SourceRecipe:
     text_field: str = identity("text")
     """The field of a JSON line, or the column of a table, that holds the text."""
 
-    ids_field: str | None = identity(None)
+    token_ids_field: str | None = identity(None)
     """The column of a table that holds token ids of the corpus' tokenizer, in place of text. A BOS before them and an
     EOS behind them may be there or not: the corpus decides. What is held out is drawn by the ids: of a text that
     another source holds as text, one may be held out and the other trained on; a `split_field` of both prevents it."""
@@ -80,7 +80,7 @@ class SourceRecipe:
     license: str | None = identity(None)
     """The license of the text, which goes with it into the manifest of a corpus."""
 
-    max_unreadable: float = identity(0.05, minimum=0, maximum=1)
+    max_malformed: float = identity(0.05, minimum=0, maximum=1)
     """The largest share of a part's records that may be unreadable (no JSON, no UTF-8, no text): up to it they are left
     out and counted, beyond it the source is refused."""
 
@@ -96,10 +96,10 @@ class SourceRecipe:
             written = getattr(self, field.name) != default_of(field)
             if written and self.kind not in READ_BY.get(field.name, (self.kind,)):
                 raise UserError(f"{where}.{field.name} must be left out for the kind {self.kind}")
-        if self.ids_field is not None and self.text_field != "text":
-            raise UserError(f"{where}.text_field must be left out beside ids_field, got {self.text_field}")
-        if self.ids_field is not None and self.filters.some:
-            raise UserError(f"{where}.filters must be left out beside ids_field: they look at text")
+        if self.token_ids_field is not None and self.text_field != "text":
+            raise UserError(f"{where}.text_field must be left out beside token_ids_field, got {self.text_field}")
+        if self.token_ids_field is not None and self.filters.some:
+            raise UserError(f"{where}.filters must be left out beside token_ids_field: they look at text")
 
 
 def read_list(path):

@@ -105,7 +105,7 @@ def _begin_of(group):
 
 
 def _columns(recipe, names, file):
-    wanted = [recipe.ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
+    wanted = [recipe.token_ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
     wanted = list(dict.fromkeys(column for column in wanted if column is not None))
     for column in wanted:
         if column not in names:

@@ -12,7 +12,7 @@ import sys
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer import tokenizer as tokenizers
-from stages.lib.tokenizer.edge_cases import HARD_STRINGS
+from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
 CHARACTERS = 64  # of a text to look for unknown ones in
 
@@ -78,7 +78,7 @@ def _check_unknown(package, ends, where, path):
     def has_it(text):
         return number in loaded.encode(text, add_special_tokens=False).ids
 
-    found = next(filter(has_it, itertools.chain(HARD_STRINGS, _all_characters())), None)
+    found = next(filter(has_it, itertools.chain(EDGE_CASES, _all_characters())), None)
     if found is not None:
         text = next(filter(has_it, found), found)  # one character, or a word that is unknown as a whole
         raise UserError(
@@ -121,8 +121,8 @@ def unknown_of(package):
 def facts_of(package, bos, eos):
     """{"vocabulary", "bos", "eos"} of a package: how many ids it has, and those of the two tokens."""
     loaded = _loaded(package)
-    vocabulary = 1 + max(loaded.get_vocab(with_added_tokens=True).values())
-    return {"vocabulary": vocabulary, "bos": loaded.token_to_id(bos), "eos": loaded.token_to_id(eos)}
+    vocab_size = 1 + max(loaded.get_vocab(with_added_tokens=True).values())
+    return {"vocab_size": vocab_size, "bos": loaded.token_to_id(bos), "eos": loaded.token_to_id(eos)}
 
 
 def check_written(directory, where):
@@ -133,7 +133,7 @@ def check_written(directory, where):
     theirs = AutoTokenizer.from_pretrained(directory)
     ours = _loaded(json.loads((directory / tokenizers.PACKAGE[0]).read_bytes()))
     lost = []
-    for text in HARD_STRINGS:
+    for text in EDGE_CASES:
         ids = ours.encode(text, add_special_tokens=False).ids
         if theirs.encode(text, add_special_tokens=False) != ids:
             raise UserError(
@@ -144,5 +144,5 @@ def check_written(directory, where):
     if lost:
         logger.warning(
             "%s of %s hard texts do not come back from their ids (a normalizer, or unknown characters), such as %s",
-            *(len(lost), len(HARD_STRINGS), ascii(lost[0])),
+            *(len(lost), len(EDGE_CASES), ascii(lost[0])),
         )

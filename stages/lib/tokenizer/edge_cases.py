@@ -1,6 +1,6 @@
 """Texts on which tokenizers go wrong."""
 
-HARD_STRINGS = (
+EDGE_CASES = (
     "",
     " ",
     "  two  spaces  ",

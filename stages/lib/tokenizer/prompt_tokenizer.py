@@ -18,7 +18,7 @@ class Text:
 
     def __init__(self, package, encode, first, ends):
         self.package, self._encode, self.first, self.ends = package, encode, first, ends
-        self.vocabulary = 1 + max(package.get_vocab(with_added_tokens=True).values())
+        self.vocab_size = 1 + max(package.get_vocab(with_added_tokens=True).values())
         self.learnt = package.get_vocab_size(with_added_tokens=False)
 
     def encode(self, prompt):

@@ -35,7 +35,7 @@ class Tokenizer:
             manifest.check_content(self.manifest.directory / name, described, path)
         self.digest = self.manifest.digest
         self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
-        self.vocabulary = self.manifest.identity["vocabulary"]
+        self.vocab_size = self.manifest.identity["vocab_size"]
         self.package = self.manifest.directory / PACKAGE[0]
         self._decoder = None
         # unigram: SentencePiece adds scores in float32, so that the package (float64) breaks ties differently, and ids
@@ -166,8 +166,8 @@ def _cut_at(pattern):
 
 
 def _bpe(processor, unk):
-    vocabulary = {processor.id_to_piece(i): i for i in range(len(processor))}
-    normal = {piece: i for piece, i in vocabulary.items() if _kind(processor, i) == "normal"}
+    vocab_size = {processor.id_to_piece(i): i for i in range(len(processor))}
+    normal = {piece: i for piece, i in vocab_size.items() if _kind(processor, i) == "normal"}
     merges = []
     for piece, number in normal.items():
         for cut in range(1, len(piece)):
@@ -185,7 +185,7 @@ def _bpe(processor, unk):
         "fuse_unk": True,
         "byte_fallback": True,
         "ignore_merges": False,
-        "vocab": vocabulary,
+        "vocab": vocab_size,
         "merges": [pair for *_, pair in merges],
     }
 

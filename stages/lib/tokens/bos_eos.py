@@ -21,7 +21,7 @@ def ids_of(documents, encode, dtype):
     Those of a long text are of `dtype` at once: at 4 bytes an id, they may be larger than all else together.
     """
     found = _ids_of(documents, encode, dtype, cut_by=encode)
-    return [_joined(pieces, dtype) if len(pieces) > 1 else pieces[0] for pieces in found]
+    return [_joined(segments, dtype) if len(segments) > 1 else segments[0] for segments in found]
 
 
 def _ids_of(documents, encode, dtype, cut_by):
@@ -35,8 +35,8 @@ def _ids_of(documents, encode, dtype, cut_by):
         encoded[number] = [ids]
     for number, document in enumerate(documents):
         if encoded[number][0] is None:
-            pieces = _pieces(document.text, functools.partial(_ids_of_text, cut_by, document.id))
-            encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in pieces]
+            segments = _pieces(document.text, functools.partial(_ids_of_text, cut_by, document.id))
+            encoded[number] = [encode([piece], [document.id])[0].astype(dtype) for piece in segments]
     return encoded
 
 
@@ -95,9 +95,9 @@ def framed(documents, encode, tokenizer, bos, dtype):
     def cut_by(texts, _):  # not `encode`, which may count what it encodes
         return tokenizer.encode(texts)
 
-    with_ends = [[head, *pieces, tail] for pieces in _ids_of(documents, encode, dtype, cut_by)]
-    lengths = np.array([sum(map(len, pieces)) for pieces in with_ends], np.int64)
-    flat = [piece for pieces in with_ends for piece in pieces]
+    with_ends = [[head, *segments, tail] for segments in _ids_of(documents, encode, dtype, cut_by)]
+    lengths = np.array([sum(map(len, segments)) for segments in with_ends], np.int64)
+    flat = [piece for segments in with_ends for piece in segments]
     del with_ends  # else none of its arrays can be let go
     return _joined(flat, dtype), lengths
 

@@ -11,7 +11,7 @@ and 0.11 us for `best_fit`: one second for 10 million documents, two minutes for
 and for `best_fit` 4 * seq_len while it counts. Laying a group out takes 10 ms, and 70 ms for `best_fit`; the last four
 groups of a source are held, about 2 MB each.
 
-`concatenate` lays the documents of a group end to end. Rows come in order, so the pieces of a document follow each
+`concat` lays the documents of a group end to end. Rows come in order, so the pieces of a document follow each
 other. All but the last row of a group are full.
 
 `best_fit` cuts only documents of more than `seq_len` + 1 tokens. What is left free in its rows (about 0.3%) is filled
@@ -23,7 +23,7 @@ import numpy as np
 
 from stages.lib.tokens.documents import Documents
 from stages.lib.tokens.permutation import permute, positions_of
-from stages.lib.tokens.segments import Pieces
+from stages.lib.tokens.segments import Segments
 
 GROUP = 1 << 16
 """Documents that are packed together. More would take longer to lay out, fewer would fill rows less well."""
@@ -53,7 +53,7 @@ class DocumentRows:
         """The row at each position of an epoch: they are numbered as they come."""
         return positions
 
-    def pieces(self, epoch, rows):
+    def segments(self, epoch, rows):
         """The `Pieces` of some rows of an epoch."""
         order, ends = self._order(epoch)
         numbers = np.searchsorted(ends, rows, side="right")  # in the epoch's order of the groups
@@ -61,9 +61,9 @@ class DocumentRows:
         for number in np.unique(numbers).tolist():
             chosen = np.flatnonzero(numbers == number)
             group = int(order[number])
-            found = self._group(epoch, group).pieces(rows[chosen] - ends[number] + self._group_rows[group])
+            found = self._group(epoch, group).segments(rows[chosen] - ends[number] + self._group_rows[group])
             parts.append((chosen[found.rows], found.starts, found.counts, found.places))
-        return Pieces(*map(np.concatenate, zip(*parts, strict=True)), closed=found.closed)
+        return Segments(*map(np.concatenate, zip(*parts, strict=True)), closed=found.closed)
 
     def targets_before(self, epoch, position):
         """How many targets the first `position` rows of an epoch have."""

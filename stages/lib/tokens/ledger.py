@@ -42,7 +42,7 @@ def samples_of(corpus_path, commit, directory):
 class Ledger:
     """`steps`: {step: (first sample, end)}, of each step the last that counts.
 
-    `passed`: the ranges of samples that rewinds left out. `faults`: sentences on what is not as it must be.
+    `passed`: the ranges of samples that rollbacks left out. `faults`: sentences on what is not as it must be.
     """
 
     steps: dict
@@ -51,7 +51,7 @@ class Ledger:
 
 
 def last_entries(directory, events):
-    """{step: what metrics.jsonl says of it last}, of the steps that a rewind did not take back."""
+    """{step: what metrics.jsonl says of it last}, of the steps that a rollback did not take back."""
     return {entry["step"]: entry for entry in history.entries(directory, events) if "samples" in entry}
 
 
@@ -73,14 +73,14 @@ def _until(sample, wanted):
     return [entry for entry in wanted.history if entry[0] < sample]
 
 
-def read(directory, global_batch, begin=None, end=None):
+def read(directory, global_batch_size, begin=None, end=None):
     """The Ledger of a run directory: each step once, each beginning where the one before ended.
 
     `begin`: the sample that the first step must begin at, None where nobody knows. `end`: steps from this sample on do
     not count, None where all do.
     """
     events = journal.read(directory / "events.jsonl")
-    passed = [tuple(event["samples"]) for event in events if event["event"] == "rewind"]
+    passed = [tuple(event["samples"]) for event in events if event["event"] == "rollback"]
     passed = [samples for samples in passed if end is None or samples[0] < end]
     steps, faults = {}, []
     for entry in history.entries(directory, events):
@@ -95,10 +95,10 @@ def read(directory, global_batch, begin=None, end=None):
     last = max(steps, default=0)
     if end is not None and steps and steps[last][1] != end:
         faults.append(f"step {last} ends at sample {steps[last][1]:,}, and the run behind begins at {end:,}")
-    return Ledger(steps, passed, faults + list(_breaks(steps, passed, global_batch)))
+    return Ledger(steps, passed, faults + list(_breaks(steps, passed, global_batch_size)))
 
 
-def _breaks(steps, passed, global_batch):
+def _breaks(steps, passed, global_batch_size):
     """Sentences on steps that are missing, too small, or begin elsewhere than the one before ended."""
     end, last = None, min(steps, default=1) - 1
     if last > 0:
@@ -109,8 +109,8 @@ def _breaks(steps, passed, global_batch):
             yield f"steps {last + 1} to {step - 1} are missing"
         elif end is not None and first != end and (end, first) not in passed:
             yield f"step {step} begins at sample {first:,}, and the step before ended at {end:,}"
-        if after - first != global_batch:
-            yield f"step {step} has {after - first:,} samples, and the recipe says {global_batch:,}"
+        if after - first != global_batch_size:
+            yield f"step {step} has {after - first:,} samples, and the recipe says {global_batch_size:,}"
         end, last = after, step
 
 
@@ -151,13 +151,13 @@ def faults_of_documents(samples, source, epoch):
     begins, ends = begins[ends > begins], ends[ends > begins]
     found = []
     for first in range(0, layout.rows, CHUNK):
-        pieces = layout.pieces(epoch, np.arange(first, min(layout.rows, first + CHUNK)))
-        documents = np.searchsorted(begins, pieces.starts, side="right") - 1
-        outside = int((pieces.starts + pieces.counts > ends[documents]).sum())
+        segments = layout.segments(epoch, np.arange(first, min(layout.rows, first + CHUNK)))
+        documents = np.searchsorted(begins, segments.starts, side="right") - 1
+        outside = int((segments.starts + segments.counts > ends[documents]).sum())
         if outside:
             yield f"{source}, epoch {epoch + 1}: {outside:,} pieces go over the end of a document"
-        follows = (pieces.places > 0) & (not pieces.closed)
-        found.append((np.maximum(pieces.starts + ~follows, begins[documents] + 1), pieces.starts + pieces.counts))
+        follows = (segments.places > 0) & (not segments.closed)
+        found.append((np.maximum(segments.starts + ~follows, begins[documents] + 1), segments.starts + segments.counts))
     firsts, lasts = (np.concatenate(side) for side in zip(*found, strict=True))
     some = np.flatnonzero(lasts > firsts)
     turn = some[np.argsort(firsts[some])]

@@ -6,7 +6,7 @@
 
 `window` cuts a source's stream in windows: window k is its tokens [k * L, k * L + L], so neighbours share one token and
 each token but the first is a target once an epoch; a tail shorter than L is left out. The windows of an epoch come in
-the order of a permutation keyed by seed, source and epoch. `concatenate` and `best_fit` pack documents, see
+the order of a permutation keyed by seed, source and epoch. `concat` and `best_fit` pack documents, see
 document_rows.py.
 
 The state is the number of samples seen: world size, micro-batch and prefetch cannot change the order.
@@ -28,10 +28,10 @@ from stages.lib.tokens import mixture
 from stages.lib.tokens.document_rows import DocumentRows
 from stages.lib.tokens.packing import PACKINGS
 from stages.lib.tokens.permutation import permute
-from stages.lib.tokens.segments import Pieces, ranges
+from stages.lib.tokens.segments import Segments, ranges
 
-WINDOW = "window"
-KINDS = (WINDOW, *PACKINGS)
+CHUNK = "chunk"
+KINDS = (CHUNK, *PACKINGS)
 AHEAD = 1024  # positions whose windows are looked up together
 
 
@@ -54,10 +54,10 @@ class Windows:
         windows = np.concatenate([_windows_ahead(self.rows, key, first), _windows_ahead(self.rows, key, first + 1)])
         return windows[positions - first * AHEAD]
 
-    def pieces(self, _epoch, windows):
+    def segments(self, _epoch, windows):
         """The `Pieces` of some windows: one each."""
         numbers, width = np.arange(len(windows)), self.seq_len + 1
-        return Pieces(numbers, windows * self.seq_len, np.full_like(windows, width), np.zeros_like(windows))
+        return Segments(numbers, windows * self.seq_len, np.full_like(windows, width), np.zeros_like(windows))
 
     def targets_before(self, _epoch, position):
         """How many targets the first `position` rows of an epoch have."""
@@ -81,21 +81,21 @@ class Samples:
     """All training samples of a corpus under a recipe, by global number.
 
     `weights`: {source: weight}, or a history of the mixture [(first sample, weights)], see mixture.py. `document_end`:
-    the token that ends a document, where attention shall stay within one. `packing`: window, concatenate or best_fit.
+    the token that ends a document, where attention shall stay within one. `packing`: chunk, concat or best_fit.
 
     `rows`: of each source an epoch, int64 [sources].
 
     Raises UserError when the weights do not name sources of the corpus, or a source is too short.
     """
 
-    def __init__(self, corpus, weights, seq_len, seed, document_end=None, packing=WINDOW):
+    def __init__(self, corpus, weights, seq_len, seed, document_end=None, packing=CHUNK):
         history = [(0, weights)] if isinstance(weights, dict) else weights
         for _, named in history:
             check_named(named, corpus, "pretrain.weights")
         self.corpus, self.mixture = corpus, mixture.of(history)
         self.seq_len, self.seed, self.document_end, self.packing = seq_len, seed, document_end, packing
         self.streams = [corpus.stream(source) for source in self.mixture.sources]
-        self._filling = 0 if packing == WINDOW else corpus.tokenizer["eos"]
+        self._filling = 0 if packing == CHUNK else corpus.tokenizer["eos"]
         self.layouts = [
             # the name, not the number, so that adding a source reshuffles no other
             self._layout(source, stream, f"{seed}/{source}")
@@ -104,7 +104,7 @@ class Samples:
         self.rows = np.array([layout.rows for layout in self.layouts], dtype=np.int64)
 
     def _layout(self, source, stream, key):
-        if self.packing == WINDOW:
+        if self.packing == CHUNK:
             if len(stream) <= self.seq_len:
                 raise UserError(
                     f"pretrain.seq_len must be less than the tokens of each source: {source} has {len(stream)}, "
@@ -150,20 +150,20 @@ class Samples:
         tokens = np.empty((len(sources), width), dtype=self.streams[0].dtype)
         ignored = [np.empty(0, dtype=np.int64)]
         for source, epoch, chosen in _groups(sources, epochs):
-            pieces = self.layouts[source].pieces(epoch, rows[chosen])
-            places = chosen[pieces.rows] * width + pieces.places
-            self.streams[source].gather(pieces.starts, pieces.counts, places, tokens)
-            if self.packing != WINDOW:
-                ignored += self._fill(tokens, chosen, pieces, places)
+            segments = self.layouts[source].segments(epoch, rows[chosen])
+            places = chosen[segments.rows] * width + segments.places
+            self.streams[source].gather(segments.starts, segments.counts, places, tokens)
+            if self.packing != CHUNK:
+                ignored += self._fill(tokens, chosen, segments, places)
         return tokens.view(np.int32) if tokens.itemsize == 4 else tokens.astype(np.int32), np.concatenate(ignored)
 
-    def _fill(self, tokens, chosen, pieces, places):
+    def _fill(self, tokens, chosen, segments, places):
         """Fill rows up behind their last piece; returns where that was, and what follows the end of a closed piece."""
         width, used = tokens.shape[1], np.empty(len(chosen), dtype=np.int64)
-        used[pieces.rows] = pieces.places + pieces.counts  # the last piece of a row has the last word
+        used[segments.rows] = segments.places + segments.counts  # the last piece of a row has the last word
         _, behind = ranges(chosen * width + used, width - used)
         tokens.reshape(-1)[behind] = self._filling
-        following = places + pieces.counts if pieces.closed else places[:0]
+        following = places + segments.counts if segments.closed else places[:0]
         return behind, following[following % width > 0]
 
     def described(self):
@@ -192,12 +192,12 @@ def _groups(sources, epochs):
                 yield source, epoch, chosen
 
 
-def share_of(first, rank, world_size, global_batch):
+def share_of(first, rank, world_size, global_batch_size):
     """The global sample numbers that a rank trains on in the step that begins at sample `first`.
 
     They are an equal, contiguous share of the global batch.
     """
-    share = global_batch // world_size
+    share = global_batch_size // world_size
     return np.arange(first + rank * share, first + (rank + 1) * share, dtype=np.int64)
 
 

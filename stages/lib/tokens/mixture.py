@@ -76,10 +76,10 @@ class Phases:
     def locate(self, samples):
         """As Mixture.locate; the source numbers are those of `sources`."""
         samples = np.asarray(samples, dtype=np.int64)
-        phases = np.searchsorted(self.firsts, samples, side="right") - 1
+        data_stages = np.searchsorted(self.firsts, samples, side="right") - 1
         sources, ordinals = np.empty_like(samples), np.empty_like(samples)
-        for phase in np.unique(phases).tolist():
-            chosen = phases == phase
+        for phase in np.unique(data_stages).tolist():
+            chosen = data_stages == phase
             found, before = self.mixtures[phase].locate(samples[chosen] - self.firsts[phase])
             sources[chosen] = self._numbers[phase][found]
             ordinals[chosen] = before + self._before[phase, sources[chosen]]

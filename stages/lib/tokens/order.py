@@ -8,7 +8,7 @@ which sample on, and `sources`, what the text of each source is known by.
 
 from dataclasses import dataclass
 
-from stages.lib.tokens.loader import WINDOW, Samples
+from stages.lib.tokens.loader import CHUNK, Samples
 
 SEED = 0
 """The recipe's default: a checkpoint leaves out what the user did not write."""
@@ -56,8 +56,11 @@ def of_run(plan, corpus, before=None):
     if before is not None:
         begin = before["samples"]
         history = [entry for entry in of_commit(before).history if entry[0] < begin]
-    phases = [(0, plan.weights), *((phase.step * plan.global_batch, phase.weights) for phase in plan.phases)]
-    for first, weights in phases:
+    data_stages = [
+        (0, plan.weights),
+        *((phase.step * plan.global_batch_size, phase.weights) for phase in plan.data_stages),
+    ]
+    for first, weights in data_stages:
         if not history or history[-1][1] != weights:  # the same weights go on in the same cycle
             history.append([begin + first, weights])
     named = sorted({source for _, weights in history for source in weights if source in corpus.sources})
@@ -78,7 +81,7 @@ def of_commit(commit):
     return Order(
         seq_len=recipe["seq_len"],
         seed=recipe.get("seed", SEED),
-        packing=recipe.get("packing", WINDOW),
+        packing=recipe.get("packing", CHUNK),
         history=data.get("history", [[0, recipe["weights"]]]),
         begin=data.get("begin"),
         sources=data.get("sources"),

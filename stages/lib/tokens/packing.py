@@ -9,7 +9,7 @@ import hashlib
 import numpy as np
 
 from stages.lib.tokens.permutation import permute
-from stages.lib.tokens.segments import Pieces, ranges
+from stages.lib.tokens.segments import Segments, ranges
 
 
 def best_fit(lengths, size, seed):
@@ -102,7 +102,7 @@ class Concatenated:
         self.begins = self.ends - lengths[order]
         self.tokens = int(self.ends[-1])
 
-    def pieces(self, rows):
+    def segments(self, rows):
         """The `Pieces` of some rows of the group."""
         begins = rows * self.seq_len
         ends = np.minimum(begins + self.seq_len + 1, self.tokens)
@@ -112,7 +112,7 @@ class Concatenated:
         counts = np.minimum(ends[numbers], self.ends[documents]) - begin
         some = counts > 0  # an empty document has no piece
         starts = self.starts[documents] + begin - self.begins[documents]
-        return Pieces(numbers[some], starts[some], counts[some], (begin - begins[numbers])[some])
+        return Segments(numbers[some], starts[some], counts[some], (begin - begins[numbers])[some])
 
     def targets_before(self, row):
         """How many targets the rows before number `row` have."""
@@ -166,14 +166,14 @@ class BestFit:
         of_row = (targets[self.first + sizes] - targets[self.first])[self.order]
         self._targets_before = np.concatenate([[0], np.cumsum(of_row)])
 
-    def pieces(self, rows):
+    def segments(self, rows):
         """The `Pieces` of some rows of the group."""
         found = self.order[rows]
         numbers, members = ranges(self.first[found], self.sizes[found])
         counts = self.counts[members]
         before = np.cumsum(counts) - counts
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-        return Pieces(numbers, self.starts[members], counts, before - before[begins][numbers], closed=True)
+        return Segments(numbers, self.starts[members], counts, before - before[begins][numbers], closed=True)
 
     def targets_before(self, row):
         """How many targets the rows before number `row` have."""
@@ -187,5 +187,5 @@ def cut(lengths, seq_len):
     return full, np.where((rest > 1) | (lengths == 1), rest, 0)
 
 
-PACKINGS = {"concatenate": (ConcatenatedCounts, Concatenated), "best_fit": (BestFitCounts, BestFit)}
+PACKINGS = {"concat": (ConcatenatedCounts, Concatenated), "best_fit": (BestFitCounts, BestFit)}
 """What counts the rows of groups of documents, and what lays a group out; by `pretrain.packing`."""

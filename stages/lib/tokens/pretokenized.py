@@ -20,10 +20,10 @@ def with_text(document, tokenizer):
     if document.ids is None:
         return document
     ids = document.ids
-    if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocabulary:
-        wrong = ids[(ids < 0) | (ids >= tokenizer.vocabulary)]
+    if len(ids) and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
+        wrong = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
         raise UserError(
-            f"{document.id} must hold ids of the tokenizer, from 0 to {tokenizer.vocabulary - 1}, and has {wrong[0]}"
+            f"{document.id} must hold ids of the tokenizer, from 0 to {tokenizer.vocab_size - 1}, and has {wrong[0]}"
         )
     begin = 1 if len(ids) and ids[0] == tokenizer.bos else 0
     end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos else len(ids)
@@ -33,14 +33,14 @@ def with_text(document, tokenizer):
 
 def _text_of(ids, decode):
     """The text of ids, of many in pieces: each is an object of 50 bytes and more while it is decoded."""
-    pieces, begin = [], 0
+    segments, begin = [], 0
     while begin < len(ids):
         end = next((at for at in range(begin + PIECE_IDS, len(ids)) if _is_between(ids, at, decode)), len(ids))
         # behind the id before: some decoders leave out a space at the beginning of a text
         before = ids[max(0, begin - 1) : begin].tolist()
-        pieces.append(decode(before + ids[begin:end].tolist())[len(decode(before)) :])
+        segments.append(decode(before + ids[begin:end].tolist())[len(decode(before)) :])
         begin = end
-    return "".join(pieces)
+    return "".join(segments)
 
 
 def _is_between(ids, at, decode):

@@ -21,7 +21,7 @@ from stages.lib.model.loss import IGNORED
 from stages.lib.tokens.packing import best_fit
 from stages.lib.tokens.permutation import permute
 
-HELDOUT_SEED = 0  # runs of other seeds are held against the same held-out rows
+HELDOUT_SEED = 0  # runs of other seeds are held against the same validation rows
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,13 @@ class PairSamples:
         return {"source_tokens": {source: samples * seq_len}, "source_epochs": {source: samples / len(self.rows)}}
 
 
-def held_out(source, encoded, seq_len, eos, tokens):
-    """(inputs, targets), int64 [windows, L] each, of held-out pairs; and the bytes of text a target, EOS counted.
+def validation(source, encoded, seq_len, eos, tokens):
+    """(inputs, targets), int64 [windows, L] each, of validation pairs; and the bytes of text a target, EOS counted.
 
     `tokens`: of how many tokens at most, but one pair; which ones is the same for each run. Raises UserError when no
     pair is short enough.
     """
-    kept = up_to(seq_len, encoded, f"the held-out side of source {source}")
+    kept = up_to(seq_len, encoded, f"the validation side of source {source}")
     order = np.random.Generator(np.random.PCG64(HELDOUT_SEED)).permutation(len(kept))
     ends = np.cumsum([len(kept[number].ids) for number in order])
     chosen = [kept[number] for number in order[: max(1, np.searchsorted(ends, tokens, side="right"))]]

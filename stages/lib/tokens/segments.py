@@ -6,7 +6,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Segments:
     """Pieces of some rows, row after row and in each from left to right; int64 arrays [pieces].
 
     `rows`: in which of the rows that were asked for. `starts`, `counts`: which tokens of the stream, each count at

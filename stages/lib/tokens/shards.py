@@ -18,9 +18,9 @@ writer, to three times as much. A shard is one record batch, whose header costs 
 DOCUMENTS = 1 << 16  # that are put in order at once: each is an object meanwhile
 
 
-def dtype_of(vocabulary):
+def dtype_of(vocab_size):
     """The name of the smallest dtype that holds every id."""
-    return "uint16" if vocabulary <= 1 << 16 else "uint32"
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def schema_of(dtype):
@@ -94,8 +94,8 @@ def _ordered(values, offsets, order):
     bounds = np.concatenate([[0], np.cumsum(np.diff(offsets)[order])])
     for begin in range(0, len(order), DOCUMENTS):
         chosen = order[begin : begin + DOCUMENTS]
-        pieces = [values[first:end] for first, end in zip(offsets[chosen], offsets[chosen + 1], strict=True)]
-        np.concatenate(pieces, out=ordered[bounds[begin] : bounds[begin + len(chosen)]])
+        segments = [values[first:end] for first, end in zip(offsets[chosen], offsets[chosen + 1], strict=True)]
+        np.concatenate(segments, out=ordered[bounds[begin] : bounds[begin + len(chosen)]])
     return ordered, bounds
 
 

@@ -1,4 +1,4 @@
-"""The held-out documents of a corpus, as text."""
+"""The validation documents of a corpus, as text."""
 
 import json
 
@@ -7,7 +7,7 @@ from stages.lib.errors import UserError
 
 
 def documents(corpus, source):
-    """Yield (id, text) of a source's held-out documents, in the order of its validation shards.
+    """Yield (id, text) of a source's validation documents, in the order of its validation shards.
 
     `corpus`: the corpus' Manifest. Raises UserError when a file vanished or changed since the manifest was written.
     """

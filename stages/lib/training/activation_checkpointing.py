@@ -13,30 +13,30 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from stages.lib.errors import UserError
 from stages.lib.recipe import operation
 
-KINDS = ("none", "ratio", "selective", "full", "offload")
+MODES = ("none", "ratio", "selective", "full", "offload")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActivationRecipe:
+class ActivationCheckpointingRecipe:
     """What is kept of the forward pass, and what is computed again for the backward pass."""
 
-    kind: str = operation("none", choices=KINDS)
+    mode: str = operation("none", choices=MODES)
     """none: everything is kept. ratio: a share of the blocks keeps its input alone, and is computed again. selective:
     each block keeps its input, attention, and every second matrix product. full: each block keeps its input alone.
     offload: as full, and the inputs wait in the CPU's memory."""
 
     ratio: float | None = operation(None, above=0, maximum=1)
-    """The share of blocks that is computed again, evenly spread; for kind ratio."""
+    """The share of blocks that is computed again, evenly spread; for mode ratio."""
 
     def check(self, where):
         """Raise UserError where a ratio is missing, or does nothing."""
-        if self.kind == "ratio" and self.ratio is None:
+        if self.mode == "ratio" and self.ratio is None:
             raise UserError(
-                f"{where}.ratio is missing: kind ratio needs the share of blocks, greater than 0 and at most 1"
+                f"{where}.ratio is missing: mode ratio needs the share of blocks, greater than 0 and at most 1"
             )
-        if self.kind != "ratio" and self.ratio is not None:
+        if self.mode != "ratio" and self.ratio is not None:
             raise UserError(
-                f"{where}.ratio must be left out but for kind ratio, got {self.ratio} with kind {self.kind}"
+                f"{where}.ratio must be left out but for mode ratio, got {self.ratio} with mode {self.mode}"
             )
 
 
@@ -45,14 +45,14 @@ def apply(model, recipe):
 
     State-dict keys stay as they are. Raises UserError where a ratio is so small that it chooses no block.
     """
-    if recipe.kind == "none":
+    if recipe.mode == "none":
         return
-    contexts = {"context_fn": _selective_contexts} if recipe.kind == "selective" else {}
+    contexts = {"context_fn": _selective_contexts} if recipe.mode == "selective" else {}
     blocks = model.base_model.layers
-    for number in chosen(len(blocks), recipe.ratio if recipe.kind == "ratio" else 1.0):
+    for number in chosen(len(blocks), recipe.ratio if recipe.mode == "ratio" else 1.0):
         block = blocks[number]
         block.forward = functools.partial(_recomputed, block.forward, contexts)
-    if recipe.kind == "offload":
+    if recipe.mode == "offload":
         model.base_model.forward = functools.partial(_offloading, model.base_model.forward)
 
 
@@ -63,7 +63,7 @@ def chosen(layers, ratio):
     """
     count = int(ratio * layers + 0.5)
     if count == 0:
-        raise UserError(f"activation.ratio must choose at least one of the {layers} blocks, got {ratio}")
+        raise UserError(f"activation_checkpointing.ratio must choose at least one of the {layers} blocks, got {ratio}")
     reached = [(2 * number * count + layers) // (2 * layers) for number in range(layers + 1)]
     return [number for number in range(layers) if reached[number + 1] > reached[number]]
 

@@ -11,7 +11,7 @@ from stages.lib.huggingface import load_hf
 from stages.lib.recipe import identity
 from stages.lib.tokens import order
 
-FREE = ("max_positions", "initial_std")  # of a model's recipe: what no weight depends on
+FREE = ("max_position_embeddings", "initializer_range")  # of a model's recipe: what no weight depends on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +67,15 @@ class Initial:
     def _check_shape(self, path, shape, where):
         for field in dataclasses.fields(shape):
             wanted, found = getattr(shape, field.name), getattr(self.found.recipe, field.name)
-            if field.name == "kv_heads":
-                wanted, found = shape.key_heads, self.found.recipe.key_heads
+            if field.name == "num_key_value_heads":
+                wanted, found = shape.kv_heads, self.found.recipe.kv_heads
             if field.name not in FREE and wanted != found:
                 raise UserError(f"{where}.model.{field.name} must be that of --initial {path} ({found}), got {wanted}")
 
     def _check_tokenizer(self, path, facts):
-        if self.found.vocabulary != facts["vocabulary"]:
+        if self.found.vocab_size != facts["vocab_size"]:
             raise UserError(
-                f"--initial {path} has a vocabulary of {self.found.vocabulary}, and the tokenizer of the data has "
+                f"--initial {path} has a vocabulary of {self.found.vocab_size}, and the tokenizer of the data has "
                 f"{facts['vocabulary']}: they must be one"
             )
         if self.found.tokenizer not in (None, facts["tokenizer"]):

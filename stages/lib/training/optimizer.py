@@ -27,16 +27,16 @@ class OptimizerRecipe:
     beta2: float = identity(0.95, minimum=0, maximum=1)
     """Decay of the average of squared gradients."""
 
-    epsilon: float = identity(1e-8, above=0)
+    eps: float = identity(1e-8, above=0)
     """Added to the root of the averaged squared gradient."""
 
     weight_decay: float = identity(0.1, minimum=0)
     """Decoupled weight decay of matrices; norms are never decayed."""
 
-    clip: float = identity(1.0, above=0)
+    max_grad_norm: float = identity(1.0, above=0)
     """The largest global gradient norm; longer gradients are scaled down to it."""
 
-    moments: str = identity("float32", choices=("float32", "bfloat16"))
+    state_dtype: str = identity("float32", choices=("float32", "bfloat16"))
     """How AdamW's two averages are kept. float32: like the weights (float64 where those are). bfloat16: 4 bytes a
     parameter in place of 8, in memory and in checkpoints; updates are computed in float32 and rounded to 8 bits. A
     change of under 0.4% is then lost, so averages follow slowly for betas near 1, and not at all for those that leave
@@ -46,10 +46,10 @@ class OptimizerRecipe:
         """Raise UserError where bfloat16 moments would stand still."""
         for name in ("beta1", "beta2"):
             beta = getattr(self, name)
-            if self.moments == "bfloat16" and 1 - beta <= COARSE:
+            if self.state_dtype == "bfloat16" and 1 - beta <= COARSE:
                 raise UserError(
-                    f"{where}.{name} must be less than {1 - COARSE:.4f} with moments bfloat16, which would round the "
-                    f"steps of a slower average to nothing, got {beta}"
+                    f"{where}.{name} must be less than {1 - COARSE:.4f} with state_dtype bfloat16, which would round "
+                    f"the steps of a slower average to nothing, got {beta}"
                 )
 
 
@@ -60,8 +60,8 @@ def build(model, recipe):
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    options = {"lr": recipe.learning_rate, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.epsilon}
-    if recipe.moments == "bfloat16":
+    options = {"lr": recipe.learning_rate, "betas": (recipe.beta1, recipe.beta2), "eps": recipe.eps}
+    if recipe.state_dtype == "bfloat16":
         return CompactAdamW(groups, **options)
     return torch.optim.AdamW(groups, **options, fused=True)
 

@@ -27,7 +27,7 @@ def _check_horizon(arguments, plan):
         raise UserError(f"--until must be at most {arguments.stage_name}.steps ({plan.steps}), got {arguments.until}")
 
 
-def reach(arguments, plan, shape, facts, read_data, device, initial=None):
+def train_to_milestone(arguments, plan, shape, facts, read_data, device, initial=None):
     """Train up to the milestone `arguments.until`, and write its manifest; all ranks call it.
 
     `shape`: the model's recipe. `facts`: what the run belongs to, {"recipe", "tokenizer", "vocabulary", "corpus" ...}.
@@ -35,14 +35,14 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
     `read_data()` gives the samples and what is held out; it is called only where there is something to train.
     """
     clock = manifest.Clock(arguments.code)
-    with collectives.agreeing():
+    with collectives.raise_on_all_ranks():
         begin = options.of(arguments)
         _check_horizon(arguments, plan)
         # asked here, sent below: where the first rank fails, the others must not wait for what it never sends
         origin = initial.digest if initial is not None and dist.get_rank() == 0 else None
     if initial is not None:
-        facts = facts | {"initial": collectives.from_first(origin)}
-    with collectives.agreeing():
+        facts = facts | {"initial": collectives.broadcast_object(origin)}
+    with collectives.raise_on_all_ranks():
         _check_previous(arguments.previous, facts)
     digest = manifest.digest_of({key: facts[key] for key in IDENTITY if key in facts})
     directory = arguments.train_dir / digest[:16]
@@ -53,16 +53,16 @@ def reach(arguments, plan, shape, facts, read_data, device, initial=None):
             message = "step %s was reached before: only its manifest is written; to really retrain, delete %s"
             logger.warning(message, arguments.until, directory)
     else:
-        with collectives.agreeing():
+        with collectives.raise_on_all_ranks():
             plan.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(plan, arguments.stage_name, device)
-            samples, heldout = read_data()
+            samples, validation = read_data()
         with run_lock.taken(directory, begin) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
             if finished is None:
-                trainer = Trainer(plan, shape, samples, heldout, directory, facts, device, lease, begin, initial)
+                trainer = Trainer(plan, shape, samples, validation, directory, facts, device, lease, begin, initial)
                 finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
-    with collectives.agreeing():
+    with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
             files.write_json(arguments.output, finished)
 
@@ -74,12 +74,12 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
         with trainer.stop_requests.heard():
             trainer.start(arguments.until)
             scores = trainer.train(arguments.until)
-        with collectives.agreeing():
+        with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
                 record = clock.record(
                     horizon={"steps": plan.steps},
                     run_directory=os.path.relpath(directory, arguments.output.parent),
-                    heldout=scores,
+                    validation=scores,
                     world_size=dist.get_world_size(),
                     data=trainer.samples.described(),
                 )
@@ -101,7 +101,7 @@ def _identity(arguments, plan, directory, facts):
     commit = dcp.read_commit(saved)
     relative = os.path.relpath(saved, arguments.output.parent)
     outputs = dict(commit["files"]) | {dcp.COMMIT: manifest.describe(saved / dcp.COMMIT)}
-    samples = arguments.until * plan.global_batch
+    samples = arguments.until * plan.global_batch_size
     return {
         **{key: facts[key] for key in BELONGS_TO if key in facts},
         "step": arguments.until,
@@ -123,11 +123,11 @@ def _finished(kept):
             commit, content = dcp.read_commit(kept.parent), files.read_json(kept)
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is torn: %s", error)
-    commit, content = collectives.from_first((commit, content))
+    commit, content = collectives.broadcast_object((commit, content))
     if content is None:
         return None
     try:
-        with collectives.agreeing():
+        with collectives.raise_on_all_ranks():
             dcp.verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is damaged: %s", error)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 
-KINDS = ("cosine", "wsd", "linear", "constant", "anneal")
+KINDS = ("cosine", "wsd", "linear", "constant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,17 +14,17 @@ class ScheduleRecipe:
     """How the learning rate moves over the steps of a run."""
 
     kind: str = identity("cosine", choices=KINDS)
-    """What follows the warm-up. cosine, linear: down to the floor over all steps that are left. wsd (warmup, stable,
-    decay): the peak, then down over the last `decay_steps`. constant: the peak to the end (`floor: 1`). anneal: a line
-    from the peak to the floor over the whole run (`warmup_steps: 0`), for a model that was trained before."""
+    """What follows the warm-up. cosine, linear: down to `min_lr_ratio` over all remaining steps. wsd (warmup, stable,
+    decay): the peak, then down over the last `decay_steps`. constant: the peak to the end (`min_lr_ratio: 1`). To
+    anneal a model that was trained before, use linear with `warmup_steps: 0`."""
 
     warmup_steps: int = identity(100, minimum=0)
-    """Steps over which the learning rate rises from 0 to its peak; 0 for anneal."""
+    """Steps over which the learning rate rises from 0 to its peak."""
 
     warmup: str = identity("linear", choices=("linear", "parabolic"))
     """How it rises over the share x of the warm-up: linear is x, parabolic 1 - (1 - x)^2, which is steep at first."""
 
-    floor: float = identity(0.1, minimum=0, maximum=1)
+    min_lr_ratio: float = identity(0.1, minimum=0, maximum=1)
     """What the learning rate ends at, as a fraction of the peak; 1 for constant."""
 
     decay_steps: int | None = identity(None, minimum=1)
@@ -35,13 +35,10 @@ class ScheduleRecipe:
 
     def check(self, where):
         """Raise UserError where a key says what the kind of schedule cannot do."""
-        if self.kind == "anneal" and self.warmup_steps:
+        if self.kind == "constant" and self.min_lr_ratio != 1:
             raise UserError(
-                f"{where}.warmup_steps must be 0 for the kind anneal, which begins at the peak, got {self.warmup_steps}"
-            )
-        if self.kind == "constant" and self.floor != 1:
-            raise UserError(
-                f"{where}.floor must be 1 for the kind constant, which stays at the peak, got {self.floor:g}"
+                f"{where}.min_lr_ratio must be 1 for the kind constant, which stays at the peak, "
+                f"got {self.min_lr_ratio:g}"
             )
         if self.warmup != "linear" and not self.warmup_steps:
             raise UserError(f"{where}.warmup must be left out where warmup_steps is 0, got {self.warmup}")
@@ -74,7 +71,7 @@ def learning_rate(recipe, peak, step, steps):
     if step < recipe.warmup_steps:
         return _warming(recipe, peak, step)
     falling = _falling(recipe, step, steps)
-    return peak * (recipe.floor + (1 - recipe.floor) * falling)
+    return peak * (recipe.min_lr_ratio + (1 - recipe.min_lr_ratio) * falling)
 
 
 def _warming(recipe, peak, step):

@@ -2,7 +2,7 @@
 
     full          parameters, gradients and optimizer are sharded over all ranks (ZeRO-3)
     grad          as full, but gathered parameters stay until the backward pass has used them (ZeRO-2): faster, larger
-    hybrid-full   full within groups of `shard_ranks` ranks, which are replicas of each other (HSDP)
+    hybrid-full   full within groups of `shard_degree` ranks, which are replicas of each other (HSDP)
     hybrid-grad   grad within such groups
     none          every rank holds everything and gradients alone are shared, as DistributedDataParallel does
 
@@ -27,24 +27,24 @@ def check(plan, where, device):
     if plan.cpu_offload and device.type == "cpu":
         raise UserError(f"{where}.cpu_offload must be false without a GPU, got true")
     if not plan.sharding.startswith("hybrid"):
-        if plan.shard_ranks is not None:
+        if plan.shard_degree is not None:
             raise UserError(
-                f"{where}.shard_ranks must be left out but for hybrid-full and hybrid-grad, got {plan.shard_ranks} "
+                f"{where}.shard_degree must be left out but for hybrid-full and hybrid-grad, got {plan.shard_degree} "
                 f"with sharding {plan.sharding}"
             )
         return
-    ranks = shard_ranks(plan)
+    ranks = shard_degree(plan)
     if ranks < 2 or world_size % ranks or world_size // ranks < 2:
         fitting = ", ".join(str(n) for n in range(2, world_size // 2 + 1) if world_size % n == 0)
         raise UserError(
-            f"{where}.sharding {plan.sharding} needs at least two groups of at least two ranks: {where}.shard_ranks "
+            f"{where}.sharding {plan.sharding} needs at least two groups of at least two ranks: {where}.shard_degree "
             f"(by default the ranks of a node) must be one of {fitting or 'none'} for {world_size} ranks, got {ranks}"
         )
 
 
-def shard_ranks(plan):
+def shard_degree(plan):
     """The ranks of a group over which a hybrid sharding shards."""
-    return plan.shard_ranks or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return plan.shard_degree or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def mesh_of(plan, device):
@@ -53,7 +53,7 @@ def mesh_of(plan, device):
     if plan.sharding == "none":
         shape = (world_size, 1)
     elif plan.sharding.startswith("hybrid"):
-        shape = (world_size // shard_ranks(plan), shard_ranks(plan))
+        shape = (world_size // shard_degree(plan), shard_degree(plan))
     else:
         shape = (world_size,)
     names = ("replicate", "shard")[-len(shape) :]
@@ -72,7 +72,9 @@ def shard(model, plan, device):
     """
     if dist.get_world_size() == 1 and plan.dtype != "bfloat16" and not plan.cpu_offload:
         model.to_empty(device=device)
-        if model.recipe.tie:  # to_empty gives each module a tensor of its own; FSDP's parameters stay tied
+        if (
+            model.recipe.tie_word_embeddings
+        ):  # to_empty gives each module a tensor of its own; FSDP's parameters stay tied
             model.head.weight = model.base_model.embedding.weight
         return dist.group.WORLD
     mesh = mesh_of(plan, device)

@@ -8,7 +8,7 @@ from stages.lib.distributed import local_shards
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama
 from stages.lib.training import activation_checkpointing, optimizer, sharding
-from stages.lib.training.faults.loss_guard import Guard
+from stages.lib.training.faults.loss_guard import LossGuard
 
 
 class State:
@@ -17,27 +17,30 @@ class State:
     `shard_group`: the ranks over which a parameter's shards lie. The weights are not set until `begin` or a load.
     """
 
-    def __init__(self, plan, shape, vocabulary, device):
+    def __init__(self, plan, shape, vocab_size, device):
         self.plan = plan
         torch.manual_seed(plan.seed)
         torch.use_deterministic_algorithms(plan.deterministic)
         if plan.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matrix products ask for it
         with torch.device("meta"):
-            self.model = Llama(shape, vocabulary)
+            self.model = Llama(shape, vocab_size)
         if plan.dtype == "float64":
             self.model.double()
-        activation_checkpointing.apply(self.model, plan.activation)
+        activation_checkpointing.apply(self.model, plan.activation_checkpointing)
         if plan.compile:
             for block in self.model.base_model.layers:
-                block.forward = torch.compile(block.forward)  # the hooks of FSDP and OwnTime stay outside
+                block.forward = torch.compile(block.forward)  # the hooks of FSDP and StragglerTimer stay outside
         self.shard_group = sharding.shard(self.model, plan, device)
-        self.optimizer, self.guard = optimizer.build(self.model, plan.optimizer), Guard(plan.guard, device)
+        self.optimizer, self.loss_guard = (
+            optimizer.build(self.model, plan.optimizer),
+            LossGuard(plan.loss_guard, device),
+        )
 
     def begin(self, initial=None):
         """Set what there is before the first step: drawn weights, or those of an `initial.Initial`."""
         self.optimizer.state.clear()
-        self.guard.forget()
+        self.loss_guard.forget()
         if initial is None:
             initialize(self.model, self.plan.seed)
         else:
@@ -49,7 +52,7 @@ class State:
             "model": self.model.state_dict(),
             "optimizer": self._moments(),
             "rng": torch.get_rng_state(),
-            "guard": self.guard.tensors,
+            "loss_guard": self.loss_guard.tensors,
         }
 
     def _moments(self):
@@ -62,6 +65,6 @@ class State:
     def num_bytes(self):
         """What a checkpoint weighs: (this rank's share, the whole)."""
         width = next(self.model.parameters()).element_size()
-        moments = 2 * (2 if self.plan.optimizer.moments == "bfloat16" else width)
+        moments = 2 * (2 if self.plan.optimizer.state_dtype == "bfloat16" else width)
         mine = sum(local_shards.local(parameter).numel() for parameter in self.model.parameters())
         return mine * (width + moments), self.num_parameters() * (width + moments)

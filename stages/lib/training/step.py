@@ -34,7 +34,7 @@ class Stepper:
 
         Returns NUMBERS as a float64 tensor on the device: `bad` is 1 where the step was skipped.
         """
-        model, optimizer, guard = self.state.model, self.state.optimizer, self.state.guard
+        model, optimizer, loss_guard = self.state.model, self.state.optimizer, self.state.loss_guard
         for group in optimizer.param_groups:
             group["lr"] = self.rate(step)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -49,17 +49,19 @@ class Stepper:
             loss, penalty = model(tokens, wanted, documents, self.plan.z_loss)
             ((loss + penalty) / count.to(loss.dtype)).backward()
             sums += torch.stack([loss.detach(), penalty.detach()]).double()
-        norm = clip_gradients(list(model.parameters()), self.plan.optimizer.clip, self.state.shard_group)
+        norm = clip_gradients(list(model.parameters()), self.plan.optimizer.max_grad_norm, self.state.shard_group)
         dist.all_reduce(sums)
         loss, penalty = sums / count
-        bad = guard.judge(step, loss, norm.to(loss.device))
+        bad = loss_guard.judge(step, loss, norm.to(loss.device))
         skip_if(optimizer, bad)
         optimizer.step()
         optimizer.zero_grad()
-        return torch.stack([loss, penalty, norm.to(loss.device), bad.double(), guard.tensors["bad_steps"].double()])
+        return torch.stack(
+            [loss, penalty, norm.to(loss.device), bad.double(), loss_guard.tensors["bad_steps"].double()]
+        )
 
     def _split(self, rows):
         moved = torch.from_numpy(np.ascontiguousarray(rows))
         if self.device.type == "cuda":
             moved = moved.pin_memory().to(self.device, non_blocking=True)
-        return moved.long().split(self.plan.micro_batch)
+        return moved.long().split(self.plan.micro_batch_size)

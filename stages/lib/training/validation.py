@@ -14,7 +14,7 @@ from stages.lib.recipe import operation
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldoutRecipe:
+class ValidationRecipe:
     """When the validation split is scored while training."""
 
     every: int = operation(500, minimum=1)
@@ -24,7 +24,7 @@ class HeldoutRecipe:
     """At most so many tokens of each source's validation split, from its beginning."""
 
 
-class Heldout:
+class Validation:
     """What is held out of training, by source.
 
     `windows`: {source: (inputs, targets)}, int64 [windows, L] each. `bytes_per_target`: {source: text bytes a target}.
@@ -35,7 +35,7 @@ class Heldout:
         self.windows, self.bytes_per_target, self.document_end = windows, bytes_per_target, document_end
 
     @torch.no_grad()
-    def evaluate(self, model, micro_batch, device, poll=None):
+    def evaluate(self, model, micro_batch_size, device, poll=None):
         """{source: {"loss": nats a token, "bits_per_byte"}}; every rank calls it and gets the same.
 
         Each rank runs the same number of forwards, or FSDP would wait for ever: a short share is filled up with windows
@@ -45,12 +45,12 @@ class Heldout:
         results = {}
         for source, (inputs, targets) in self.windows.items():
             sums = torch.zeros(2, dtype=torch.float64, device=device)
-            for first in range(0, len(inputs), micro_batch * world_size):
+            for first in range(0, len(inputs), micro_batch_size * world_size):
                 if poll is not None:
                     poll()
-                begin = first + rank * micro_batch
-                tokens = _rows(inputs, begin, micro_batch, 0).to(device)
-                wanted = _rows(targets, begin, micro_batch, IGNORED).to(device)
+                begin = first + rank * micro_batch_size
+                tokens = _rows(inputs, begin, micro_batch_size, 0).to(device)
+                wanted = _rows(targets, begin, micro_batch_size, IGNORED).to(device)
                 loss, _ = model(tokens, wanted, documents_of(tokens, self.document_end))
                 sums += torch.stack([loss.double(), (wanted != IGNORED).sum().double()])
             dist.all_reduce(sums)
@@ -71,10 +71,10 @@ def of_corpus(corpus, sources, seq_len, tokens, document_end=None):
     for source, (_, targets) in windows.items():
         if not (targets != IGNORED).any() or not bytes_per_target[source]:
             raise UserError(
-                f"source {source} must have held-out text of two tokens at least, and has none; "
+                f"source {source} must have validation text of two tokens at least, and has none; "
                 f"raise sources.{source}.validation"
             )
-    return Heldout(windows, bytes_per_target, document_end)
+    return Validation(windows, bytes_per_target, document_end)
 
 
 def _windows(stream, seq_len, limit, tokenizer):

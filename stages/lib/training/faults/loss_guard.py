@@ -12,7 +12,7 @@ from stages.lib.recipe import identity
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuardRecipe:
+class LossGuardRecipe:
     """When a step is bad, and what happens after many of them. A bad step changes no weight; its batch is passed by."""
 
     spike: float | None = identity(None, above=0)
@@ -23,17 +23,17 @@ class GuardRecipe:
     """How many losses the mean and deviation are taken over; before half as many are known nothing is a spike."""
 
     bad_steps: int = identity(10, minimum=1)
-    """After so many bad steps in a row the training does what `then` says."""
+    """After so many bad steps in a row the training does what `on_repeated` says."""
 
-    then: str = identity("stop", choices=("stop", "rewind"))
-    """stop: end with an error. rewind: go back to the newest checkpoint before the bad steps, and pass by all samples
+    on_repeated: str = identity("stop", choices=("stop", "rollback"))
+    """stop: end with an error. rollback: go back to the newest checkpoint before the bad steps, and pass by all samples
     since."""
 
-    rewinds: int = identity(3, minimum=1)
-    """How often a run may rewind before it stops."""
+    max_rollbacks: int = identity(3, minimum=1)
+    """How often a run may rollback before it stops."""
 
 
-class Guard:
+class LossGuard:
     """Judges steps. `tensors` is its memory, for the checkpoint."""
 
     def __init__(self, recipe, device):
@@ -63,5 +63,5 @@ class Guard:
         self.forget_streak()
 
     def forget_streak(self):
-        """Begin to count anew, after a rewind."""
+        """Begin to count anew, after a rollback."""
         self.tensors["bad_steps"].zero_()

@@ -8,7 +8,7 @@ import time
 import torch.distributed as dist
 
 from stages.lib.distributed import collectives
-from stages.lib.errors import OutOfTime, UserError
+from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
 from stages.lib.run_directory import crashes, journal
 from stages.lib.run_directory.lease import HeldError, Lease
@@ -24,13 +24,13 @@ def taken(directory, begin):
     """Hold the lease on a run directory (made where it is missing); all ranks call it, and the first alone gets it.
 
     A job of Slurm waits for a live trainer: it may be an orphan, whose Snakemake was killed, and it does the same work.
-    Elsewhere a person is told. Raises AgreedError or OutOfTime on all ranks alike. `begin`: a `start.Start`.
+    Elsewhere a person is told. Raises CollectiveError or Preempted on all ranks alike. `begin`: a `start.Start`.
     """
     lease = None
     try:
         lease = _wait(directory, begin)
         _check_shared(directory)
-        with collectives.agreeing():
+        with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
                 for name in ("metrics.jsonl", "events.jsonl"):
                     journal.mend(directory / name)
@@ -46,11 +46,11 @@ def _wait(directory, begin):
     with asked.heard():
         while True:
             lease, holder = _try(directory)
-            holder, code = collectives.from_first((holder, asked.code()))
+            holder, code = collectives.broadcast_object((holder, asked.code()))
             if holder is None:
                 return lease
             if code:
-                raise OutOfTime(f"stopped by {REASONS[code]} while it waited for its turn; start it again")
+                raise Preempted(f"stopped by {REASONS[code]} while it waited for its turn; start it again")
             if dist.get_rank() == 0 and not told:
                 logger.warning("waiting for another trainer: %s", holder)
                 told = True
@@ -58,8 +58,8 @@ def _wait(directory, begin):
 
 
 def _check_shared(directory):
-    """Raise AgreedError where a rank does not see the lease: its part of a checkpoint would lie elsewhere."""
-    with collectives.agreeing():
+    """Raise CollectiveError where a rank does not see the lease: its part of a checkpoint would lie elsewhere."""
+    with collectives.raise_on_all_ranks():
         deadline = time.monotonic() + SHARED_SECONDS
         while not (directory / "lease.json").exists():
             if time.monotonic() > deadline:
@@ -72,7 +72,7 @@ def _check_shared(directory):
 
 def _try(directory):
     """(lease, why there is none): on the first rank one of them is None, on the others both are."""
-    with collectives.agreeing():
+    with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
             _make(directory)
             try:

@@ -165,8 +165,8 @@ class _Call:
 
     def __init__(self, path):
         self.path = path
-        self.token = collectives.from_first(uuid.uuid4().hex)
-        with collectives.agreeing():
+        self.token = collectives.broadcast_object(uuid.uuid4().hex)
+        with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
                 with files.atomic(path, "w") as file:
                     file.write(f"{self.token}\n")

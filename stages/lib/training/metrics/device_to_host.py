@@ -3,7 +3,7 @@
 import torch
 
 
-class Readback:
+class AsyncDeviceToHost:
     """Holds one row of numbers at a time: `put` starts the copy, `get` waits for it alone, not for later work."""
 
     def __init__(self, device):

@@ -9,7 +9,7 @@ import time
 import torch
 
 
-class OwnTime:
+class StragglerTimer:
     """Times the blocks of a Llama that was sharded before, in training. Nothing in it waits for the device.
 
     With torch.compile, hooks must stay outside of what is compiled: the blocks' forward, not the blocks.

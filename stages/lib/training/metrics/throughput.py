@@ -16,17 +16,28 @@ UNKNOWN = "n/a"
 SECONDS_A_DAY = 24 * 60 * 60
 
 
-class Meter:
+class Throughput:
     """Makes the figures of each step of one start of a training, on one rank.
 
     `model`: a ModelRecipe. `activation` (kind, ratio): what the backward pass computes again. `clock`: seconds that
     never go back.
     """
 
-    def __init__(self, model, vocabulary, seq_len, world_size, device, activation=("none", None), clock=time.monotonic):
+    def __init__(
+        self,
+        model,
+        vocab_size,
+        seq_len,
+        world_size,
+        device,
+        activation_checkpointing=("none", None),
+        clock=time.monotonic,
+    ):
         self.world_size, self.device, self.clock = world_size, device, clock
-        self.model_flops = flops.flops_per_token(model, vocabulary, seq_len)
-        self.hardware_flops = self.model_flops + flops.repeated_flops_per_token(model, seq_len, *activation)
+        self.model_flops = flops.flops_per_token(model, vocab_size, seq_len)
+        self.hardware_flops = self.model_flops + flops.repeated_flops_per_token(
+            model, seq_len, *activation_checkpointing
+        )
         self.device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         self.peak = flops.peak_flops(self.device_name)
         self._waits = collections.deque(maxlen=WINDOW)

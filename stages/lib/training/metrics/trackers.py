@@ -18,7 +18,7 @@ FLUSH_SECONDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorRecipe:
+class TrackerRecipe:
     """Where metrics are shown, beside metrics.jsonl."""
 
     tensorboard: bool = operation(False)
@@ -29,7 +29,7 @@ class MonitorRecipe:
     (`offline` where a node has no internet), WANDB_API_KEY and WANDB_ENTITY are respected."""
 
 
-class Monitors:
+class Trackers:
     """The monitors that a recipe names, for the first rank of a training that goes on after step `step`.
 
     `facts`: plain data on the run, shown beside the curves. Raises UserError where a monitor cannot be started; one
@@ -50,28 +50,28 @@ class Monitors:
     def write(self, entry):
         """Show an entry of metrics.jsonl."""
         numbers = flatten({key: value for key, value in entry.items() if key not in NO_FIGURES})
-        self._each(lambda monitor: monitor.write(numbers, entry["step"]))
+        self._each(lambda tracker: tracker.write(numbers, entry["step"]))
 
-    def rewind(self, step):
+    def rollback(self, step):
         """Say that the training went back to the end of step `step`: what was shown since is replaced."""
-        self._each(lambda monitor: monitor.rewind(step))
+        self._each(lambda tracker: tracker.rollback(step))
 
     def close(self):
         """Bring everything to the disk, or away; a process that ends without it loses the last seconds."""
-        self._each(lambda monitor: monitor.close())
+        self._each(lambda tracker: tracker.close())
         self._open = []
 
     def _each(self, action):
-        for monitor in list(self._open):
+        for tracker in list(self._open):
             try:
-                action(monitor)
+                action(tracker)
             except Exception as error:
-                logger.warning("%s failed and is left out from here on: %s", monitor.name, error)
-                self._open.remove(monitor)
+                logger.warning("%s failed and is left out from here on: %s", tracker.name, error)
+                self._open.remove(tracker)
 
 
 def flatten(entry, prefix=""):
-    """The numbers of nested data by name, `heldout/web/loss`; truth values are 0 and 1, all else is left out."""
+    """The numbers of nested data by name, `validation/web/loss`; truth values are 0 and 1, all else is left out."""
     numbers = {}
     for key, value in entry.items():
         if isinstance(value, dict):
@@ -89,7 +89,7 @@ class _TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise UserError(
-                "monitors.tensorboard must be false where the package tensorboard is not installed, got true"
+                "trackers.tensorboard must be false where the package tensorboard is not installed, got true"
             ) from None
         self._make = SummaryWriter
         self.directory = directory / "tensorboard"
@@ -108,7 +108,7 @@ class _TensorBoard:
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
 
-    def rewind(self, step):
+    def rollback(self, step):
         self._writer.close()
         self._begin(step)
 
@@ -124,7 +124,7 @@ class _Wandb:
             import wandb
         except ImportError:
             raise UserError(
-                f"monitors.wandb must be left out where the package wandb is not installed, got {project!r}"
+                f"trackers.wandb must be left out where the package wandb is not installed, got {project!r}"
             ) from None
         try:
             self._run = wandb.init(
@@ -140,7 +140,7 @@ class _Wandb:
         except wandb.Error as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
-                f"monitors.wandb could not start ({reason}); log in with WANDB_API_KEY, or let WANDB_MODE be offline"
+                f"trackers.wandb could not start ({reason}); log in with WANDB_API_KEY, or let WANDB_MODE be offline"
             ) from None
         # with wandb's own step, what a resumed run measures again would be dropped
         self._run.define_metric("step")
@@ -150,7 +150,7 @@ class _Wandb:
     def write(self, numbers, step):
         self._run.log({**numbers, "step": step})
 
-    def rewind(self, step):
+    def rollback(self, step):
         """Nothing: what is logged stands, and the later value of a step beside the earlier."""
 
     def close(self):

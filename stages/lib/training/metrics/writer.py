@@ -14,13 +14,13 @@ UNTOLD = ("formula", "model_flops_per_token", "hardware_flops_per_token", "peak_
 """Facts that stand in events.jsonl alone."""
 
 
-class Records:
+class MetricsWriter:
     """The records of a run directory. Only the first rank writes; all ranks may call."""
 
     def __init__(self, directory, hosts):
         self.directory, self.hosts = directory, hosts
         self.first = dist.get_rank() == 0
-        self.monitors = None
+        self.trackers = None
         self.loss = None
 
     def step(self, facts, numbers):
@@ -29,9 +29,9 @@ class Records:
         self.loss = finite["loss"]
         self._write({"step": facts["step"], "tokens": facts["tokens"], **finite, **facts, "time": time.time()})
 
-    def heldout(self, step, tokens, results):
+    def validation(self, step, tokens, results):
         """Write the line of an evaluation."""
-        self._write({"step": step, "tokens": tokens, "heldout": results, "time": time.time()})
+        self._write({"step": step, "tokens": tokens, "validation": results, "time": time.time()})
         if self.first:
             losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in results.items())
             logger.info("held out at step %s: %s", step, losses)
@@ -42,7 +42,7 @@ class Records:
             return
         if event != "stop":
             told = ", ".join(f"{name} {value}" for name, value in facts.items() if name not in UNTOLD)
-            level = logging.WARNING if event == "rewind" else logging.INFO
+            level = logging.WARNING if event == "rollback" else logging.INFO
             logger.log(level, "%s at step %s%s", event, step, f": {told}" if told else "")
         entry = {"time": time.time(), "event": event, "step": step, "world_size": len(self.hosts), **facts}
         journal.append(self.directory / "events.jsonl", entry)
@@ -55,5 +55,5 @@ class Records:
     def _write(self, entry):
         if self.first:
             journal.append(self.directory / "metrics.jsonl", entry)
-            if self.monitors is not None:
-                self.monitors.write(entry)
+            if self.trackers is not None:
+                self.trackers.write(entry)

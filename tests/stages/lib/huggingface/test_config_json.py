@@ -32,8 +32,14 @@ LLAMA_3 = {
     "original_max_position_embeddings": 128,
     "rope_type": "llama3",
 }
-SCALING = RopeScaling(factor=32.0, original_positions=128)
-SHAPE = {"layers": 2, "width": 64, "heads": 4, "hidden": 96, "max_positions": 256}
+SCALING = RopeScaling(factor=32.0, original_max_position_embeddings=128)
+SHAPE = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+}
 
 
 def without(*keys):
@@ -59,19 +65,21 @@ def test_a_config_of_transformers_4():
 )
 def test_scaled_frequencies_in_the_forms_of_transformers_4_and_5(rope):
     found = recipe_of(without("rope_theta", "rope_scaling") | rope)
-    assert found == ModelRecipe(**SHAPE, theta=5e5, rope_scaling=SCALING)
+    assert found == ModelRecipe(**SHAPE, rope_theta=5e5, rope_scaling=SCALING)
 
 
 def test_theta_in_the_form_of_transformers_5():
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
-    assert recipe_of(without("rope_theta", "rope_scaling") | rope).theta == 20000
+    assert recipe_of(without("rope_theta", "rope_scaling") | rope).rope_theta == 20000
 
 
 def test_missing_keys_have_the_defaults_of_transformers():
     left = without(
         "num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "max_position_embeddings"
     )
-    assert recipe_of(left) == ModelRecipe(**{**SHAPE, "max_positions": 2048}, norm_eps=1e-6, theta=1e4)
+    assert recipe_of(left) == ModelRecipe(
+        **{**SHAPE, "max_position_embeddings": 2048}, rms_norm_eps=1e-6, rope_theta=1e4
+    )
 
 
 @pytest.mark.parametrize(

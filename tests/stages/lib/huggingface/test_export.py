@@ -11,23 +11,29 @@ from stages.lib.model.llama import Llama, ModelRecipe, RopeScaling
 from tests.helpers.export_fixtures import random_model
 
 VOCABULARY = 300
-TOKENIZER = {"vocabulary": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-SMALL = {"layers": 2, "width": 64, "heads": 4, "hidden": 96, "max_positions": 256}
+TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+}
 SHAPES = {
     "mha": {},
-    "gqa": {"kv_heads": 2},
-    "mqa": {"kv_heads": 1},
-    "tied": {"tie": True},
-    "theta": {"theta": 5e5, "kv_heads": 2},
-    "llama3": {"theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_positions=64)},
+    "gqa": {"num_key_value_heads": 2},
+    "mqa": {"num_key_value_heads": 1},
+    "tied": {"tie_word_embeddings": True},
+    "theta": {"rope_theta": 5e5, "num_key_value_heads": 2},
+    "llama3": {"rope_theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_max_position_embeddings=64)},
 }
 
 
-def exported(directory, recipe, model, dtype="float32", shard_mb=100, vocabulary=VOCABULARY):
+def exported(directory, recipe, model, dtype="float32", shard_mb=100, vocab_size=VOCABULARY):
     """Write the export of a model that is held in memory."""
     state = model.state_dict()
-    export.write_weights(directory, recipe, vocabulary, reader(state), dtype, shard_mb)
-    export.write_config(directory, export.config_of(recipe, {**TOKENIZER, "vocabulary": vocabulary}, dtype))
+    export.write_weights(directory, recipe, vocab_size, reader(state), dtype, shard_mb)
+    export.write_config(directory, export.config_of(recipe, {**TOKENIZER, "vocab_size": vocab_size}, dtype))
 
 
 def reader(state):
@@ -60,16 +66,16 @@ def test_logits_equal_those_of_ibm_fms(shape):
     theirs = fms.LLaMA(
         fms.LLaMAConfig(
             src_vocab_size=VOCABULARY,
-            emb_dim=recipe.width,
-            norm_eps=recipe.norm_eps,
-            nheads=recipe.heads,
-            kvheads=recipe.key_heads,
-            nlayers=recipe.layers,
-            hidden_grow_factor=recipe.hidden / recipe.width,
+            emb_dim=recipe.hidden_size,
+            norm_eps=recipe.rms_norm_eps,
+            nheads=recipe.num_attention_heads,
+            kvheads=recipe.kv_heads,
+            nlayers=recipe.num_hidden_layers,
+            hidden_grow_factor=recipe.intermediate_size / recipe.hidden_size,
             multiple_of=1,
-            max_expected_seq_len=recipe.max_positions,
-            rope_theta=recipe.theta,
-            tie_heads=recipe.tie,
+            max_expected_seq_len=recipe.max_position_embeddings,
+            rope_theta=recipe.rope_theta,
+            tie_heads=recipe.tie_word_embeddings,
             fused_weights=True,
             pad_id=-1,
         )
@@ -81,7 +87,7 @@ def test_logits_equal_those_of_ibm_fms(shape):
 
 
 def test_shards_hold_the_weights_of_one_file(tmp_path):
-    recipe = ModelRecipe(layers=2, width=256, heads=4, hidden=512)
+    recipe = ModelRecipe(num_hidden_layers=2, hidden_size=256, num_attention_heads=4, intermediate_size=512)
     model = random_model(recipe, VOCABULARY)
     (tmp_path / "sharded").mkdir()
     exported(tmp_path / "sharded", recipe, model, shard_mb=1)
@@ -112,7 +118,7 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
 
 
 def test_rounded_weights_are_compared_with_rounded_weights(tmp_path):
-    recipe = ModelRecipe(**SMALL, kv_heads=2)
+    recipe = ModelRecipe(**SMALL, num_key_value_heads=2)
     model = random_model(recipe, VOCABULARY)
     exported(tmp_path, recipe, model, dtype="bfloat16")
     theirs = parity.load_exported(tmp_path)

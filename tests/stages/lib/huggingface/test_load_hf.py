@@ -18,14 +18,20 @@ from tests.helpers.load_huggingface import MESHES
 
 HOME = Path(__file__).resolve().parents[4]
 VOCABULARY = 301
-TOKENIZER = {"vocabulary": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-SMALL = {"layers": 2, "width": 64, "heads": 4, "hidden": 96, "max_positions": 256}
+TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+}
 SHAPES = {
     "mha": {},
-    "gqa": {"kv_heads": 2},
-    "tied": {"tie": True, "kv_heads": 1},
-    "theta": {"theta": 5e5, "norm_eps": 1e-6, "initial_std": 0.01},
-    "llama3": {"theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_positions=64)},
+    "gqa": {"num_key_value_heads": 2},
+    "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
+    "theta": {"rope_theta": 5e5, "rms_norm_eps": 1e-6, "initializer_range": 0.01},
+    "llama3": {"rope_theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_max_position_embeddings=64)},
 }
 
 
@@ -42,7 +48,7 @@ def exported(directory, recipe, dtype="float32", shard_mb=100):
 @pytest.fixture
 def directory(tmp_path):
     """The export of a small model, for tests that change it."""
-    exported(tmp_path, ModelRecipe(**SMALL, kv_heads=2))
+    exported(tmp_path, ModelRecipe(**SMALL, num_key_value_heads=2))
     return tmp_path
 
 
@@ -51,7 +57,7 @@ def test_what_was_exported_comes_back_in_the_same_bits(tmp_path, shape):
     model = exported(tmp_path, ModelRecipe(**SMALL, **SHAPES[shape]))
     found = load_hf.open_directory(tmp_path)
     assert found.recipe == model.recipe
-    assert found.vocabulary == VOCABULARY
+    assert found.vocab_size == VOCABULARY
     state = model.state_dict()
     tensors = found.read(list(state))
     assert tensors.keys() == state.keys()
@@ -82,7 +88,7 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
     theirs.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     found = load_hf.open_directory(tmp_path)
-    ours = Llama(found.recipe, found.vocabulary)
+    ours = Llama(found.recipe, found.vocab_size)
     load_hf.load_into(ours, found.read)
     tokens = torch.randint(0, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
@@ -99,7 +105,7 @@ def test_one_layer_is_read_without_the_others(directory):
 
 
 def test_weights_are_given_in_the_dtype_of_the_file_and_loaded_in_that_of_the_model(tmp_path):
-    recipe = ModelRecipe(**SMALL, tie=True)
+    recipe = ModelRecipe(**SMALL, tie_word_embeddings=True)
     model = exported(tmp_path, recipe, dtype="bfloat16")
     found = load_hf.open_directory(tmp_path)
     assert found.read(["head.weight"])["head.weight"].dtype == torch.bfloat16
@@ -170,7 +176,7 @@ def test_buffers_of_old_versions_are_left_alone(directory):
 
 
 def test_a_tied_head_may_be_written_out_but_only_as_the_embedding(tmp_path):
-    exported(tmp_path, ModelRecipe(**SMALL, tie=True))
+    exported(tmp_path, ModelRecipe(**SMALL, tie_word_embeddings=True))
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     change_weights(tmp_path, lambda weights: weights.update({"lm_head.weight": embedding.clone()}))
     assert "lm_head.weight" not in load_hf.open_directory(tmp_path).places
@@ -206,7 +212,7 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused():
 
 
 def test_ranks_of_every_mesh_load_their_own_rows(tmp_path):
-    model = exported(tmp_path / "export", ModelRecipe(**SMALL, kv_heads=2, tie=True))
+    model = exported(tmp_path / "export", ModelRecipe(**SMALL, num_key_value_heads=2, tie_word_embeddings=True))
     torch.save(model.state_dict(), tmp_path / "expected.pt")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "tests.helpers.load_huggingface", str(tmp_path)]

@@ -7,7 +7,14 @@ from stages.lib.huggingface import export, parity
 from stages.lib.model.llama import ModelRecipe
 from tests.helpers.export_fixtures import random_model
 
-RECIPE = ModelRecipe(layers=3, width=32, heads=4, kv_heads=2, hidden=48, max_positions=128)
+RECIPE = ModelRecipe(
+    num_hidden_layers=3,
+    hidden_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=128,
+)
 VOCABULARY = 64
 TOKENS = torch.arange(40).unsqueeze(0)
 
@@ -18,7 +25,7 @@ def theirs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("export")
     state = ours().state_dict()
     export.write_weights(directory, RECIPE, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
-    facts = {"vocabulary": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+    facts = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
     export.write_config(directory, export.config_of(RECIPE, facts, "float32"))
     return parity.load_exported(directory)
 
@@ -78,9 +85,9 @@ def test_greedy_text_that_parts_is_found(theirs):
 
 def test_a_missing_weight_is_refused(tmp_path):
     state = ours().state_dict()
-    other = ModelRecipe(**{**vars(RECIPE), "layers": 2})
+    other = ModelRecipe(**{**vars(RECIPE), "num_hidden_layers": 2})
     export.write_weights(tmp_path, other, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
-    facts = {"vocabulary": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+    facts = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
     export.write_config(tmp_path, export.config_of(RECIPE, facts, "float32"))
     with pytest.raises(parity.ParityError, match=r"model\.layers\.2"):
         parity.load_exported(tmp_path)

@@ -10,31 +10,52 @@ from stages.lib.model import flops
 from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training import activation_checkpointing
 
-SMALL = ModelRecipe(layers=3, width=64, heads=4, kv_heads=2, hidden=96, max_positions=64)
-LLAMA_3_8B = ModelRecipe(layers=32, width=4096, heads=32, kv_heads=8, hidden=14336)
+SMALL = ModelRecipe(
+    num_hidden_layers=3,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=96,
+    max_position_embeddings=64,
+)
+LLAMA_3_8B = ModelRecipe(
+    num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336
+)
 VOCABULARY, SEQ_LEN = 320, 64
 
 
 @settings(deadline=None)
 @given(
     layers=st.integers(1, 3),
-    head_width=st.sampled_from((2, 6, 8)),
+    head_dim=st.sampled_from((2, 6, 8)),
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 3),
     hidden=st.integers(1, 50),
     tie=st.booleans(),
-    vocabulary=st.integers(1, 100),
+    vocab_size=st.integers(1, 100),
 )
-def test_the_parameters_are_those_of_the_model(layers, head_width, kv_heads, group, hidden, tie, vocabulary):
+def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group, hidden, tie, vocab_size):
     heads = kv_heads * group
-    made = ModelRecipe(layers=layers, width=heads * head_width, heads=heads, kv_heads=kv_heads, hidden=hidden, tie=tie)
+    made = ModelRecipe(
+        num_hidden_layers=layers,
+        hidden_size=heads * head_dim,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=hidden,
+        tie_word_embeddings=tie,
+    )
     with torch.device("meta"):
-        model = Llama(made, vocabulary)
-    assert flops.parameter_count(made, vocabulary) == sum(p.numel() for p in model.parameters())
+        model = Llama(made, vocab_size)
+    assert flops.parameter_count(made, vocab_size) == sum(p.numel() for p in model.parameters())
 
 
 def test_a_tied_head_counts_in_the_flops():
-    tied, untied = (ModelRecipe(layers=2, width=32, heads=4, hidden=48, tie=tie) for tie in (True, False))
+    tied, untied = (
+        ModelRecipe(
+            num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=48, tie_word_embeddings=tie
+        )
+        for tie in (True, False)
+    )
     assert flops.parameter_count(untied, 320) - flops.parameter_count(tied, 320) == 320 * 32
     assert flops.flops_per_token(untied, 320, 64) == flops.flops_per_token(tied, 320, 64)
 
@@ -49,7 +70,9 @@ def counted(kind, ratio=None):
     """FLOPs a token of the matrix products of a forward and backward pass, and of attention's forward passes."""
     torch.manual_seed(0)
     model = Llama(SMALL, VOCABULARY)
-    activation_checkpointing.apply(model, activation_checkpointing.ActivationRecipe(kind=kind, ratio=ratio))
+    activation_checkpointing.apply(
+        model, activation_checkpointing.ActivationCheckpointingRecipe(mode=kind, ratio=ratio)
+    )
     tokens = torch.randint(VOCABULARY, (2, SEQ_LEN))
 
     def attention(query, key, *_, **__):
@@ -76,9 +99,9 @@ def test_nothing_is_repeated_without_checkpointing():
 
 
 def test_the_model_flops_are_what_torch_counts_and_the_norms():
-    norms = 2 * SMALL.width * SMALL.layers + SMALL.width
-    attention_backward = 8 * SMALL.layers * SMALL.width * SEQ_LEN
-    head_gradient = 2 * VOCABULARY * SMALL.width  # added in place, which torch's counter does not see
+    norms = 2 * SMALL.hidden_size * SMALL.num_hidden_layers + SMALL.hidden_size
+    attention_backward = 8 * SMALL.num_hidden_layers * SMALL.hidden_size * SEQ_LEN
+    head_gradient = 2 * VOCABULARY * SMALL.hidden_size  # added in place, which torch's counter does not see
     found = counted("none") + attention_backward + head_gradient + 6 * norms
     assert found == flops.flops_per_token(SMALL, VOCABULARY, SEQ_LEN)
 

@@ -9,8 +9,14 @@ from stages.lib.model.llama import ModelRecipe
 from tests.helpers.export_fixtures import random_model
 
 VOCABULARY = 70
-SMALL = {"layers": 3, "width": 32, "heads": 4, "hidden": 48, "max_positions": 64}
-SHAPES = {"mha": {}, "gqa": {"kv_heads": 2}, "mqa": {"kv_heads": 1, "tie": True}}
+SMALL = {
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
+SHAPES = {"mha": {}, "gqa": {"num_key_value_heads": 2}, "mqa": {"num_key_value_heads": 1, "tie_word_embeddings": True}}
 GREEDY = generation.Sampler(0, 1, [])
 
 
@@ -22,9 +28,9 @@ def tokens(rows=3, length=40):
     return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-def texts(model, prompt, limit, sampler, ends=(), vocabulary=VOCABULARY):
+def texts(model, prompt, limit, sampler, ends=(), vocab_size=VOCABULARY):
     """The tokens that each row is continued by, up to its end."""
-    steps = list(generation.continuations(model, prompt, limit, sampler, ends, vocabulary))
+    steps = list(generation.continuations(model, prompt, limit, sampler, ends, vocab_size))
     return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
 
 
@@ -71,7 +77,7 @@ def test_nothing_is_computed_after_all_rows_have_ended(monkeypatch):
 
 def test_a_text_may_fill_every_position_and_choose_one_token_more():
     model = model_of("mha")
-    prompt = tokens(rows=1, length=SMALL["max_positions"] - 3)
+    prompt = tokens(rows=1, length=SMALL["max_position_embeddings"] - 3)
     assert len(texts(model, prompt, 4, GREEDY)[0]) == 4
 
 
@@ -81,7 +87,7 @@ def test_padding_of_the_vocabulary_is_never_chosen():
         model.head.weight[-1] = 100 * model.head.weight[0].sign() * torch.ones(32)
         model.head.weight[-2] = -model.head.weight[-1]
     assert max(texts(model, prompt, 20, GREEDY)[0]) >= VOCABULARY - 2
-    assert max(texts(model, prompt, 20, GREEDY, vocabulary=VOCABULARY - 2)[0]) < VOCABULARY - 2
+    assert max(texts(model, prompt, 20, GREEDY, vocab_size=VOCABULARY - 2)[0]) < VOCABULARY - 2
 
 
 def test_a_model_of_no_finite_numbers_is_refused():

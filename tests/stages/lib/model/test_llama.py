@@ -8,7 +8,13 @@ from stages.lib.model import attention, llama
 from stages.lib.model.llama import Llama, ModelRecipe, documents_of
 from tests.helpers.export_fixtures import random_model
 
-SMALL = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 48}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+}
 VOCABULARY = 70
 BOS, EOS = 1, 2
 LENGTHS = 9, 1, 140, 50  # of documents; blocks of flex_attention are 128 tokens
@@ -39,7 +45,7 @@ def test_a_token_sees_none_that_follow_it():
 
 @pytest.mark.parametrize("tie", [False, True])
 def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie):
-    model = random_model(ModelRecipe(**SMALL, tie=tie), VOCABULARY)
+    model = random_model(ModelRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY)
     given = tokens()
     given[0, 3] = VOCABULARY - 1
     loss, _ = model(given[:, :-1], given[:, 1:])
@@ -50,11 +56,11 @@ def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie
 
 
 def test_tied_head_is_one_tensor_under_two_keys():
-    tied, untied = (Llama(ModelRecipe(**SMALL, tie=tie), VOCABULARY) for tie in (True, False))
+    tied, untied = (Llama(ModelRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY) for tie in (True, False))
     assert tied.head.weight is tied.base_model.embedding.weight
     assert list(tied.state_dict()) == list(untied.state_dict())
     difference = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
-    assert difference == VOCABULARY * SMALL["width"]
+    assert difference == VOCABULARY * SMALL["hidden_size"]
 
 
 def packed(dtype):

@@ -6,8 +6,8 @@ from stages.lib import recipe
 from stages.lib.report import results
 from stages.pretrain import PretrainRecipe
 
-MODEL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
-LEAST = {"model": MODEL, "weights": {"a": 1}, "seq_len": 64, "global_batch": 4, "steps": 100}
+MODEL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+LEAST = {"model": MODEL, "weights": {"a": 1}, "seq_len": 64, "global_batch_size": 4, "steps": 100}
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 
 
@@ -15,19 +15,23 @@ RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
     "more",
     [
         {},
-        {"guard": {"spike": "6", "then": "rewind"}, "z_loss": "1e-4", "document_mask": True},
-        {"schedule": {"kind": "wsd", "decay_steps": 10, "warmup_steps": 5}, "optimizer": {"moments": "bfloat16"}},
+        {"loss_guard": {"spike": "6", "on_repeated": "rollback"}, "z_loss": "1e-4", "document_mask": True},
+        {"schedule": {"kind": "wsd", "decay_steps": 10, "warmup_steps": 5}, "optimizer": {"state_dtype": "bfloat16"}},
         {"initial": RESET},
-        {"phases": [{"step": 3, "weights": {"a": "1e-3", "b": 2}}], "packing": "best_fit"},
-        {"phases": [], "packing": "window"},
-        {"model": {**MODEL, "rope_scaling": {"factor": "8", "low_frequency_factor": 1}}},
+        {"data_stages": [{"step": 3, "weights": {"a": "1e-3", "b": 2}}], "packing": "best_fit"},
+        {"data_stages": [], "packing": "chunk"},
+        {"model": {**MODEL, "rope_scaling": {"factor": "8", "low_freq_factor": 1}}},
         # defaults spelled out
-        {"guard": {"spike": None, "window": 128}, "schedule": {"warmup_steps": 100}, "initial": None},
+        {"loss_guard": {"spike": None, "window": 128}, "schedule": {"warmup_steps": 100}, "initial": None},
         # operation: no result depends on it
-        {"activation": {"kind": "ratio", "ratio": "0.5"}, "compile": True, "monitors": {"tensorboard": True}},
+        {
+            "activation_checkpointing": {"mode": "ratio", "ratio": "0.5"},
+            "compile": True,
+            "trackers": {"tensorboard": True},
+        },
         {
             "sharding": "hybrid-full",
-            "shard_ranks": 2,
+            "shard_degree": 2,
             "watchdog": {"step": None},
             "checkpoint": {"asynchronous": False},
         },

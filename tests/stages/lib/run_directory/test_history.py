@@ -15,8 +15,8 @@ def line(step, clock, samples=None, **more):
     return {"step": step, "tokens": step * 8, "loss": 5.0, "samples": [first, first + BATCH], "time": clock} | more
 
 
-def heldout(step, clock):
-    return {"step": step, "tokens": step * 8, "heldout": {"web": {"loss": 4.0}}, "time": clock}
+def validation(step, clock):
+    return {"step": step, "tokens": step * 8, "validation": {"web": {"loss": 4.0}}, "time": clock}
 
 
 def event(name, step, clock, **more):
@@ -35,37 +35,37 @@ def steps(directory):
 
 
 # Steps 3 and 4 were bad: back to step 1, and on behind the samples of step 4.
-BAD = [line(1, 1), line(2, 2), heldout(2, 2.5), line(3, 3, loss=None), line(4, 4, loss=None)]
-REWIND = event("rewind", 1, 5, left=5, samples=[4, 16])
+BAD = [line(1, 1), line(2, 2), validation(2, 2.5), line(3, 3, loss=None), line(4, 4, loss=None)]
+ROLLBACK = event("rollback", 1, 5, left=5, samples=[4, 16])
 
 
 def test_run_that_has_not_begun_has_no_entries(tmp_path):
     assert steps(tmp_path) == []
 
 
-def test_steps_of_before_a_rewind_are_gone_at_once_and_their_evaluation_as_well(tmp_path):
-    write(tmp_path, BAD, [REWIND])
+def test_steps_of_before_a_rollback_are_gone_at_once_and_their_evaluation_as_well(tmp_path):
+    write(tmp_path, BAD, [ROLLBACK])
     assert steps(tmp_path) == [(1, 0)]
-    write(tmp_path, [*BAD, line(2, 6, 16), heldout(2, 6.5), line(3, 7, 20)], [REWIND])
+    write(tmp_path, [*BAD, line(2, 6, 16), validation(2, 6.5), line(3, 7, 20)], [ROLLBACK])
     assert steps(tmp_path) == [(1, 0), (2, 16), (2, "held out"), (3, 20)]
 
 
-def test_evaluation_at_the_step_that_a_rewind_goes_back_to_stays(tmp_path):
-    write(tmp_path, [line(1, 1), heldout(1, 1.5), *BAD[1:]], [REWIND])
+def test_evaluation_at_the_step_that_a_rollback_goes_back_to_stays(tmp_path):
+    write(tmp_path, [line(1, 1), validation(1, 1.5), *BAD[1:]], [ROLLBACK])
     assert steps(tmp_path) == [(1, 0), (1, "held out")]
 
 
-def test_steps_that_a_killed_training_takes_again_without_a_rewind_stay(tmp_path):
-    # killed after the rewind, before a checkpoint: the same samples once more, and on other ranks they were not bad
+def test_steps_that_a_killed_training_takes_again_without_a_rollback_stay(tmp_path):
+    # killed after the rollback, before a checkpoint: the same samples once more, and on other ranks they were not bad
     again = [line(2, 8), line(3, 9), line(4, 10), line(5, 11)]
-    write(tmp_path, [*BAD, line(2, 6, 16), *again], [REWIND, event("resume", 1, 7)])
+    write(tmp_path, [*BAD, line(2, 6, 16), *again], [ROLLBACK, event("resume", 1, 7)])
     assert steps(tmp_path) == [(1, 0), (2, 16), (2, 4), (3, 8), (4, 12), (5, 16)]
 
 
 def test_entries_of_before_there_were_samples_are_read(tmp_path):
     old = {"step": 2, "tokens": 16, "loss": 5.0, "time": 2}
-    write(tmp_path, [old], [REWIND])
-    assert list(history.entries(tmp_path, [REWIND])) == [old]
+    write(tmp_path, [old], [ROLLBACK])
+    assert list(history.entries(tmp_path, [ROLLBACK])) == [old]
 
 
 def test_lines_that_a_kill_cut_are_left_out(tmp_path):
@@ -99,8 +99,8 @@ def test_step_is_good_when_it_changed_the_weights(entry, good):
 
 def test_troubles_are_counted_once_also_when_a_killed_training_met_them_again():
     skip, later = event("skip", 3, 3, samples=[8, 12]), event("skip", 3, 9, samples=[16, 20])
-    events = [event("start", 0, 0), skip, REWIND, event("resume", 1, 6), skip, REWIND, later]
-    assert history.troubles(events) == ["2 steps skipped", "1 rewind"]
+    events = [event("start", 0, 0), skip, ROLLBACK, event("resume", 1, 6), skip, ROLLBACK, later]
+    assert history.troubles(events) == ["2 steps skipped", "1 rollback"]
     hangs = [event("hang", step, step) for step in range(1000)]
     assert history.troubles([skip, *hangs]) == ["1 step skipped", "1,000 hangs"]
     assert history.troubles([event("save", 3, 3)]) == []

@@ -12,7 +12,7 @@ from stages.lib.run_directory import journal
 
 def test_every_cut_of_the_last_line_costs_that_line_alone(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    entries = [{"step": 1, "loss": 5.25}, {"step": 2, "heldout": {"a": {"loss": 1}}}]
+    entries = [{"step": 1, "loss": 5.25}, {"step": 2, "validation": {"a": {"loss": 1}}}]
     for entry in entries:
         journal.append(path, entry)
     whole = path.read_bytes()

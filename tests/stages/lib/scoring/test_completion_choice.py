@@ -1,4 +1,4 @@
-"""Which completion belongs to a prompt: asked of held-out pairs alone."""
+"""Which completion belongs to a prompt: asked of validation pairs alone."""
 
 import random
 

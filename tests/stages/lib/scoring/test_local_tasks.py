@@ -1,4 +1,4 @@
-"""The tasks made from held-out text: which text, which questions, and that they do not depend on chance."""
+"""The tasks made from validation text: which text, which questions, and that they do not depend on chance."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from tests.helpers.export_fixtures import documents
 
 
 def corpus_of(directory, texts):
-    """A corpus manifest that has only held-out text: {source: [(id, text)]}."""
+    """A corpus manifest that has only validation text: {source: [(id, text)]}."""
     sources = {}
     for source, found in texts.items():
         path = directory / source / "validation.jsonl"
@@ -29,7 +29,7 @@ def corpus_of(directory, texts):
 
 def written(directory, corpus, names=local_tasks.OF_TEXT, **options):
     """Write tasks; returns (what write returns, {task: rows})."""
-    options = {"num_bytes": 5000, "questions": 40, "seed": 0, "longest": 128, **options}
+    options = {"num_bytes": 5000, "num_examples": 40, "seed": 0, "longest": 128, **options}
     tasks = local_tasks.write(directory, names, corpus, None, **options)
     return tasks, {task: [json.loads(line) for line in open(directory / f"{task}.jsonl")] for task in tasks}
 
@@ -78,7 +78,7 @@ def test_answers_and_sources_are_balanced(corpus, tmp_path):
 
 def test_who_knows_no_context_is_right_by_chance(tmp_path):
     texts = {source: documents(source, count=80, lines=40) for source in ("code", "prose")}
-    _, rows = written(tmp_path, corpus_of(tmp_path / "corpus", texts), questions=1200)
+    _, rows = written(tmp_path, corpus_of(tmp_path / "corpus", texts), num_examples=1200)
     assert len(rows["next_line"]) == 1200
     for taste in (len, _indentation, _spaces):
         hits = 0.0
@@ -123,7 +123,7 @@ def test_a_source_without_held_out_text_is_left_out(tmp_path):
 
 
 def test_no_held_out_text_at_all_is_refused(tmp_path):
-    with pytest.raises(UserError, match="held-out text"):
+    with pytest.raises(UserError, match="validation text"):
         written(tmp_path, corpus_of(tmp_path / "corpus", {"code": []}))
 
 

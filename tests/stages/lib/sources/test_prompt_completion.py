@@ -15,7 +15,7 @@ WORDS = ("red", "green", "blue", "grey", "pink", "white")
 def write(directory, entries, **recipe):
     """The list of a source of pairs in one file, qa.jsonl."""
     path = write_jsonl(directory / "qa.jsonl", entries)
-    return listed(directory, "qa", {"kind": "pairs", "paths": [path], "validation": 0.3, **recipe})
+    return listed(directory, "qa", {"kind": "prompt_completion", "paths": [path], "validation": 0.3, **recipe})
 
 
 def records(count=60):
@@ -47,7 +47,7 @@ def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
     path = tmp_path / "qa.jsonl"
     lines = "".join(json.dumps(entry) + "\n" for entry in records())
     path.write_text(lines, encoding="utf-8-sig")
-    recipe = {"kind": "pairs", "paths": [str(path)], "validation": 0.3}
+    recipe = {"kind": "prompt_completion", "paths": [str(path)], "validation": 0.3}
     assert len(both(prompt_completion.read(listed(tmp_path, "qa", recipe)))) == 60
     path.write_text(lines + "\ufeff" + lines, encoding="utf-8")
     with pytest.raises(UserError, match="line 61 must be a JSON object"):
@@ -98,7 +98,7 @@ GOOD = '{"prompt": "a", "completion": "b"}\n'
 def test_a_record_that_is_no_pair_is_named_by_file_and_line(tmp_path, line, said):
     path = tmp_path / "bad.jsonl"
     path.write_text(f"{GOOD}\n{line}\n{GOOD}")
-    source_list = listed(tmp_path, "qa", {"kind": "pairs", "paths": [str(path)]})
+    source_list = listed(tmp_path, "qa", {"kind": "prompt_completion", "paths": [str(path)]})
     with pytest.raises(UserError) as error:
         prompt_completion.read(source_list)
     assert str(error.value).startswith(f"{path}, line 3 {said}")
@@ -121,7 +121,7 @@ def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
 
 def test_a_source_of_text_has_no_pairs(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
-    with pytest.raises(UserError, match=r"sources.a.kind must be pairs or python-docstrings .* got jsonl"):
+    with pytest.raises(UserError, match=r"sources.a.kind must be prompt_completion or python-docstrings .* got jsonl"):
         prompt_completion.read(listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]}))
 
 
@@ -131,7 +131,7 @@ def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, caps
     text_list = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
     said = "a source of a tokenizer or a corpus must be of the kind text, jsonl, parquet, arrow, python-code"
     output = tmp_path / "out" / "manifest.json"
-    recipe = {"vocabulary": 300, "sample": {"qa": 1}}
+    recipe = {"vocab_size": 300, "sample": {"qa": 1}}
     assert said in refused(capsys, train_tokenizer, lists=[source_list], recipe=recipe, output=output)
-    tokenizer = trained(tmp_path, [text_list], vocabulary=270, sample={"a": 1})
+    tokenizer = trained(tmp_path, [text_list], vocab_size=270, sample={"a": 1})
     assert said in refused(capsys, tokenize, list=source_list, tokenizer=tokenizer, part=0, output=output)

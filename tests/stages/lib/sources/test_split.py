@@ -15,8 +15,8 @@ def test_a_larger_fraction_only_adds_to_what_is_held_out(key, one, other):
 
 
 def test_the_share_that_is_held_out_is_about_the_fraction():
-    held_out = sum(split_of(str(number), 0.15) == VALIDATION for number in range(10000))
-    assert 1350 < held_out < 1650
+    validation = sum(split_of(str(number), 0.15) == VALIDATION for number in range(10000))
+    assert 1350 < validation < 1650
 
 
 def test_the_split_of_a_key_never_changes():

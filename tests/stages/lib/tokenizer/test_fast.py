@@ -46,7 +46,7 @@ def tokenizer(tmp_path_factory):
     source = listed(
         directory, "a", {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
     )
-    return Tokenizer(trained(directory, [source], vocabulary=900, sample={"a": 1}, sample_mb=0.2))
+    return Tokenizer(trained(directory, [source], vocab_size=900, sample={"a": 1}, sample_mb=0.2))
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_without_gigatoken_the_tokenizers_own_library_encodes(tokenizer, caplog,
 def test_what_gigatoken_cannot_stand_for_is_encoded_by_the_tokenizers_own_library(tmp_path, capsys):
     recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "some words here " * 99}])]}
     source = listed(tmp_path, "a", recipe | {"validation": 0})
-    made = trained(tmp_path, [source], vocabulary=268, sample={"a": 1}, model="unigram")
+    made = trained(tmp_path, [source], vocab_size=268, sample={"a": 1}, model="unigram")
     encoder = fast.Encoder(Tokenizer(made))
     assert encoder.name.startswith("tokenizers ")
     assert "\ngigatoken has no way for this tokenizer (" in capsys.readouterr().err

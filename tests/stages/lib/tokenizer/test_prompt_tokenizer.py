@@ -21,8 +21,8 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 def bytes_tokenizer(strip=False):
     """A tokenizer as ours: letters, and bytes for everything else. `strip`: with Llama 2's space before a text."""
     names = [*SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdefghijklmnopqrstuvwxyz"]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    vocab_size = {name: number for number, name in enumerate(names)}
+    made = Tokenizer(models.BPE(vocab=vocab_size, merges=[], unk_token="<unk>", byte_fallback=True))
     replace = normalizers.Replace(" ", "\u2581")
     made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), replace]) if strip else replace
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]

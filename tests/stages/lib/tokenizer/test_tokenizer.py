@@ -52,7 +52,7 @@ def directory(tmp_path_factory):
     recipe = {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
     source = listed(directory, "a", recipe)
     for model in ("bpe", "unigram"):
-        trained(directory / model, [source], vocabulary=800, sample={"a": 1}, sample_mb=0.2, model=model)
+        trained(directory / model, [source], vocab_size=800, sample={"a": 1}, sample_mb=0.2, model=model)
     return directory
 
 

@@ -76,8 +76,8 @@ def in_pieces(tokenizer, text):
 def test_ids_of_pieces_are_those_of_the_whole_text(short_pieces, tokenizer, line_ends):
     tokenizer = Tokenizer(tokenizer)
     text = TEXT if line_ends else TEXT.replace("\n", " ")
-    ids, pieces = in_pieces(tokenizer, text)
-    assert pieces > len(text) / PIECE
+    ids, segments = in_pieces(tokenizer, text)
+    assert segments > len(text) / PIECE
     np.testing.assert_array_equal(ids, tokenizer.encode([text])[0])
 
 
@@ -102,7 +102,7 @@ def test_a_text_that_cannot_be_cut_well_is_cut_all_the_same(short_pieces, tokeni
 
 
 def test_long_held_out_documents_are_no_mistake_of_the_export(short_pieces, tokenizer, tmp_path):
-    """Of the corpus' first held-out documents, the export must have the same ids: in the same pieces."""
+    """Of the corpus' first validation documents, the export must have the same ids: in the same pieces."""
     entries = [{"text": "\u4e2d" * 500 + TEXT[at : at + 4 * PIECE]} for at in range(20)]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
@@ -118,7 +118,7 @@ def test_long_held_out_documents_are_no_mistake_of_the_export(short_pieces, toke
 def test_ids_of_a_source_need_not_be_those_of_their_text(tokenizer, tmp_path, capsys):
     ids = pa.array([[*range(3, 200), Tokenizer(tokenizer).eos, number] for number in range(99)], pa.list_(pa.int32()))
     parquet.write_table(pa.table({"ids": ids}), tmp_path / "a.parquet")
-    recipe = {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], "ids_field": "ids", "validation": 0.5}
+    recipe = {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], "token_ids_field": "ids", "validation": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert json.loads(part.read_text())["record"]["given_ids"] == {"compared": 99, "same": 0}
     said = "source a has other token ids than its text has here, in 99 of 99 compared documents: are they of another"

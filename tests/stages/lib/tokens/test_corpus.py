@@ -123,6 +123,6 @@ def test_a_spoilt_shard_is_named_before_it_is_read(tmp_path, spoil):
 
 @few
 @given(st.integers(1, 1 << 20))
-def test_the_dtype_holds_every_id(vocabulary):
-    assert np.iinfo(shards.dtype_of(vocabulary)).max >= vocabulary - 1
-    assert (shards.dtype_of(vocabulary) == "uint16") == (vocabulary <= 65536)
+def test_the_dtype_holds_every_id(vocab_size):
+    assert np.iinfo(shards.dtype_of(vocab_size)).max >= vocab_size - 1
+    assert (shards.dtype_of(vocab_size) == "uint16") == (vocab_size <= 65536)

@@ -1,4 +1,4 @@
-"""Documents in rows, whatever the documents: `concatenate` and `best_fit` lose, repeat and reorder nothing.
+"""Documents in rows, whatever the documents: `concat` and `best_fit` lose, repeat and reorder nothing.
 
 | invariant | tests |
 |---|---|
@@ -30,7 +30,7 @@ from stages.lib.tokens.loader import Samples, share_of
 from tests.stages.lib.tokens import shard_files
 from tests.stages.lib.tokens.made import EOS, FIRST, WORLD_SIZES, Made, lengths, trained, write
 
-PACKINGS = ("concatenate", "best_fit")
+PACKINGS = ("concat", "best_fit")
 some = settings(max_examples=12, deadline=None)
 
 
@@ -86,7 +86,7 @@ def test_D5_pieces_of_a_document_are_contiguous_and_in_order(packing, made, seq_
             for token, target in zip(row, wanted, strict=True):
                 if token >= FIRST and target != IGNORED:
                     assert target == follows[token]
-        if packing == "concatenate":  # in the order of the samples too
+        if packing == "concat":  # in the order of the samples too
             order = [token for row in inputs.tolist() for token in row if token >= FIRST]
             place = {token: number for number, token in enumerate(dict.fromkeys(order))}
             for document in documents["a"]:
@@ -108,7 +108,7 @@ def test_D9_what_fits_into_a_row_is_not_cut(made, seq_len, seed):
 @some
 @given(made=lengths, seq_len=st.integers(2, 20), seed=st.integers(0, 9))
 def test_D9_concatenated_rows_share_a_token_and_only_the_last_of_a_group_is_short(group, made, seq_len, seed):
-    with Made({"a": made}, "concatenate", seq_len, seed) as (samples, documents):
+    with Made({"a": made}, "concat", seq_len, seed) as (samples, documents):
         rows, (_, targets) = (read(np.arange(int(samples.rows[0]))) for read in (samples.read, samples.batch))
         short = [number for number, row in enumerate(targets) if IGNORED in row]
         assert len(short) <= -(-len(documents["a"]) // group)

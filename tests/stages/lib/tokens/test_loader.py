@@ -42,7 +42,7 @@ def write_corpus(directory, sources):
             files.append({"path": path, **shard_files.write(directory / path, framed, "uint16")})
         described[name] = {"train": {"shards": files}}
     path = directory / "manifest.json"
-    identity = {"tokenizer": {"vocabulary": 512}, "dtype": "uint16", "sources": described}
+    identity = {"tokenizer": {"vocab_size": 512}, "dtype": "uint16", "sources": described}
     manifest.write(path, identity, {})
     return path
 
@@ -85,10 +85,13 @@ def samples(corpus):
 @given(st.integers(0, 10**9), st.integers(1, 5))
 @few
 def test_D1_ranks_share_each_step_between_them(step, share):
-    global_batch = 24 * share
+    global_batch_size = 24 * share
     for world_size in WORLD_SIZES:
-        ranks = [share_of(step * global_batch, rank, world_size, global_batch).tolist() for rank in range(world_size)]
-        assert sum(ranks, []) == list(range(step * global_batch, (step + 1) * global_batch))
+        ranks = [
+            share_of(step * global_batch_size, rank, world_size, global_batch_size).tolist()
+            for rank in range(world_size)
+        ]
+        assert sum(ranks, []) == list(range(step * global_batch_size, (step + 1) * global_batch_size))
 
 
 @given(sources, st.integers(2, 9), st.integers(0, 9))

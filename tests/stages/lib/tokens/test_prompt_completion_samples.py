@@ -11,7 +11,7 @@ from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources.prompt_completion import Pair
 from stages.lib.tokens.loader import share_of
-from stages.lib.tokens.prompt_completion_samples import PairSamples, encode, held_out
+from stages.lib.tokens.prompt_completion_samples import PairSamples, encode, validation
 
 EOS = 2
 SEQ_LEN = 24
@@ -130,8 +130,8 @@ def test_no_pair_that_is_short_enough_is_refused():
     said = r"training side of source qa must have a pair of at most seq_len \(24\) tokens, .* shortest has 28"
     with pytest.raises(UserError, match=said):
         samples_of([("a" * SEQ_LEN, "b")])
-    with pytest.raises(UserError, match="held-out side of source qa must have a pair, and has none"):
-        held_out("qa", [], SEQ_LEN, EOS, 100)
+    with pytest.raises(UserError, match="validation side of source qa must have a pair, and has none"):
+        validation("qa", [], SEQ_LEN, EOS, 100)
 
 
 def test_samples_say_what_the_trainer_counts():
@@ -145,7 +145,7 @@ def test_samples_say_what_the_trainer_counts():
 @given(many, st.integers(1, 400))
 def test_held_out_windows_hold_whole_pairs_up_to_the_limit(made, limit):
     encoded = [pair for pair in encode(pairs_of(made), Letters(), True) if len(pair.ids) <= SEQ_LEN]
-    (inputs, targets), bytes_per_target = held_out("qa", encoded, SEQ_LEN, EOS, limit)
+    (inputs, targets), bytes_per_target = validation("qa", encoded, SEQ_LEN, EOS, limit)
     found = pairs_in(inputs, targets)
     known = sorted((pair.ids[: pair.prompt].tolist(), pair.ids[pair.prompt :].tolist()) for pair in encoded)
     assert all(pair in known for pair in found) and len({tuple(prompt) for prompt, _ in found}) == len(found)
@@ -160,7 +160,7 @@ def test_held_out_windows_hold_whole_pairs_up_to_the_limit(made, limit):
 
 def test_held_out_windows_are_those_of_every_run():
     encoded = encode(pairs_of([("ab", "cd")] * 30), Letters(), True)
-    first, again = (held_out("qa", encoded, SEQ_LEN, EOS, 100) for _ in range(2))
+    first, again = (validation("qa", encoded, SEQ_LEN, EOS, 100) for _ in range(2))
     assert (first[0][0] == again[0][0]).all()
 
 

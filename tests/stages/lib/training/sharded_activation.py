@@ -11,19 +11,31 @@ from stages.lib.distributed import collectives, local_shards
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training import activation_checkpointing, sharding
-from stages.lib.training.activation_checkpointing import KINDS, ActivationRecipe
+from stages.lib.training.activation_checkpointing import MODES, ActivationCheckpointingRecipe
 from stages.lib.training.recipe import TrainRecipe
 
 
 def measure(kind, how, device):
     """{"gradients": a digest of this rank's shards, "forwards": runs of a block in a step of one micro-batch}."""
     with torch.device("meta"):
-        model = Llama(ModelRecipe(layers=4, width=32, heads=4, kv_heads=2, hidden=48, tie=True), 70)
+        model = Llama(
+            ModelRecipe(
+                num_hidden_layers=4,
+                hidden_size=32,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                intermediate_size=48,
+                tie_word_embeddings=True,
+            ),
+            70,
+        )
     forwards = []
     for block in model.base_model.layers:
         block.forward = _counted(block.forward, forwards)
-    activation_checkpointing.apply(model, ActivationRecipe(kind=kind, ratio=0.5 if kind == "ratio" else None))
-    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch=2, dtype="float32", sharding=how), device)
+    activation_checkpointing.apply(
+        model, ActivationCheckpointingRecipe(mode=kind, ratio=0.5 if kind == "ratio" else None)
+    )
+    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32", sharding=how), device)
     initialize(model, seed=3)
     tokens = torch.randint(0, 70, (1, 48), generator=torch.Generator().manual_seed(dist.get_rank()))
     loss, _ = model(tokens, tokens.roll(-1))
@@ -44,8 +56,8 @@ def _counted(forward, calls):
 
 if __name__ == "__main__":
     with collectives.ranks() as device:
-        measured = {how: {kind: measure(kind, how, device) for kind in KINDS} for how in ("full", "grad")}
-        of_all_ranks = collectives.from_all(measured)
+        measured = {how: {kind: measure(kind, how, device) for kind in MODES} for how in ("full", "grad")}
+        of_all_ranks = collectives.all_gather_object(measured)
         if dist.get_rank() == 0:
             print(json.dumps(of_all_ranks))
     stage.leave(0)

@@ -19,10 +19,10 @@ from stages.lib.training.recipe import TrainRecipe
 def digests(moments, device):
     """sha256 of all weights, moments and step counters, after each of three steps."""
     with torch.device("meta"):
-        model = Llama(ModelRecipe(layers=1, width=32, heads=4, hidden=48), 70)
-    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch=2, dtype="float32"), device)
+        model = Llama(ModelRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70)
+    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32"), device)
     initialize(model, seed=3)
-    built = optimizer.build(model, OptimizerRecipe(moments=moments))
+    built = optimizer.build(model, OptimizerRecipe(state_dtype=moments))
     found = []
     for skipped in (False, True, False):
         for parameter in model.parameters():

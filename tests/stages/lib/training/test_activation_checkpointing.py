@@ -14,18 +14,25 @@ from stages.lib.errors import UserError
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe, documents_of
 from stages.lib.training import activation_checkpointing
-from stages.lib.training.activation_checkpointing import KINDS, ActivationRecipe
+from stages.lib.training.activation_checkpointing import MODES, ActivationCheckpointingRecipe
 from tests.helpers.training import HOME, environment
 
 LAYERS, PRODUCTS = 4, 4  # matrix products a block
-KINDS_THAT_RECOMPUTE = [kind for kind in KINDS if kind != "none"]
+KINDS_THAT_RECOMPUTE = [kind for kind in MODES if kind != "none"]
 
 
 def built(kind, dtype=torch.float32):
-    model = Llama(ModelRecipe(layers=LAYERS, width=32, heads=4, kv_heads=2, hidden=48), 70)
+    model = Llama(
+        ModelRecipe(
+            num_hidden_layers=LAYERS, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
+        ),
+        70,
+    )
     initialize(model, seed=3)
     model.to(dtype)
-    activation_checkpointing.apply(model, ActivationRecipe(kind=kind, ratio=0.5 if kind == "ratio" else None))
+    activation_checkpointing.apply(
+        model, ActivationCheckpointingRecipe(mode=kind, ratio=0.5 if kind == "ratio" else None)
+    )
     return model
 
 
@@ -94,7 +101,7 @@ def test_offloaded_inputs_leave_the_device():
     assert inputs_held("offload") == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODES)
 def test_state_dict_keys_stay(kind):
     assert list(built(kind).state_dict()) == list(built("none").state_dict())
 
@@ -103,7 +110,9 @@ def test_state_dict_keys_stay(kind):
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 1 / 3, 0.5, 0.8, 1.0])
 def test_a_ratio_chooses_evenly_spread_blocks(layers, ratio):
     if ratio * layers < 0.5:
-        with pytest.raises(UserError, match=f"activation.ratio must choose at least one of the {layers} blocks, got"):
+        with pytest.raises(
+            UserError, match=f"activation_checkpointing.ratio must choose at least one of the {layers} blocks, got"
+        ):
             activation_checkpointing.chosen(layers, ratio)
         return
     numbers = activation_checkpointing.chosen(layers, ratio)
@@ -122,11 +131,16 @@ def test_a_ratio_chooses_the_blocks_that_fms_fsdp_chooses():
 
 
 def test_a_ratio_belongs_to_the_kind_ratio():
-    assert recipe.load(ActivationRecipe, {"kind": "ratio", "ratio": "0.25"}, "activation").ratio == 0.25
-    with pytest.raises(UserError, match="activation.ratio is missing: kind ratio needs"):
-        recipe.load(ActivationRecipe, {"kind": "ratio"}, "activation")
-    with pytest.raises(UserError, match="activation.ratio must be left out but for kind ratio, got 0.5 with kind full"):
-        recipe.load(ActivationRecipe, {"kind": "full", "ratio": 0.5}, "activation")
+    assert (
+        recipe.load(ActivationCheckpointingRecipe, {"mode": "ratio", "ratio": "0.25"}, "activation_checkpointing").ratio
+        == 0.25
+    )
+    with pytest.raises(UserError, match="activation_checkpointing.ratio is missing: mode ratio needs"):
+        recipe.load(ActivationCheckpointingRecipe, {"mode": "ratio"}, "activation_checkpointing")
+    with pytest.raises(
+        UserError, match="activation_checkpointing.ratio must be left out but for mode ratio, got 0.5 with mode full"
+    ):
+        recipe.load(ActivationCheckpointingRecipe, {"mode": "full", "ratio": 0.5}, "activation_checkpointing")
 
 
 @pytest.mark.long

@@ -42,7 +42,12 @@ def test_gradients_are_clipped_as_torch_clips_them(limit):
 
 
 def test_matrices_decay_and_norms_do_not():
-    model = Llama(ModelRecipe(layers=1, width=8, heads=2, hidden=8, tie=True), 11)
+    model = Llama(
+        ModelRecipe(
+            num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, tie_word_embeddings=True
+        ),
+        11,
+    )
     built = optimizer.build(model, OptimizerRecipe(weight_decay=0.3))
     decay = {id(parameter): group["weight_decay"] for group in built.param_groups for parameter in group["params"]}
     named = dict(model.named_parameters())
@@ -54,8 +59,10 @@ def test_matrices_decay_and_norms_do_not():
 @pytest.mark.parametrize("moments", MOMENTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_moments_before_the_first_step_are_zeros_of_the_same_keys_as_after_it(moments, dtype):
-    model = Llama(ModelRecipe(layers=1, width=8, heads=2, hidden=8), 11).to(dtype)
-    built = optimizer.build(model, OptimizerRecipe(moments=moments))
+    model = Llama(ModelRecipe(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8), 11).to(
+        dtype
+    )
+    built = optimizer.build(model, OptimizerRecipe(state_dtype=moments))
     before = optimizer.moments(model, built)
     assert not any(tensor.any() for state in before.values() for tensor in state.values())
     kinds = {
@@ -82,7 +89,7 @@ def stepped(moments, steps, dtype=torch.float32, beta2=0.95):
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(generator=generator)
-    built = optimizer.build(module, OptimizerRecipe(learning_rate=1e-2, beta2=beta2, moments=moments))
+    built = optimizer.build(module, OptimizerRecipe(learning_rate=1e-2, beta2=beta2, state_dtype=moments))
     for _ in range(steps):
         for parameter in module.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=dtype)
@@ -112,9 +119,11 @@ def test_an_average_in_bfloat16_that_would_stand_still_is_refused():
         module.weight.grad = torch.zeros_like(module.weight)
         built.step()
     assert torch.equal(built.state[module.weight]["exp_avg_sq"], before)  # 2% less would be right
-    with pytest.raises(UserError, match="optimizer.beta2 must be less than 0.9961 with moments bfloat16, .* got 0.999"):
-        recipe.load(OptimizerRecipe, {"moments": "bfloat16", "beta2": 0.999}, "optimizer")
-    assert recipe.load(OptimizerRecipe, {"moments": "bfloat16", "beta2": 0.99}, "optimizer").beta2 == 0.99
+    with pytest.raises(
+        UserError, match="optimizer.beta2 must be less than 0.9961 with state_dtype bfloat16, .* got 0.999"
+    ):
+        recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.999}, "optimizer")
+    assert recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.99}, "optimizer").beta2 == 0.99
 
 
 @pytest.mark.parametrize("moments", MOMENTS)

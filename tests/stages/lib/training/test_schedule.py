@@ -32,7 +32,7 @@ def load(**keys):
     ],
 )
 def test_warm_up_then_cosine_to_the_floor(step, expected):
-    made = ScheduleRecipe(warmup_steps=4, floor=0.2)
+    made = ScheduleRecipe(warmup_steps=4, min_lr_ratio=0.2)
     assert learning_rate(made, 1.0, step, 204) == pytest.approx(expected, abs=1e-15)
     assert learning_rate(made, 3e-4, step, 204) == pytest.approx(3e-4 * expected, rel=1e-14)
 
@@ -46,16 +46,16 @@ def test_run_shorter_than_its_warm_up_only_rises():
 
 
 PINNED = {
-    "linear": ({"kind": "linear", "warmup_steps": 1, "floor": 0.2}, [0.5, 1.0, 0.8, 0.6, 0.4]),
-    "wsd": ({"kind": "wsd", "warmup_steps": 1, "decay_steps": 2, "floor": 0.0}, [0.5, 1.0, 1.0, 1.0, 0.5]),
+    "linear": ({"kind": "linear", "warmup_steps": 1, "min_lr_ratio": 0.2}, [0.5, 1.0, 0.8, 0.6, 0.4]),
+    "wsd": ({"kind": "wsd", "warmup_steps": 1, "decay_steps": 2, "min_lr_ratio": 0.0}, [0.5, 1.0, 1.0, 1.0, 0.5]),
     "wsd-sqrt": (
-        {"kind": "wsd", "warmup_steps": 0, "decay_steps": 4, "decay": "sqrt", "floor": 0.2},
+        {"kind": "wsd", "warmup_steps": 0, "decay_steps": 4, "decay": "sqrt", "min_lr_ratio": 0.2},
         [1.0, 1.0, 0.6, 0.2 + 0.8 * (1 - math.sqrt(0.5)), 0.2 + 0.8 * (1 - math.sqrt(0.75))],
     ),
-    "constant": ({"kind": "constant", "warmup_steps": 3, "floor": 1}, [0.25, 0.5, 0.75, 1.0, 1.0]),
-    "anneal": ({"kind": "anneal", "warmup_steps": 0, "floor": 0.0}, [1.0, 0.8, 0.6, 0.4, 0.2]),
+    "constant": ({"kind": "constant", "warmup_steps": 3, "min_lr_ratio": 1}, [0.25, 0.5, 0.75, 1.0, 1.0]),
+    "annealing": ({"kind": "linear", "warmup_steps": 0, "min_lr_ratio": 0.0}, [1.0, 0.8, 0.6, 0.4, 0.2]),
     "parabolic": (
-        {"kind": "constant", "warmup_steps": 3, "warmup": "parabolic", "floor": 1},
+        {"kind": "constant", "warmup_steps": 3, "warmup": "parabolic", "min_lr_ratio": 1},
         [1 - 0.75**2, 1 - 0.5**2, 1 - 0.25**2, 1.0, 1.0],
     ),
 }
@@ -76,13 +76,12 @@ MISTAKES = [
     ({"kind": "wsd"}, "decay_steps is missing: the kind wsd must know over how many steps it falls"),
     ({"decay_steps": 5}, "decay_steps must be left out for the kind cosine, which falls by itself or never, got 5"),
     ({"kind": "linear", "decay": "sqrt"}, "decay must be left out for the kind linear, got sqrt"),
-    ({"kind": "anneal"}, "warmup_steps must be 0 for the kind anneal, which begins at the peak, got 100"),
-    ({"kind": "constant"}, "floor must be 1 for the kind constant, which stays at the peak, got 0.1"),
+    ({"kind": "constant"}, "min_lr_ratio must be 1 for the kind constant, which stays at the peak, got 0.1"),
     (
         {"warmup_steps": 0, "warmup": "parabolic"},
         "warmup must be left out where warmup_steps is 0, got parabolic",
     ),
-    ({"kind": "cosin"}, "kind must be one of cosine, wsd, linear, constant, anneal, got 'cosin'"),
+    ({"kind": "cosin"}, "kind must be one of cosine, wsd, linear, constant, got 'cosin'"),
 ]
 
 
@@ -101,12 +100,12 @@ def test_a_run_that_is_too_short_for_its_decay_is_refused():
     ScheduleRecipe().check_steps(1, "pretrain.schedule")
 
 
-def before_there_were_kinds(warmup_steps, floor, peak, step, steps):
+def before_there_were_kinds(warmup_steps, min_lr_ratio, peak, step, steps):
     """What the only schedule was; finished runs were trained by it."""
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)
     progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
-    return peak * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return peak * (min_lr_ratio + (1 - min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 peaks, floors = st.floats(1e-6, 1.0), st.floats(0, 1)
@@ -115,17 +114,19 @@ relaxed = settings(deadline=None)  # a busy machine is no mistake
 
 @relaxed
 @given(st.integers(0, 300), floors, peaks, st.integers(0, 2000), st.integers(1, 2000))
-def test_the_default_kind_has_the_bits_of_old(warmup_steps, floor, peak, step, steps):
-    made = ScheduleRecipe(warmup_steps=warmup_steps, floor=floor)
-    assert learning_rate(made, peak, step, steps) == before_there_were_kinds(warmup_steps, floor, peak, step, steps)
+def test_the_default_kind_has_the_bits_of_old(warmup_steps, min_lr_ratio, peak, step, steps):
+    made = ScheduleRecipe(warmup_steps=warmup_steps, min_lr_ratio=min_lr_ratio)
+    assert learning_rate(made, peak, step, steps) == before_there_were_kinds(
+        warmup_steps, min_lr_ratio, peak, step, steps
+    )
 
 
 @st.composite
 def schedules(draw):
     """A schedule that holds, and the steps of a run that is long enough for it."""
-    kind = draw(st.sampled_from(("cosine", "wsd", "linear", "constant", "anneal")))
-    warmup_steps = 0 if kind == "anneal" else draw(st.integers(0, 40))
-    keys = {"kind": kind, "warmup_steps": warmup_steps, "floor": 1.0 if kind == "constant" else draw(floors)}
+    kind = draw(st.sampled_from(("cosine", "wsd", "linear", "constant")))
+    warmup_steps = draw(st.integers(0, 40))
+    keys = {"kind": kind, "warmup_steps": warmup_steps, "min_lr_ratio": 1.0 if kind == "constant" else draw(floors)}
     if warmup_steps:
         keys["warmup"] = draw(st.sampled_from(("linear", "parabolic")))
     if kind == "wsd":
@@ -147,8 +148,8 @@ def test_it_rises_to_the_peak_then_never_rises_and_ends_at_the_floor(schedule, p
     # each value is rounded three times, so equal neighbours may differ by their last bits
     assert all(later <= earlier * (1 + 1e-15) for earlier, later in zip(falling, falling[1:], strict=False))
     assert all(rate <= peak for rate in found)
-    assert all(rate >= made.floor * peak * (1 - 1e-15) for rate in falling)
-    assert found[steps] == found[steps + 1] == pytest.approx(made.floor * peak, rel=1e-12)
+    assert all(rate >= made.min_lr_ratio * peak * (1 - 1e-15) for rate in falling)
+    assert found[steps] == found[steps + 1] == pytest.approx(made.min_lr_ratio * peak, rel=1e-12)
 
 
 @relaxed

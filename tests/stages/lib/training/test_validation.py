@@ -1,4 +1,4 @@
-"""Held-out scores of a model whose scores are known."""
+"""Validation scores of a model whose scores are known."""
 
 import math
 
@@ -38,12 +38,14 @@ class OneSource:
         return 2.5
 
 
-@pytest.mark.parametrize("micro_batch", [1, 3, 5])
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 5])
 @pytest.mark.parametrize("limit", [24, 10**6])
-def test_loss_is_the_mean_over_every_target_but_bos(micro_batch, limit):
-    model = random_model(ModelRecipe(layers=1, width=16, heads=2, hidden=24), VOCABULARY)
+def test_loss_is_the_mean_over_every_target_but_bos(micro_batch_size, limit):
+    model = random_model(
+        ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24), VOCABULARY
+    )
     with collectives.ranks() as device:
-        scores = validation.of_corpus(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch, device)["a"]
+        scores = validation.of_corpus(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch_size, device)["a"]
     losses = []
     given = torch.from_numpy(TOKENS[: limit + 1].astype(np.int64))
     for start in range(0, len(given) - 1, SEQ_LEN):
@@ -59,11 +61,14 @@ def test_loss_is_the_mean_over_every_target_but_bos(micro_batch, limit):
 @pytest.mark.parametrize("bos", [True, False])
 def test_bits_per_byte_are_the_bits_of_all_targets_by_the_bytes_of_the_text(tmp_path, bos):
     corpus = Corpus(tiny_corpus(tmp_path, documents=60, bos=bos))
-    held_out = validation.of_corpus(corpus, ["a"], SEQ_LEN, 10**9)
-    model = random_model(ModelRecipe(layers=1, width=16, heads=2, hidden=24), corpus.tokenizer["vocabulary"])
+    scored = validation.of_corpus(corpus, ["a"], SEQ_LEN, 10**9)
+    model = random_model(
+        ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24),
+        corpus.tokenizer["vocab_size"],
+    )
     with collectives.ranks() as device:
-        scores = held_out.evaluate(model, 8, device)["a"]
-    targets = int((held_out.windows["a"][1] != IGNORED).sum())
+        scores = scored.evaluate(model, 8, device)["a"]
+    targets = int((scored.windows["a"][1] != IGNORED).sum())
     text = "".join(text for _, text in validation_text.documents(corpus.manifest, "a"))
     bits = scores["loss"] * targets / math.log(2)
     # without BOS, the first token of all has nothing before it, and is none that a model could be asked for
@@ -89,5 +94,5 @@ def test_held_out_text_without_a_target_is_refused():
         def read(self, start, count):
             return np.array([EOS])[start : start + count]
 
-    with pytest.raises(UserError, match="^source a must have held-out text of two tokens at least, and has none; "):
+    with pytest.raises(UserError, match="^source a must have validation text of two tokens at least, and has none; "):
         validation.of_corpus(Empty(), ["a"], SEQ_LEN, 99)

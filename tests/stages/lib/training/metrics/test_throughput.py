@@ -5,9 +5,17 @@ import torch
 
 from stages.lib.model import flops
 from stages.lib.model.llama import ModelRecipe
-from stages.lib.training.metrics.throughput import Meter
+from stages.lib.training.metrics.throughput import Throughput
 
-MODEL = ModelRecipe(layers=2, width=32, heads=4, kv_heads=2, hidden=48, tie=True, max_positions=64)
+MODEL = ModelRecipe(
+    num_hidden_layers=2,
+    hidden_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=48,
+    tie_word_embeddings=True,
+    max_position_embeddings=64,
+)
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -25,19 +33,19 @@ def clock():
     return Clock()
 
 
-def meter(clock, world_size=1, **keywords):
-    return Meter(MODEL, 320, 32, world_size, torch.device("cpu"), clock=clock, **keywords)
+def throughput(clock, world_size=1, **keywords):
+    return Throughput(MODEL, 320, 32, world_size, torch.device("cpu"), clock=clock, **keywords)
 
 
 def on_gpu(monkeypatch, clock, world_size=1, **keywords):
     """A meter that takes this machine for one with a GPU."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H100)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3_000_000_000)
-    return Meter(MODEL, 320, 32, world_size, torch.device("cuda", 0), clock=clock, **keywords)
+    return Throughput(MODEL, 320, 32, world_size, torch.device("cuda", 0), clock=clock, **keywords)
 
 
 def test_speed_of_the_step_and_overall_without_the_first_but_with_what_lies_between(clock):
-    measured = meter(clock)
+    measured = throughput(clock)
     first = measured.step(seconds=50.0, data_wait=1.0, tokens=1000)
     assert first["tokens_per_second"] == first["tokens_per_second_overall"] == 20
     for seconds_passed, overall in ((10, 100), (30, 50)):  # the third step after an evaluation of 20 seconds
@@ -50,7 +58,7 @@ def test_speed_of_the_step_and_overall_without_the_first_but_with_what_lies_betw
 
 
 def test_overall_speed_is_never_more_than_the_steps_had(clock):
-    measured = meter(clock)
+    measured = throughput(clock)
     for _ in range(2):  # the clock stands still: figures were read late
         entry = measured.step(seconds=10.0, data_wait=0.0, tokens=1000)
     assert entry["tokens_per_second_overall"] == 100
@@ -64,7 +72,7 @@ def test_utilization_is_of_one_device_of_all(monkeypatch, clock):
 
 
 def test_hardware_utilization_counts_what_is_computed_again(monkeypatch, clock):
-    measured = on_gpu(monkeypatch, clock, activation=("full", None))
+    measured = on_gpu(monkeypatch, clock, activation_checkpointing=("full", None))
     entry = measured.step(seconds=1.0, data_wait=0.0, tokens=1000)
     facts = measured.facts()
     assert entry["hfu"] / entry["mfu"] == pytest.approx(
@@ -74,7 +82,7 @@ def test_hardware_utilization_counts_what_is_computed_again(monkeypatch, clock):
 
 
 def test_a_device_whose_peak_is_not_known_has_no_utilization(clock):
-    measured = meter(clock)
+    measured = throughput(clock)
     entry = measured.step(seconds=1.0, data_wait=0.0, tokens=1000)
     assert entry["mfu"] == entry["hfu"] == measured.facts()["peak_flops"] == "n/a"
     assert entry["memory_mb"] > 10
@@ -86,7 +94,7 @@ def test_the_formula_the_peak_and_the_device_are_facts(monkeypatch, clock):
 
 
 def test_percentiles_of_the_wait_are_over_the_last_256_steps(clock):
-    measured = meter(clock)
+    measured = throughput(clock)
     for number in range(1, 101):
         entry = measured.step(seconds=1.0, data_wait=number / 100, tokens=1)
     assert (entry["data_wait"], entry["data_wait_p50"], entry["data_wait_p99"]) == (1.0, 0.5, 0.99)

@@ -14,7 +14,7 @@ import pytest
 
 from stages.lib import log, recipe
 from stages.lib.errors import UserError
-from stages.lib.training.metrics.trackers import MonitorRecipe, Monitors
+from stages.lib.training.metrics.trackers import TrackerRecipe, Trackers
 
 HOME = Path(__file__).resolve().parents[5]
 ENTRY = {"step": 1, "loss": 5.0, "mfu": "n/a", "grad_norm": None, "samples": [0, 8], "time": 1e9, "skipped": True}
@@ -26,9 +26,9 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def monitors(directory, step=0, **keys):
-    made = recipe.load(MonitorRecipe, keys, "pretrain.monitors")
-    return Monitors(made, directory, "base", {"digest": "0123", "peak_flops": "n/a"}, step)
+def trackers(directory, step=0, **keys):
+    made = recipe.load(TrackerRecipe, keys, "pretrain.monitors")
+    return Trackers(made, directory, "base", {"digest": "0123", "peak_flops": "n/a"}, step)
 
 
 def scalars(directory):
@@ -68,35 +68,35 @@ def history(directory):
 
 
 def test_tensorboard_reads_numbers_by_name_and_leaves_out_the_rest(tmp_path):
-    shown = monitors(tmp_path, tensorboard=True)
+    shown = trackers(tmp_path, tensorboard=True)
     shown.write(ENTRY)
-    shown.write({"step": 1, "heldout": {"web": {"loss": 4.5, "bits_per_byte": 2.0}}})
+    shown.write({"step": 1, "validation": {"web": {"loss": 4.5, "bits_per_byte": 2.0}}})
     shown.close()
     assert scalars(tmp_path) == {
         "loss": {1: 5.0},
         "skipped": {1: 1.0},
-        "heldout/web/loss": {1: 4.5},
-        "heldout/web/bits_per_byte": {1: 2.0},
+        "validation/web/loss": {1: 4.5},
+        "validation/web/bits_per_byte": {1: 2.0},
     }
 
 
 def test_steps_after_a_resume_replace_those_of_before(tmp_path):
-    killed = monitors(tmp_path, tensorboard=True)
+    killed = trackers(tmp_path, tensorboard=True)
     for step in range(1, 9):
         killed.write({"step": step, "loss": 5.0})
     killed.close()
-    resumed = monitors(tmp_path, step=5, tensorboard=True)
+    resumed = trackers(tmp_path, step=5, tensorboard=True)
     for step in (6, 7):
         resumed.write({"step": step, "loss": 4.0})
     resumed.close()
     assert scalars(tmp_path)["loss"] == {1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 4, 7: 4}
 
 
-def test_steps_after_a_rewind_replace_those_of_before(tmp_path):
-    shown = monitors(tmp_path, tensorboard=True)
+def test_steps_after_a_rollback_replace_those_of_before(tmp_path):
+    shown = trackers(tmp_path, tensorboard=True)
     for step in (1, 2, 3):
         shown.write({"step": step, "loss": 5.0})
-    shown.rewind(1)
+    shown.rollback(1)
     shown.write({"step": 2, "loss": 4.0})
     shown.close()
     assert scalars(tmp_path)["loss"] == {1: 5, 2: 4}
@@ -104,7 +104,7 @@ def test_steps_after_a_rewind_replace_those_of_before(tmp_path):
 
 def test_a_wandb_run_goes_on_under_the_same_id(tmp_path, offline):
     for step in (0, 1):
-        shown = monitors(tmp_path, step=step, wandb="caravan")
+        shown = trackers(tmp_path, step=step, wandb="caravan")
         shown.write(ENTRY | {"step": step + 1})
         shown.close()
     deadline = time.monotonic() + 20
@@ -124,13 +124,13 @@ def test_a_wandb_run_goes_on_under_the_same_id(tmp_path, offline):
 def test_another_project_gets_another_run(tmp_path, offline):
     ids = []
     for project in ("a", "b"):
-        monitors(tmp_path, wandb=project).close()
+        trackers(tmp_path, wandb=project).close()
         ids.append(json.loads((tmp_path / "wandb.json").read_text())["id"])
     assert ids[0] != ids[1]
 
 
 def test_nothing_is_written_by_default(tmp_path):
-    shown = monitors(tmp_path)
+    shown = trackers(tmp_path)
     shown.write(ENTRY)
     shown.close()
     assert list(tmp_path.iterdir()) == []
@@ -142,12 +142,12 @@ def test_nothing_is_written_by_default(tmp_path):
         (
             "tensorboard",
             {"tensorboard": True},
-            "monitors.tensorboard must be false where the package tensorboard is not installed, got true",
+            "trackers.tensorboard must be false where the package tensorboard is not installed, got true",
         ),
         (
             "wandb",
             {"wandb": "caravan"},
-            "monitors.wandb must be left out where the package wandb is not installed, got 'caravan'",
+            "trackers.wandb must be left out where the package wandb is not installed, got 'caravan'",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_missing_package_is_one_sentence_that_names_the_key(tmp_path, monkeypa
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=f"^{sentence}$"):
-        monitors(tmp_path, **keys)
+        trackers(tmp_path, **keys)
 
 
 def test_without_a_login_wandb_is_refused_in_one_sentence(tmp_path):
@@ -169,17 +169,17 @@ def test_without_a_login_wandb_is_refused_in_one_sentence(tmp_path):
     command = [sys.executable, "-c", START, str(tmp_path)]  # wandb reads its variables once a process
     environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(HOME)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert re.match(r"monitors.wandb could not start \(No API key.*\); log in with WANDB_API_KEY, or let", done.stdout)
+    assert re.match(r"trackers.wandb could not start \(No API key.*\); log in with WANDB_API_KEY, or let", done.stdout)
 
 
 START = """
 import sys
 import time
 from stages.lib.errors import UserError
-from stages.lib.training.metrics.trackers import MonitorRecipe, Monitors
+from stages.lib.training.metrics.trackers import TrackerRecipe, Trackers
 
 try:
-    Monitors(MonitorRecipe(wandb="caravan"), sys.argv[1], "base", {}, 0)
+    Trackers(TrackerRecipe(wandb="caravan"), sys.argv[1], "base", {}, 0)
 except UserError as error:
     print(error)
 """
@@ -187,7 +187,7 @@ except UserError as error:
 
 def test_a_monitor_that_fails_is_left_out_and_the_training_goes_on(tmp_path, monkeypatch):
     log.to(tmp_path / "log")
-    broken = monitors(tmp_path, tensorboard=True)
+    broken = trackers(tmp_path, tensorboard=True)
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", _full)
     broken.write(ENTRY)
     broken.write(ENTRY | {"step": 2})

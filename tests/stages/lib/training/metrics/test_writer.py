@@ -6,14 +6,14 @@ import pytest
 
 from stages.lib import log
 from stages.lib.distributed import collectives
-from stages.lib.training.metrics.writer import Records
+from stages.lib.training.metrics.writer import MetricsWriter
 
 
 @pytest.fixture
 def records(tmp_path):
     log.to(tmp_path / "log")
     with collectives.ranks():
-        yield Records(tmp_path, ["node1", "node2", "node3", "node4"])
+        yield MetricsWriter(tmp_path, ["node1", "node2", "node3", "node4"])
 
 
 def said(tmp_path):
@@ -22,7 +22,9 @@ def said(tmp_path):
 
 
 def test_evaluation_is_said_with_its_losses(records, tmp_path):
-    records.heldout(20, 640, {"web": {"loss": 3.46, "bits_per_byte": 2.1}, "books": {"loss": 3.5, "bits_per_byte": 2}})
+    records.validation(
+        20, 640, {"web": {"loss": 3.46, "bits_per_byte": 2.1}, "books": {"loss": 3.5, "bits_per_byte": 2}}
+    )
     assert said(tmp_path)[-1] == "INFO held out at step 20: web 3.4600, books 3.5000"
 
 
@@ -35,17 +37,17 @@ def test_event_is_said_without_what_is_for_programs(records, tmp_path, capsys):
     assert capsys.readouterr().err.count("at step") == 0
 
 
-def test_rewind_reaches_the_terminal(records, tmp_path, capsys):
+def test_rollback_reaches_the_terminal(records, tmp_path, capsys):
     log.to(tmp_path / "log")  # once more: pytest changed stderr since
     records.event("skip", 11, samples=[120, 132], loss="nan")
-    records.event("rewind", 8, left=13, samples=[96, 156])
-    assert capsys.readouterr().err == "rewind at step 8: left 13, samples [96, 156]\n"
+    records.event("rollback", 8, left=13, samples=[96, 156])
+    assert capsys.readouterr().err == "rollback at step 8: left 13, samples [96, 156]\n"
 
 
 def test_stop_is_an_event_and_not_said_twice(records, tmp_path):
-    records.event("stop", 11, reason="OutOfTime: x")
-    assert not [line for line in said(tmp_path) if "OutOfTime" in line]
-    assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "OutOfTime: x"
+    records.event("stop", 11, reason="Preempted: x")
+    assert not [line for line in said(tmp_path) if "Preempted" in line]
+    assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "Preempted: x"
 
 
 @pytest.mark.parametrize(
