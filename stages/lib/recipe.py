@@ -12,6 +12,7 @@ same.
 
 import ast
 import dataclasses
+import difflib
 import functools
 import inspect
 import json
@@ -61,7 +62,9 @@ def load(recipe_type, data, where):
     fields = {field.name: field for field in dataclasses.fields(recipe_type)}
     for key in data:
         if key not in fields:
-            raise UserError(f"{where}.{key} is not a known key; known here: {', '.join(sorted(fields))}")
+            nearest = difflib.get_close_matches(key, fields, n=1)
+            hint = f"did you mean {where}.{nearest[0]}? " if nearest else ""
+            raise UserError(f"unknown key {where}.{key}; {hint}known here: {', '.join(sorted(fields))}")
     hints = typing.get_type_hints(recipe_type)
     values = {}
     for name, field in fields.items():
@@ -252,6 +255,7 @@ def json_schema(recipe_type):
             schema["default"] = default
         properties[field.name] = schema
     schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    schema["x-expected"] = "a mapping of keys to values"
     return schema | ({"required": required} if required else {})
 
 
@@ -259,16 +263,21 @@ def _schema_of(hint, bounds):
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         (hint,) = [argument for argument in arguments if argument is not types.NoneType]
-        return {"anyOf": [_schema_of(hint, bounds), {"type": "null"}]}
+        return {"anyOf": [_schema_of(hint, bounds), {"type": "null", "x-expected": "null"}]}
     if dataclasses.is_dataclass(hint):
         return json_schema(hint)
+    expected = {"x-expected": _describe(hint, bounds)}
     if origin is list:
-        return {"type": "array", "items": _schema_of(arguments[0], bounds)}
+        return {"type": "array", "items": _schema_of(arguments[0], bounds), "x-expected": _describe(hint, {})}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _schema_of(arguments[1], bounds)}
+        return {
+            "type": "object",
+            "additionalProperties": _schema_of(arguments[1], bounds),
+            "x-expected": _describe(hint, {}),
+        }
     if hint is float:  # YAML 1.1 reads 1e-3 as a string, so the bounds hold for numbers only
-        return {"type": ["number", "string"]} | _schema_bounds(bounds)
-    return {"type": {int: "integer", str: "string", bool: "boolean"}[hint]} | _schema_bounds(bounds)
+        return {"type": ["number", "string"]} | _schema_bounds(bounds) | expected
+    return {"type": {int: "integer", str: "string", bool: "boolean"}[hint]} | _schema_bounds(bounds) | expected
 
 
 def _schema_bounds(bounds):

@@ -221,9 +221,9 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
 @pytest.mark.parametrize(
     ("recipe", "operation", "sentence"),
     [
-        ({"document_mask": True}, {}, "finetune.document_mask is not a known key"),
-        ({"model": training.MODEL}, {}, "finetune.model is not a known key"),
-        ({"weights": {"a": 1}}, {}, "finetune.weights is not a known key"),
+        ({"document_mask": True}, {}, "unknown key finetune.document_mask"),
+        ({"model": training.MODEL}, {}, "unknown key finetune.model"),
+        ({"weights": {"a": 1}}, {}, "unknown key finetune.weights"),
         ({"seq_len": 65}, {}, "finetune.seq_len must be at most the positions of --initial (64), got 65"),
         ({"seq_len": 4}, {}, "the training side of source animals must have a pair of at most seq_len (4) tokens"),
         ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples a rank"),

@@ -173,7 +173,7 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "operation", "message"),
     [
-        ({"lerning_rate": 1}, {}, "pretrain.lerning_rate is not a known key"),
+        ({"lerning_rate": 1}, {}, "unknown key pretrain.lerning_rate"),
         ({"seq_len": "32"}, {}, "pretrain.seq_len must be a whole number, got '32'"),
         ({"global_batch_size": 0}, {}, "pretrain.global_batch_size must be a whole number at least 1, got 0"),
         ({"seq_len": 65}, {}, "pretrain.seq_len must be at most model.max_position_embeddings (64), got 65"),

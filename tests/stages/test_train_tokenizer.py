@@ -110,7 +110,7 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
             {"vocab_size": 300, "sample": {"a": 1}, "sample_mb": 0},
             "train_tokenizer.sample_mb must be a number greater than 0",
         ),
-        ({"vocab_size": 300, "sample": {"a": 1}, "models": "bpe"}, "train_tokenizer.models is not a known key"),
+        ({"vocab_size": 300, "sample": {"a": 1}, "models": "bpe"}, "unknown key train_tokenizer.models"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, recipe, said):

@@ -29,11 +29,20 @@ MISTAKES = [
     (
         "runn",
         {},
-        "runn is not a known key; known here: corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
+        "unknown key runn; did you mean runs? known here: "
+        "corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
     ),
-    ("runs/base/pretrain/lr", 1, "runs.base.pretrain.lr is not a known key; known here: "),
-    ("runs/base/model/layer", 1, "runs.base.model.layer is not a known key; known here: "),
-    ("suites/validation/task", "x", "suites.validation.task is not a known key; known here: "),
+    ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
+    (
+        "runs/base/model/layer",
+        1,
+        "unknown key runs.base.model.layer; did you mean runs.base.model.num_hidden_layers? known here: ",
+    ),
+    (
+        "suites/validation/task",
+        "x",
+        "unknown key suites.validation.task; did you mean suites.validation.tasks? known here: ",
+    ),
     ("runs/base/corpus", DELETED, "runs.base.corpus is missing: it must be text"),
     ("runs/base/pretrain/steps", DELETED, "runs.base.pretrain.steps is missing: it must be a whole number at least 1"),
     ("sources", DELETED, "sources is missing: it must be a mapping of keys to values with at least one entry"),
@@ -166,7 +175,7 @@ MISTAKES = [
     (
         "runs/docstrings/prompt_completion",
         "code",
-        "runs.docstrings.prompt_completion must be a source of pairs (the kinds pairs and ",
+        "runs.docstrings.prompt_completion must be a source of pairs (the kinds prompt_completion and ",
     ),
     ("runs/docstrings/initial", DELETED, "runs.docstrings.initial is missing: it must be a mapping of keys to values"),
     ("runs/docstrings/initial", {}, "runs.docstrings.initial must have run and step, or path, got nothing"),
@@ -208,7 +217,7 @@ MISTAKES = [
     (
         "runs/docstrings/finetune/document_mask",
         True,
-        "runs.docstrings.finetune.document_mask is not a known key; known here: ",
+        "unknown key runs.docstrings.finetune.document_mask; known here: ",
     ),
     ("runs/docstrings/finetune/milestones", [2, 2], "runs.docstrings.finetune.milestones must increase, got 2 after 2"),
     (
@@ -263,7 +272,9 @@ def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
 
 def test_a_key_that_yaml_reads_as_a_truth_value_is_named(config):
     config["runs"][True] = config["runs"].pop("base")
-    with pytest.raises(ConfigError, match="runs has the key True, which YAML does not read as text: quote it"):
+    with pytest.raises(
+        ConfigError, match="runs has the key True, which YAML reads as another type than text: quote it"
+    ):
         checked(config, SCHEMA)
 
 

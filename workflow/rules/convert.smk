@@ -1,4 +1,4 @@
-# Models -> Hugging Face exports, each held against the model that it came from.
+# Models -> Hugging Face exports, each compared with its model.
 
 
 # The priority lets a milestone be scored before the next one is trained.

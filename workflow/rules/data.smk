@@ -1,7 +1,7 @@
 # Sources -> lists -> tokenizers -> token shards.
 
 
-# Parsing this workflow never looks at a source: its files are listed by a job, and `-R list` notices new ones.
+# Parsing the workflow never reads a source: a job lists its files, and `-R list` notices new ones.
 rule list:
     output:
         LIST,
@@ -40,7 +40,7 @@ rule train_tokenizer:
         " --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
 
 
-# Only for a corpus that drops duplicates: its text is read before it is tokenized.
+# Only for a corpus with `tokenize.duplicates: drop`: its text is read once before it is tokenized.
 rule hash_documents:
     input:
         list=list_of_part,

@@ -1,4 +1,4 @@
-# Exports -> scores, one file a suite.
+# Exports -> scores, one file per suite.
 
 
 rule evaluate:
@@ -24,7 +24,7 @@ rule evaluate:
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
 
 
-# Asked for by name alone, where there is internet: jobs may run where there is none.
+# Run by name only, on a node with internet access: compute nodes may have none.
 rule prefetch:
     log:
         "results/logs/prefetch.log",

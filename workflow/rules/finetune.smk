@@ -1,4 +1,4 @@
-# Models and pairs of a prompt and a completion -> tuned models: one job a milestone, as in pretrain.smk.
+# Models and prompt-completion data -> tuned models: one job per milestone, as in pretrain.smk.
 
 
 rule finetune:

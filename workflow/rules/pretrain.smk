@@ -1,8 +1,8 @@
-# Token shards -> models: one job a milestone, each going on from the milestone before.
+# Token shards -> models: one job per milestone, each resumes from the milestone before.
 
 
-# `shell` is one unchanging call, and only what the result depends on stands in `params`: a changed letter would train
-# again. How the job runs comes through `resources`, which trigger nothing.
+# `shell` never changes, and `params` holds only what the result depends on: Snakemake would retrain on any changed
+# letter. How the job runs comes through `resources`, which trigger nothing.
 rule pretrain:
     input:
         corpus=corpus_of_run,

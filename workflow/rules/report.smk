@@ -1,8 +1,8 @@
 # Scores and curves of all runs in one table and three figures.
 
 
-# `expected` grows with the runs, and Linux takes at most 128 KiB an argument, so it goes through a file: printf is bash's
-# own, and has no limit.
+# `expected` grows with the runs, and Linux limits an argument to 128 KiB, so it goes through a file: printf is a
+# builtin of bash and has no limit.
 rule summarize:
     input:
         models=all_models,

@@ -1,5 +1,5 @@
-# What can be asked for by name: `snakemake scores` makes all scores, and what they need.
-# The target `all` stands in the Snakefile: Snakemake takes a default from nowhere else.
+# Targets: `snakemake scores` makes all scores and what they need.
+# The target `all` stands in the Snakefile, since Snakemake takes the default target only from there.
 
 
 rule tokenizers:
@@ -32,7 +32,7 @@ rule scores:
     localrule: True
 
 
-# Tuned runs, and the models that they were tuned from, by the same suites.
+# Scores of tuned runs, and of the models that they were tuned from, by the same suites.
 rule tuned:
     input:
         all_tuned,

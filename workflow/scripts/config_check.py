@@ -1,13 +1,18 @@
-"""The config's check: each mistake is one sentence that names the key, what it must be, and what was found."""
+"""Check of the config: each mistake is one sentence that names the key, what it must be, and what was found."""
 
+import difflib
 import math
 import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
+from scripts import renamed_keys
 from scripts.config_references import ConfigError, check_references
 
 # JSON Schema takes 300.0 for an integer; the stages do not.
@@ -19,17 +24,19 @@ NUMBER = ["number", "string"]
 TRUTHS = {"true": True, "false": False}  # Snakemake's `--config tune=true` is text
 
 
-def load_schema(path):
-    """The JSON schema of the config, as data."""
+def load_schema(path: Path) -> dict[str, Any]:
+    """Read the JSON schema of the config."""
     with open(path, encoding="utf-8") as file:
         return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def checked(config, schema):
-    """A copy of a config that holds, with numbers as numbers: YAML reads `1e-3` as text.
+def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a checked copy of a config, with numbers as numbers: YAML reads `1e-3` as text.
 
-    Only what the user wrote is in it: no defaults. Raises ConfigError.
+    It holds only what the user wrote: no defaults. Raises ConfigError.
     """
+    if sentence := renamed_keys.mistake(config):
+        raise ConfigError(sentence)
     config = _copied(config, schema, "")
     error = best_match(Validator(_numbers_only(schema)).iter_errors(config), key=_order)
     if error is not None:
@@ -38,30 +45,30 @@ def checked(config, schema):
     return config
 
 
-def _order(error):
+def _order(error: ValidationError) -> tuple[int, bool, list[str]]:
     is_missing = error.validator in ("required", "dependentRequired")
     return -len(error.path), is_missing, [str(key) for key in error.path]
 
 
-def _copied(value, schema, where):
-    """Plain data, keys as text; numbers written as text become numbers where the schema wants a number."""
+def _copied(value: Any, schema: dict[str, Any], where: str) -> Any:
+    """Copy plain data; numbers written as text become numbers if the schema expects a number."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise ConfigError(
-                    f"{where or 'the config'} has the key {key!r}, which YAML does not read as text: quote it"
+                    f"{where or 'the config'} has the key {key!r}, which YAML reads as another type than text: quote it"
                 )
         return {key: _copied(item, _schema_of_key(schema, key), _joined(where, key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_copied(item, schema.get("items", {}), f"{where}[{number}]") for number, item in enumerate(value)]
-    if _wants_number(schema) and type(value) in (int, float, str):
+    if _is_number(schema) and type(value) in (int, float, str):
         return _number(value, where)
     if schema.get("type") == "boolean" and value in TRUTHS:
         return TRUTHS[value]
     return value
 
 
-def _schema_of_key(schema, key):
+def _schema_of_key(schema: dict[str, Any], key: str) -> dict[str, Any]:
     for part in (schema, *schema.get("anyOf", ())):
         if key in part.get("properties", {}):
             return part["properties"][key]
@@ -70,11 +77,11 @@ def _schema_of_key(schema, key):
     return {}
 
 
-def _wants_number(schema):
+def _is_number(schema: dict[str, Any]) -> bool:
     return any(part.get("type") == NUMBER for part in (schema, *schema.get("anyOf", ())))
 
 
-def _number(value, where):
+def _number(value: Any, where: str) -> float:
     try:
         number = float(value)
     except ValueError:
@@ -84,8 +91,8 @@ def _number(value, where):
     return number
 
 
-def _numbers_only(schema):
-    """The schema with `number` where it lets text pass for a number: after `_copied` there is none."""
+def _numbers_only(schema: Any) -> Any:
+    """Return the schema without text as a form of a number: `_copied` has converted it."""
     if isinstance(schema, dict):
         return {
             key: "number" if key == "type" and value == NUMBER else _numbers_only(value)
@@ -94,63 +101,43 @@ def _numbers_only(schema):
     return [_numbers_only(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def _joined(where, key):
+def _joined(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _path(keys):
+def _path(keys: Iterable[str | int]) -> str:
     return re.sub(r"\.(?=\[)", "", ".".join(f"[{key}]" if isinstance(key, int) else key for key in keys))
 
 
-def _sentence(error):
+def _sentence(error: ValidationError) -> str:
     where = _path(error.absolute_path)
     if error.validator == "additionalProperties":
-        known = error.schema["properties"]
-        unknown = sorted(key for key in error.instance if key not in known)[0]
-        return f"{_joined(where, unknown)} is not a known key; known here: {', '.join(sorted(known))}"
+        return _unknown_key(where, error.instance, error.schema["properties"])
     if error.validator in ("required", "dependentRequired"):
         missing = [key for key in _required(error) if key not in error.instance][0]
-        described = _described(error.schema["properties"][missing])
-        return f"{_joined(where, missing)} is missing: it must be {described}"
+        return f"{_joined(where, missing)} is missing: it must be {_expected(error.schema['properties'][missing])}"
     if "pattern" in error.schema:
         return f"{_joined(where, error.instance)} must be a name of letters, digits, dots, dashes and underscores"
-    return f"{where or 'the config'} must be {_described(error.schema)}, got {_shown(error.instance)}"
+    found = "nothing" if error.instance is None else repr(error.instance)
+    return f"{where or 'the config'} must be {_expected(error.schema)}, got {found}"
 
 
-def _required(error):
+def _unknown_key(where: str, instance: dict[str, Any], known: dict[str, Any]) -> str:
+    unknown = sorted(key for key in instance if key not in known)[0]
+    names = {key: key for key in known} | renamed_keys.old_names(where)
+    nearest = difflib.get_close_matches(unknown, names, n=1)
+    hint = f"did you mean {_joined(where, names[nearest[0]])}? " if nearest else ""
+    return f"unknown key {_joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
+
+
+def _required(error: ValidationError) -> list[str]:
     if error.validator == "required":
         return error.validator_value
     return [key for given, needed in error.validator_value.items() if given in error.instance for key in needed]
 
 
-def _shown(value):
-    return "nothing" if value is None else repr(value)
-
-
-def _described(schema):
+def _expected(schema: dict[str, Any]) -> str:
+    """What a value must be, in words: the schema's generator has written it beside types and bounds."""
     if "anyOf" in schema:
-        return " or ".join(_described(part) for part in schema["anyOf"])
-    if "enum" in schema:
-        return "one of " + ", ".join(map(str, schema["enum"]))
-    names = {
-        "integer": "a whole number",
-        "number": "a number",
-        "string": "text",
-        "boolean": "true or false",
-        "array": "a list",
-        "object": "a mapping of keys to values",
-        "null": "null",
-    }
-    limits = []
-    if "minimum" in schema:
-        limits.append(f"at least {schema['minimum']}")
-    if "exclusiveMinimum" in schema:
-        limits.append(f"greater than {schema['exclusiveMinimum']}")
-    if "maximum" in schema:
-        limits.append(f"at most {schema['maximum']}")
-    if schema.get("minItems") or schema.get("minProperties"):
-        limits.append("with at least one entry")
-    if schema.get("uniqueItems"):
-        limits.append("none of them twice")
-    kind = schema["type"]
-    return " ".join([names["number" if kind == NUMBER else kind], " and ".join(limits)]).strip()
+        return " or ".join(_expected(part) for part in schema["anyOf"])
+    return schema["x-expected"]

@@ -1,25 +1,27 @@
-"""What the config says of a run, as data: how it is trained, on which corpus, and which models it goes through."""
+"""Properties of a run by the config: how it is trained, on which corpus, and its milestones."""
+
+from typing import Any
 
 TRAINED_BY = ("pretrain", "finetune")
 
 
-def training_of(run):
-    """The name of the section, and stage, that trains a run: pretrain or finetune."""
+def training_of(run: dict[str, Any]) -> str:
+    """Return the name of the section, and stage, that trains a run: pretrain or finetune."""
     return next(name for name in TRAINED_BY if name in run)
 
 
-def milestones_of(run):
-    """The steps after which a run is converted and scored, increasing."""
+def milestones_of(run: dict[str, Any]) -> list[int]:
+    """Return the steps after which a run is converted and scored, increasing."""
     recipe = run[training_of(run)]
     return recipe.get("milestones", [recipe["steps"]])
 
 
-def corpus_of(runs, name):
-    """The name of a run's corpus; a tuned run has that of the run that it was tuned from."""
+def corpus_of(runs: dict[str, Any], name: str) -> str:
+    """Return the name of a run's corpus; a tuned run has that of its initial run."""
     run = runs[name]
     return run["corpus"] if "corpus" in run else corpus_of(runs, run["initial"]["run"])
 
 
-def tuned_runs(runs):
-    """The names of the runs that are fine-tuned."""
+def tuned_runs(runs: dict[str, Any]) -> list[str]:
+    """Return the names of the runs that are fine-tuned."""
     return [name for name, run in runs.items() if training_of(run) == "finetune"]

@@ -1,47 +1,52 @@
-"""Write the config's schema and its README from what the stages say of their recipes.
+"""Write the config's schema and README from the recipes of the stages.
 
 python workflow/scripts/generate_schema.py [DIRECTORY]
 
-writes workflow/schemas/config.schema.yaml and config/README.md, below DIRECTORY where one is given.
+writes workflow/schemas/config.schema.yaml and config/README.md, below DIRECTORY if given.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 HOME = Path(__file__).resolve().parents[2]
+Schema = dict[str, Any]
 NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]*$"}
 INTRODUCTION = """\
 # The config
 
-A config says what is made: from which text, with which tokenizer, which models, how they are trained and scored. Where
-it is made, and with how much, is said by a profile (see ../profiles/README.md).
+A config defines what is made: from which text, with which tokenizer, which models, how they are trained and scored. A
+profile defines where it is made and with which resources (see ../profiles/README.md).
 
-`config.yaml` beside this page is used where no `--configfile` is given; with `--configfile mine.yaml`, none of it is.
+Without `--configfile`, `config.yaml` beside this page is used. With `--configfile mine.yaml`, nothing of it is used.
 
-This page is made by `python workflow/scripts/generate_schema.py`. The **kind** of a key says what a change of it does:
+`python workflow/scripts/generate_schema.py` makes this page. The **kind** of a key tells what a change of it does:
 
-- *identity*: the result changes, so what is made with this key is made anew, and all after it;
-- *operation*: how the work is done. Nothing is made anew; it holds from the next job on;
-- *horizon*: how far a run goes. Nothing that is made is made anew;
+- *identity*: the result changes. What is made with this key is made again, and everything after it;
+- *operation*: how the work is done. Nothing is made again; the next job uses the new value;
+- *horizon*: how far a run trains. Nothing that exists is made again;
 - *name*: refers to an entry of another section;
-- *workflow*: read by the workflow alone, no stage is told.
+- *workflow*: read by the workflow only, not by a stage.
 
 Numbers may be written as `0.001` or `1e-3`. Names are yours: letters, digits, dots, dashes and underscores.
+[Renamed keys](../docs/renamed_keys.md) lists the names of earlier versions.
 """
 
 
 MILESTONES = {
     "type": "array",
-    "items": {"type": "integer", "minimum": 1},
+    "items": {"type": "integer", "minimum": 1, "x-expected": "a whole number at least 1"},
     "minItems": 1,
-    "description": "Steps after which the model is converted and scored, increasing, none beyond `steps`; one job "
-    "each. Appending one trains on from the last. Default: the last step alone.",
+    "description": "Milestones: steps whose checkpoints are kept, exported and scored. Increasing, at most `steps`; "
+    "one job each. Appending one resumes from the last. Default: the last step.",
     "x-kind": "workflow",
+    "x-expected": "a list with at least one entry",
 }
 INITIAL = {
     "type": "object",
@@ -49,66 +54,78 @@ INITIAL = {
     "properties": {
         "run": {
             "type": "string",
-            "description": "The run whose model this one goes on from; for a tuned run, that which is tuned. A run "
-            "with `pretrain` says in `pretrain.initial` what else it takes over.",
+            "description": "The run whose model this run starts from; for a tuned run, the run to tune. A run with "
+            "`pretrain` states in `pretrain.initial` what else it takes over.",
             "x-kind": "name",
+            "x-expected": "text",
         },
-        "step": {"type": "integer", "minimum": 1, "description": "That run's milestone.", "x-kind": "identity"},
+        "step": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "The milestone of that run.",
+            "x-kind": "identity",
+            "x-expected": "a whole number at least 1",
+        },
         "path": {
             "type": "string",
             "description": "In place of `run` and `step`: the directory of a Hugging Face Llama, relative to the "
             "working directory. A tuned run then needs `corpus`, which must have the model's tokenizer.",
             "x-kind": "identity",
+            "x-expected": "text",
         },
     },
+    "x-expected": "a mapping of keys to values",
 }
 
 
-def recipe_of(stage):
-    """The JSON schema of a stage's recipe."""
+def recipe_of(stage: str) -> Schema:
+    """Return the JSON schema of a stage's recipe."""
     command = [sys.executable, "-P", "-m", f"stages.{stage}", "--schema"]
     environment = {**os.environ, "PYTHONPATH": str(HOME)}
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout)
 
 
-def mapping(properties, required=()):
-    """The schema of a mapping with these keys and no others."""
+def mapping(properties: Schema, required: Iterable[str] = ()) -> Schema:
+    """Return the schema of a mapping with these keys and no others."""
     schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    schema["x-expected"] = "a mapping of keys to values"
     return schema | ({"required": list(required)} if required else {})
 
 
-def section(description, entry):
-    """The schema of a section: entries under names of the user's."""
+def section(description: str, entry: Schema) -> Schema:
+    """Return the schema of a section: entries under names that the user chooses."""
     return {
         "type": "object",
         "description": description,
         "minProperties": 1,
         "propertyNames": NAME,
         "additionalProperties": entry,
+        "x-expected": "a mapping of keys to values with at least one entry",
     }
 
 
-def name(description):
-    """The schema of a key that names an entry of another section."""
-    return {"type": "string", "description": description, "x-kind": "name"}
+def name(description: str) -> Schema:
+    """Return the schema of a key that names an entry of another section."""
+    return {"type": "string", "description": description, "x-kind": "name", "x-expected": "text"}
 
 
-def names(description):
-    """The schema of a key that names entries of another section."""
+def names(description: str) -> Schema:
+    """Return the schema of a key that names entries of another section."""
     return {
         "type": "array",
-        "items": {"type": "string"},
+        "items": {"type": "string", "x-expected": "text"},
         "minItems": 1,
         "uniqueItems": True,
         "description": description,
         "x-kind": "name",
+        "x-expected": "a list with at least one entry and none of them twice",
     }
 
 
-def run_schema():
-    """The schema of a run: what its trainer is told stands in `pretrain` or `finetune`, and around it what others read.
+def run_schema() -> Schema:
+    """Return the schema of a run. Its trainer reads `pretrain` or `finetune`, other stages the keys around it.
 
-    `milestones` is read by the workflow alone.
+    Only the workflow reads `milestones`.
     """
     pretrain, finetune = recipe_of("pretrain"), recipe_of("finetune")
     model = pretrain["properties"].pop("model")
@@ -116,66 +133,71 @@ def run_schema():
     for recipe in (pretrain, finetune):
         recipe["properties"]["milestones"] = MILESTONES
     properties = {
-        "corpus": name("The corpus that it is trained on; a tuned run has that of its initial run."),
+        "corpus": name("The corpus to train on; a tuned run has that of its initial run."),
         "model": model,
         "pretrain": pretrain,
         "initial": INITIAL,
-        "prompt_completion": name("For a tuned run: the source of pairs that it is tuned on."),
+        "prompt_completion": name("For a tuned run: the prompt-completion source to tune on."),
         "finetune": finetune | {"x-like": "pretrain"},
         "convert": recipe_of("convert"),
         "suites": names(
-            "The suites by which every milestone is scored; with a tuned run also the milestone that it was tuned from."
+            "The suites that score every milestone; of a tuned run also the milestone that it was tuned from."
         ),
     }
     needed = {"pretrain": ["corpus", "model"], "finetune": ["initial", "prompt_completion"]}
     return mapping(properties, ["suites"]) | {"dependentRequired": needed}
 
 
-def tokenizer_schema():
-    """The schema of a tokenizer, which is trained, or a file of the user's: either way some keys need each other."""
+def tokenizer_schema() -> Schema:
+    """Return the schema of a trained or custom tokenizer: either way some keys need each other."""
     needed = {"vocab_size": ["sample"], "sample": ["vocab_size"], "path": ["bos", "eos"]}
     return recipe_of("train_tokenizer") | {"dependentRequired": needed}
 
 
-def config_schema():
-    """The JSON schema of the whole config."""
+def config_schema() -> Schema:
+    """Return the JSON schema of the whole config."""
     corpus = {
         "tokenizer": name("The tokenizer."),
-        "sources": names("The sources that it holds; a run mixes them by its weights."),
+        "sources": names("Its sources; a run mixes them by its weights."),
         "tokenize": recipe_of("tokenize"),
     }
     suite = recipe_of("evaluate")
     suite["properties"]["prompt_completion"] = name(
-        "The source of pairs whose validation side completion_choice and completion_bits ask of."
+        "The prompt-completion source whose validation split completion_choice and completion_bits read."
     )
     tune = {
         "type": "boolean",
         "default": False,
-        "description": "Whether `all`, `models`, `exports`, `scores` and `report` include the tuned runs; the target "
+        "description": "Include the tuned runs in `all`, `models`, `exports`, `scores` and `report`; the target "
         "`tuned` makes them in any case.",
         "x-kind": "workflow",
+        "x-expected": "true or false",
     }
     rerun_on_code = {
         "type": "boolean",
         "default": False,
-        "description": "Whether a stage before `convert`, training included, is run again when its code changes. "
-        "Comments never count. Switching it on runs everything once. Later stages always follow their code.",
+        "description": "Rerun a stage before `convert`, training included, when its code changes. Comments never "
+        "count. Switching it on reruns everything once. Later stages always follow their code.",
         "x-kind": "workflow",
+        "x-expected": "true or false",
     }
     sections = {
         "sources": section("Where text comes from.", recipe_of("list")),
         "tokenizers": section("How text becomes tokens.", tokenizer_schema()),
         "corpora": section("Sources, tokenized and cut into shards.", mapping(corpus, ["tokenizer", "sources"])),
         "suites": section("What a model is scored by.", suite),
-        "runs": section("Models, each trained on a corpus (`pretrain`), or on pairs (`finetune`).", run_schema()),
+        "runs": section(
+            "Models, each trained on a corpus (`pretrain`) or on prompt-completion data (`finetune`).", run_schema()
+        ),
     }
     schema = mapping(sections | {"tune": tune, "rerun_on_code": rerun_on_code}, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
 
 
-def readme(schema):
-    """The config's README: a table of keys for each section."""
-    lines, beside = [INTRODUCTION], {}
+def readme(schema: Schema) -> str:
+    """Return the config's README: one table of keys per section."""
+    lines: list[str] = [INTRODUCTION]
+    beside: Schema = {}
     for key, part in schema["properties"].items():
         if "additionalProperties" in part:
             lines += [f"\n## {key}.NAME\n", part["description"], *_table(part["additionalProperties"])]
@@ -185,12 +207,13 @@ def readme(schema):
     return "\n".join(lines) + "\n"
 
 
-def _table(schema):
+def _table(schema: Schema) -> list[str]:
     return ["", "| key | type | default | kind | meaning |", "|---|---|---|---|---|", *_rows(schema, "")]
 
 
-def _rows(schema, prefix):
-    rows, needed = [], _needed(schema)
+def _rows(schema: Schema, prefix: str) -> list[str]:
+    rows: list[str] = []
+    needed = _needed(schema)
     for key, part in schema["properties"].items():
         if "x-like" in part:
             rows.append(_row_of_difference(prefix, key, part, schema["properties"][part["x-like"]]))
@@ -207,30 +230,30 @@ def _rows(schema, prefix):
     return rows
 
 
-def _needed(schema):
-    """{key: what stands in the place of its default, since there is none}."""
+def _needed(schema: Schema) -> dict[str, str]:
+    """{required key: the words in place of its default}."""
     needed = dict.fromkeys(schema.get("required", ()), "**required**")
     for given, keys in schema.get("dependentRequired", {}).items():
         needed |= dict.fromkeys(keys, f"**required** with `{given}`")
     return needed
 
 
-def _row_of_difference(prefix, key, part, other):
-    """One row for a group that has keys of another, which is shown in full; it must have no others."""
+def _row_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> str:
+    """One row for a group whose keys are all keys of another group, which is shown in full."""
     own, others = part["properties"], other["properties"]
     if any(others[name] != schema for name, schema in own.items()):
-        raise ValueError(f"{key} has keys that are not those of {part['x-like']}: show them")
+        raise ValueError(f"{key} has keys that {part['x-like']} does not have: show them")
     without = ", ".join(f"`{name}`" for name in others if name not in own)
     like = part["x-like"]
-    return f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | For a tuned run: the keys of `{like}`, but for {without}. |"
+    return f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | For a tuned run: the keys of `{like}`, except {without}. |"
 
 
-def _default_of(schema):
+def _default_of(schema: Schema) -> str:
     value = schema.get("default")
     return "" if value is None else f"`{json.dumps(value)}`"
 
 
-def _type_of(schema):
+def _type_of(schema: Schema) -> str:
     if "anyOf" in schema:
         return _type_of(next(part for part in schema["anyOf"] if part["type"] != "null"))
     if "enum" in schema:
@@ -248,7 +271,7 @@ def _type_of(schema):
     return " ".join([words[kind], ", ".join(limits)]).strip()
 
 
-def main(directory=HOME):
+def main(directory: Path | str = HOME) -> None:
     """Write both files below `directory`."""
     schema = config_schema()
     text = "# Made by `python workflow/scripts/generate_schema.py` from the stages' recipes.\n"

@@ -69,9 +69,13 @@ def load(**data):
     [
         (
             {"nam": "a"},
-            "runs.base.nam is not a known key; known here: count, flag, inner, name, names, steps, turns, weights",
+            "unknown key runs.base.nam; did you mean runs.base.name? known here: "
+            "count, flag, inner, name, names, steps, turns, weights",
         ),
-        ({"inner": {"ratE": 1}}, "runs.base.inner.ratE is not a known key; known here: every, rate"),
+        (
+            {"inner": {"ratE": 1}},
+            "unknown key runs.base.inner.ratE; did you mean runs.base.inner.rate? known here: every, rate",
+        ),
         ({"name": "c"}, "runs.base.name must be one of a, b, got 'c'"),
         ({"name": None}, "runs.base.name must be text, got None"),
         ({"inner": 3}, "runs.base.inner must be a mapping of keys to values, got 3"),

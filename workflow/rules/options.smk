@@ -1,0 +1,47 @@
+"""Options of a stage that are neither its recipe nor an input as it is."""
+
+
+def duplicates_option(wildcards, input):
+    """Return tokenize's option for the duplicates to filter, empty if they are kept."""
+    return f"--duplicates {shlex.quote(str(input.duplicates))}" if input.duplicates else ""
+
+
+def previous_option(wildcards, input):
+    """Return the option for the milestone before; [] for the first."""
+    return ["--previous", input.previous] if input.get("previous") else []
+
+
+def initial_option(wildcards, input):
+    """Return the option for the model that a run starts from; [] without one."""
+    path = input.get("initial") or named("runs", wildcards.run).get("initial", {}).get("path")
+    return ["--initial", path] if path else []
+
+
+def prompt_completion_option(wildcards, input):
+    """Return the option for the prompt-completion source of a suite; [] without one."""
+    return ["--prompt-completion", input.prompt_completion] if input.get("prompt_completion") else []
+
+
+def train_directory(wildcards, output):
+    """Parent of a run's run directories. No rule declares it, so Snakemake never deletes its content."""
+    return str(Path(output[0]).parent.parent / "train")
+
+
+def figures_directory(wildcards, output):
+    """Directory of the figures."""
+    return str(Path(output.loss).parent)
+
+
+def attempt_of_job(wildcards, attempt):
+    """Return the number of a job's attempt, from 1."""
+    return attempt
+
+
+def tasks_of_suites():
+    """Return the tasks of all suites, each once."""
+    return list(dict.fromkeys(task for suite in CONFIG["suites"].values() for task in suite["tasks"]))
+
+
+def include_paths():
+    """Return the directories with custom task files of all suites, each once."""
+    return list(dict.fromkeys(suite["include_path"] for suite in CONFIG["suites"].values() if "include_path" in suite))

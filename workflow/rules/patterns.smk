@@ -1,0 +1,44 @@
+"""Paths of all manifests, and the entries and steps that their wildcards name."""
+
+LIST = "results/sources/{source}/list.json"
+TOKENIZER = "results/tokenizers/{tokenizer}/manifest.json"
+PART = "results/tokens/{corpus}/{source}/{part}.json"
+HASHES = "results/hashes/{corpus}/{source}/{part}.json"
+DUPLICATES = "results/hashes/{corpus}/manifest.json"
+CORPUS = "results/tokens/{corpus}/manifest.json"
+MODEL = "results/runs/{run}/models/{step}.json"
+EXPORT = "results/runs/{run}/export/{step}/manifest.json"
+EVALUATION = "results/runs/{run}/eval/{step}/{suite}.json"
+SCORES = "results/scores.csv"
+TEXT = "results/summary.txt"
+SUMMARY = "results/summary.json"
+FIGURES = ["results/figures/loss.svg", "results/figures/bits_per_byte.svg", "results/figures/accuracy.svg"]
+
+# `pretrain` and `finetune` make the same files for different runs. An unknown run matches pretrain, whose input
+# functions then name it.
+TUNED_RUNS = tuned_runs(CONFIG["runs"])
+TUNED = "|".join(map(re.escape, TUNED_RUNS)) or r"(?!)"
+UNTUNED = rf"(?!(?:{TUNED})/)[^/]+"
+
+
+def named(section, name):
+    """Return one entry of a section of the config. WorkflowError lists the known ones."""
+    if name not in CONFIG[section]:
+        known = ", ".join(sorted(CONFIG[section]))
+        raise WorkflowError(f"the config has no {section}.{name}; {section}: {known}")
+    return CONFIG[section][name]
+
+
+def eight(step):
+    """Return a step as file names have it."""
+    return f"{step:08d}"
+
+
+def milestone(wildcards):
+    """Return the step of a rule's wildcards. WorkflowError if the run has no such milestone."""
+    step = int(wildcards.step)
+    milestones = milestones_of(named("runs", wildcards.run))
+    if step not in milestones:
+        known = ", ".join(map(str, milestones))
+        raise WorkflowError(f"run {wildcards.run} has no milestone {step}; its milestones: {known}")
+    return step

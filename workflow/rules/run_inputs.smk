@@ -1,0 +1,60 @@
+"""Input functions of the rules of a run: training, export, evaluation."""
+
+
+def corpus_name(run):
+    """Return the name of a run's corpus. WorkflowError if the run does not exist."""
+    named("runs", run)
+    return corpus_of(CONFIG["runs"], run)
+
+
+def corpus_of_run(wildcards):
+    """Manifest of the corpus of a run; of its initial run for a tuned one."""
+    return expand(CORPUS, corpus=corpus_name(wildcards.run))
+
+
+def tokenizer_of_run(wildcards):
+    """Manifest of the tokenizer of a run's corpus."""
+    return expand(TOKENIZER, tokenizer=named("corpora", corpus_name(wildcards.run))["tokenizer"])
+
+
+def prompt_completion_of_run(wildcards):
+    """List of the prompt-completion source that a run is tuned on."""
+    return expand(LIST, source=named("runs", wildcards.run)["prompt_completion"])
+
+
+def initial_of_run(wildcards):
+    """Manifest of the model that a run starts from; [] if it starts from no other run."""
+    initial = named("runs", wildcards.run).get("initial", {})
+    return expand(MODEL, run=initial["run"], step=eight(initial["step"])) if "run" in initial else []
+
+
+def previous_milestone(wildcards):
+    """Manifest of the milestone before; [] for the first."""
+    earlier = [step for step in milestones_of(named("runs", wildcards.run)) if step < milestone(wildcards)]
+    return expand(MODEL, run=wildcards.run, step=eight(earlier[-1])) if earlier else []
+
+
+def model_of_milestone(wildcards):
+    """Manifest of the model to export."""
+    return expand(MODEL, run=wildcards.run, step=eight(milestone(wildcards)))
+
+
+def tuned_from(run, step):
+    """Return the names of the runs that are tuned from a milestone of another run."""
+    return [name for name in TUNED_RUNS if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}]
+
+
+def export_of_evaluation(wildcards):
+    """Manifest of the export to score. WorkflowError if neither its run nor a run tuned from it has the suite."""
+    suites = {*named("runs", wildcards.run)["suites"]}
+    for run in tuned_from(wildcards.run, milestone(wildcards)):
+        suites.update(CONFIG["runs"][run]["suites"])
+    if wildcards.suite not in suites:
+        raise WorkflowError(f"run {wildcards.run} has no suite {wildcards.suite}")
+    return expand(EXPORT, run=wildcards.run, step=wildcards.step)
+
+
+def prompt_completion_of_suite(wildcards):
+    """List of the prompt-completion source of a suite; [] if it has none."""
+    suite = named("suites", wildcards.suite)
+    return expand(LIST, source=suite["prompt_completion"]) if "prompt_completion" in suite else []

@@ -1,0 +1,53 @@
+"""Files of each target."""
+
+
+def all_tokenizers(wildcards):
+    """Manifests of all tokenizers."""
+    return expand(TOKENIZER, tokenizer=CONFIG["tokenizers"])
+
+
+def all_corpora(wildcards):
+    """Manifests of all corpora."""
+    return expand(CORPUS, corpus=CONFIG["corpora"])
+
+
+def runs_of_all():
+    """Return the names of the runs that `all` makes; tuned runs only if the config sets `tune`."""
+    without = [] if CONFIG.get("tune") else TUNED_RUNS
+    return [run for run in CONFIG["runs"] if run not in without]
+
+
+def of_milestones(pattern, run, **more):
+    """Expand a pattern over all milestones of a run."""
+    return expand(pattern, run=run, step=map(eight, milestones_of(CONFIG["runs"][run])), **more)
+
+
+def all_models(wildcards):
+    """Manifests of all milestones of all runs."""
+    return [path for run in runs_of_all() for path in of_milestones(MODEL, run)]
+
+
+def all_exports(wildcards):
+    """Manifests of all exports of all runs."""
+    return [path for run in runs_of_all() for path in of_milestones(EXPORT, run)]
+
+
+def evaluations_of(run):
+    """Manifests of a run's evaluations; for a tuned run also those of its initial model."""
+    recipe, found = CONFIG["runs"][run], []
+    if training_of(recipe) == "finetune" and "run" in recipe["initial"]:
+        before = recipe["initial"]
+        found = expand(EVALUATION, run=before["run"], step=eight(before["step"]), suite=recipe["suites"])
+    return found + of_milestones(EVALUATION, run, suite=recipe["suites"])
+
+
+def all_evaluations(wildcards):
+    """Manifests of all evaluations of all runs, each once."""
+    return list(dict.fromkeys(path for run in runs_of_all() for path in evaluations_of(run)))
+
+
+def all_tuned(wildcards):
+    """Manifests of all evaluations of tuned runs. WorkflowError if there are none."""
+    if not TUNED_RUNS:
+        raise WorkflowError("the config has no tuned run (a run with finetune in place of pretrain)")
+    return list(dict.fromkeys(path for run in TUNED_RUNS for path in evaluations_of(run)))
