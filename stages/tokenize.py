@@ -87,7 +87,7 @@ def run(arguments, plan):
         found = drop(documents.read(source_recipe, chosen, every, before))
         identity_ = _make(payload, known, found, tokenizer, encoder, plan, dropped, agreement)
         record = clock.record(list=listed.digest, **encoder.record, **agreement.record(), **dropped.record())
-        return {"identity": identity_, "record": record}
+        return manifest.content(identity_, record)
 
     content = fast.exactly(tokenizer, make)
     files.write_json(payload / KEPT, content)

@@ -9,7 +9,7 @@ import pytest
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.finetune import FinetuneRecipe
-from stages.lib import recipe
+from stages.lib import recipe_schema
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
@@ -107,7 +107,7 @@ def _defaults(schema, prefix=""):
 
 @pytest.mark.parametrize("made", RECIPES, ids=lambda made: made.__name__)
 def test_no_default_that_changes_results_has_changed(made):
-    assert _defaults(recipe.json_schema(made)) == FROZEN[made.__name__], (
+    assert _defaults(recipe_schema.json_schema(made)) == FROZEN[made.__name__], (
         "a digest leaves defaults out: under a changed default, finished results are taken for what they are not. Add "
         "a new key with a default that does what was done before, and freeze it here; to change a default, give the "
         "key another name"

@@ -2,12 +2,12 @@
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: one sentence naming the key or file, what was expected, what was found."""
+    """A mistake that the user can fix: one sentence naming the key or file, what was expected, what was found."""
 
 
 class RankLocalError(UserError):
-    """A UserError of one rank alone: the others wait for it, so that its exit code must end them."""
+    """A UserError of a single rank. The other ranks wait for it, so its exit code must end them."""
 
 
 class Preempted(Exception):
-    """The stage saved its work and must be started again to go on."""
+    """The stage saved its work and resumes when it is started again."""

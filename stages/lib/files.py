@@ -8,34 +8,36 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from stages.lib.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-BLOCK_BYTES = 1 << 20  # that are hashed at once
+BLOCK_BYTES = 1 << 20  # hashed at once
 
 
-def make_parent(path):
-    """Make the directory that `path` shall stand in. Raises UserError when that cannot be."""
+def make_parent(path: Path | str) -> None:
+    """Make the parent directory of `path`. Raises UserError if that fails."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
 
 
-def _full_disk(path, error):
-    """A UserError where an error says that the disk bears no more; None for any other error."""
+def _full_disk(path: Path, error: BaseException) -> UserError | None:
+    """Return a UserError if an error means that the disk is full; None for any other error."""
     if isinstance(error, OSError) and error.errno in FULL:
         return UserError(f"{path} cannot be written: {error.strerror}")
     return None
 
 
 @contextlib.contextmanager
-def atomic(path, mode="wb"):
-    """Open a temporary file beside `path` that takes its name when the block ends well, and vanishes otherwise.
+def atomic(path: Path | str, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a temporary file beside `path`; rename it to `path` if the block succeeds, else delete it.
 
-    Raises UserError when the directory cannot be written.
+    Raises UserError if the directory cannot be written.
     """
     path = Path(path)
     make_parent(path)
@@ -58,18 +60,18 @@ def atomic(path, mode="wb"):
     sync_directory(path.parent)
 
 
-def clear_leftovers(path):
-    """Delete what attempts to write the file `path` left when they were killed; only where nobody writes it now."""
+def clear_leftovers(path: Path | str) -> None:
+    """Delete the temporary files of killed writers of `path`. No other process may be writing it."""
     path = Path(path)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         leftover.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def atomic_directory(path):
-    """Make a directory beside `path` that takes its place when the block ends well, and vanishes otherwise.
+def atomic_directory(path: Path | str) -> Iterator[Path]:
+    """Make a directory beside `path`; rename it to `path` if the block succeeds, else delete it.
 
-    What an earlier attempt left when it was killed is deleted. Raises UserError when the parent cannot be written.
+    Temporary directories of killed attempts are deleted. Raises UserError if the parent cannot be written.
     """
     path = Path(path)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.making"):
@@ -93,8 +95,8 @@ def atomic_directory(path):
     sync_directory(path.parent)
 
 
-def sync_directory(path):
-    """Bring the names in a directory to the disk; a file system that cannot do so is left alone."""
+def sync_directory(path: Path | str) -> None:
+    """Flush the entries of a directory to the disk, if the file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -103,35 +105,35 @@ def sync_directory(path):
         os.close(descriptor)
 
 
-def write_json(path, data):
-    """Write JSON atomically: keys in the order given, two spaces, one newline at the end."""
+def write_json(path: Path | str, data: Any) -> None:
+    """Write JSON atomically: keys in the order given, indented by two spaces, one newline at the end."""
     with atomic(path, "w") as file:
         json.dump(data, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
 
-def read_json(path):
-    """Read a JSON file. Raises UserError when it is missing or is not JSON."""
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file. Raises UserError if it is missing or not JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError:
-        raise UserError(f"{path} must hold JSON, and does not") from None
+        raise UserError(f"{path} is not valid JSON") from None
 
 
-def sha256_bytes(data):
-    """The sha256 of bytes, in hexadecimal."""
+def sha256_bytes(data: bytes | memoryview) -> str:
+    """Return the sha256 of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
-def sha256_file(path):
-    """The sha256 of a file's bytes, in hexadecimal."""
+def sha256_file(path: Path | str) -> str:
+    """Return the sha256 of a file's bytes, in hexadecimal."""
     return sha256_range(path)[1]
 
 
-def sha256_range(path, first=0, end=None):
-    """(number, sha256) of a file's bytes [first, end), up to its end where `end` is None."""
+def sha256_range(path: Path | str, first: int = 0, end: int | None = None) -> tuple[int, str]:
+    """Return (number, sha256) of a file's bytes [first, end), up to its end if `end` is None."""
     digest, count = hashlib.sha256(), 0
     with open(path, "rb") as file:
         file.seek(first)
@@ -142,35 +144,35 @@ def sha256_range(path, first=0, end=None):
 
 
 class HashingWriter:
-    """A binary file for sequential writing that knows the sha256 and the number of bytes written so far."""
+    """A binary file for sequential writing that computes the sha256 and the number of bytes written so far."""
 
-    def __init__(self, file):
+    def __init__(self, file: IO[bytes]) -> None:
         self.file = file
         self.hash = hashlib.sha256()
         self.bytes = 0
 
-    def write(self, data):
-        """Write a bytes-like object; returns its number of bytes."""
+    def write(self, data: Any) -> int:
+        """Write a bytes-like object; return its number of bytes."""
         view = memoryview(data).cast("B")
         self.file.write(view)
         self.hash.update(view)
         self.bytes += len(view)
         return len(view)
 
-    def tell(self):
-        """The number of bytes written so far."""
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
         return self.bytes
 
-    def flush(self):
-        """Hand what was written to the operating system."""
+    def flush(self) -> None:
+        """Flush the file to the operating system."""
         self.file.flush()
 
-    def fileno(self):
-        """The descriptor of the file behind."""
+    def fileno(self) -> int:
+        """Return the descriptor of the underlying file."""
         return self.file.fileno()
 
     closed = False
 
-    def close(self):
-        """Leave the file open: who opened it closes it."""
+    def close(self) -> None:
+        """Flush the file, which its opener closes."""
         self.flush()

@@ -1,15 +1,15 @@
-"""Where a stage's log lines go: to its `--log` file, and to the terminal what a person must see."""
+"""Log lines of a stage: all go to its `--log` file, warnings and errors also to the terminal."""
 
 import logging
 import sys
 from pathlib import Path
 
 logger = logging.getLogger("caravan")
-CLEAR = "\r\x1b[2K"  # of a terminal's line: a log line takes the place of the progress
+CLEAR = "\r\x1b[2K"  # clears a terminal's line, so that a log line replaces the progress
 
 
-def to(path):
-    """Send log lines to a file (warnings to stderr as well); to stderr where `path` is None."""
+def to(path: Path | str | None) -> None:
+    """Send log lines to a file, and warnings also to stderr; send all to stderr if `path` is None."""
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()

@@ -1,9 +1,9 @@
-"""Manifests: the small JSON file that a stage writes last, and by which the next stage knows what it is given.
+"""Manifests: the small JSON file that a stage writes last and the next stage reads.
 
-    {"identity": {...}, "record": {...}}
+    {"format": 2, "identity": {...}, "record": {...}}
 
-identity holds all that the result depends on: the recipe's identity fields, the digests of the inputs' identities and
-the sha256 of the outputs. record holds what may differ between two makings of the same thing: times, versions, host.
+identity holds everything that the result depends on: the recipe's identity fields, the digests of the inputs'
+identities and the sha256 of the outputs. record holds what may differ between two equal results: times, versions, host.
 Digests chain through identity alone.
 """
 
@@ -15,6 +15,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
@@ -23,58 +24,61 @@ PACKAGES = (
     *("torch", "numpy", "pyarrow", "sentencepiece", "tokenizers", "gigatoken"),
     *("transformers", "lm_eval", "snakemake"),
 )
+FORMAT = 2
+"""Version of the manifests. Format 1, without a version, had other names of recipe keys."""
+
 ENVIRONMENT = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "WORLD_SIZE")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was read: its path, identity and record."""
+    """A manifest: its path, identity and record."""
 
     path: Path
-    identity: dict
-    record: dict
+    identity: dict[str, Any]
+    record: dict[str, Any]
 
     @property
-    def digest(self):
-        """The sha256 of the identity, by which other manifests refer to this one."""
+    def digest(self) -> str:
+        """The sha256 of the identity; other manifests refer to this one by it."""
         return digest_of(self.identity)
 
     @property
-    def directory(self):
-        """The directory against which the manifest's relative paths are read."""
+    def directory(self) -> Path:
+        """The directory that the manifest's paths are relative to."""
         return self.path.parent
 
-    def output(self, name):
-        """The path of one output by its relative name.
+    def output(self, name: str) -> Path:
+        """Return the path of one output by its relative name.
 
-        Raises UserError when the manifest has no such output, or the file vanished or changed its size.
+        Raises UserError if the manifest does not list it, or the file is missing or has another size.
         """
         outputs = self.identity["outputs"]
         if name not in outputs:
-            raise UserError(f"{self.path} lists no output {name}")
+            raise UserError(f"{self.path} does not list the output {name}")
         check_size(self.directory / name, outputs[name]["bytes"], self.path)
         return self.directory / name
 
 
-def digest_of(identity):
-    """The sha256 of plain data in canonical JSON, in hexadecimal."""
+def digest_of(identity: Any) -> str:
+    """Return the sha256 of plain data in canonical JSON, in hexadecimal."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return files.sha256_bytes(text.encode())
 
 
-def check_size(path, size, manifest_path):
-    """Raise UserError when a payload file vanished, or has another size than its manifest says."""
+def check_size(path: Path, size: int, manifest_path: Path) -> None:
+    """Raise UserError if a payload file is missing or has another size than its manifest states."""
     try:
         found = path.stat().st_size
     except OSError:
         raise UserError(
-            f"{path} is gone, but {manifest_path} lists it; delete {manifest_path} and run the workflow again"
+            f"{path} is missing, but {manifest_path} lists it; delete {manifest_path} and run the workflow again"
         ) from None
     check_found_size(path, found, size, manifest_path)
 
 
-def check_found_size(path, found, size, manifest_path):
-    """Raise UserError when a payload file, which was looked at, has another size than its manifest says."""
+def check_found_size(path: Path | str, found: int, size: int, manifest_path: Path) -> None:
+    """Raise UserError if the size found of a payload file is not the one that its manifest states."""
     if found != size:
         raise UserError(
             f"{path} must have {size} bytes by {manifest_path}, and has {found}; "
@@ -82,8 +86,8 @@ def check_found_size(path, found, size, manifest_path):
         )
 
 
-def check_content(path, described, manifest_path):
-    """Raise UserError when a payload file vanished, or is not what its manifest says of it: `{"bytes", "sha256"}`."""
+def check_content(path: Path, described: dict[str, Any], manifest_path: Path) -> None:
+    """Raise UserError if a payload file is missing or differs from its description, `{"bytes", "sha256"}`."""
     check_size(path, described["bytes"], manifest_path)
     if files.sha256_file(path) != described["sha256"]:
         raise UserError(
@@ -92,35 +96,45 @@ def check_content(path, described, manifest_path):
         )
 
 
-def describe(path, first=0, end=None):
-    """What a manifest says of a file, or of its bytes [first, end): `{"bytes": N, "sha256": HEX}`."""
+def describe(path: Path | str, first: int = 0, end: int | None = None) -> dict[str, Any]:
+    """Return the description of a file, or of its bytes [first, end): `{"bytes": N, "sha256": HEX}`."""
     count, sha256 = files.sha256_range(path, first, end)
     return {"bytes": count, "sha256": sha256}
 
 
-def read(path):
-    """Read a manifest. Raises UserError when it is missing, or is no manifest."""
+def read(path: Path | str) -> Manifest:
+    """Read a manifest. Raises UserError if it is missing, not a manifest, or of another format."""
     data = files.read_json(path)
-    if not isinstance(data, dict) or set(data) != {"identity", "record"}:
-        raise UserError(f"{path} must be a manifest with the keys identity and record")
+    if not isinstance(data, dict) or set(data) - {"format"} != {"identity", "record"}:
+        raise UserError(f"{path} must be a manifest with the keys format, identity and record")
+    if data.get("format", 1) != FORMAT:
+        raise UserError(
+            f"{path} is a manifest of format {data.get('format', 1)}, and this Caravan reads format {FORMAT}: "
+            "move the results directory away and run the workflow again; see docs/renamed_keys.md"
+        )
     return Manifest(Path(path), data["identity"], data["record"])
 
 
-def write(path, identity, record):
-    """Write a manifest atomically. Its directory must be the one that relative paths in it start from."""
-    files.write_json(path, {"identity": identity, "record": record})
+def content(identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest as plain data."""
+    return {"format": FORMAT, "identity": identity, "record": record}
+
+
+def write(path: Path | str, identity: dict[str, Any], record: dict[str, Any]) -> None:
+    """Write a manifest atomically. Relative paths in it start from its directory."""
+    files.write_json(path, content(identity, record))
 
 
 class Clock:
-    """Measures a stage from its start, and makes the record of its manifest."""
+    """Timer of a stage, from its start; makes the record of its manifest."""
 
-    def __init__(self, code=None):
+    def __init__(self, code: str | None = None) -> None:
         self.code = code
         self.started = time.time()
         self.cpu = time.process_time()
 
-    def record(self, **more):
-        """The record of a manifest: seconds, versions, host, an allow-list of the environment, and `more`."""
+    def record(self, **more: Any) -> dict[str, Any]:
+        """Return the record of a manifest: seconds, versions, host, an allow-list of the environment, and `more`."""
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
             "seconds": round(time.time() - self.started, 3),
@@ -135,7 +149,7 @@ class Clock:
         }
 
 
-def _versions():
+def _versions() -> dict[str, str]:
     versions = {}
     for name in PACKAGES:
         try:
@@ -145,8 +159,8 @@ def _versions():
     return versions
 
 
-def _commit():
-    """The git commit of the code, with `+` where the tree was changed; None outside a checkout."""
+def _commit() -> str | None:
+    """The git commit of the code, with `+` if the tree has changes; None outside a checkout."""
     home = Path(__file__).resolve().parents[2]
     command = ["git", "-C", str(home), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:

@@ -1,33 +1,32 @@
-"""Recipes: frozen dataclasses that say what a stage shall do, and how they are read from JSON.
+"""Recipes: frozen dataclasses that configure a stage, and their reading from JSON.
 
 A recipe stands beside the code that it configures. Each field has a kind:
 
 - identity: changes the result (model, optimizer, data, seed, dtype);
-- operation: does not (micro-batch, how often to save, logging);
-- horizon: how far to go (the total number of steps).
+- operation: does not (micro-batch size, checkpoint interval, logging);
+- horizon: the total number of steps.
 
-A docstring stands under each field; `docs_of` reads it, so that the schema, the config's README and `--help` say the
-same.
+A docstring stands under each field; `recipe_schema` reads it, so that the schema, the config's README and `--help` say
+the same.
 """
 
-import ast
 import dataclasses
 import difflib
-import functools
-import inspect
 import json
 import math
-import textwrap
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from stages.lib.errors import UserError
 
 KINDS = ("identity", "operation", "horizon")
+Recipe = TypeVar("Recipe")
 
 
-def _field(kind, default, bounds):
+def _field(kind: str, default: Any, bounds: Mapping[str, Any]) -> Any:
     metadata = {"kind": kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -36,30 +35,44 @@ def _field(kind, default, bounds):
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def identity(default=dataclasses.MISSING, *, minimum=None, maximum=None, above=None, choices=None):
-    """A field that changes the result; bounds are inclusive but for `above`."""
+def identity(
+    default: Any = dataclasses.MISSING,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: Iterable[str] | None = None,
+) -> Any:
+    """Declare a field that changes the result; bounds are inclusive except `above`."""
     return _field("identity", default, dict(minimum=minimum, maximum=maximum, above=above, choices=choices))
 
 
-def operation(default=dataclasses.MISSING, *, minimum=None, maximum=None, above=None, choices=None):
-    """A field that may change in the middle of a run and leaves the result as it is."""
+def operation(
+    default: Any = dataclasses.MISSING,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: Iterable[str] | None = None,
+) -> Any:
+    """Declare a field that may change in the middle of a run and does not change the result."""
     return _field("operation", default, dict(minimum=minimum, maximum=maximum, above=above, choices=choices))
 
 
-def horizon(default=dataclasses.MISSING, *, minimum=None):
-    """A field that says how far to go."""
+def horizon(default: Any = dataclasses.MISSING, *, minimum: float | None = None) -> Any:
+    """Declare a field for the length of a run."""
     return _field("horizon", default, dict(minimum=minimum))
 
 
-def load(recipe_type, data, where):
-    """Build a recipe from plain data (what JSON or YAML gives).
+def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
+    """Build a recipe from plain data, as JSON or YAML gives it.
 
-    `where` is the dotted key under which the user wrote the data: errors name it.
-    Raises UserError on an unknown key, a missing one, a wrong type or a value out of bounds.
+    `where`: the dotted key under which the user wrote the data, for errors.
+    Raises UserError on an unknown or missing key, a wrong type or a value out of bounds.
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping of keys to values, got {data!r}")
-    fields = {field.name: field for field in dataclasses.fields(recipe_type)}
+    fields = {field.name: field for field in dataclasses.fields(recipe_type)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
             nearest = difflib.get_close_matches(key, fields, n=1)
@@ -71,26 +84,26 @@ def load(recipe_type, data, where):
         if name in data:
             values[name] = _convert(hints[name], data[name], f"{where}.{name}")
             _check_bounds(field.metadata, values[name], f"{where}.{name}")
-        elif _is_required(field):
-            raise UserError(f"{where}.{name} is missing: it must be {_describe(hints[name], field.metadata)}")
+        elif is_required(field):
+            raise UserError(f"{where}.{name} is missing: it must be {describe(hints[name], field.metadata)}")
     recipe = recipe_type(**values)
     if hasattr(recipe, "check"):
         recipe.check(where)
     return recipe
 
 
-def load_texts(recipe_type, texts, where):
-    """Build a recipe from the texts of `--recipe` and `--operation`, the later added to the earlier.
+def load_texts(recipe_type: type[Recipe], texts: Iterable[str], where: str) -> Recipe:
+    """Build a recipe from the texts of `--recipe` and `--operation`, the later merged into the earlier.
 
     A text is JSON, or the path of a .json or .yaml file.
     """
-    data = {}
+    data: Any = {}
     for text in texts:
         data = _merged(data, _parse(text.strip()))
     return load(recipe_type, data, where)
 
 
-def _parse(text):
+def _parse(text: str) -> Any:
     path = None
     if not text.startswith("{"):
         path = Path(text)
@@ -100,7 +113,7 @@ def _parse(text):
             reason = getattr(error, "strerror", None) or "it is not UTF-8"
             raise UserError(f"a recipe must be JSON or a readable file, got {path}: {reason}") from None
         if path.suffix in (".yaml", ".yml"):
-            import yaml  # beside the workflow only: a stage on a compute node is given JSON
+            import yaml  # only beside the workflow: a stage on a compute node gets JSON
 
             try:
                 return yaml.safe_load(text) or {}
@@ -114,54 +127,55 @@ def _parse(text):
         ) from None
 
 
-def _merged(first, second):
+def _merged(first: Any, second: Any) -> Any:
     if not (isinstance(first, dict) and isinstance(second, dict)):
         return second
     return first | {key: _merged(first[key], value) if key in first else value for key, value in second.items()}
 
 
-def written(recipe, kind):
-    """The fields of one kind that differ from their default, as plain data, nested recipes included.
+def written(recipe: Any, kind: str) -> dict[str, Any]:
+    """Return the fields of one kind that differ from their default, as plain data, nested recipes included.
 
-    Defaults are left out so that a new optional key changes no digest; a test freezes the defaults.
+    Defaults are omitted so that a new optional key changes no digest; a test freezes the defaults.
     """
-    result = {}
+    result: dict[str, Any] = {}
     for field in dataclasses.fields(recipe):
         value = getattr(recipe, field.name)
         if dataclasses.is_dataclass(value):
             if nested := written(value, kind):
                 result[field.name] = nested
-        elif field.metadata["kind"] == kind and (_is_required(field) or value != default_of(field)):
+        elif field.metadata["kind"] == kind and (is_required(field) or value != default_of(field)):
             result[field.name] = _plain(value, kind)
     return result
 
 
-def _plain(value, kind):
-    """A list of recipes as plain data, all else as it is."""
+def _plain(value: Any, kind: str) -> Any:
+    """Return a list of recipes as plain data, any other value unchanged."""
     if isinstance(value, list):
         return [written(item, kind) if dataclasses.is_dataclass(item) else item for item in value]
     return value
 
 
-def default_of(field):
-    """The default of a dataclass field; dataclasses.MISSING where it has none."""
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a dataclass field; dataclasses.MISSING if it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
 
 
-def _is_required(field):
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    """Return True if a dataclass field has no default."""
     return default_of(field) is dataclasses.MISSING
 
 
-def _convert(hint, value, where):
+def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         if value is None and types.NoneType in arguments:
             return None
         (hint,) = [argument for argument in arguments if argument is not types.NoneType]
         return _convert(hint, value, where)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return load(hint, value, where)
     if origin is list and isinstance(value, (list, tuple)):
         return [_convert(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
@@ -171,10 +185,10 @@ def _convert(hint, value, where):
         return _convert_float(value, where)
     if hint in (int, str, bool) and type(value) is hint:
         return value
-    raise UserError(f"{where} must be {_describe(hint, {})}, got {value!r}")
+    raise UserError(f"{where} must be {describe(hint, {})}, got {value!r}")
 
 
-def _convert_float(value, where):
+def _convert_float(value: Any, where: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         number = float(value)
     elif isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
@@ -189,7 +203,7 @@ def _convert_float(value, where):
     return number
 
 
-def _check_bounds(bounds, value, where):
+def _check_bounds(bounds: Mapping[str, Any], value: Any, where: str) -> None:
     if value is None:
         return
     if isinstance(value, dict):
@@ -207,10 +221,11 @@ def _check_bounds(bounds, value, where):
         or ("choices" in bounds and value not in bounds["choices"])
     )
     if broken:
-        raise UserError(f"{where} must be {_describe(type(value), bounds)}, got {value!r}")
+        raise UserError(f"{where} must be {describe(type(value), bounds)}, got {value!r}")
 
 
-def _describe(hint, bounds):
+def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
+    """Describe in words what a value must be: a whole number at least 1."""
     if "choices" in bounds:
         return "one of " + ", ".join(map(str, bounds["choices"]))
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -226,60 +241,3 @@ def _describe(hint, bounds):
     if "maximum" in bounds:
         limits.append(f"at most {bounds['maximum']}")
     return " ".join([name, " and ".join(limits)]).strip()
-
-
-@functools.cache
-def docs_of(recipe_type):
-    """The docstring under each field of a recipe and of those that it extends, by the field's name."""
-    docs = {}
-    for ancestor in filter(dataclasses.is_dataclass, reversed(recipe_type.__mro__)):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
-        for statement, following in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-                docs[statement.target.id] = " ".join(following.value.value.split())
-    return docs
-
-
-def json_schema(recipe_type):
-    """The JSON schema of a recipe: types, bounds, kinds (`x-kind`), defaults and descriptions."""
-    hints = typing.get_type_hints(recipe_type)
-    properties, required = {}, []
-    for field in dataclasses.fields(recipe_type):
-        schema = _schema_of(hints[field.name], field.metadata)
-        schema["description"] = docs_of(recipe_type)[field.name]
-        schema["x-kind"] = field.metadata["kind"]
-        default = default_of(field)
-        if _is_required(field):
-            required.append(field.name)
-        elif not dataclasses.is_dataclass(default):
-            schema["default"] = default
-        properties[field.name] = schema
-    schema = {"type": "object", "additionalProperties": False, "properties": properties}
-    schema["x-expected"] = "a mapping of keys to values"
-    return schema | ({"required": required} if required else {})
-
-
-def _schema_of(hint, bounds):
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        (hint,) = [argument for argument in arguments if argument is not types.NoneType]
-        return {"anyOf": [_schema_of(hint, bounds), {"type": "null", "x-expected": "null"}]}
-    if dataclasses.is_dataclass(hint):
-        return json_schema(hint)
-    expected = {"x-expected": _describe(hint, bounds)}
-    if origin is list:
-        return {"type": "array", "items": _schema_of(arguments[0], bounds), "x-expected": _describe(hint, {})}
-    if origin is dict:
-        return {
-            "type": "object",
-            "additionalProperties": _schema_of(arguments[1], bounds),
-            "x-expected": _describe(hint, {}),
-        }
-    if hint is float:  # YAML 1.1 reads 1e-3 as a string, so the bounds hold for numbers only
-        return {"type": ["number", "string"]} | _schema_bounds(bounds) | expected
-    return {"type": {int: "integer", str: "string", bool: "boolean"}[hint]} | _schema_bounds(bounds) | expected
-
-
-def _schema_bounds(bounds):
-    names = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum", "choices": "enum"}
-    return {names[name]: list(bound) if name == "choices" else bound for name, bound in bounds.items() if name in names}

@@ -1,4 +1,4 @@
-"""Whether a file system has room for what shall be written: asked before the work, not found out after hours of it."""
+"""Check of free disk space before the work, so that a job does not fail after hours."""
 
 import contextlib
 import ctypes
@@ -13,13 +13,13 @@ from stages.lib.errors import UserError
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def require(directory, num_bytes, what, num_files=1):
-    """Raise UserError when `what`, `num_bytes` in `num_files` files of about one size, cannot be written now.
+def require(directory: Path | str, num_bytes: int, what: str, num_files: int = 1) -> None:
+    """Raise UserError if `what`, `num_bytes` in `num_files` files of about one size, cannot be written now.
 
-    Asks in this order: free space of the file system, the process' limit on the size of a file (`ulimit -f`), and the
-    file system itself, by reserving the bytes in nameless temporary files. Only the last sees a quota. A file system
-    that reserves nothing is believed. One process asks for all ranks of a shared file system. Raises UserError also
-    where the directory is missing or cannot be written. What is promised holds until somebody else writes.
+    Checks in this order: free space of the file system, the process' limit on the size of a file (`ulimit -f`), and the
+    file system itself, by reserving the bytes in nameless temporary files: only the last sees a quota. A file system
+    that cannot reserve passes. One process checks for all ranks of a shared file system. Raises UserError also if the
+    directory is missing or cannot be written. The result holds until somebody else writes.
     """
     directory = Path(directory)
     size = -(-num_bytes // num_files)
@@ -31,22 +31,22 @@ def require(directory, num_bytes, what, num_files=1):
         raise UserError(f"{directory} must be a directory that can be written: {error.strerror}") from None
 
 
-def _check_free(directory, num_bytes, what):
+def _check_free(directory: Path, num_bytes: int, what: str) -> None:
     system = os.statvfs(directory)
     free = system.f_bavail * system.f_frsize
-    if system.f_blocks and num_bytes > free:  # 0 blocks in all: a file system that does not say
+    if system.f_blocks and num_bytes > free:  # 0 blocks in all: a file system that does not report its size
         raise UserError(f"{what} needs {amount(num_bytes)} in {directory}, whose file system has {amount(free)} free")
 
 
-def _check_file_size(directory, num_bytes, what):
+def _check_file_size(directory: Path, num_bytes: int, what: str) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and num_bytes > limit:
         raise UserError(
-            f"{what} needs files of {amount(num_bytes)} in {directory}, but `ulimit -f` allows {amount(limit)} a file"
+            f"{what} needs files of {amount(num_bytes)} in {directory}, but `ulimit -f` allows {amount(limit)} per file"
         )
 
 
-def _reserve(directory, sizes, need):
+def _reserve(directory: Path, sizes: list[int], need: str) -> None:
     with contextlib.ExitStack() as files:
         for size in sizes:
             file = files.enter_context(tempfile.TemporaryFile(dir=directory))  # nameless: a kill leaves nothing
@@ -55,10 +55,10 @@ def _reserve(directory, sizes, need):
                 raise UserError(f"{need}, which its file system refuses: {os.strerror(error)}")
 
 
-def _allocate(descriptor, num_bytes):
-    """Reserve bytes by fallocate(2); returns the errno, 0 when it went well.
+def _allocate(descriptor: int, num_bytes: int) -> int:
+    """Reserve bytes by fallocate(2); return the errno, 0 on success.
 
-    Not os.posix_fallocate: where a file system cannot reserve, that one writes every block.
+    Not os.posix_fallocate: if a file system cannot reserve, that writes every block.
     """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if fallocate is None or num_bytes == 0:  # not on macOS; 0 bytes would be EINVAL
@@ -70,8 +70,8 @@ def _allocate(descriptor, num_bytes):
     return 0
 
 
-def amount(num_bytes):
-    """A number of bytes as a person reads it: 12.3 GB, powers of 1,000."""
+def amount(num_bytes: float) -> str:
+    """Format a number of bytes: 12.3 GB, powers of 1,000."""
     for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if num_bytes >= 10**exponent:
             return f"{num_bytes / 10**exponent:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""The command line that all stages share: options, log, exit codes.
+"""The command line that all stages and tools share: options, log, exit codes.
 
-Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 130 Ctrl-C, 1 a bug (the log has a
-traceback).
+Exit codes: 0 done, 2 the user's mistake (one line), 75 out of time (start it again), 130 Ctrl-C, 1 an internal error
+(the log has a traceback).
 """
 
 import argparse
@@ -11,25 +11,27 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from stages.lib import log, recipe
+from stages.lib import log, recipe, recipe_schema
 from stages.lib.errors import Preempted, RankLocalError, UserError
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes end like every other mistake of the user: in one line."""
+    """An argument parser that reports a mistake as the stages do: in one line, with exit code 2."""
 
-    def error(self, message):
-        """Say the mistake in one line and exit with 2."""
-        log.to(None)  # there are no options yet that would say where
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake in one line and exit with 2."""
+        log.to(None)  # --log is not parsed yet
         sys.exit(_end(USER_MISTAKE, f"{self.prog}: {message} (see --help)"))
 
 
-def parser(name, doc, recipe_type=None):
-    """The parser of a stage or a tool, with the options that all have. `doc`: the docstring of the module `name`."""
+def parser(name: str, doc: str | None, recipe_type: type | None = None) -> Parser:
+    """Return the parser of a stage or tool, with the common options. `doc`: the docstring of the module `name`."""
     made = Parser(
         prog=f"python -m {name}",
         description=doc,
@@ -39,27 +41,27 @@ def parser(name, doc, recipe_type=None):
     )
     made.set_defaults(stage_name=name.rpartition(".")[2], recipe_type=recipe_type)
     if recipe_type:
-        made.add_argument("--recipe", default="{}", metavar="JSON|FILE", help="what to do; keys below")
+        made.add_argument("--recipe", default="{}", metavar="JSON|FILE", help="the recipe; keys below")
         made.add_argument("--schema", action=_PrintSchema, recipe_type=recipe_type)
-    made.add_argument("--log", type=Path, metavar="FILE", help="where log lines go (default: the terminal)")
+    made.add_argument("--log", type=Path, metavar="FILE", help="file for log lines (default: the terminal)")
     made.add_argument("--code", metavar="HEX", help="fingerprint of the stage's code, kept in the manifest's record")
     return made
 
 
 class _PrintSchema(argparse.Action):
-    def __init__(self, option_strings, dest, recipe_type):
+    def __init__(self, option_strings: Sequence[str], dest: str, recipe_type: type) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the JSON schema of the recipe and exit")
         self.recipe_type = recipe_type
 
-    def __call__(self, parser, *_):
-        print(json.dumps(recipe.json_schema(self.recipe_type), indent=2))
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(json.dumps(recipe_schema.json_schema(self.recipe_type), indent=2))
         parser.exit()
 
 
-def _recipe_help(recipe_type):
+def _recipe_help(recipe_type: type) -> str:
     lines = ["recipe keys:"]
 
-    def walk(schema, prefix):
+    def walk(schema: dict[str, Any], prefix: str) -> None:
         for name, field in schema["properties"].items():
             if "properties" in field:
                 walk(field, f"{prefix}{name}.")
@@ -69,12 +71,12 @@ def _recipe_help(recipe_type):
             )
             lines.append(f"  {prefix}{name} ({field['x-kind']}, {default}): {field['description']}")
 
-    walk(recipe.json_schema(recipe_type), "")
+    walk(recipe_schema.json_schema(recipe_type), "")
     return "\n".join(lines)
 
 
-def execute(made, run, argv=None):
-    """Parse `argv`, call `run(arguments, recipe)` (`run(arguments)` without a recipe type); returns an exit code."""
+def execute(made: Parser, run: Callable[..., None], argv: Sequence[str] | None = None) -> int:
+    """Parse `argv`, call `run(arguments, recipe)` (`run(arguments)` without a recipe type); return the exit code."""
     arguments = made.parse_args(argv)
     try:
         try:
@@ -96,19 +98,19 @@ def execute(made, run, argv=None):
     except KeyboardInterrupt:
         return _end(INTERRUPTED, f"{arguments.stage_name}: stopped by Ctrl-C", alone=True)
     except BrokenPipeError as error:
-        if hasattr(arguments, "output"):  # not the reader of a listing: a pipe of the stage's own
+        if hasattr(arguments, "output"):  # a stage with an output: not the reader of a listing
             return _bug(arguments, error)
-        # the reader left: what is still buffered goes nowhere, or Python would complain at its end
+        # the reader closed the pipe: discard the buffer, or Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
         return _bug(arguments, error)
 
 
-def leave(code):
-    """End the process of a rank with an exit code, without Python's teardown: with gloo, 2 of 25 runs aborted in it.
+def leave(code: int) -> NoReturn:
+    """Exit the process of a rank without Python's teardown: with gloo, 2 of 25 runs aborted in it.
 
-    A finished training would then count as failed. Outside torchrun the process ends as always.
+    A finished training would then count as failed. Outside torchrun this is sys.exit.
     """
     if "RANK" not in os.environ:
         sys.exit(code)
@@ -118,27 +120,27 @@ def leave(code):
     os._exit(code)
 
 
-def out_of_time(name, message):
-    """Say, from any thread, why stage `name` ends and is to be started again; returns the code to end the process with.
+def out_of_time(name: str, message: str) -> int:
+    """Print, from any thread, why stage `name` stops and must be restarted; return the exit code of the process.
 
-    Below `workflow/launch` that is 0, for ranks that all end by themselves.
+    Under `workflow/launch` that is 0, for ranks that all end by themselves.
     """
     return _end(OUT_OF_TIME, f"{name}: {message}")
 
 
-def _bug(arguments, error):
+def _bug(arguments: argparse.Namespace, error: Exception) -> int:
     for line in traceback.format_exc().splitlines():
         log.logger.info("%s", line)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return _end(BUG, f"{arguments.stage_name}: stopped by a bug or a fault: {reason}", alone=True)
+    return _end(BUG, f"{arguments.stage_name}: internal error: {reason}", alone=True)
 
 
-def _end(code, message, alone=False):
-    """Say why the stage stopped, as its last line, and hand the exit code to who started it.
+def _end(code: int, message: str, alone: bool = False) -> int:
+    """Print why the stage stopped, as its last line, and return the exit code of the process.
 
-    torchrun turns every exit code but 0 into 1, under a page of its own. So below `workflow/launch` the first rank
-    leaves the code in a file, and the ranks that stop by agreement exit with 0; launch reads the file. One that stops
-    `alone` keeps its code, by which torchrun ends the others.
+    torchrun turns every exit code but 0 into 1, under a page of its own. So under `workflow/launch` the first rank
+    writes the code to a file, which launch reads, and ranks that stop together exit with 0. A rank that stops `alone`
+    keeps its code, by which torchrun ends the others.
     """
     path = os.environ.get("CARAVAN_EXIT_FILE")
     if path is None or "RANK" not in os.environ:

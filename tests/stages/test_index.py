@@ -100,7 +100,7 @@ def test_what_kills_left_beside_manifest_and_receipt_is_cleared(corpus):
     [
         ("flip", "{shard} changed since {part} was written: its sha256 differs; delete {part} and run"),
         ("truncate", "{shard} must have "),
-        ("remove", "{shard} is gone, but {part} lists it; delete {part} and run"),
+        ("remove", "{shard} is missing, but {part} lists it; delete {part} and run"),
     ],
 )
 @pytest.mark.parametrize("name", ["train-00000.arrow", "validation.jsonl"])
@@ -242,7 +242,7 @@ def test_no_manifest_and_no_part_are_named(corpus, capsys):
     assert line == f"index: {missing} cannot be read: No such file or directory"
     (corpus / "half.json").write_text('{"identity": {')
     line = refused(capsys, index, **options | {"parts": [corpus / "half.json"]})
-    assert line == f"index: {corpus / 'half.json'} must hold JSON, and does not"
+    assert line == f"index: {corpus / 'half.json'} is not valid JSON"
 
 
 def test_an_output_directory_that_cannot_be_written_is_named(corpus, capsys):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stages import pretrain
+from stages.lib import manifest
 from stages.lib.checkpoints import dcp
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
@@ -156,7 +157,7 @@ def other_corpus(corpus, directory, keep, **more):
     sources = {name: identity["sources"][name] for name in keep}
     sources |= {name: identity["sources"][other] for name, other in more.items()}
     path = directory / corpus.name
-    text = json.dumps({"identity": identity | {"sources": sources}, "record": {}})
+    text = json.dumps(manifest.content(identity | {"sources": sources}, {}))
     directory.mkdir()
     for source in identity["sources"]:  # beside the manifest, as its relative paths say
         (directory / source).symlink_to(corpus.parent / source)

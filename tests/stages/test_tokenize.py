@@ -278,7 +278,7 @@ def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, toke
     assert line.startswith(f"tokenize: {file} must have ")
     file.unlink()
     line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=tmp_path / "0" / "00000.json")
-    assert line.startswith(f"tokenize: {file} is gone, but {source} lists it")
+    assert line.startswith(f"tokenize: {file} is missing, but {source} lists it")
     assert not (tmp_path / "0").exists()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stages import pretrain
-from stages.lib import recipe
+from stages.lib import recipe_schema
 from stages.lib.inspection import step_look
 from stages.lib.tokens import order
 from tests.helpers import training
@@ -162,5 +162,5 @@ def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):
 
 
 def test_the_seed_that_a_checkpoint_leaves_out_is_the_default():
-    default = recipe.json_schema(pretrain.PretrainRecipe)["properties"]["seed"]["default"]
+    default = recipe_schema.json_schema(pretrain.PretrainRecipe)["properties"]["seed"]["default"]
     assert default == order.SEED

@@ -221,4 +221,4 @@ def test_a_shard_that_is_gone_or_no_arrow_file_is_one_sentence(copy, capsys):
     path.write_bytes(b"x" * described["bytes"])
     assert refused(capsys, copy).startswith(f"inspect: {path} must be an Arrow file: ")
     path.unlink()
-    assert refused(capsys, copy).startswith(f"inspect: {path} is gone, but {copy} lists it")
+    assert refused(capsys, copy).startswith(f"inspect: {path} is missing, but {copy} lists it")

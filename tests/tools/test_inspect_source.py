@@ -260,7 +260,7 @@ def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
 def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer, capsys):
     source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
     other_files = tmp_path / "other_files.json"
-    other_files.write_text('{"identity": {"files": []}, "record": {}}')
+    other_files.write_text('{"format": 2, "identity": {"files": []}, "record": {}}')
     one = "one of --source, --recipe and --corpus must say what to look at, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (

@@ -104,15 +104,15 @@ MISTAKES = [
     (
         "tokenizers/main",
         {"path": "mine.json", "bos": "<s>", "eos": "</s>", "model": "bpe"},
-        "tokenizers.main.model must be left out beside tokenizers.main.path: nothing is trained",
+        "tokenizers.main.model must be omitted beside tokenizers.main.path: a custom tokenizer is not trained",
     ),
     (
         "tokenizers/main/bos",
         "<s>",
-        "tokenizers.main.bos must be left out without tokenizers.main.path: what is trained has its own",
+        "tokenizers.main.bos must be omitted without tokenizers.main.path: a trained tokenizer has its own",
     ),
     ("tokenizers/main/sample", DELETED, "tokenizers.main.sample is missing: it must be a mapping"),
-    ("tokenizers/main", {"model": "bpe"}, "tokenizers.main must have vocabulary and sample, or path, got model"),
+    ("tokenizers/main", {"model": "bpe"}, "tokenizers.main must have vocab_size and sample, or path, got model"),
     ("tokenizers/main/vocab_size", 9, "tokenizers.main.vocab_size must be a whole number at least 260 and at most"),
     (
         "runs/base/pretrain/weights",
@@ -149,18 +149,19 @@ MISTAKES = [
     (
         "suites/docstrings/prompt_completion",
         "prose",
-        "suites.docstrings.prompt_completion must be a source of pairs (the kinds prompt_completion and "
+        "suites.docstrings.prompt_completion must be a source of prompt-completion data (kind prompt_completion or "
         "python-docstrings), got 'prose' of the kind python-prose",
     ),
     (
         "suites/docstrings/prompt_completion",
         DELETED,
-        "suites.docstrings.prompt_completion is missing: it must be the source of pairs that completion_bits asks of",
+        "suites.docstrings.prompt_completion is missing: it must be the prompt-completion source that completion_bits "
+        "reads",
     ),
     (
         "suites/validation/prompt_completion",
         "docstrings",
-        "suites.validation.tasks must have completion_choice or completion_bits, which alone read "
+        "suites.validation.tasks must have completion_choice or completion_bits: no other task reads "
         "suites.validation.prompt_completion",
     ),
     ("tune", 1, "tune must be true or false, got 1"),
@@ -168,14 +169,14 @@ MISTAKES = [
     (
         "runs/base/prompt_completion",
         "docstrings",
-        "runs.base.prompt_completion must be left out: a run with pretrain reads its corpus",
+        "runs.base.prompt_completion must be omitted: a run with pretrain reads its corpus",
     ),
     ("runs/base/model", DELETED, "runs.base.model is missing: it must be a mapping of keys to values"),
     ("runs/docstrings/prompt_completion", DELETED, "runs.docstrings.prompt_completion is missing: it must be text"),
     (
         "runs/docstrings/prompt_completion",
         "code",
-        "runs.docstrings.prompt_completion must be a source of pairs (the kinds prompt_completion and ",
+        "runs.docstrings.prompt_completion must be a source of prompt-completion data (kind prompt_completion or ",
     ),
     ("runs/docstrings/initial", DELETED, "runs.docstrings.initial is missing: it must be a mapping of keys to values"),
     ("runs/docstrings/initial", {}, "runs.docstrings.initial must have run and step, or path, got nothing"),
@@ -197,22 +198,22 @@ MISTAKES = [
     (
         "runs/docstrings/initial/run",
         "docstrings",
-        "runs.docstrings.initial must not lead back to where it came from: runs.docstrings",
+        "runs.docstrings.initial must not form a cycle, got runs.docstrings again",
     ),
     (
         "runs/docstrings/initial",
         {"path": "llama"},
-        "runs.docstrings.corpus is missing: it must say with which corpus runs.docstrings.initial.path is scored",
+        "runs.docstrings.corpus is missing: it must be the corpus that scores runs.docstrings.initial.path",
     ),
     (
         "runs/docstrings/corpus",
         "main",
-        "runs.docstrings.corpus must be left out: a tuned run has the corpus of its initial run",
+        "runs.docstrings.corpus must be omitted: a tuned run has the corpus of its initial run",
     ),
     (
         "runs/docstrings/model",
         {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8},
-        "runs.docstrings.model must be left out: a tuned run has the model that it is tuned from",
+        "runs.docstrings.model must be omitted: a tuned run has the model of its initial run",
     ),
     (
         "runs/docstrings/finetune/document_mask",
@@ -223,12 +224,12 @@ MISTAKES = [
     (
         "runs/base/initial",
         {"path": "llama"},
-        "runs.base.pretrain.initial is missing: runs.base.initial says that training goes on from another model",
+        "runs.base.pretrain.initial is missing: runs.base.initial makes the training start from another model",
     ),
     (
         "runs/base/pretrain/initial",
         {"optimizer": "reset", "schedule": "reset", "data": "reset"},
-        "runs.base.initial is missing: runs.base.pretrain.initial says that training goes on from another model",
+        "runs.base.initial is missing: runs.base.pretrain.initial makes the training start from another model",
     ),
 ]
 
@@ -249,7 +250,7 @@ GOING_ON = {"optimizer": "keep", "schedule": "continue", "data": "reset"}
 def test_runs_that_go_on_from_each_other_are_refused(config):
     config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 100}}
     config["runs"]["base"]["pretrain"] |= {"initial": GOING_ON}
-    with pytest.raises(ConfigError, match=r"^runs.base.initial must not lead back to where it came from: runs.base$"):
+    with pytest.raises(ConfigError, match=r"^runs.base.initial must not form a cycle, got runs.base again$"):
         checked(config, SCHEMA)
 
 
@@ -258,7 +259,7 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     config["corpora"]["other"] = config["corpora"]["main"] | {"tokenizer": "other"}
     more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 100}}
     config["runs"]["more"] = more | {"pretrain": config["runs"]["base"]["pretrain"] | {"initial": GOING_ON}}
-    sentence = "^runs.more.corpus must have the tokenizer of its initial run \\(main\\), and has other$"
+    sentence = "^runs.more.corpus must have the tokenizer of its initial run \\(main\\), got other$"
     with pytest.raises(ConfigError, match=sentence):
         checked(config, SCHEMA)
     config["runs"]["more"]["corpus"] = "main"

@@ -1,86 +1,95 @@
-"""What the entries of a config say of each other: that they exist, and fit. Each mistake is one sentence."""
+"""Check of the references between the entries of a config. Each mistake is one sentence."""
 
 import itertools
+from typing import Any
 
 from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
 
 PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
-"""Kinds of sources that hold pairs."""
+"""Kinds of sources that hold prompt-completion data."""
 
-TAKEN = ("path", "bos", "eos")
-"""Keys of a tokenizer that is taken as it is."""
+CUSTOM = ("path", "bos", "eos")
+"""Keys of a custom tokenizer."""
 
 OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits")
-"""Tasks that read pairs."""
+"""Tasks that read prompt-completion data."""
+
+Config = dict[str, Any]
 
 
 class ConfigError(Exception):
     """A mistake in the config: one sentence."""
 
 
-def check_references(config):
-    """Raise ConfigError for the first mistake. `config`: one that fits the schema."""
+def check_references(config: Config) -> None:
+    """Raise ConfigError for the first mistake of a config that is valid by the schema."""
     for section, check in CHECKS.items():
         for name, entry in config[section].items():
             check(config, f"{section}.{name}", entry)
-    for name, run in config["runs"].items():  # each by itself is right by now
+    for name, run in config["runs"].items():  # each run is valid by itself here
         if "pretrain" in run and "run" in run.get("initial", {}):
             _check_one_tokenizer(config, f"runs.{name}", run)
 
 
-def _must_be_one_of(section, config, where, name):
+def _must_be_one_of(section: str, config: Config, where: str, name: str) -> None:
     if name not in config[section]:
         known = ", ".join(sorted(config[section])) or "none"
         raise ConfigError(f"{where} must be one of the config's {section} ({known}), got {name!r}")
 
 
-def _must_be_a_source(config, where, name, of_pairs=False):
+def _must_be_a_source(config: Config, where: str, name: str, prompt_completion: bool = False) -> None:
     _must_be_one_of("sources", config, where, name)
     kind = config["sources"][name]["kind"]
-    if (kind in PROMPT_COMPLETION_KINDS) != of_pairs:
-        wanted = f"pairs (the kinds {' and '.join(PROMPT_COMPLETION_KINDS)})" if of_pairs else "text"
-        raise ConfigError(f"{where} must be a source of {wanted}, got {name!r} of the kind {kind}")
+    if (kind in PROMPT_COMPLETION_KINDS) != prompt_completion:
+        kinds = f"prompt-completion data (kind {' or '.join(PROMPT_COMPLETION_KINDS)})"
+        raise ConfigError(
+            f"{where} must be a source of {kinds if prompt_completion else 'text'}, got {name!r} of the kind {kind}"
+        )
 
 
-def _check_tokenizer(config, where, tokenizer):
+def _check_tokenizer(config: Config, where: str, tokenizer: Config) -> None:
     if "path" in tokenizer:
         for key in tokenizer:
-            if key not in TAKEN:
-                raise ConfigError(f"{where}.{key} must be left out beside {where}.path: nothing is trained")
+            if key not in CUSTOM:
+                raise ConfigError(
+                    f"{where}.{key} must be omitted beside {where}.path: a custom tokenizer is not trained"
+                )
     elif "sample" not in tokenizer:
         raise ConfigError(
-            f"{where} must have vocabulary and sample, or path, got {' and '.join(tokenizer) or 'nothing'}"
+            f"{where} must have vocab_size and sample, or path, got {' and '.join(tokenizer) or 'nothing'}"
         )
     else:
-        for key in TAKEN:
+        for key in CUSTOM:
             if key in tokenizer:
-                raise ConfigError(f"{where}.{key} must be left out without {where}.path: what is trained has its own")
+                raise ConfigError(
+                    f"{where}.{key} must be omitted without {where}.path: a trained tokenizer has its own"
+                )
     for source in tokenizer.get("sample", ()):
         _must_be_a_source(config, f"{where}.sample", source)
 
 
-def _check_corpus(config, where, corpus):
+def _check_corpus(config: Config, where: str, corpus: Config) -> None:
     _must_be_one_of("tokenizers", config, f"{where}.tokenizer", corpus["tokenizer"])
     for source in corpus["sources"]:
         _must_be_a_source(config, f"{where}.sources", source)
 
 
-def _check_suite(config, where, suite):
-    asking = [task for task in suite["tasks"] if task in OF_PROMPT_COMPLETION]
+def _check_suite(config: Config, where: str, suite: Config) -> None:
+    reading = [task for task in suite["tasks"] if task in OF_PROMPT_COMPLETION]
     if "prompt_completion" in suite:
-        _must_be_a_source(config, f"{where}.prompt_completion", suite["prompt_completion"], of_pairs=True)
-        if not asking:
+        _must_be_a_source(config, f"{where}.prompt_completion", suite["prompt_completion"], prompt_completion=True)
+        if not reading:
             raise ConfigError(
-                f"{where}.tasks must have {' or '.join(OF_PROMPT_COMPLETION)}, which alone read "
+                f"{where}.tasks must have {' or '.join(OF_PROMPT_COMPLETION)}: no other task reads "
                 f"{where}.prompt_completion"
             )
-    elif asking:
+    elif reading:
         raise ConfigError(
-            f"{where}.prompt_completion is missing: it must be the source of pairs that {asking[0]} asks of"
+            f"{where}.prompt_completion is missing: it must be the prompt-completion source that {reading[0]} reads"
         )
 
 
-def _check_run(config, where, run):
+def _check_run(config: Config, where: str, run: Config) -> None:
     given = [name for name in TRAINED_BY if name in run]
     if len(given) != 1:
         found = " and ".join(given) or "neither"
@@ -95,17 +104,17 @@ def _check_run(config, where, run):
     _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]])
 
 
-def _check_pretrained(config, where, run):
+def _check_pretrained(config: Config, where: str, run: Config) -> None:
     if "prompt_completion" in run:
-        raise ConfigError(f"{where}.prompt_completion must be left out: a run with pretrain reads its corpus")
+        raise ConfigError(f"{where}.prompt_completion must be omitted: a run with pretrain reads its corpus")
     if ("initial" in run) != (run["pretrain"].get("initial") is not None):
         missing, other = f"{where}.pretrain.initial", f"{where}.initial"
         if "initial" not in run:
             missing, other = other, missing
-        raise ConfigError(f"{missing} is missing: {other} says that training goes on from another model")
+        raise ConfigError(f"{missing} is missing: {other} makes the training start from another model")
     sources = config["corpora"][run["corpus"]]["sources"]
     data_stages = run["pretrain"].get("data_stages", [])
-    given = {f"data_stages[{number}].weights": phase["weights"] for number, phase in enumerate(data_stages)}
+    given = {f"data_stages[{number}].weights": stage["weights"] for number, stage in enumerate(data_stages)}
     for key, weights in ({"weights": run["pretrain"]["weights"]} | given).items():
         for source in weights:
             if source not in sources:
@@ -115,45 +124,45 @@ def _check_pretrained(config, where, run):
                 )
 
 
-def _check_tuned(config, where, run):
-    _must_be_a_source(config, f"{where}.prompt_completion", run["prompt_completion"], of_pairs=True)
+def _check_tuned(config: Config, where: str, run: Config) -> None:
+    _must_be_a_source(config, f"{where}.prompt_completion", run["prompt_completion"], prompt_completion=True)
     if "model" in run:
-        raise ConfigError(f"{where}.model must be left out: a tuned run has the model that it is tuned from")
+        raise ConfigError(f"{where}.model must be omitted: a tuned run has the model of its initial run")
     if "run" in run["initial"] and "corpus" in run:
-        raise ConfigError(f"{where}.corpus must be left out: a tuned run has the corpus of its initial run")
+        raise ConfigError(f"{where}.corpus must be omitted: a tuned run has the corpus of its initial run")
     if "path" in run["initial"] and "corpus" not in run:
-        raise ConfigError(f"{where}.corpus is missing: it must say with which corpus {where}.initial.path is scored")
+        raise ConfigError(f"{where}.corpus is missing: it must be the corpus that scores {where}.initial.path")
 
 
-def _check_initial(config, where, initial):
+def _check_initial(config: Config, where: str, initial: Config) -> None:
     if set(initial) not in ({"run", "step"}, {"path"}):
         raise ConfigError(f"{where}.initial must have run and step, or path, got {' and '.join(initial) or 'nothing'}")
     line, at = [where], initial
     while "run" in at:
         _must_be_one_of("runs", config, f"{line[-1]}.initial.run", at["run"])
         if f"runs.{at['run']}" in line:
-            raise ConfigError(f"{where}.initial must not lead back to where it came from: runs.{at['run']}")
+            raise ConfigError(f"{where}.initial must not form a cycle, got runs.{at['run']} again")
         line.append(f"runs.{at['run']}")
         at = config["runs"][at["run"]].get("initial", {})
     if "run" in initial:
         _check_step(f"{where}.initial.step", initial, config["runs"][initial["run"]])
 
 
-def _check_step(where, initial, run):
+def _check_step(where: str, initial: Config, run: Config) -> None:
     milestones = milestones_of(run) if set(TRAINED_BY) & set(run) else []
     if initial["step"] not in milestones:
         known = ", ".join(map(str, milestones))
         raise ConfigError(f"{where} must be a milestone of run {initial['run']} ({known}), got {initial['step']}")
 
 
-def _check_one_tokenizer(config, where, run):
+def _check_one_tokenizer(config: Config, where: str, run: Config) -> None:
     before = corpus_of(config["runs"], run["initial"]["run"])
-    wanted, found = (config["corpora"][corpus]["tokenizer"] for corpus in (before, run["corpus"]))
-    if wanted != found:
-        raise ConfigError(f"{where}.corpus must have the tokenizer of its initial run ({wanted}), and has {found}")
+    expected, found = (config["corpora"][corpus]["tokenizer"] for corpus in (before, run["corpus"]))
+    if expected != found:
+        raise ConfigError(f"{where}.corpus must have the tokenizer of its initial run ({expected}), got {found}")
 
 
-def _check_milestones(where, recipe):
+def _check_milestones(where: str, recipe: Config) -> None:
     milestones = recipe.get("milestones", [])
     for earlier, later in itertools.pairwise(milestones):
         if later <= earlier:

@@ -59,7 +59,7 @@ class Corpus:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise UserError(
-                f"{path} is gone, but {self.manifest.path} lists it ({error.strerror}); delete {self.manifest.path} "
+                f"{path} is missing, but {self.manifest.path} lists it ({error.strerror}); delete {self.manifest.path} "
                 "and run the workflow again"
             ) from None
         try:

@@ -83,7 +83,7 @@ def _train(arguments, plan, trainer, facts, directory, lease, clock):
                     world_size=dist.get_world_size(),
                     data=trainer.samples.described(),
                 )
-                content = {"identity": _identity(arguments, plan, directory, facts), "record": record}
+                content = manifest.content(_identity(arguments, plan, directory, facts), record)
                 lease.check()
                 files.write_json(dcp.directory_of(directory, arguments.until) / dcp.MILESTONE, content)
         trainer.event("finish")

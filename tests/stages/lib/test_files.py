@@ -70,7 +70,8 @@ def test_a_place_that_cannot_be_written_is_the_users_mistake(tmp_path, make):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot be read: No such file"), (b"{", "must hold JSON"), (b"\xff", "must hold JSON")]
+    ("content", "said"),
+    [(None, "cannot be read: No such file"), (b"{", "is not valid JSON"), (b"\xff", "is not valid JSON")],
 )
 def test_json_that_cannot_be_read_is_named(tmp_path, content, said):
     path = tmp_path / "a.json"

@@ -1,5 +1,7 @@
 """Manifests: digests through identity alone, and payloads that are what they say."""
 
+import json
+
 import pytest
 
 from stages.lib import manifest
@@ -39,7 +41,7 @@ def test_an_output_that_is_there_is_found(path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "payload is gone, but .*m.json lists it"), (b"1", "payload must have 5 bytes")]
+    ("content", "said"), [(None, "payload is missing, but .*m.json lists it"), (b"1", "payload must have 5 bytes")]
 )
 def test_an_output_that_vanished_or_changed_its_size_is_named_with_what_to_do(path, content, said):
     (path.parent / "payload").unlink()
@@ -58,14 +60,21 @@ def test_an_output_of_equal_size_with_other_bytes_is_named(path):
 
 
 def test_an_output_that_the_manifest_does_not_list_is_refused(path):
-    with pytest.raises(UserError, match=r"m\.json lists no output other"):
+    with pytest.raises(UserError, match=r"m\.json does not list the output other"):
         manifest.read(path).output("other")
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"identity": {}}', '{"identity": {}, "record": {}, "more": 1}'])
 def test_what_is_no_manifest_is_refused(path, content):
     path.write_text(content)
-    with pytest.raises(UserError, match=r"m\.json must be a manifest with the keys identity and record"):
+    with pytest.raises(UserError, match=r"m\.json must be a manifest with the keys format, identity and record"):
+        manifest.read(path)
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, 1), ({"format": 1}, 1), ({"format": 3}, 3)])
+def test_a_manifest_of_another_format_is_refused_with_what_to_do(path, given, found):
+    path.write_text(json.dumps(given | {"identity": {}, "record": {}}))
+    with pytest.raises(UserError, match=rf"is a manifest of format {found}, .* move the results directory away"):
         manifest.read(path)
 
 

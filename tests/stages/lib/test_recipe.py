@@ -8,7 +8,7 @@ import pytest
 
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
-from stages.lib import recipe
+from stages.lib import recipe, recipe_schema
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
 from stages.lib.sources.source import SourceRecipe
@@ -188,7 +188,7 @@ def test_every_field_of_every_recipe_is_documented(made):
             if "properties" in field:
                 walk(field, f"{where}.{name}")
 
-    schema = recipe.json_schema(made)
+    schema = recipe_schema.json_schema(made)
     jsonschema.Draft202012Validator.check_schema(schema)
     walk(schema, made.__name__)
 
@@ -198,12 +198,12 @@ def test_every_field_of_every_recipe_is_documented(made):
 )
 def test_what_is_loaded_satisfies_the_schema(data):
     load(**data)
-    jsonschema.validate({"name": "a"} | data, recipe.json_schema(Outer))
+    jsonschema.validate({"name": "a"} | data, recipe_schema.json_schema(Outer))
 
 
 @pytest.mark.parametrize("data", [{"x": 1}, {"count": 0}, {"inner": {"rate": 2}}, {"flag": 1}, {"names": "x"}])
 def test_what_the_schema_refuses_is_not_loaded(data):
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"name": "a"} | data, recipe.json_schema(Outer))
+        jsonschema.validate({"name": "a"} | data, recipe_schema.json_schema(Outer))
     with pytest.raises(UserError):
         load(**data)

@@ -99,7 +99,7 @@ def test_the_limit_on_a_files_size_is_asked_for_each_file(tmp_path):
         text=True,
         check=True,
     )
-    sentence = f"a save needs files of 90.0 kB in {tmp_path}, but `ulimit -f` allows 60.0 kB a file"
+    sentence = f"a save needs files of 90.0 kB in {tmp_path}, but `ulimit -f` allows 60.0 kB per file"
     assert ended.stdout == f"{sentence}|it fits\n"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.lib import recipe
+from stages.lib import recipe, recipe_schema
 from stages.lib.report import results
 from stages.pretrain import PretrainRecipe
 
@@ -39,5 +39,5 @@ RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 )
 def test_what_the_user_wrote_is_compared_as_a_manifest_holds_it(more):
     plan = recipe.load(PretrainRecipe, LEAST | more, "pretrain")
-    asked = results.identity_of(recipe.json_schema(PretrainRecipe), LEAST | more)
+    asked = results.identity_of(recipe_schema.json_schema(PretrainRecipe), LEAST | more)
     assert asked == recipe.written(plan, "identity")

@@ -1,0 +1,75 @@
+"""JSON schemas of recipes, from their types, bounds and the docstrings under their fields."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from stages.lib.recipe import default_of, describe, is_required
+
+
+@functools.cache
+def docs_of(recipe_type: type) -> dict[str, str]:
+    """Return the docstring under each field of a recipe and of the recipes that it extends, by the field's name."""
+    docs: dict[str, str] = {}
+    for ancestor in filter(dataclasses.is_dataclass, reversed(recipe_type.__mro__)):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
+        assert isinstance(tree, ast.ClassDef)
+        for statement, following in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                docs[ast.unparse(statement.target)] = " ".join(ast.literal_eval(following.value).split())
+    return docs
+
+
+def json_schema(recipe_type: type) -> dict[str, Any]:
+    """Return the JSON schema of a recipe: types, bounds, kinds (`x-kind`), defaults and descriptions.
+
+    `x-expected` describes a value in words, for errors: the config's check, which imports no stage, reads it.
+    """
+    hints = typing.get_type_hints(recipe_type)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for field in dataclasses.fields(recipe_type):
+        part = _schema_of(hints[field.name], field.metadata)
+        part["description"] = docs_of(recipe_type)[field.name]
+        part["x-kind"] = field.metadata["kind"]
+        default = default_of(field)
+        if is_required(field):
+            required.append(field.name)
+        elif not dataclasses.is_dataclass(default):
+            part["default"] = default
+        properties[field.name] = part
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": properties}
+    schema["x-expected"] = "a mapping of keys to values"
+    return schema | ({"required": required} if required else {})
+
+
+def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        (hint,) = [argument for argument in arguments if argument is not types.NoneType]
+        return {"anyOf": [_schema_of(hint, bounds), {"type": "null", "x-expected": "null"}]}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return json_schema(hint)
+    expected = {"x-expected": describe(hint, bounds)}
+    if origin is list:
+        return {"type": "array", "items": _schema_of(arguments[0], bounds), "x-expected": describe(hint, {})}
+    if origin is dict:
+        return {
+            "type": "object",
+            "additionalProperties": _schema_of(arguments[1], bounds),
+            "x-expected": describe(hint, {}),
+        }
+    if hint is float:  # YAML 1.1 reads 1e-3 as a string, so the bounds hold for numbers only
+        return {"type": ["number", "string"]} | _schema_bounds(bounds) | expected
+    return {"type": {int: "integer", str: "string", bool: "boolean"}[hint]} | _schema_bounds(bounds) | expected
+
+
+def _schema_bounds(bounds: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum", "choices": "enum"}
+    return {names[name]: list(bound) if name == "choices" else bound for name, bound in bounds.items() if name in names}
