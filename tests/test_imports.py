@@ -1,7 +1,11 @@
-"""Who may know whom."""
+"""Imports: stages and tools use the library alone, each room of the library uses the rooms of its list.
+
+The lists stand in docs/architecture.md, for people and for this test.
+"""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -14,14 +18,20 @@ from tests.helpers.data_fixtures import tiny_corpus
 
 HOME = Path(__file__).resolve().parents[1]
 STAGES = sorted((HOME / "stages").glob("[!_]*.py"))
+TOOLS = sorted((HOME / "tools").glob("[!_]*.py"))
 LIBRARY = sorted((HOME / "stages/lib").rglob("[!_]*.py"))
 WORKFLOW = sorted((HOME / "workflow").rglob("*.py"))
-WITHOUT_TORCH = ("recipe", "manifest", "files", "log", "training/schedule", "errors", "stage")
+GROUND = "ground"  # the room of the modules that lie directly in stages/lib
+WITHOUT_TORCH = (
+    *("errors", "files", "log", "manifest", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
+    *("checkpoints/commit", "training/schedule"),
+)
 HEAVY = {"torch", "transformers", "sentencepiece", "lm_eval", "datasets", "matplotlib"}
+TRAINERS = ("pretrain", "finetune")  # torch from end to end
 
 
 def imports(path, top_level_only=False):
-    """The dotted names that a file imports; `from stages.lib import x` is stages.lib.x."""
+    """Yield the dotted names that a file imports; `from stages.lib import x` is stages.lib.x."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -39,49 +49,113 @@ def name_of(path):
     return str(path.relative_to(HOME))
 
 
-@pytest.mark.parametrize("path", STAGES, ids=name_of)
-def test_a_stage_imports_only_the_library(path):
-    ours = [name for name in imports(path) if first(name) == "stages"]
-    assert all(name.startswith("stages.lib") for name in ours)
+def room_of(path):
+    """The room of a file of the library, dotted: stages/lib/training/faults/watchdog.py is in training.faults."""
+    return ".".join(path.relative_to(HOME / "stages/lib").parent.parts) or GROUND
+
+
+def rooms_that_are_used(path):
+    """The rooms that a file of the library imports from, without its own."""
+    used = set()
+    for name in imports(path):
+        if name.startswith("stages.lib."):
+            parts = name.split(".")[2:]
+            while parts and not (HOME / "stages/lib" / Path(*parts)).is_dir():
+                parts.pop()
+            used.add(".".join(parts) or GROUND)
+    return used - {room_of(path)}
+
+
+def rooms_by_the_docs():
+    """{room: the rooms that it may use} by the table of docs/architecture.md."""
+    text = (HOME / "docs/architecture.md").read_text(encoding="utf-8")
+    table = text[re.search(r"^\| *room *\|.*\| *may use *\|$", text, re.M).end() :].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[1:]]
+    return {room.strip("`"): set(re.findall(r"`([\w.]+)`", allowed)) for room, _, allowed in rows}
+
+
+ROOMS = rooms_by_the_docs()
+
+
+def test_the_docs_list_every_room_and_no_other():
+    assert set(ROOMS) == {room_of(path) for path in LIBRARY} | {GROUND}
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name_of)
-def test_the_library_imports_no_stage(path):
-    ours = [name for name in imports(path) if first(name) == "stages"]
+def test_a_room_uses_only_the_rooms_of_its_list(path):
+    assert rooms_that_are_used(path) <= ROOMS[room_of(path)]
+
+
+def test_a_list_names_no_room_that_is_not_used():
+    used = {room: set() for room in ROOMS}
+    for path in LIBRARY:
+        used[room_of(path)] |= rooms_that_are_used(path)
+    assert {room: sorted(allowed - used[room]) for room, allowed in ROOMS.items() if allowed - used[room]} == {}
+
+
+def test_rooms_have_floors_so_that_no_import_leads_upward():
+    left = {room: set(allowed) for room, allowed in ROOMS.items()}
+    while left:
+        floor = [room for room, below in left.items() if not below & set(left)]
+        assert floor, f"these rooms use each other in a cycle: {sorted(left)}"
+        for room in floor:
+            del left[room]
+
+
+def test_rooms_are_small():
+    modules = [room_of(path) for path in LIBRARY]
+    assert modules.count(GROUND) <= 12
+    assert {room: modules.count(room) for room in ROOMS if modules.count(room) > 16} == {}
+
+
+@pytest.mark.parametrize("path", STAGES + TOOLS, ids=name_of)
+def test_a_stage_or_tool_imports_only_the_library(path):
+    assert not [
+        name for name in imports(path) if first(name) in ("stages", "tools") and not name.startswith("stages.lib")
+    ]
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_the_library_imports_no_stage_and_no_tool(path):
+    ours = [name for name in imports(path) if first(name) in ("stages", "tools", "benchmarks")]
     assert all(name == "stages" or name.startswith("stages.lib") for name in ours)
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in LIBRARY if path.parent.name in ("lib", "sources", "tokens")], ids=name_of
-)
-def test_what_all_stages_share_knows_nothing_of_the_loop(path):
-    assert not [name for name in imports(path) if name.startswith("stages.lib.training")]
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_the_library_starts_no_stage(path):
+    text = path.read_text(encoding="utf-8")
+    assert "subprocess" not in text or not re.search(r"""["']-m["'],""", text)
 
 
-@pytest.mark.parametrize("path", STAGES + LIBRARY, ids=name_of)
+@pytest.mark.parametrize("path", STAGES + TOOLS + LIBRARY, ids=name_of)
 def test_stages_know_nothing_of_the_workflow(path):
-    assert not {first(name) for name in imports(path)} & {"snakemake", "workflow", "config", "profiles", "tests"}
+    assert not {first(name) for name in imports(path)} & {
+        "snakemake",
+        "workflow",
+        "scripts",
+        "config",
+        "profiles",
+        "tests",
+    }
 
 
 @pytest.mark.parametrize("path", WORKFLOW, ids=name_of)
 def test_the_workflow_imports_no_stage(path):
-    assert "stages" not in {first(name) for name in imports(path)}
+    assert not {first(name) for name in imports(path)} & {"stages", "tools"}
 
 
 def test_the_rules_import_no_stage():
     for path in [HOME / "workflow/Snakefile", *(HOME / "workflow").rglob("*.smk")]:
-        text = path.read_text(encoding="utf-8")
-        assert "import stages" not in text and "from stages" not in text
+        assert not re.search(r"(import|from) (stages|tools)", path.read_text(encoding="utf-8"))
 
 
-# pretrain and finetune are torch from end to end.
-@pytest.mark.parametrize("path", [path for path in STAGES if path.stem not in ("pretrain", "finetune")], ids=name_of)
-def test_help_is_fast_since_a_stage_imports_nothing_heavy_at_its_top(path):
+@pytest.mark.parametrize("path", [path for path in STAGES + TOOLS if path.stem not in TRAINERS], ids=name_of)
+def test_help_is_fast_since_nothing_heavy_is_imported_at_the_top(path):
     seen, waiting = set(), [path]
     while waiting:
         for name in imports(waiting.pop(), top_level_only=True):
             assert first(name) not in HEAVY, f"{name_of(path)} imports {name} before it knows what to do"
-            for parts in range(3, 5):
+            for parts in range(3, 6):
                 file = HOME.joinpath(*name.split(".")[:parts]).with_suffix(".py")
                 if name.startswith("stages.lib") and file not in seen and file.exists():
                     seen.add(file)

@@ -75,8 +75,16 @@ def _recipe_help(recipe_type: type) -> str:
     return "\n".join(lines)
 
 
-def execute(made: Parser, run: Callable[..., None], argv: Sequence[str] | None = None) -> int:
-    """Parse `argv`, call `run(arguments, recipe)` (`run(arguments)` without a recipe type); return the exit code."""
+def execute(
+    made: Parser,
+    run: Callable[..., None],
+    argv: Sequence[str] | None = None,
+    recipe_base: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
+) -> int:
+    """Parse `argv`, call `run(arguments, recipe)` (`run(arguments)` without a recipe type); return the exit code.
+
+    `recipe_base`: returns recipe keys that other options give; `--recipe` overrides them.
+    """
     arguments = made.parse_args(argv)
     try:
         try:
@@ -87,7 +95,8 @@ def execute(made: Parser, run: Callable[..., None], argv: Sequence[str] | None =
             run(arguments)
         else:
             texts = [arguments.recipe, getattr(arguments, "operation", "{}")]
-            run(arguments, recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name))
+            base = recipe_base(arguments) if recipe_base else {}
+            run(arguments, recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name, base))
         return DONE
     except RankLocalError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}", alone=True)

@@ -17,6 +17,11 @@ def initial_option(wildcards, input):
     return ["--initial", path] if path else []
 
 
+def model_config_option(wildcards, input):
+    """Return the option for the config.json of the model's shape; [] if the config has the shape."""
+    return ["--model-config", input.model_config] if input.get("model_config") else []
+
+
 def prompt_completion_option(wildcards, input):
     """Return the option for the prompt-completion source of a suite; [] without one."""
     return ["--prompt-completion", input.prompt_completion] if input.get("prompt_completion") else []

@@ -6,6 +6,7 @@
 rule pretrain:
     input:
         corpus=corpus_of_run,
+        model_config=model_config_of_run,
         initial=initial_of_run,
         previous=previous_milestone,
     output:
@@ -26,6 +27,7 @@ rule pretrain:
         attempt=attempt_of_job,
     params:
         recipe=training_recipe,
+        model_config=model_config_option,
         initial=initial_option,
         previous=previous_option,
         train_dir=train_directory,
@@ -33,7 +35,7 @@ rule pretrain:
     shell:
         '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'
         " {resources.ranks} -m stages.pretrain --corpus {input.corpus:q} --until {wildcards.step}"
-        " {params.initial:q} {params.previous:q}"
+        " {params.model_config:q} {params.initial:q} {params.previous:q}"
         " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
         " --operation {resources.operation:q} --log {log:q} --code {resources.code}"
         " --attempt {resources.attempt}"

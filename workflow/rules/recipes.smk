@@ -45,9 +45,12 @@ def training_recipe(wildcards):
 
 
 def identity_of_run(run):
-    """Return the identity keys of a run, as data, with its model unless that is another run's."""
-    model = {"model": CONFIG["runs"][run]["model"]} if "model" in named("runs", run) else {}
-    return {**model, **training_keys(run, "identity")}
+    """Return the identity keys of a run, as data, with its model unless that is another run's.
+
+    The shape that `model.from` names is not in it: that file is an input.
+    """
+    model = {key: value for key, value in named("runs", run).get("model", {}).items() if key != "from"}
+    return {**({"model": model} if model else {}), **training_keys(run, "identity")}
 
 
 def training_keys(run, *kinds):
@@ -99,6 +102,7 @@ def expected_of_run(run, recipe):
     """Return what the config says of one run."""
     return {
         training_of(recipe): identity_of_run(run),
+        "model_config": recipe.get("model", {}).get("from"),
         "convert": recipe.get("convert", {}),
         "milestones": milestones_of(recipe),
         "suites": {suite: recipe_of_suite(suite) for suite in recipe["suites"]},

@@ -22,6 +22,17 @@ def prompt_completion_of_run(wildcards):
     return expand(LIST, source=named("runs", wildcards.run)["prompt_completion"])
 
 
+def model_config_of_run(wildcards):
+    """The config.json that `model.from` names; [] without one. A changed file trains a new model."""
+    path = named("runs", wildcards.run).get("model", {}).get("from")
+    if path is None:
+        return []
+    file = Path(path, "config.json") if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise WorkflowError(f"runs.{wildcards.run}.model.from must be a config.json or its directory, got {path}")
+    return local(str(file))  # the user's file: Snakemake puts no prefix of a module before it
+
+
 def initial_of_run(wildcards):
     """Manifest of the model that a run starts from; [] if it starts from no other run."""
     initial = named("runs", wildcards.run).get("initial", {})

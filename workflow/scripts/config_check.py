@@ -115,7 +115,9 @@ def _sentence(error: ValidationError) -> str:
         return _unknown_key(where, error.instance, error.schema["properties"])
     if error.validator in ("required", "dependentRequired"):
         missing = [key for key in _required(error) if key not in error.instance][0]
-        return f"{_joined(where, missing)} is missing: it must be {_expected(error.schema['properties'][missing])}"
+        instead = " (or set model.from)" if where.endswith(".model") else ""
+        expected = _expected(error.schema["properties"][missing])
+        return f"{_joined(where, missing)} is missing: it must be {expected}{instead}"
     if "pattern" in error.schema:
         return f"{_joined(where, error.instance)} must be a name of letters, digits, dots, dashes and underscores"
     found = "nothing" if error.instance is None else repr(error.instance)

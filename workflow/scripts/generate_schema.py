@@ -122,13 +122,29 @@ def names(description: str) -> Schema:
     }
 
 
+def model_schema(shape: Schema) -> Schema:
+    """Return the schema of a run's model: its shape by keys, or by the config.json that `from` names."""
+    properties = {
+        "from": {
+            "type": "string",
+            "description": "The config.json of a Hugging Face model, or its directory, relative to the working "
+            "directory. It gives the keys below, except those written beside it; the vocabulary is the tokenizer's.",
+            "x-kind": "identity",
+            "x-expected": "text",
+        },
+        **shape["properties"],
+    }
+    needed = {"required": shape["required"], "properties": shape["properties"]}
+    return mapping(properties) | {"if": {"not": {"required": ["from"]}}, "then": needed}
+
+
 def run_schema() -> Schema:
     """Return the schema of a run. Its trainer reads `pretrain` or `finetune`, other stages the keys around it.
 
     Only the workflow reads `milestones`.
     """
     pretrain, finetune = recipe_of("pretrain"), recipe_of("finetune")
-    model = pretrain["properties"].pop("model")
+    model = model_schema(pretrain["properties"].pop("model"))
     pretrain["required"].remove("model")
     for recipe in (pretrain, finetune):
         recipe["properties"]["milestones"] = MILESTONES
@@ -233,6 +249,7 @@ def _rows(schema: Schema, prefix: str) -> list[str]:
 def _needed(schema: Schema) -> dict[str, str]:
     """{required key: the words in place of its default}."""
     needed = dict.fromkeys(schema.get("required", ()), "**required**")
+    needed |= dict.fromkeys(schema.get("then", {}).get("required", ()), "**required** without `from`")
     for given, keys in schema.get("dependentRequired", {}).items():
         needed |= dict.fromkeys(keys, f"**required** with `{given}`")
     return needed

@@ -1,0 +1,35 @@
+"""`model: {from: ...}`: the shape of a Hugging Face config.json, as an input of pretraining."""
+
+import json
+
+import pytest
+
+CONFIG_JSON = {"hidden_size": 64}  # a dry run does not read it
+
+
+@pytest.fixture
+def from_config(config):
+    """The default, whose run takes its shape from a file."""
+    config["runs"]["base"]["model"] = {"from": "shapes/llama"}
+    return config
+
+
+def test_the_file_is_an_input_of_pretraining(finished, from_config):
+    (finished.path / "shapes/llama").mkdir(parents=True)
+    (finished.path / "shapes/llama/config.json").write_text(json.dumps(CONFIG_JSON))
+    planned = finished.snakemake("-n", "models", "--configfile", finished.write_config(from_config)).stdout
+    assert "shapes/llama/config.json" in planned
+
+
+def test_a_file_that_does_not_exist_is_one_sentence(finished, from_config):
+    done = finished.snakemake("-n", "models", "--configfile", finished.write_config(from_config), check=False)
+    assert done.returncode == 1
+    assert "runs.base.model.from must be a config.json or its directory, got shapes/llama" in done.stdout + done.stderr
+
+
+def test_without_it_the_shape_is_required(finished, config):
+    config["runs"]["base"]["model"] = {"num_hidden_layers": 2}
+    done = finished.snakemake("-n", "models", "--configfile", finished.write_config(config), check=False)
+    assert done.stderr.strip() == (
+        "config: runs.base.model.hidden_size is missing: it must be a whole number at least 2 (or set model.from)"
+    )
