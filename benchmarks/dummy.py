@@ -1,4 +1,4 @@
-"""Random tokens in the place of a corpus, to measure training alone."""
+"""Random tokens instead of a corpus, to measure training alone."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ class DummySamples:
         self.vocab_size, self.seq_len, self.seed = vocab_size, seq_len, seed
 
     def batch(self, samples):
-        """Inputs and targets of some global sample numbers, int32 [samples, L] each: the target is the next token."""
+        """Return inputs and targets of global sample numbers, int32 [samples, L] each: a target is the next token."""
         rows = np.empty((len(samples), self.seq_len + 1), dtype=np.int32)
         for row, number in zip(rows, samples, strict=True):
             generator = np.random.Generator(np.random.PCG64([self.seed, int(number)]))
@@ -20,9 +20,9 @@ class DummySamples:
         return rows[:, :-1], rows[:, 1:]
 
     def described(self):
-        """Nothing: there is no source."""
+        """Return {}: there is no source."""
         return {}
 
     def figures(self, samples):
-        """What the first `samples` samples were."""
+        """Return the tokens per source of the first `samples` samples."""
         return {"source_tokens": {"dummy": samples * self.seq_len}}

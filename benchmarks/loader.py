@@ -1,14 +1,14 @@
-"""Tokens a CPU-second of the training data's loader, beside a copy of the same bytes and other libraries' loaders.
+"""Tokens per CPU-second of the data loader, beside a copy of the same bytes and other libraries' loaders.
 
     python -m benchmarks.loader                # about 5 minutes on 2 cores
-    python -m benchmarks.loader --tokens 300000 --turn 20000 --repeats 2    # seconds: shows that everything runs
+    python -m benchmarks.loader --tokens 300000 --turn 20000 --repeats 2    # seconds: a smoke test
 
-Every reader is one process without workers that gives batches of rows of L + 1 tokens in random order, from a corpus
-that the page cache holds. They take turns, so that whatever else the machine does slows all alike; what counts is the
-CPU time of a process and its children. `memcpy` copies as many bytes as the tokens have in a shard (two each) within
-memory; `file copy` copies a shard's to another file, through the kernel alone.
+Every reader is one process without workers that yields batches of rows of L + 1 tokens in random order, from a corpus
+in the page cache. They take turns, so that other load on the machine slows all equally; the figure is the CPU time of a
+process and its children. `memcpy` copies the bytes of the tokens in a shard (two per token) within memory; `file copy`
+copies them from a shard to another file, in the kernel.
 
-A peer that is not installed is left out, and the JSON says so. `pip install --target DIR --no-deps litdata
+A peer that is not installed is skipped, and listed in the JSON. `pip install --target DIR --no-deps litdata
 lightning-utilities boto3 botocore s3transfer jmespath tifffile obstore` and PYTHONPATH=DIR add litdata.
 """
 
@@ -30,22 +30,22 @@ from benchmarks import report
 
 LENGTHS = (512, 4096)
 BATCH = 1 << 18
-"""Tokens a batch: what a rank trains on in a step."""
+"""Tokens per batch: those of a rank in a step."""
 
 EOS, VOCABULARY = 2, 32000
-WARM_UP = 1  # turns before the first that counts: groups of documents are laid out, chunks opened
+WARM_UP = 1  # turns that are not counted: groups of documents are laid out, chunks are opened
 
 
 def write_corpus(directory, tokens):
-    """A corpus of random tokens in documents of lognormal length (mean 1,700), with its manifest."""
+    """Write a corpus of random tokens in documents of lognormal length (mean 1,700), with its manifest."""
     from stages.lib import manifest
     from stages.lib.tokens import shards
 
-    chance, writer = np.random.default_rng(0), shards.Writer(directory, "web", "uint16")
+    rng, writer = np.random.default_rng(0), shards.Writer(directory, "web", "uint16")
     for _ in range(4):
         documents, left = [], tokens // 4
         while left > 0:
-            document = chance.integers(3, VOCABULARY, min(left, int(chance.lognormal(6.6, 1.3)) + 2), dtype=np.uint16)
+            document = rng.integers(3, VOCABULARY, min(left, int(rng.lognormal(6.6, 1.3)) + 2), dtype=np.uint16)
             document[0], document[-1] = 1, EOS
             documents.append(document)
             left -= len(document)
@@ -56,7 +56,7 @@ def write_corpus(directory, tokens):
 
 
 def stream_of(directory):
-    """All tokens of the corpus, uint16."""
+    """Return all tokens of the corpus, uint16."""
     from stages.lib.tokens.corpus import Corpus
 
     stream = Corpus(directory / "manifest.json").stream("web")
@@ -64,7 +64,7 @@ def stream_of(directory):
 
 
 def caravan(packing):
-    """Our own samples, inputs and targets, in the order of training."""
+    """Return a reader of our samples, inputs and targets, in the order of training."""
 
     def read(directory, length):
         from stages.lib.tokens.corpus import Corpus
@@ -80,7 +80,7 @@ def caravan(packing):
 
 
 def memcpy(directory, length):
-    """The same bytes from array to array."""
+    """Copy the same bytes from array to array."""
     tokens = stream_of(directory)
     size = min(len(tokens), max(1, BATCH // length) * (length + 1))
     copied, at = np.empty(size, np.uint16), 0
@@ -91,7 +91,7 @@ def memcpy(directory, length):
 
 
 def file_copy(directory, length):
-    """The same bytes from file to file, without a way through the process."""
+    """Copy the same bytes from file to file in the kernel."""
     size = max(1, BATCH // length) * (length + 1) * 2
     source = os.open(directory / "web-00000.arrow", os.O_RDONLY)
     with tempfile.TemporaryFile(dir=directory) as copied:
@@ -104,7 +104,7 @@ def file_copy(directory, length):
 
 
 def memmap(directory, length):
-    """torch's DataLoader over np.memmap, a row of random place an item, as nanoGPT reads its train.bin."""
+    """Read with torch's DataLoader over np.memmap, one random row per item, as nanoGPT reads its train.bin."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -128,7 +128,7 @@ def memmap(directory, length):
 
 
 def datasets(directory, length):
-    """Hugging Face datasets: an Arrow table of rows, taken at random as numpy arrays."""
+    """Read with Hugging Face datasets: random rows of an Arrow table as numpy arrays."""
     import datasets as library
     import pyarrow as pa
 
@@ -139,17 +139,17 @@ def datasets(directory, length):
         cut = np.concatenate([tokens[row * length : row * length + length + 1] for row in range(rows)])
         column = pa.FixedSizeListArray.from_arrays(pa.array(cut), length + 1)
         library.Dataset(pa.table({"tokens": column})).save_to_disk(path)
-    rows, chance = library.load_from_disk(path).with_format("numpy"), np.random.default_rng(0)
+    rows, rng = library.load_from_disk(path).with_format("numpy"), np.random.default_rng(0)
     number = max(1, BATCH // length)
     while True:
-        order = chance.permutation(len(rows))
+        order = rng.permutation(len(rows))
         for first in range(0, len(order), number):
             ids = rows[order[first : first + number]]["tokens"]
             yield ids[:, :-1].size
 
 
 def litdata(directory, length):
-    """litdata's StreamingDataset with its TokensLoader, shuffled, in batches of its StreamingDataLoader."""
+    """Read with litdata's StreamingDataset and TokensLoader, shuffled, in batches of its StreamingDataLoader."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
 
     path = directory / f"litdata-{length}"
@@ -181,11 +181,11 @@ READERS = {
     "datasets": ("datasets", datasets),
     "litdata": ("litdata", litdata),
 }
-"""The package that each is of, and what makes its batches: it yields how many tokens a batch had."""
+"""Package and reader of each name; a reader yields the number of tokens of each batch."""
 
 
 def take_turns_alone(reader, directory, length, turn):
-    """Read batches of at least `turn` tokens for each line of stdin, and print what it took as a line of JSON."""
+    """Read batches of at least `turn` tokens per line of stdin, and print their time as a line of JSON."""
     batches = READERS[reader][1](directory, length)
     for _ in sys.stdin:
         begun, used, tokens = time.perf_counter(), _cpu_seconds(), 0
@@ -201,7 +201,7 @@ def _cpu_seconds():
 
 
 def measure(readers, directory, length, turn, repeats):
-    """An entry for each reader and repeat, in an order that turns."""
+    """Return an entry per reader and repeat; readers take turns in a rotating order."""
     command = [sys.executable, "-m", "benchmarks.loader", "--directory", directory, "--turn", str(turn)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     running = {
@@ -222,7 +222,7 @@ def measure(readers, directory, length, turn, repeats):
 
 
 def summary(found, readers):
-    """{length: {reader: {"tokens_per_cpu_second", "of_memcpy"}}}, medians over the repeats."""
+    """Return {length: {reader: {"tokens_per_cpu_second", "of_memcpy"}}}, medians over the repeats."""
     figures = {}
     for length in LENGTHS:
         speeds = {
@@ -243,28 +243,28 @@ def summary(found, readers):
     return figures
 
 
-def installed(wanted):
-    """(readers that can be measured here, those that cannot)."""
+def installed(readers):
+    """Return (readers whose package is installed, the others)."""
     missing = []
-    for reader in wanted:
+    for reader in readers:
         try:
             importlib.metadata.version(READERS[reader][0] or "numpy")
         except importlib.metadata.PackageNotFoundError:
             missing.append(reader)
-    return [reader for reader in wanted if reader not in missing], missing
+    return [reader for reader in readers if reader not in missing], missing
 
 
 def main():
-    """Measure all readers and write what was found."""
+    """Measure all readers, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=100_000_000, help="size of the corpus")
-    parser.add_argument("--turn", type=int, default=8 << 20, help="tokens that a reader gives in its turn")
-    parser.add_argument("--repeats", type=int, default=11, help="turns of each reader that count")
-    parser.add_argument("--directory", type=Path, help="where the corpus is made (default: a temporary directory)")
+    parser.add_argument("--turn", type=int, default=8 << 20, help="tokens per turn of a reader")
+    parser.add_argument("--repeats", type=int, default=11, help="turns per reader that are counted")
+    parser.add_argument("--directory", type=Path, help="directory of the corpus (default: a temporary directory)")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/loader.json"))
-    parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS), help="memcpy among them")
-    parser.add_argument("--only", choices=READERS, help="be this reader, of the corpus in --directory")
-    parser.add_argument("--length", type=int, help="with --only, tokens a row")
+    parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS), help="must contain memcpy")
+    parser.add_argument("--only", choices=READERS, help="run this reader on the corpus in --directory")
+    parser.add_argument("--length", type=int, help="with --only, tokens per row")
     arguments = parser.parse_args()
     if arguments.only:
         take_turns_alone(arguments.only, arguments.directory, arguments.length, arguments.turn)
@@ -279,7 +279,7 @@ def main():
     for length, of_length in figures.items():
         for reader, figure in of_length.items():
             speed, share = figure["tokens_per_cpu_second"] / 1e6, 1 / figure["of_memcpy"]
-            print(f"L={length:<5} {reader:20} {speed:8.1f} million tokens/CPU-s, 1/{share:.1f} of memcpy")
+            print(f"L={length:<5} {reader:20} {speed:8.1f} million tokens per CPU-second, 1/{share:.1f} of memcpy")
     packages = sorted({"numpy"} | {READERS[reader][0] for reader in readers if READERS[reader][0]})
     sizes = {"tokens": arguments.tokens, "turn": arguments.turn, "batch": BATCH}
     report.write(arguments.output, "loader", packages, sizes | {"missing": missing, "figures": figures, "turns": found})

@@ -1,4 +1,4 @@
-"""What every benchmark's JSON says of where it was measured."""
+"""The JSON file of a benchmark, with date, hardware and versions."""
 
 import importlib.metadata
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def hardware():
-    """The processor, the GPU where there is one, and the memory of this machine."""
+    """Return the processor, GPUs and memory of this machine."""
     import torch
 
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
@@ -23,7 +23,7 @@ def hardware():
 
 
 def write(path, benchmark, packages, figures):
-    """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print where."""
+    """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print the path."""
     versions = {package: importlib.metadata.version(package) for package in packages}
     head = {
         "command": " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]]),

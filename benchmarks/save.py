@@ -1,11 +1,11 @@
-"""How long a checkpoint stops the training: saved while it waits, and saved behind its back.
+"""Seconds that training waits for a checkpoint: synchronous beside asynchronous saves.
 
-    python -m benchmarks.save                  # 1.2 GB of state, about two minutes on 2 cores
-    python -m benchmarks.save --megabytes 8    # seconds: shows that everything runs, and measures nothing
+    python -m benchmarks.save                  # 1.2 GB of state, about 2 minutes on 2 cores
+    python -m benchmarks.save --megabytes 8    # seconds: a smoke test
 
-Both kinds save the same state in turns, in one process: a stall is the time until the training may change its weights.
-Between two saves the training computes, as it would, so that the write in flight is not waited for. The first save of
-each kind is left out: it maps memory.
+Both kinds save the same state in turns, in one process. A stall is the time until training may change its weights.
+Matrix products between two saves stand for training, so that an asynchronous write has ended before the next save. The
+first save of each kind is not counted: it allocates memory.
 """
 
 import argparse
@@ -18,13 +18,13 @@ import torch
 
 from benchmarks import report
 from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 
 KINDS = ("synchronous", "asynchronous")
 
 
 def state_of(megabytes):
-    """Weights and AdamW's two averages, float32, in matrices of 16 MB (smaller where the whole is)."""
+    """Return weights and AdamW's first and second moments, float32, in matrices of at most 16 MB."""
     rows = min(4096, megabytes * 256 // 3)
     matrices = max(1, round(megabytes / 3 / (rows * 1024 * 4 / 2**20)))
     kinds = ("weight", "exp_avg", "exp_avg_sq")
@@ -32,7 +32,7 @@ def state_of(megabytes):
 
 
 def measure(checkpointer, state, directory, compute_seconds):
-    """{"stall": seconds until `save` returned, "written": seconds until the checkpoint was committed}."""
+    """Return {"stall": seconds until `save` returned, "written": seconds until the checkpoint was committed}."""
     written = []
     begun = time.perf_counter()
     checkpointer.save(directory, state, {"step": 0}, None, written.append)
@@ -45,14 +45,14 @@ def measure(checkpointer, state, directory, compute_seconds):
 
 
 def main():
-    """Measure and write."""
+    """Measure, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1200, help="size of the state")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--directory", type=Path, help="where checkpoints are written (default: a temporary directory)")
+    parser.add_argument("--directory", type=Path, help="directory of the checkpoints (default: a temporary directory)")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/save.json"))
     arguments = parser.parse_args()
-    with collectives.ranks(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
+    with process_group(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
         state, savers = (
             state_of(arguments.megabytes),
             {kind: AsyncCheckpointer(kind == "asynchronous") for kind in KINDS},

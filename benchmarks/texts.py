@@ -1,9 +1,9 @@
-"""Text that every machine has, as jsonl: code, prose and the world's languages, a third of the bytes each.
+"""Text that is on every machine, as jsonl: code, prose and other languages, a third of the bytes each.
 
-Code is the Python files of the standard library and of installed packages; prose is manual pages and what lies under
-/usr/share/doc or beside the packages as text; languages are the translations in gettext's catalogues. Files are taken
-in the order of their paths' hashes, so that a machine gives the same text each time. What is found twice is taken once,
-and a kind that has too little gives all that it has.
+Code is the Python files of the standard library and of installed packages; prose is manual pages, /usr/share/doc, and
+text files of the packages; other languages are the translations in gettext's catalogs. Files are read in the order of
+their paths' hashes, so that a machine gives the same text each time. Duplicates are skipped. If a kind has too little
+text, all of it is taken.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ import sysconfig
 from pathlib import Path
 
 SMALLEST, LARGEST = 200, 2_000_000  # bytes of a document
-CATALOGUE_BYTES = 16_000  # translations are short: so many bytes of neighbours are a document
+CATALOGUE_BYTES = 16_000  # translations are short: neighbors are joined to documents of this size
 CONTROLS = ("<s>", "</s>", "<unk>")
-"""Documents that say these are left out: tokenizers of some peers take them for the control token."""
+"""Documents that contain these are skipped: tokenizers of some peers read them as control tokens."""
 
 SHARE = Path("/usr/share")
 
@@ -26,7 +26,7 @@ SHARE = Path("/usr/share")
 def build(directory, megabytes, files):
     """Write `files` jsonl files of about `megabytes` in all; returns their paths and {"documents", "text_bytes", ...}.
 
-    Files that stand there from a call with the same arguments are taken as they are.
+    Files of an earlier call with the same arguments are kept.
     """
     described = directory / "texts.json"
     paths = [directory / f"{number:02d}.jsonl" for number in range(files)]
@@ -49,7 +49,7 @@ def build(directory, megabytes, files):
 
 
 def _documents(limit):
-    """Yield (kind, text, bytes), of the kind of which there is least so far, up to `limit` bytes."""
+    """Yield (kind, text, bytes) up to `limit` bytes, always of the kind with the fewest bytes so far."""
     left = {"code": _code(), "prose": _prose(), "languages": _languages()}
     taken, seen = dict.fromkeys(left, 0), set()
     share = limit / len(left)
@@ -68,7 +68,7 @@ def _documents(limit):
 
 
 def _files(roots, suffixes):
-    """The files below `roots` with one of these endings, in the order of their paths' hashes."""
+    """Return the files below `roots` with one of these suffixes, in the order of their paths' hashes."""
     found = {path for root in roots for path in root.rglob("*") if path.name.endswith(suffixes)}
     return sorted(found, key=lambda path: hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).digest())
 
@@ -103,12 +103,12 @@ def _catalogue(path):
     try:
         with open(path, "rb") as file:
             return gettext.GNUTranslations(file)._catalog
-    except (OSError, ValueError, IndexError):  # the library raises what its parsing meets
+    except (OSError, ValueError, IndexError):  # errors of a malformed catalog
         return {}
 
 
 def _texts(paths):
-    """Yield the texts of files; those are left out that are no UTF-8."""
+    """Yield the texts of files; files that cannot be read or are not UTF-8 are skipped."""
     for path in paths:
         with contextlib.suppress(OSError, EOFError, UnicodeDecodeError):
             data = path.read_bytes()

@@ -1,16 +1,16 @@
-"""Text to shards of token ids: our stage beside a Megatron-style pool, datatrove, datasets.map and litdata.
+"""Text to shards of token ids: the stage tokenize beside a Megatron-style pool, datatrove, datasets.map and litdata.
 
     python -m benchmarks.tokenize --peers-python PEERS/bin/python   # about 25 minutes on 2 cores
-    python -m benchmarks.tokenize --megabytes 2 --vocab-size 2000 --repeats 1   # shows that everything runs
+    python -m benchmarks.tokenize --megabytes 2 --vocab-size 2000 --repeats 1   # a smoke test
 
-All read the same jsonl (see benchmarks/texts.py) and write what they write, as many processes as there are cores, in
-turns. CPU time is that of all processes that a way started, from its start to its end; tokens are those of ours, and
-all ways' ids must be the same, document by document. The peers may be installed in an environment of their own:
+All read the same jsonl (see benchmarks/texts.py) and write their own shards, with one process per core, in turns. CPU
+time is that of all processes of a tokenizer, from start to end; tokens are those of ours, and all must give the same
+ids, document by document. The peers may be installed in their own environment:
 
     python -m venv PEERS && PEERS/bin/pip install sentencepiece==0.2.3 tokenizers numpy torch datatrove[processing] \\
         datasets litdata orjson
 
-A peer that is not there is left out, and noted.
+A peer that is not installed is skipped, and listed in the JSON.
 """
 
 import argparse
@@ -34,14 +34,14 @@ MODULES = {
     **{"megatron": ("sentencepiece",), "datatrove": ("datatrove", "tokenizers", "orjson")},
     **{"datasets": ("datasets", "sentencepiece"), "litdata": ("litdata", "sentencepiece")},
 }
-"""What a peer imports."""
+"""The packages that a peer imports."""
 
-ADOPT = 36  # PR_SET_CHILD_SUBREAPER: what a peer's own server of processes leaves behind becomes our child
+ADOPT = 36  # PR_SET_CHILD_SUBREAPER: orphans of a peer's process pool become our children
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HOME)}
 
 
 def prepare(arguments):
-    """The texts, their list and a tokenizer, made by the stages; returns (paths, what the texts hold)."""
+    """Make the texts, their list and a tokenizer by the stages; returns (paths, counts of the texts)."""
     paths, content = texts.build(arguments.work / "texts", arguments.megabytes, arguments.processes)
     recipe = {"kind": "jsonl", "paths": list(map(str, paths)), "validation": 0.001}
     made = {"list": arguments.work / "list.json", "train_tokenizer": arguments.work / "tokenizer" / "manifest.json"}
@@ -59,7 +59,7 @@ def run_stage(name, *arguments):
 
 
 def commands_of(way, paths, arguments, output):
-    """The commands that a way of tokenizing consists of; they run side by side."""
+    """Return the commands of a tokenizer, which run in parallel."""
     tokenizer = arguments.work / "tokenizer"
     if way == "caravan":
         given = ("--list", arguments.work / "list.json", "--tokenizer", tokenizer / "manifest.json")
@@ -76,9 +76,9 @@ def commands_of(way, paths, arguments, output):
 
 
 def measured(commands, log):
-    """Run commands side by side until none of their processes is left: {"seconds", "cpu_seconds", "peak_mb"}.
+    """Run commands in parallel until all their processes ended; returns {"seconds", "cpu_seconds", "peak_mb"}.
 
-    `peak_mb`: of the largest process. Raises RuntimeError where one of them failed.
+    `peak_mb`: of the largest process. Raises RuntimeError if a command failed.
     """
     begun, cpu_seconds, peak_mb = time.perf_counter(), 0.0, 0.0
     with open(log, "w") as file:
@@ -92,12 +92,12 @@ def measured(commands, log):
         cpu_seconds += usage.ru_utime + usage.ru_stime
         peak_mb = max(peak_mb, usage.ru_maxrss / 1024)
         if pid in running and status != 0:
-            raise RuntimeError(f"a command ended with {os.waitstatus_to_exitcode(status)}: see {log}")
+            raise RuntimeError(f"a command exited with {os.waitstatus_to_exitcode(status)}: see {log}")
     return {"seconds": time.perf_counter() - begun, "cpu_seconds": cpu_seconds, "peak_mb": peak_mb}
 
 
 def take_turns(ways, paths, arguments):
-    """Let all ways tokenize in turns: (an entry for each turn, {way: what its shards hold})."""
+    """Let all tokenizers run in turns; returns (an entry per turn, {tokenizer: digest of its shards})."""
     found, held = [], {}
     for repeat in range(arguments.repeats):
         for place in range(len(ways)):
@@ -110,13 +110,13 @@ def take_turns(ways, paths, arguments):
             found.append({"repeat": repeat, "way": way, "load": load, **took})
             print(f"{way}: {took['seconds']:.1f} s, {took['cpu_seconds']:.1f} CPU-s, {took['peak_mb']:.0f} MB")
             if way not in held:
-                held[way] = asked(arguments, way, "--output", output, "--digest")
+                held[way] = json_of(arguments, way, "--output", output, "--digest")
             shutil.rmtree(output)
     return found, held
 
 
-def asked(arguments, *command):
-    """The JSON that benchmarks.tokenize_peers prints last; in a process of its own, so that this one stays small."""
+def json_of(arguments, *command):
+    """Return the JSON that benchmarks.tokenize_peers prints last; a process of its own keeps this one small."""
     python = arguments.peers_python if command[0] in PEERS else sys.executable
     command = [python, "-m", "benchmarks.tokenize_peers", *map(str, command)]
     done = subprocess.run(command, env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
@@ -124,7 +124,7 @@ def asked(arguments, *command):
 
 
 def copies(paths, work, repeats):
-    """Bytes a second of a copy of the texts in memory, and in files: the bounds of any way."""
+    """Return bytes per second of a copy of the texts in memory and in files: upper bounds of any tokenizer."""
     data = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
     found = {"memory": [], "files": []}
     for _ in range(repeats):
@@ -140,7 +140,7 @@ def copies(paths, work, repeats):
 
 
 def ratios(found, tokens):
-    """{peer: {figure: ours / theirs}} of the turns: medians over the repeats; memory is better below 1."""
+    """Return {peer: {figure: ours / theirs}}, medians over the repeats; memory is better below 1."""
     speeds = {}
     for entry in found:
         entry["tokens_per_cpu_second"] = tokens / entry["cpu_seconds"]
@@ -158,7 +158,7 @@ def ratios(found, tokens):
 
 
 def versions_of(python, names):
-    """{package: version} of those that this Python has."""
+    """Return {package: version} of the packages that are installed for this Python."""
     code = (
         "import importlib.metadata as m, json, sys\n"
         "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
@@ -168,14 +168,14 @@ def versions_of(python, names):
 
 
 def main():
-    """Measure all ways and write what was found."""
+    """Measure all tokenizers, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=330, help="of text; a machine may have less")
+    parser.add_argument("--megabytes", type=float, default=330, help="megabytes of text; a machine may have less")
     parser.add_argument("--vocab-size", type=int, default=32000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--work", type=Path, default=Path("results/benchmarks/tokenize"), help="where files are made")
-    parser.add_argument("--peers-python", default=sys.executable, help="the Python that has the peers")
+    parser.add_argument("--work", type=Path, default=Path("results/benchmarks/tokenize"), help="scratch directory")
+    parser.add_argument("--peers-python", default=sys.executable, help="the Python with the peers")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/tokenize.json"))
     arguments = parser.parse_args()
     arguments.work = arguments.work.absolute()
@@ -184,7 +184,7 @@ def main():
     named = versions_of(arguments.peers_python, sorted({name for names in MODULES.values() for name in names}))
     missing = [peer for peer in PEERS if not set(MODULES[peer]) <= set(named)]
     for peer in missing:
-        print(f"{peer} is not installed: it is left out")
+        print(f"{peer} is not installed: skipped")
     ways = ["caravan", *(peer for peer in PEERS if peer not in missing)]
     found, held = take_turns(ways, paths, arguments)
     for way in ways:
@@ -200,12 +200,12 @@ def main():
         "ratios": ratios(found, tokens),
         "copies_bytes_per_second": copies(paths, arguments.work, arguments.repeats),
         "encoders": {
-            name: asked(arguments, name, paths[0], "--tokenizer", arguments.work / "tokenizer") for name in ENCODERS
+            name: json_of(arguments, name, paths[0], "--tokenizer", arguments.work / "tokenizer") for name in ENCODERS
         },
         "turns": found,
     }
     for name, encoder in figures["encoders"].items():
-        print(f"{name} alone: {encoder['tokens'] / encoder['cpu_seconds'] / 1e6:.2f} M tokens a CPU-second")
+        print(f"{name} alone: {encoder['tokens'] / encoder['cpu_seconds'] / 1e6:.2f} M tokens per CPU-second")
     for way, compared in figures["ratios"].items():
         print(f"caravan / {way}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in compared.items()))
     report.write(arguments.output, "tokenize", ["sentencepiece", "tokenizers", "gigatoken", "pyarrow"], figures)

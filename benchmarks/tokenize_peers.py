@@ -1,8 +1,8 @@
-"""How others turn jsonl into shards of token ids, each in the manner of its own documentation.
+"""Other tokenizers from jsonl to shards of token ids, each as its own documentation shows.
 
     python -m benchmarks.tokenize_peers PEER TEXTS... --tokenizer DIRECTORY --output DIRECTORY --processes 2
 
-writes a peer's shards; with --digest, it prints what they hold as a line of JSON. Every document ends with EOS.
+writes a peer's shards; with --digest, it prints their digest as a line of JSON. Every document ends with EOS.
 """
 
 import argparse
@@ -17,28 +17,28 @@ from pathlib import Path
 import numpy as np
 
 BOS, EOS = 1, 2
-BATCH = 1000  # documents in a call, where a peer takes many
+BATCH = 1000  # documents per call, for peers that encode batches
 
 
 class Megatron:
-    """Megatron-LM's tools/preprocess_data.py, written anew: lines go to a pool, ids come back, one process writes."""
+    """Megatron-LM's tools/preprocess_data.py, reimplemented: a pool encodes lines, and one process writes the ids."""
 
     def __init__(self, model):
         self.model = model
 
     def start(self):
-        """In each process of the pool: load the tokenizer."""
+        """Load the tokenizer, in each process of the pool."""
         import sentencepiece
 
         Megatron.processor = sentencepiece.SentencePieceProcessor(model_file=self.model)
 
     def encode(self, line):
-        """The ids of a line of jsonl, a list."""
+        """Return the ids of a line of jsonl."""
         return [*Megatron.processor.encode(json.loads(line)["text"]), EOS]
 
 
 def megatron(texts, tokenizer, output, processes):
-    """tokens.bin, and tokens.idx with the lengths and places of the documents."""
+    """Write tokens.bin, and tokens.idx with the lengths and offsets of the documents."""
     encoder = Megatron(str(tokenizer / "tokenizer.model"))
     sizes = []
     with multiprocessing.Pool(processes, initializer=encoder.start) as pool, open(output / "tokens.bin", "wb") as file:
@@ -57,7 +57,7 @@ def megatron(texts, tokenizer, output, processes):
 
 
 def datatrove(texts, tokenizer, output, processes):
-    """A reader of jsonl and a DocumentTokenizer, a task for each file."""
+    """Run a JsonlReader and a DocumentTokenizer, one task per file."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.tokens import DocumentTokenizer
@@ -69,7 +69,7 @@ def datatrove(texts, tokenizer, output, processes):
 
 
 def datasets(texts, tokenizer, output, processes):
-    """datasets.map in batches with SentencePiece, and the result saved."""
+    """Run datasets.map in batches with SentencePiece, and save the result."""
     import datasets as library
     import sentencepiece
 
@@ -86,7 +86,7 @@ def datasets(texts, tokenizer, output, processes):
 
 
 def litdata(texts, tokenizer, output, processes):
-    """litdata.optimize with an item a document, a file for each worker."""
+    """Run litdata.optimize with one item per document and one file per worker."""
     import functools
 
     from litdata import TokensLoader, optimize
@@ -113,7 +113,7 @@ def _documents_of(model, path):
 
 
 def encoder(library, texts, tokenizer):
-    """Encode with one library in this process, and print {"tokens", "cpu_seconds"} of that alone."""
+    """Encode with one library in this process, and print {"tokens", "cpu_seconds"} of the encoding alone."""
     import time
 
     import orjson
@@ -141,7 +141,7 @@ def _batches(texts):
 
 
 def ids_of(peer, output):
-    """Yield arrays of the ids that a peer wrote."""
+    """Yield arrays of the ids in a peer's shards."""
     if peer == "megatron":
         yield np.fromfile(output / "tokens.bin", np.uint16)
     elif peer == "datatrove":
@@ -167,7 +167,7 @@ def ids_of(peer, output):
 
 
 def digest(peer, output):
-    """{"documents", "tokens", "ids"} of a peer's shards: `ids` is a hash of all documents' ids, in whatever order."""
+    """Return {"documents", "tokens", "ids"} of a peer's shards: `ids` is a hash of all documents' ids in any order."""
     hashes, tokens = [], 0
     for ids in ids_of(peer, output):
         tokens += len(ids)
@@ -185,7 +185,7 @@ ENCODERS = ("gigatoken", "sentencepiece", "tokenizers")
 
 
 def main():
-    """Write or read what one peer makes."""
+    """Write or read the shards of one peer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=[*PEERS, *ENCODERS, "caravan"])
     parser.add_argument("--tokenizer", type=Path)
@@ -203,6 +203,6 @@ def main():
 
 
 if __name__ == "__main__":
-    # a peer's processes import this module again: its own name, not __main__, must be what they find
+    # a peer's processes import this module again, by its own name and not as __main__
     sys.modules["benchmarks.tokenize_peers"] = sys.modules["__main__"]
     main()

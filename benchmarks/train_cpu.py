@@ -1,11 +1,11 @@
-"""A training step on the CPU beside transformers' and litgpt's Llama of the same shape: speed and memory.
+"""A training step on the CPU, beside transformers' and litgpt's Llama with the same config: speed and memory.
 
     python -m benchmarks.train_cpu                # about 5 minutes on 2 cores
-    python -m benchmarks.train_cpu --shape tiny   # seconds: shows that everything runs, and measures nothing
+    python -m benchmarks.train_cpu --shape tiny   # seconds: a smoke test
 
-Each peer trains in a process of its own, all in float32 with fused AdamW on the same tokens. They take turns step by
-step, so that whatever else the machine does slows all alike. transformers computes a plain cross-entropy, litgpt its
-chunked one, as in their own training. A peer that is not installed is left out; litgpt is installed by
+Each peer trains in its own process, all in float32 with fused AdamW on the same tokens. They take turns step by step,
+so that other load on the machine slows all equally. transformers computes a plain cross-entropy, litgpt its chunked
+cross-entropy, as in their own training. A peer that is not installed is skipped; litgpt is installed by
 `pip install --no-deps litgpt lightning lightning-utilities torchmetrics jsonargparse`.
 """
 
@@ -23,23 +23,25 @@ from pathlib import Path
 from benchmarks import report
 
 PEERS = {"caravan": "torch", "transformers": "transformers", "litgpt": "litgpt"}
-"""The package that each peer is of; ours needs torch alone."""
+"""The package of each peer; ours needs only torch."""
 
 SPEEDS = ("tokens_per_second", "tokens_per_cpu_second")
 WARM_UP = 2
-"""Steps before the first that counts: in them the optimizer's state is made, and memory is mapped."""
+"""Steps before the first that counts: in them the optimizer's state is allocated."""
+
+MODEL_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A Llama, and a step's batch of `rows` x `length` tokens."""
+    """A Llama in the names of LlamaConfig, and a batch of `rows` x `length` tokens per step."""
 
     vocab_size: int
-    layers: int
-    width: int
-    heads: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
     num_key_value_heads: int
-    hidden: int
+    intermediate_size: int
     rows: int
     length: int
 
@@ -69,28 +71,28 @@ SHAPES = {
 
 
 def caravan(shape):
-    """Our Llama, its chunked loss and its optimizer: (loss of tokens and targets, parameters, optimizer)."""
+    """Return a function that builds our Llama, its optimizer and its chunked loss."""
     from stages.lib.model.initialize import initialize
     from stages.lib.model.llama import Llama, ModelRecipe
-    from stages.lib.training import optimizer
-    from stages.lib.training.optimizer import OptimizerRecipe
+    from stages.lib.training.optimizers import registry
+    from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
     def build():
-        fields = ("layers", "width", "heads", "kv_heads", "hidden")
-        model = Llama(ModelRecipe(**{name: getattr(shape, name) for name in fields}), shape.vocab_size)
+        config = {name: value for name, value in asdict(shape).items() if name in MODEL_FIELDS}
+        model = Llama(ModelRecipe(**config), shape.vocab_size)
         initialize(model, seed=0)
 
         def loss(tokens, targets):
             total, _ = model(tokens, targets)
             return total / targets.numel()
 
-        return model, optimizer.build(model, OptimizerRecipe()), loss
+        return model, registry.build(model, OptimizerRecipe()), loss
 
     return build
 
 
 def transformers(shape):
-    """transformers' LlamaForCausalLM with a plain cross-entropy."""
+    """Return a function that builds transformers' LlamaForCausalLM with a plain cross-entropy."""
     from torch.nn.functional import cross_entropy
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -116,7 +118,7 @@ def transformers(shape):
 
 
 def litgpt(shape):
-    """litgpt's GPT in Llama's configuration, with the loss of its pretraining."""
+    """Return a function that builds litgpt's GPT in Llama's configuration, with the loss of its pretraining."""
     from litgpt import GPT, Config
     from litgpt.utils import chunked_cross_entropy
 
@@ -153,7 +155,7 @@ def _adamw(model):
 
 
 def train(peer, shape, threads):
-    """Take a step for each line of stdin, and print what it took; at its end print the size, all as lines of JSON."""
+    """Take a step per line of stdin and print its time; print the size at the end of stdin. Output is lines of JSON."""
     import torch
 
     torch.set_num_threads(threads)
@@ -182,7 +184,7 @@ def _memory_mb(name):
 
 
 def take_turns(peers, arguments):
-    """Let the peers take their steps in turns, in an order that turns too: (sizes by peer, an entry for each step)."""
+    """Let the peers take steps in turns, in a rotating order; returns (sizes by peer, an entry per step)."""
     options = [f"--shape={arguments.shape}", f"--threads={arguments.threads}"]
     command = [sys.executable, "-m", "benchmarks.train_cpu", *options]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -201,7 +203,7 @@ def take_turns(peers, arguments):
 
 
 def ratios(sizes, found):
-    """{peer: {figure: ours / theirs}}; speeds are medians over the repeats, better above 1, and memory below."""
+    """Return {peer: {figure: ours / theirs}}, medians over the repeats: speed is better above 1, memory below."""
     by_peer = {peer: [entry for entry in found if entry["peer"] == peer] for peer in sizes}
     ours, compared = by_peer.pop("caravan"), {}
     for peer, theirs in by_peer.items():
@@ -216,25 +218,25 @@ def ratios(sizes, found):
 
 
 def installed():
-    """The peers that can be measured here, ours first; a line is printed for each that cannot."""
+    """Return the peers that are installed, ours first; print a line for each that is not."""
     peers = []
     for peer, package in PEERS.items():
         try:
             importlib.metadata.version(package)
             peers.append(peer)
         except importlib.metadata.PackageNotFoundError:
-            print(f"{peer} is not installed: it is left out")
+            print(f"{peer} is not installed: skipped")
     return peers
 
 
 def main():
-    """Measure all peers and write what was found."""
+    """Measure all peers, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--repeats", type=int, default=15, help="steps of each peer that count")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/train_cpu.json"))
-    parser.add_argument("--only", choices=PEERS, help="train this peer in this process, a step for each line of stdin")
+    parser.add_argument("--only", choices=PEERS, help="train this peer in this process, one step per line of stdin")
     arguments = parser.parse_args()
     if arguments.only:
         train(arguments.only, SHAPES[arguments.shape], arguments.threads)
@@ -250,7 +252,7 @@ def main():
     }
     for peer, size in sizes.items():
         speed = statistics.median(entry["tokens_per_second"] for entry in found if entry["peer"] == peer)
-        print(f"{peer:13} {speed:9,.0f} tokens/s {size['peak_mb']:7,.0f} MB over its imports")
+        print(f"{peer:13} {speed:9,.0f} tokens/s {size['peak_mb']:7,.0f} MB above its imports")
     for peer, compared in figures["ratios"].items():
         print(f"caravan / {peer}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in compared.items()))
     report.write(arguments.output, "train_cpu", sorted({PEERS[peer] for peer in peers}), figures)

@@ -1,12 +1,12 @@
-"""Training steps on one GPU with random tokens: tokens/s, MFU, peak memory.
+"""Training steps on one GPU with random tokens: tokens per second, MFU, peak memory.
 
     python -m benchmarks.train_gpu llama3-8b --seq-len 4096 --micro-batch-size 2 --activation-checkpointing full \\
         --state-dtype bfloat16
     python -m benchmarks.train_gpu llama3-1b --seq-len 4096 --micro-batch-size 4 --activation-checkpointing selective
-    python -m benchmarks.train_gpu tiny --steps 3        # also without a GPU: shows that everything runs
+    python -m benchmarks.train_gpu tiny --steps 3        # also without a GPU: a smoke test
 
-The step is the training's own (`stages.lib.training.step`): bfloat16 forward and backward passes, float32 weights, clip
-and AdamW. Shapes are those of config/NAME.yaml. Nothing is saved, and data comes from memory.
+The step is that of training (`stages.lib.training.step`): bfloat16 forward and backward passes, float32 weights,
+gradient clipping and AdamW. Models are those of config/NAME.yaml. Nothing is saved, and data comes from memory.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import yaml
 from benchmarks import report
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model import flops
 from stages.lib.model.llama import ModelRecipe
 from stages.lib.tokens.loader import share_of
@@ -40,11 +40,11 @@ TINY = {
     "max_position_embeddings": 128,
 }
 WARM_UP = 3
-"""Steps before the clock starts: compilation, memory, the optimizer's state."""
+"""Steps that are not measured: compilation, allocation, the optimizer's state."""
 
 
-def shape_of(name):
-    """(ModelRecipe, vocabulary) of `tiny`, or of the only run in config/NAME.yaml."""
+def model_of(name):
+    """Return (ModelRecipe, vocab_size) of `tiny`, or of the only run in config/NAME.yaml."""
     if name == "tiny":
         return recipe.load(ModelRecipe, TINY, "tiny"), 512
     config = yaml.safe_load((HOME / "config" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -52,8 +52,8 @@ def shape_of(name):
     return recipe.load(ModelRecipe, run["model"], name), tokenizer["vocab_size"]
 
 
-def plan_of(arguments):
-    """The training's recipe for the options."""
+def recipe_of(arguments):
+    """Return the training recipe of the options."""
     data = {
         "steps": WARM_UP + arguments.steps,
         "seq_len": arguments.seq_len,
@@ -66,17 +66,17 @@ def plan_of(arguments):
     return recipe.load(TrainRecipe, data, "benchmark")
 
 
-def measure(stepper, samples, plan, throughput, device):
-    """The meter's figures of each step after the warm-up; every step is waited for."""
-    found = []
-    for step in range(plan.steps):
+def measure(stepper, samples, train_recipe, throughput, device):
+    """Return the throughput of each step after the warm-up; every step is synchronized."""
+    found, batch_size = [], train_recipe.global_batch_size
+    for step in range(train_recipe.steps):
         begun = time.perf_counter()
-        inputs, targets = samples.batch(share_of(step * plan.global_batch_size, 0, 1, plan.global_batch_size))
+        inputs, targets = samples.batch(share_of(step * batch_size, 0, 1, batch_size))
         waited = time.perf_counter() - begun
         numbers = dict(zip(NUMBERS, stepper.take(step, inputs, targets).tolist(), strict=True))
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds, tokens = time.perf_counter() - begun, plan.global_batch_size * plan.seq_len
+        seconds, tokens = time.perf_counter() - begun, batch_size * train_recipe.seq_len
         entry = {"loss": numbers["loss"]} | throughput.step(seconds=seconds, data_wait=waited, tokens=tokens)
         if step >= WARM_UP:
             found.append(entry)
@@ -85,33 +85,38 @@ def measure(stepper, samples, plan, throughput, device):
 
 
 def middle(values):
-    """The median; what is not known of any step is not known."""
+    """Return the median, or the first value if a value is unknown."""
     return statistics.median(values) if all(isinstance(value, float) for value in values) else values[0]
 
 
 def main():
-    """Measure and write."""
+    """Measure, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", help="tiny, or NAME of config/NAME.yaml")
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--micro-batch-size", type=int, default=1)
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches a step")
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--steps", type=int, default=20, help="steps after the warm-up")
     parser.add_argument("--activation-checkpointing", default="none", choices=activation_checkpointing.MODES)
     parser.add_argument("--state-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
-    shape, vocab_size = shape_of(arguments.shape)
-    plan = plan_of(arguments)
-    with collectives.ranks() as device:
-        state, samples = State(plan, shape, vocab_size, device), DummySamples(vocab_size, plan.seq_len, plan.seed)
-        state.begin()
-        stepper = Stepper(plan, state, device)
-        throughput = Throughput(shape, vocab_size, plan.seq_len, 1, device, (arguments.activation_checkpointing, None))
-        found = measure(stepper, samples, plan, throughput, device)
+    model_config, vocab_size = model_of(arguments.shape)
+    train_recipe = recipe_of(arguments)
+    with process_group() as device:
+        state, samples = (
+            State(train_recipe, model_config, vocab_size, device),
+            DummySamples(vocab_size, train_recipe.seq_len, train_recipe.seed),
+        )
+        state.init_weights()
+        stepper = Stepper(train_recipe, state, device)
+        throughput = Throughput(
+            model_config, vocab_size, train_recipe.seq_len, 1, device, (arguments.activation_checkpointing, None)
+        )
+        found = measure(stepper, samples, train_recipe, throughput, device)
     figures = {
-        "parameters": flops.parameter_count(shape, vocab_size),
+        "parameters": flops.parameter_count(model_config, vocab_size),
         **{name: middle([entry[name] for entry in found]) for name in ("tokens_per_second", "mfu", "hfu")},
         "peak_memory_mb": found[-1]["memory_mb"],
         **throughput.facts(),

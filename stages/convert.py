@@ -1,19 +1,24 @@
-"""Convert a checkpoint to a directory that transformers loads, and prove that it is the same model.
+"""Convert a checkpoint to a directory that transformers loads, and compare the two models.
 
     python -m stages.convert --model results/runs/base/models/00000300.json \\
         --corpus results/tokens/main/manifest.json --tokenizer results/tokenizers/main/manifest.json \\
         --output results/runs/base/export/00000300/manifest.json
 
-The directory of --output then holds config.json, generation_config.json, safetensors, the tokenizer, and parity.json:
-how far logits, greedy text and token ids of the export agree with ours. Where they do not agree, parity.json says what
-differs first, there is no manifest, and the stage fails; `evaluate` refuses such a directory.
+The directory of --output then holds config.json, generation_config.json, safetensors, the tokenizer, and parity.json
+with the differences of logits, greedy text and token ids between the export and our model. If they are too large,
+parity.json names what differs first, no manifest is written, and the stage fails; `evaluate` refuses the directory.
 """
 
+from __future__ import annotations
+
+import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
@@ -22,6 +27,10 @@ from stages.lib.log import logger
 from stages.lib.recipe import identity
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
+if TYPE_CHECKING:
+    from stages.lib.manifest import Manifest
+    from stages.lib.model.llama_config import ModelRecipe
+
 KEPT = ".manifest.json"
 PARITY = "parity.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model")
@@ -29,28 +38,28 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertRecipe:
-    """How a checkpoint is written for transformers."""
+    """Options of the export and its checks."""
 
     dtype: str = identity("bfloat16", choices=["bfloat16", "float32"])
     """The dtype of the exported weights."""
 
     shard_mb: int = identity(1000, minimum=1)
-    """The largest safetensors file, in MiB; a larger tensor gets a file of its own. Conversion holds one in memory."""
+    """The largest safetensors file, in MiB; a larger tensor has its own file. Conversion holds one file in memory."""
 
     tolerance: float = identity(1e-4, above=0)
-    """The largest difference of float32 logits that is allowed at logits of standard deviation 1 (or less)."""
+    """The largest allowed difference of float32 logits at logits of standard deviation 1 (or less)."""
 
     tokenizer_check_mb: float = identity(16.0, above=0)
-    """Of how much validation text a source the token ids are compared, in MB."""
+    """Validation text whose token ids are compared, in MB per source."""
 
 
-def run(arguments, recipe):
+def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     """Convert, check, and write the manifest."""
     clock = manifest.Clock(arguments.code)
     paths = arguments.model, arguments.corpus, arguments.tokenizer
     model, corpus, tokenizer = map(manifest.read, paths)
     check_inputs(model, corpus, tokenizer)
-    wanted = {
+    expected = {
         "recipe": recipes.written(recipe, "identity"),
         "model": model.digest,
         "tokenizer": tokenizer.digest,
@@ -60,9 +69,9 @@ def run(arguments, recipe):
         "seq_len": model.identity["tokens"] // model.identity["samples"],
     }
     directory = arguments.output.parent
-    # parity.json is no output (its figures depend on rounding): without it nothing is scored, so it is made again
-    proven = (directory / PARITY).exists() and files.read_json(directory / PARITY).get("passed") is True
-    if proven and up_to_date.restore(directory / KEPT, arguments.output, wanted, clock.record()):
+    # parity.json is not an output (its figures depend on rounding); without it nothing is scored: convert again
+    passed = (directory / PARITY).exists() and files.read_json(directory / PARITY).get("passed") is True
+    if passed and up_to_date.restore(directory / KEPT, arguments.output, expected, clock.record()):
         return
     partial = _begin(directory, arguments.output)
     try:
@@ -72,12 +81,12 @@ def run(arguments, recipe):
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     record = clock.record(parameters=parameters, parity=parity)
-    manifest.write(directory / KEPT, {**wanted, "outputs": outputs}, record)
-    manifest.write(arguments.output, {**wanted, "outputs": outputs}, record)
+    manifest.write(directory / KEPT, {**expected, "outputs": outputs}, record)
+    manifest.write(arguments.output, {**expected, "outputs": outputs}, record)
 
 
-def check_inputs(model, corpus, tokenizer):
-    """Raise UserError where the three do not belong together, or a file of the checkpoint vanished or changed."""
+def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None:
+    """Raise UserError if the three do not belong together, or a file of the checkpoint is missing or changed."""
     if corpus.identity["tokenizer"]["digest"] != tokenizer.digest:
         raise UserError(f"--tokenizer {tokenizer.path} is not the tokenizer of --corpus {corpus.path}")
     for name, other in (("corpus", corpus), ("tokenizer", tokenizer)):
@@ -92,8 +101,8 @@ def check_inputs(model, corpus, tokenizer):
             )
 
 
-def _begin(directory, output):
-    """Take away an earlier export, manifest first, and make an empty directory for the new one inside of it."""
+def _begin(directory: Path, output: Path) -> Path:
+    """Delete an earlier export, manifest first, and make an empty directory for the new one inside of it."""
     partial = directory / ".partial"
     try:
         output.unlink(missing_ok=True)
@@ -108,47 +117,53 @@ def _begin(directory, output):
     return partial
 
 
-def write_export(directory, recipe, model, corpus, tokenizer):
-    """Write weights, configs and tokenizer; returns the number of parameters."""
-    from stages.lib.huggingface import export
+def write_export(directory: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest) -> int:
+    """Write weights, config and tokenizer; returns the number of parameters."""
+    from stages.lib.checkpoints import dcp
+    from stages.lib.huggingface import config_json, export
 
-    shape, facts = shape_of(model), corpus.identity["tokenizer"]
-    read = export.checkpoint_reader(checkpoint_of(model))
-    parameters = export.write_weights(directory, shape, facts["vocab_size"], read, recipe.dtype, recipe.shard_mb)
-    export.write_config(directory, export.config_of(shape, facts, recipe.dtype))
-    _copy_tokenizer(directory, tokenizer, facts["bos_added"])
+    model_config, described = model_config_of(model), corpus.identity["tokenizer"]
+    read = dcp.model_reader(checkpoint_of(model))
+    parameters = export.write_weights(
+        directory, model_config, described["vocab_size"], read, recipe.dtype, recipe.shard_mb
+    )
+    config_json.write_config(directory, config_json.config_of(model_config, described, recipe.dtype))
+    _copy_tokenizer(directory, tokenizer, described["bos_added"])
     return parameters
 
 
-def _copy_tokenizer(directory, tokenizer, bos_added):
+def _copy_tokenizer(directory: Path, tokenizer: Manifest, bos_added: bool) -> None:
     for name in TOKENIZER_FILES:
         if name in tokenizer.identity["outputs"]:
             shutil.copyfile(tokenizer.output(name), directory / name)
-    if not bos_added:  # the template would put a BOS that training never saw before each text
+    if not bos_added:  # the template would put a BOS before each text, which training did not
         described = files.read_json(directory / "tokenizer.json")
         files.write_json(directory / "tokenizer.json", described | {"post_processor": None})
 
 
-def shape_of(model):
-    """The ModelRecipe of a model manifest."""
-    from stages.lib.model.llama import ModelRecipe
+def model_config_of(model: Manifest) -> ModelRecipe:
+    """The model config of a milestone's manifest."""
+    from stages.lib.model.architectures import DEFAULT
 
-    return recipes.load(ModelRecipe, model.identity["recipe"]["model"], f"{model.path}: identity.recipe.model")
+    where = f"{model.path}: identity.recipe.model"
+    return recipes.load(DEFAULT.config_class, model.identity["recipe"]["model"], where)
 
 
-def checkpoint_of(model):
-    """The directory of a model manifest's checkpoint."""
+def checkpoint_of(model: Manifest) -> Path:
+    """The directory of the checkpoint of a milestone's manifest."""
     return model.directory / model.identity["checkpoint"]
 
 
-def check_parity(partial, recipe, model, corpus, tokenizer, directory):
-    """Compare the export in `partial` with our model and tokenizer; returns what parity.json says.
+def check_parity(
+    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest, directory: Path
+) -> dict[str, Any]:
+    """Compare the export in `partial` with our model and tokenizer, write parity.json, and return its `logits`.
 
-    Raises ParityError, after parity.json with `passed: false` stands in `directory`.
+    Raises ParityError after writing parity.json with `passed: false` to `directory`.
     """
     from stages.lib.huggingface.parity import ParityError
 
-    report = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
+    report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
         _compare_tokenizers(partial, recipe, corpus, tokenizer, report)
         _compare_models(partial, recipe, model, corpus, report)
@@ -162,46 +177,51 @@ def check_parity(partial, recipe, model, corpus, tokenizer, directory):
     return report["logits"]
 
 
-def _compare_models(partial, recipe, model, corpus, report):
+def _compare_models(
+    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, report: dict[str, Any]
+) -> None:
     import torch
 
-    from stages.lib.huggingface import export, parity
-    from stages.lib.model.llama import Llama
+    from stages.lib.checkpoints import dcp
+    from stages.lib.huggingface import export, parity, tokenizer_parity
+    from stages.lib.model.architectures import architecture_of
     from stages.lib.tokens.corpus import Corpus
 
-    shape, vocab_size = shape_of(model), corpus.identity["tokenizer"]["vocab_size"]
-    read = export.checkpoint_reader(checkpoint_of(model))
+    model_config, vocab_size = model_config_of(model), corpus.identity["tokenizer"]["vocab_size"]
+    read = dcp.model_reader(checkpoint_of(model))
     with torch.device("meta"):
-        ours = Llama(shape, vocab_size)
-    ours.load_state_dict(export.rounded_state(shape, vocab_size, read, recipe.dtype), assign=True)
+        ours = architecture_of(model_config).model_class(model_config, vocab_size)
+    ours.load_state_dict(export.rounded_state(model_config, vocab_size, read, recipe.dtype), assign=True)
     theirs = parity.load_exported(partial)
-    validation = Corpus(corpus.path)
-    batch = parity.validation_batch(validation, shape.max_position_embeddings)
+    opened = Corpus(corpus.path)
+    batch = parity.validation_batch(opened, model_config.max_position_embeddings)
     report["logits"] = parity.compare_logits(ours, theirs, batch, recipe.tolerance)
-    prompts = parity.validation_prompts(validation, shape.max_position_embeddings)
+    prompts = parity.validation_prompts(opened, model_config.max_position_embeddings)
     text = parity.compare_text(ours, theirs, prompts, recipe.tolerance)
-    exported = parity.load_tokenizer(partial)
+    exported = tokenizer_parity.load_tokenizer(partial)
     report["greedy"] = {"prompts": len(prompts), "text": [exported.decode(tokens) for tokens in text.tolist()]}
 
 
-def _compare_tokenizers(partial, recipe, corpus, tokenizer, report):
-    from stages.lib.huggingface import parity
+def _compare_tokenizers(
+    partial: Path, recipe: ConvertRecipe, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
+) -> None:
+    from stages.lib.huggingface import tokenizer_parity as parity
     from stages.lib.tokens.corpus import Corpus
 
     exported = parity.load_tokenizer(partial)
     parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
     reference = parity.reference_encoder(tokenizer.directory)
-    report["tokenizer"] = {"hard strings": parity.compare_ids(reference, exported, EDGE_CASES, "hard string")}
+    report["tokenizer"] = {"edge cases": parity.compare_ids(reference, exported, EDGE_CASES, "edge case")}
     for source in sorted(corpus.identity["sources"]):
         texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
         report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"validation document of {source}")
     parity.compare_corpus_tokens(exported, Corpus(corpus.path))
 
 
-def _move(partial, directory):
-    """Bring the files of `partial` to the disk and into `directory`; returns the manifest's outputs.
+def _move(partial: Path, directory: Path) -> dict[str, Any]:
+    """Sync the files of `partial` to the disk and move them to `directory`; returns the manifest's outputs.
 
-    parity.json is none of them: its figures depend on the machine's rounding, and equal weights shall have one digest.
+    parity.json is not one of them: its figures depend on the machine's rounding, and equal weights have one digest.
     """
     outputs = {}
     mode = (partial / PARITY).stat().st_mode  # safetensors lets only the owner read
@@ -216,7 +236,7 @@ def _move(partial, directory):
     return outputs
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; returns its exit code."""
     parser = stage.parser("stages.convert", __doc__, ConvertRecipe)
     parser.add_argument("--model", type=Path, required=True, metavar="MANIFEST", help="the model to convert")

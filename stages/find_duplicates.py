@@ -1,24 +1,29 @@
-"""Find the documents of a corpus that another document repeats, in its own part or in any other.
+"""Find the documents of a corpus that repeat another document of any part.
 
     python -m stages.find_duplicates --hashes results/hashes/main/books/00000.json results/hashes/main/web/00000.json \\
         --output results/hashes/main/manifest.json
 
-Of equal documents one stays: a validation document before a training document, so that no validation text is trained
-on; then the first, in the order of the sources' names and of their files. The numbers of the dropped documents go into
-one file per part beside the manifest, which `stages.tokenize` reads.
+One of equal documents is kept: a validation document before a training document, so that no validation text is trained
+on; then the first, in the order of the sources' names and of their files. The numbers of the duplicates go into one
+file per part beside the manifest. `stages.tokenize` reads it.
 """
 
+from __future__ import annotations
+
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Manifest
 from stages.lib.sources import duplicates
 
 
-def run(arguments):
-    """Write what is to be dropped."""
+def run(arguments: argparse.Namespace) -> None:
+    """Write the numbers of the duplicates."""
     clock = manifest.Clock(arguments.code)
     files.clear_leftovers(arguments.output)
     parts = [_hashes(path) for path in arguments.hashes]
@@ -31,36 +36,36 @@ def run(arguments):
     directory = arguments.output.parent
     described, outputs = [], {}
     for part, numbers in zip(parts, found, strict=True):
-        facts = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
-        name = f"{facts['source']}/{facts['part']:05d}.duplicates.npy"
+        entry = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
+        name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
         files.clear_leftovers(directory / name)
         duplicates.save(directory / name, numbers)
         outputs[name] = manifest.describe(directory / name)
-        described.append(facts | {"duplicates": len(numbers), "path": name})
-    total, dropped = sum(part["documents"] for part in described), sum(map(len, found))
-    logger.info("%s of %s documents repeat another", f"{dropped:,}", f"{total:,}")
+        described.append(entry | {"duplicates": len(numbers), "path": name})
+    total, num_duplicates = sum(part["documents"] for part in described), sum(map(len, found))
+    logger.info("%s of %s documents repeat another", f"{num_duplicates:,}", f"{total:,}")
     manifest.write(arguments.output, {"parts": described, "outputs": outputs}, clock.record())
 
 
-def _hashes(path):
-    """The manifest of a part's hashes. Raises UserError where they are not as it says, or it is another's."""
+def _hashes(path: Path) -> Manifest:
+    """Read the manifest of a part's hashes. Raises UserError if it is another manifest, or the hashes do not fit it."""
     made = manifest.read(path)
     if not {"source", "source_recipe", "part", "parts", "documents", "outputs"} <= made.identity.keys():
-        raise UserError(f"{path} must be what hash_documents made, and is another manifest")
+        raise UserError(f"{path} must be a manifest of hash_documents, got another manifest")
     for name, described in made.identity["outputs"].items():
         manifest.check_content(made.directory / name, described, made.path)
     return made
 
 
-def _place(part):
+def _place(part: Manifest) -> tuple[str, int]:
     return part.identity["source"], part.identity["part"]
 
 
-def main(argv=None):
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stage; return its exit code."""
     parser = stage.parser("stages.find_duplicates", __doc__)
     parser.add_argument("--hashes", type=Path, nargs="+", required=True, help="manifests of all parts' hashes")
-    parser.add_argument("--output", type=Path, required=True, help="manifest of what is to be dropped")
+    parser.add_argument("--output", type=Path, required=True, help="manifest; numbers of duplicates beside it")
     return stage.execute(parser, run, argv)
 
 

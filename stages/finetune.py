@@ -1,4 +1,4 @@
-"""Fine-tune a trained model on pairs of a prompt and a completion, up to a milestone.
+"""Fine-tune a trained model on pairs of prompt and completion, up to a milestone.
 
     python -m stages.finetune --prompt-completion results/sources/docstrings/list.json \\
         --corpus results/tokens/main/manifest.json --tokenizer results/tokenizers/main/manifest.json \\
@@ -6,27 +6,36 @@
         --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/docstrings/train \\
         --output results/runs/docstrings/models/00000080.json
 
-On several ranks the same, behind torchrun, see stages.pretrain: it is the same training, with the same run directories,
-and a kill costs no more. What differs is the data. Only a completion, and the EOS behind it, are targets: the loss is
-theirs alone. Pairs are packed whole into samples and do not see each other; an epoch has each pair once. What is held
-out is the validation side of the pairs.
+On several ranks, run it under torchrun, see stages.pretrain. It is the same training, with the same run directories,
+and resumes in the same way after a kill. Only the data differ. Targets are the completions and the EOS after each: the
+loss is theirs alone. Pairs are packed whole into samples and do not attend to each other; an epoch has each pair once.
+Validation uses the validation split of the pairs.
 
-Of --initial come the weights and the model's shape; optimizer and schedule begin anew. The corpus is the one that it
-was trained on. None of it is read here: it says which ids begin and end a text, and `convert` and `evaluate` hold the
-tuned model against it, as they did the one before.
+--initial gives the weights and the model's configuration; optimizer and schedule start from zero. --corpus is the one
+that it was trained on. Its text is not read here: its tokenizer settings say which ids begin and end a text, and
+`convert` and `evaluate` compare the tuned model with it, as they did the initial one.
 """
 
+import argparse
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import recipe, stage
+from stages.lib import recipe as recipes
+from stages.lib import stage
+from stages.lib.checkpoints.find_model import FoundModel
 from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
+from stages.lib.run_directory.run_identity import RunIdentity
 from stages.lib.sources import prompt_completion
+from stages.lib.sources.prompt_completion import PairSource
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import prompt_completion_samples
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.training.initial import RESET, Initial
+from stages.lib.training.inputs import Run, TrainingData
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.run import train_to_milestone
@@ -38,67 +47,77 @@ class FinetuneRecipe(TrainRecipe):
     """A fine-tuning run; its model is that of --initial."""
 
 
-def run(arguments, plan):
+def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
-    with collectives.ranks() as device:
+    with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
             source = prompt_completion.read(arguments.prompt_completion)
-            facts = {
-                "corpus": corpus.digest,
-                "tokenizer": tokenizer.digest,
-                "vocab_size": tokenizer.vocab_size,
-                "prompt_completion": source.digest,
-            }
             if corpus.tokenizer["digest"] != tokenizer.digest:
                 raise UserError(
-                    f"--tokenizer {arguments.tokenizer} is not the tokenizer of --corpus {arguments.corpus}"
+                    f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
+                    "got another tokenizer"
                 )
-            initial = Initial(arguments.initial, RESET, None, facts, "finetune")
-            check_initial(arguments, plan, corpus, initial.found)
-            shape = initial.found.recipe
-            model = {"model": recipe.written(shape, "identity")}  # beside the rest, as `convert` finds it in pretrain's
-            facts["recipe"] = recipe.written(plan, "identity") | model
-        train_to_milestone(
-            arguments, plan, shape, facts, lambda: _data(source, tokenizer, corpus, plan), device, initial
-        )
+            initial = Initial(
+                arguments.initial,
+                RESET,
+                None,
+                tokenizer=tokenizer.digest,
+                vocab_size=tokenizer.vocab_size,
+                where="finetune",
+            )
+            check_initial(arguments, recipe, corpus, initial.found)
+            model_config = initial.found.model_config
+            # the model beside the other keys, where `convert` finds it in a pretraining's recipe
+            model = {"model": recipes.written(model_config, "identity")}
+            identity = RunIdentity(
+                recipe=recipes.written(recipe, "identity") | model,
+                corpus=corpus.digest,
+                tokenizer=tokenizer.digest,
+                vocab_size=tokenizer.vocab_size,
+                prompt_completion=source.digest,
+                model=dataclasses.asdict(model_config),
+                steps_before=initial.steps_before,
+            )
+            inputs = Run(recipe=recipe, model_config=model_config, identity=identity, device=device, initial=initial)
+        train_to_milestone(arguments, inputs, lambda: _data(source, tokenizer, corpus, recipe))
 
 
-def check_initial(arguments, plan, corpus, found):
-    """Raise UserError where the model was trained on another corpus, or a sample is longer than it has positions."""
+def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus: Corpus, found: FoundModel) -> None:
+    """Raise UserError if the model was trained on another corpus, or a sample is longer than its positions."""
     if found.commit is not None and found.commit["corpus"] != corpus.digest:
         raise UserError(
-            f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, and is "
-            "another"
+            f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, "
+            "got another corpus"
         )
-    if plan.seq_len > found.recipe.max_position_embeddings:
+    if recipe.seq_len > found.model_config.max_position_embeddings:
         raise UserError(
-            f"finetune.seq_len must be at most the positions of --initial ({found.recipe.max_position_embeddings}), "
-            f"got {plan.seq_len}"
+            "finetune.seq_len must be at most max_position_embeddings of --initial "
+            f"({found.model_config.max_position_embeddings}), got {recipe.seq_len}"
         )
 
 
-def _data(source, tokenizer, corpus, plan):
-    """The samples, and what is held out."""
+def _data(source: PairSource, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
     train, validation = (
-        prompt_completion_samples.encode(side, tokenizer, corpus.tokenizer["bos_added"])
-        for side in (source.train, source.validation)
+        prompt_completion_samples.encode(pairs, tokenizer, corpus.tokenizer["bos_added"])
+        for pairs in (source.train, source.validation)
     )
-    eos, seq_len = tokenizer.eos, plan.seq_len
-    samples = prompt_completion_samples.PairSamples(source.name, train, seq_len, plan.seed, eos, document_end=eos)
+    eos, seq_len = tokenizer.eos, recipe.seq_len
+    samples = prompt_completion_samples.PairSamples(source.name, train, seq_len, recipe.seed, eos, document_end=eos)
     windows, bytes_per_target = prompt_completion_samples.validation(
-        source.name, validation, seq_len, eos, plan.validation.tokens
+        source.name, validation, seq_len, eos, recipe.validation.tokens
     )
-    return samples, Validation({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
+    validation_split = Validation({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
+    return TrainingData(samples=samples, validation=validation_split)
 
 
-def main(argv=None):
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
     parser = stage.parser("stages.finetune", __doc__, FinetuneRecipe)
-    parser.add_argument("--prompt-completion", type=Path, required=True, help="list of the source of pairs")
+    parser.add_argument("--prompt-completion", type=Path, required=True, help="list of the prompt_completion source")
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the corpus' tokenizer")
-    parser.add_argument("--initial", type=Path, required=True, help="the model to tune, see --model of tools.generate")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer of the corpus")
+    parser.add_argument("--initial", type=Path, required=True, help="model to tune, see --model of tools.generate")
     add_options(parser)
     return stage.execute(parser, run, argv)
 

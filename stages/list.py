@@ -2,10 +2,14 @@
 
     python -m stages.list --name code --recipe '{"kind": "python-code"}' --output results/sources/code/list.json
 
-Run it again (`-R list`) to notice new files.
+New files are found when it runs again (`-R list`).
 """
 
+from __future__ import annotations
+
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import files, manifest, recipe, stage
@@ -13,27 +17,27 @@ from stages.lib.log import logger
 from stages.lib.sources import source
 
 
-def run(arguments, plan):
+def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> None:
     """Write the list."""
     files.clear_leftovers(arguments.output)
-    found = source.list_files(arguments.name, plan)
+    found = source.list_files(arguments.name, source_recipe)
     identity = {
         "source": arguments.name,
-        "recipe": recipe.written(plan, "identity"),
+        "recipe": recipe.written(source_recipe, "identity"),
         "files": [{"name": name, "bytes": status.bytes} for name, status in found.items()],
     }
     etags = {name: status.etag for name, status in found.items()}
     total = sum(status.bytes for status in found.values())
     logger.info("source %s: %s files, %s bytes", arguments.name, len(found), total)
-    # no times and no host: an unchanged source gives the same bytes, and nothing after it is made again
+    # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
     manifest.write(arguments.output, identity, {"code": arguments.code, "etags": etags})
 
 
-def main(argv=None):
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stage; return its exit code."""
     parser = stage.parser("stages.list", __doc__, source.SourceRecipe)
     parser.add_argument("--name", required=True, help="name of the source")
-    parser.add_argument("--output", type=Path, required=True, help="the list")
+    parser.add_argument("--output", type=Path, required=True, help="manifest with the list")
     return stage.execute(parser, run, argv)
 
 

@@ -3,25 +3,36 @@
     python -m stages.pretrain --corpus results/tokens/main/manifest.json --until 300 --recipe recipe.json \\
         --operation '{"steps": 300}' --train-dir results/runs/base/train --output results/runs/base/models/00000300.json
 
-On several ranks the same, behind torchrun: `workflow/launch 2 -m stages.pretrain ...`. The run directory is
-TRAIN_DIR/<digest of recipe and corpus>; it holds checkpoints/, metrics.jsonl, events.jsonl and the lease. Start the
-same command again after any kill: it goes on from the newest complete checkpoint. To really retrain, delete the
+On several ranks, run it under torchrun: `workflow/launch 2 -m stages.pretrain ...`. The run directory is
+TRAIN_DIR/<digest of recipe and corpus>; it holds checkpoints/, metrics.jsonl, events.jsonl and the lease. After a kill,
+run the same command again: it resumes from the newest complete checkpoint. To train again from the start, delete the
 directory.
 """
 
+import argparse
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stages.lib import recipe, stage
+from stages.lib import recipe as recipes
+from stages.lib import stage
 from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
+from stages.lib.huggingface import config_json
 from stages.lib.model.llama import ModelRecipe
 from stages.lib.recipe import identity
+from stages.lib.run_directory.run_identity import RunIdentity
 from stages.lib.tokens import loader, order
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.mixture import Mixture
+from stages.lib.tokens.order import Order
+from stages.lib.tokens.packing import PACKINGS
 from stages.lib.training import validation
 from stages.lib.training.initial import Initial, InitialRecipe
+from stages.lib.training.inputs import Run, TrainingData
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.run import train_to_milestone
@@ -29,14 +40,14 @@ from stages.lib.training.run import train_to_milestone
 
 @dataclass(frozen=True, kw_only=True)
 class DataStageRecipe:
-    """Other weights of the sources, from a step on."""
+    """Weights of the sources from a step on."""
 
     step: int = identity(minimum=1)
-    """After how many steps of this run they hold. It is counted in samples, `step * global_batch_size`: after a
-    rollback that skipped samples, it is that many samples earlier."""
+    """Number of steps of this run after which the weights apply. It is counted in samples, `step * global_batch_size`,
+    and the samples that a rollback skips count as well."""
 
     weights: dict[str, float] = identity(above=0)
-    """As `weights` of the run; a source that is left out rests, and goes on later where it was."""
+    """As `weights` of the run; a source that is not named pauses, and resumes later where it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,29 +55,29 @@ class PretrainRecipe(TrainRecipe):
     """A pretraining run."""
 
     model: ModelRecipe = identity()
-    """The shape of the model."""
+    """The model's configuration."""
 
     weights: dict[str, float] = identity(above=0)
-    """How much of the tokens each source gives, by its name; any positive numbers, rounded to 1/4096 of their sum."""
+    """Share of the tokens per source, by name: any positive numbers, rounded to 1/4096 of their sum."""
 
     data_stages: list[DataStageRecipe] = identity([])
-    """Other weights from some steps on, in the order of the steps. Each source goes on where it was: none of its text
-    comes back before its epoch ends. Default: the same weights to the end."""
+    """Weights from later steps on, in the order of the steps. Each source resumes where it was: none of its text
+    repeats before its epoch ends. Default: the same weights to the end."""
 
-    packing: str = identity("chunk", choices=loader.KINDS)
-    """How text becomes samples. window: a source's text is cut every `seq_len` tokens, and the windows are shuffled.
-    concat: its documents are shuffled, laid end to end and cut every `seq_len` tokens, so that the pieces of a
-    document follow each other. best_fit: documents lie whole in a sample where they fit, several beside each other;
-    only longer ones are cut, and what stays free is filled up and no target."""
+    packing: str = identity("chunk", choices=tuple(PACKINGS))
+    """Packing of documents into samples. chunk: a source's text is cut every `seq_len` tokens, and the chunks are
+    shuffled. concat: its documents are shuffled, concatenated and cut every `seq_len` tokens, so that the segments of a
+    document follow each other. best_fit: documents of at most `seq_len` + 1 tokens stay whole, several per sample; only
+    longer ones are cut, and the rest of a sample is padding without targets."""
 
     document_mask: bool = identity(False)
-    """Whether attention stays within a document, where a sample holds several."""
+    """Restrict attention to the tokens of the same document."""
 
     initial: InitialRecipe | None = identity(None)
-    """For a training that goes on from another model: what is taken of it besides the weights."""
+    """For a training that starts from another model: what it takes from it besides the weights."""
 
-    def check(self, where):
-        """Raise UserError where the model declares fewer positions than a sample has tokens."""
+    def check(self, where: str) -> None:
+        """Raise UserError if a sample is longer than the model's positions, or weights or data stages are not valid."""
         super().check(where)
         if self.seq_len > self.model.max_position_embeddings:
             raise UserError(
@@ -75,70 +86,91 @@ class PretrainRecipe(TrainRecipe):
             )
         Mixture(self.weights, f"{where}.weights")
         before = 0
-        for number, phase in enumerate(self.data_stages):
-            Mixture(phase.weights, f"{where}.data_stages[{number}].weights")
-            if not before < phase.step < self.steps:
+        for number, data_stage in enumerate(self.data_stages):
+            Mixture(data_stage.weights, f"{where}.data_stages[{number}].weights")
+            if not before < data_stage.step < self.steps:
                 raise UserError(
                     f"{where}.data_stages[{number}].step must be greater than {before} and less than steps "
-                    f"({self.steps}), got {phase.step}"
+                    f"({self.steps}), got {data_stage.step}"
                 )
-            before = phase.step
+            before = data_stage.step
 
 
-def run(arguments, plan):
+def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
-    with collectives.ranks() as device:
+    with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus = Corpus(arguments.corpus)
-            facts = {
-                "recipe": recipe.written(plan, "identity"),
-                "corpus": corpus.digest,
-                "tokenizer": corpus.tokenizer["digest"],
-                "vocab_size": corpus.tokenizer["vocab_size"],
-            }
-            initial = _initial(arguments, plan, facts, corpus)
-            continues = plan.initial is not None and plan.initial.data == "continue"
-            wanted = order.of_run(plan, corpus, initial.commit if continues else None)
-            facts["data"] = wanted.facts()
-        train_to_milestone(arguments, plan, plan.model, facts, lambda: _data(corpus, plan, wanted), device, initial)
+            initial = _initial(arguments, recipe, corpus)
+            continues = initial is not None and initial.recipe.data == "continue"
+            run_order = order.from_recipe(recipe, corpus, initial.commit if initial and continues else None)
+            run_identity = RunIdentity(
+                recipe=recipes.written(recipe, "identity"),
+                corpus=corpus.digest,
+                tokenizer=corpus.tokenizer["digest"],
+                vocab_size=corpus.tokenizer["vocab_size"],
+                data=run_order.to_json(),
+                model=dataclasses.asdict(recipe.model),
+                steps_before=initial.steps_before if initial else 0,
+            )
+            inputs = Run(
+                recipe=recipe, model_config=recipe.model, identity=run_identity, device=device, initial=initial
+            )
+        train_to_milestone(arguments, inputs, lambda: _data(corpus, recipe, run_order))
 
 
-def _initial(arguments, plan, facts, corpus):
-    """The model from which the run goes on, None for none."""
-    if arguments.initial is None and plan.initial is None:
+def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corpus) -> Initial | None:
+    if arguments.initial is None and recipe.initial is None:
         return None
-    if arguments.initial is None or plan.initial is None:
-        missing, given = ("--initial", "pretrain.initial") if plan.initial else ("pretrain.initial", "--initial")
-        raise UserError(f"{missing} is missing: {given} says that training goes on from another model")
-    initial = Initial(arguments.initial, plan.initial, plan.model, facts, "pretrain")
-    if plan.initial.data == "continue":
-        initial.check_data(order.of_run(plan, corpus), corpus, "pretrain")
+    if arguments.initial is None or recipe.initial is None:
+        missing, given = ("--initial", "pretrain.initial") if recipe.initial else ("pretrain.initial", "--initial")
+        raise UserError(f"{missing} is missing: {given} requires it, to start from another model")
+    initial = Initial(
+        arguments.initial,
+        recipe.initial,
+        recipe.model,
+        tokenizer=corpus.tokenizer["digest"],
+        vocab_size=corpus.tokenizer["vocab_size"],
+        where="pretrain",
+    )
+    if recipe.initial.data == "continue":
+        initial.check_data(order.from_recipe(recipe, corpus), corpus, "pretrain")
     return initial
 
 
-def _data(corpus, plan, wanted):
-    """The samples, and what is held out."""
-    made = corpus.tokenizer
-    if plan.document_mask and made["bos_added"] and made["bos"] == made["eos"]:
+def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingData:
+    tokenizer = corpus.tokenizer
+    if recipe.document_mask and tokenizer["bos_added"] and tokenizer["bos"] == tokenizer["eos"]:
         raise UserError(
-            "pretrain.document_mask must be false where BOS and EOS are one token: the BOS of a document would end it; "
-            "with tokenize.bos: false there is one between documents"
+            "pretrain.document_mask must be false if BOS and EOS are one token, since BOS would end its document; "
+            "with tokenize.bos: false one such token stands between documents"
         )
-    for number, phase in enumerate(plan.data_stages):
-        loader.check_named(phase.weights, corpus, f"pretrain.data_stages[{number}].weights")
-    document_end = corpus.tokenizer["eos"] if plan.document_mask else None
-    samples = wanted.samples(corpus, document_end)
-    sources, tokens = samples.mixture.sources, plan.validation.tokens
-    return samples, validation.of_corpus(corpus, sources, plan.seq_len, tokens, document_end)
+    for number, data_stage in enumerate(recipe.data_stages):
+        loader.check_named(data_stage.weights, corpus, f"pretrain.data_stages[{number}].weights")
+    document_end = tokenizer["eos"] if recipe.document_mask else None
+    samples = run_order.samples(corpus, document_end)
+    sources, tokens = samples.mixture.sources, recipe.validation.tokens
+    return TrainingData(
+        samples=samples,
+        validation=validation.from_corpus(corpus, sources, recipe.seq_len, tokens, document_end),
+    )
 
 
-def main(argv=None):
-    """The command line."""
+def _model_from_config(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the recipe keys that --model-config gives; those of --recipe override them."""
+    if arguments.model_config is None:
+        return {}
+    return {"model": config_json.model_identity(arguments.model_config, {})}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
     parser = stage.parser("stages.pretrain", __doc__, PretrainRecipe)
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus")
-    parser.add_argument("--initial", type=Path, help="a trained model to go on from, see --model of tools.generate")
+    parser.add_argument("--model-config", type=Path, help="config.json of the shape; recipe key model overrides it")
+    parser.add_argument("--initial", type=Path, help="model to start from, see --model of tools.generate")
     add_options(parser)
-    return stage.execute(parser, run, argv)
+    return stage.execute(parser, run, argv, _model_from_config)
 
 
 if __name__ == "__main__":

@@ -1,132 +1,147 @@
-"""Train a SentencePiece tokenizer on a sample of the training text, or take your own; package it for transformers.
+"""Train a SentencePiece tokenizer on a sample of the training text, or take a custom one; package it for transformers.
 
     python -m stages.train_tokenizer --lists results/sources/code/list.json results/sources/prose/list.json \\
-        --recipe '{"vocabulary": 4096, "sample": {"code": 1, "prose": 1}}' \\
+        --recipe '{"vocab_size": 4096, "sample": {"code": 1, "prose": 1}}' \\
         --output results/tokenizers/main/manifest.json
 
-Validation documents are no part of the sample. Ids: 0 unknown, 1 BOS, 2 EOS, then 256 bytes, then the learnt pieces.
+The sample holds no validation documents. Ids: 0 unknown, 1 BOS, 2 EOS, then 256 bytes, then the learned pieces.
 
     python -m stages.train_tokenizer --output results/tokenizers/main/manifest.json \\
         --recipe '{"path": "llama3/tokenizer.json", "bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}'
 
-takes a tokenizer.json as it is: nothing is trained, and its ids stay.
+takes a custom tokenizer, a tokenizer.json: nothing is trained, and its ids stay.
 """
 
+from __future__ import annotations
+
+import argparse
 import hashlib
 import io
 import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stages.lib import files, manifest, recipe, stage
+from stages.lib import files, manifest, stage
+from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Clock, Manifest
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, source, spans
-from stages.lib.sources.filtered import LeftOut
+from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.split import TRAIN
 from stages.lib.tokenizer import custom
 from stages.lib.tokenizer import tokenizer as tokenizers
 
+if TYPE_CHECKING:
+    import sentencepiece
+
 UNK, BOS, EOS = 0, 1, 2
-SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences without a word
+SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences silently
 THREADS = 4  # fixed: unigram's pieces depend on it
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerRecipe:
-    """A tokenizer to train, or one that is there already."""
+    """A tokenizer to train, or a custom one."""
 
     vocab_size: int | None = identity(None, minimum=260, maximum=1 << 20)
     """Number of ids, the 3 special ones and the 256 bytes included."""
 
     model: str = identity("bpe", choices=("bpe", "unigram"))
-    """How pieces are learnt: byte-pair encoding (bpe), or a unigram language model."""
+    """The algorithm: byte-pair encoding (bpe), or a unigram language model."""
 
     sample: dict[str, float] | None = identity(None, above=0)
-    """The sources to learn from, and how much of the sample each gives."""
+    """The sources to train on, each with its weight in the sample."""
 
     sample_mb: float = identity(100.0, above=0)
-    """Size of the sample in millions of bytes; a source that is smaller than its part gives all that it has."""
+    """Size of the sample in millions of bytes; a source that is smaller than its share gives all its text."""
 
     path: str | None = identity(None)
-    """In place of all above: a tokenizer.json of your own, relative to the working directory. Its content counts, not
-    its place."""
+    """A custom tokenizer in place of all above: a tokenizer.json, relative to the working directory. Only its content
+    matters, not its path."""
 
     bos: str | None = identity(None)
-    """The text of the token in `path` that begins a document; where it has none, that of `eos`."""
+    """The text of the token in `path` that begins a document; if it has none, that of `eos`."""
 
     eos: str | None = identity(None)
     """The text of the token in `path` that ends a document."""
 
-    def check(self, where):
-        """Raise UserError unless it says how to train, or which file to take, and not both."""
-        taken, trained = ("path", "bos", "eos"), ("vocab_size", "sample")
-        given = [name for name in taken if getattr(self, name) is not None]
+    def check(self, where: str) -> None:
+        """Raise UserError unless either the fields of a tokenizer to train or those of a custom one are given."""
+        custom_fields, trained_fields = ("path", "bos", "eos"), ("vocab_size", "sample")
+        given = [name for name in custom_fields if getattr(self, name) is not None]
         if "path" in given:
             defaults = TokenizerRecipe.__dataclass_fields__
-            for name in (*trained, "model", "sample_mb"):
+            for name in (*trained_fields, "model", "sample_mb"):
                 if getattr(self, name) != defaults[name].default:
                     raise UserError(f"{where}.{name} must be left out beside {where}.path: nothing is trained")
-            for name in taken:
+            for name in custom_fields:
                 if name not in given:
                     raise UserError(f"{where}.{name} is missing: it must be the text of a token of {where}.path")
         elif given:
             raise UserError(
-                f"{where}.{given[0]} must be left out without {where}.path: a trained tokenizer has its own"
+                f"{where}.{given[0]} must be left out without {where}.path: a trained tokenizer has its own tokens"
             )
         else:
-            for name, wanted in zip(trained, ("a whole number", "a mapping of sources to shares"), strict=True):
+            kinds = ("a whole number", "a mapping of sources to weights")
+            for name, expected in zip(trained_fields, kinds, strict=True):
                 if getattr(self, name) is None:
-                    raise UserError(f"{where}.{name} is missing: it must be {wanted}, or {where}.path be given instead")
+                    raise UserError(f"{where}.{name} is missing: it must be {expected}, or {where}.path must be given")
 
 
-def run(arguments, plan):
-    """Train or take, package, and write the manifest."""
+def run(arguments: argparse.Namespace, recipe: TokenizerRecipe) -> None:
+    """Train a tokenizer or take a custom one, package it, and write the manifest."""
     clock = manifest.Clock(arguments.code)
     files.make_parent(arguments.output)  # before the work, not after it
     for name in (arguments.output.name, tokenizers.MODEL, *tokenizers.PACKAGE):
         files.clear_leftovers(arguments.output.parent / name)
-    (take if plan.path is not None else train)(arguments, plan, clock)
+    (package_custom if recipe.path is not None else train)(arguments, recipe, clock)
 
 
-def take(arguments, plan, clock):
-    """Package a tokenizer of the user's, and write the manifest."""
+def package_custom(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) -> None:
+    """Package a custom tokenizer, and write the manifest."""
+    assert recipe.path is not None and recipe.bos is not None and recipe.eos is not None
     where, directory = arguments.stage_name, arguments.output.parent
-    package = custom.package_of(Path(plan.path), plan.bos, plan.eos, where)
-    tokenizers.write_files(directory, package, plan.bos, plan.eos, custom.unknown_of(package))
+    package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where)
+    tokenizers.write_files(directory, package, recipe.bos, recipe.eos, custom.unknown_of(package))
     custom.check_written(directory, where)
     identity_ = {
-        "recipe": {"bos": plan.bos, "eos": plan.eos},  # the file's place is none of it: its content is in the outputs
-        **custom.facts_of(package, plan.bos, plan.eos),
+        "recipe": {"bos": recipe.bos, "eos": recipe.eos},  # not the file's path: its content is in the outputs
+        **custom.identity_of(package, recipe.bos, recipe.eos),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
-    manifest.write(arguments.output, identity_, clock.record(taken={"path": plan.path, **manifest.describe(plan.path)}))
+    record = clock.record(taken={"path": recipe.path, **manifest.describe(recipe.path)})
+    manifest.write(arguments.output, identity_, record)
 
 
-def train(arguments, plan, clock):
+def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) -> None:
     """Train a tokenizer on the lists' sources, package it, and write the manifest."""
+    assert recipe.sample is not None
     lists = {name: (listed, of_source) for listed, name, of_source in map(source.read_list, arguments.lists)}
-    for name in plan.sample:
+    for name in recipe.sample:
         if name not in lists:
             raise UserError(f"train_tokenizer.sample.{name} must be one of the sources in --lists: {', '.join(lists)}")
-    sample = b"".join(_sample(*lists[name], _share(plan, name)) for name in sorted(plan.sample))
+    limits = _sample_bytes(recipe.sample, recipe.sample_mb)
+    sample = b"".join(_sample(*lists[name], limits[name]) for name in sorted(recipe.sample))
     logger.info("training on %.1f MB", len(sample) / 1e6)
-    model = _train(sample, plan)
+    model = _train(sample, recipe)
     directory = arguments.output.parent
     with files.atomic(directory / tokenizers.MODEL) as file:
         file.write(model)
     processor = _processor(model)
-    tokenizers.write_package(directory, processor, plan.model)
+    tokenizers.write_package(directory, processor, recipe.model)
     identity_ = {
-        "recipe": recipe.written(plan, "identity"),
+        "recipe": recipes.written(recipe, "identity"),
         "sample": files.sha256_bytes(sample),
         "vocab_size": len(processor),
         "unk": UNK,
         "bos": BOS,
         "eos": EOS,
-        # the .model holds its trainer's arguments as well: what makes a tokenizer is its pieces
+        # not the .model, which holds its trainer's arguments as well: the pieces determine a tokenizer
         "pieces": manifest.digest_of({"pieces": tokenizers.pieces_of(processor)}),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
@@ -134,34 +149,34 @@ def train(arguments, plan, clock):
     manifest.write(arguments.output, identity_, record)
 
 
-def _share(plan, name):
-    return int(plan.sample_mb * 1e6 * plan.sample[name] / sum(plan.sample.values()))
+def _sample_bytes(weights: Mapping[str, float], sample_mb: float) -> dict[str, int]:
+    return {name: int(sample_mb * 1e6 * weight / sum(weights.values())) for name, weight in weights.items()}
 
 
-def _sample(listed, plan, limit):
-    """Whole training documents of a source up to `limit` bytes, one after the other.
+def _sample(listed: Manifest, recipe: source.SourceRecipe, limit: int) -> bytes:
+    """Return whole training documents of a source up to `limit` bytes, one after the other.
 
-    Files are taken in the order of their names' hashes, so that the sample is no matter of the alphabet.
+    Files are taken in the order of their names' hashes, so that the sample does not depend on the alphabet.
     """
-    every = [file["name"] for file in listed.identity["files"]]
+    every_name = [file["name"] for file in listed.identity["files"]]
+    if recipe.token_ids_field is not None:
+        raise UserError(f"sources.{listed.identity['source']} must hold text to train on, and holds token ids")
+    drawn = sorted(every_name, key=lambda name: hashlib.sha256(name.encode()).digest())
     taken, size = [], 0
-    if plan.token_ids_field is not None:
-        raise UserError(f"sources.{listed.identity['source']} must hold text to learn from, and holds ids")
-    drawn = sorted(every, key=lambda name: hashlib.sha256(name.encode()).digest())
-    left_out = LeftOut(listed.identity["source"], plan.max_malformed)
-    for document in documents.read(plan, spans.whole(drawn), every):
-        left_out.look(document)
+    filtered = FilterCounts(listed.identity["source"], recipe.max_malformed)
+    for document in documents.read(recipe, spans.whole(drawn), every_name):
+        filtered.keep(document)
         if isinstance(document, documents.Document) and document.split == TRAIN:
-            data = document.text.encode("utf-8", errors="replace")
+            data = (document.text or "").encode("utf-8", errors="replace")
             taken.append(data[: limit - size].decode("utf-8", errors="ignore").encode() + b"\n")
             size += len(data)
             if size >= limit:
                 break
-    left_out.check()
+    filtered.check()
     return b"".join(taken)
 
 
-def _train(sample, plan):
+def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
@@ -169,8 +184,8 @@ def _train(sample, plan):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(sample),
             model_writer=model,
-            model_type=plan.model,
-            vocab_size=plan.vocab_size,
+            model_type=recipe.model,
+            vocab_size=recipe.vocab_size,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
@@ -187,33 +202,33 @@ def _train(sample, plan):
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        raise _mistake(str(error), plan, sample) from None
+        raise _user_error(str(error), recipe, sample) from None
     return model.getvalue()
 
 
-def _mistake(message, plan, sample):
-    """SentencePiece's complaint as a sentence for the user."""
+def _user_error(message: str, recipe: TokenizerRecipe, sample: bytes) -> UserError:
+    """Return SentencePiece's error as a sentence for the user."""
     if limit := re.search(r"value <= (\d+)", message):
         return UserError(
-            f"train_tokenizer.vocabulary must be at most {limit[1]} for this text ({len(sample):,} bytes), "
-            f"got {plan.vocab_size}"
+            f"train_tokenizer.vocab_size must be at most {limit[1]} for this text ({len(sample):,} bytes), "
+            f"got {recipe.vocab_size}"
         )
     if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(
-            f"train_tokenizer.vocabulary must be at least {required[1]} to hold the characters of this text, "
-            f"got {plan.vocab_size}"
+            f"train_tokenizer.vocab_size must be at least {required[1]} to hold the characters of this text, "
+            f"got {recipe.vocab_size}"
         )
     if not sample.strip():
         return UserError("train_tokenizer.sample must name sources with training text, and they have none")
     return UserError(
-        f"SentencePiece cannot train this tokenizer ({plan.vocab_size} ids, {len(sample)} bytes): {message}"
+        f"SentencePiece cannot train this tokenizer ({recipe.vocab_size} ids, {len(sample)} bytes): {message}"
     )
 
 
-def _sentences(sample):
-    """The sample in pieces under SentencePiece's limit, cut at line ends, newlines inside, so that they are learnt.
+def _sentences(sample: bytes) -> Iterator[str]:
+    """Yield the sample in sentences under SentencePiece's limit, cut after line ends, so that newlines are learned.
 
-    A piece with U+2585 (its mark for the unknown) or NUL would be left out whole, so they are taken out first.
+    SentencePiece skips a sentence with U+2585 (its mark for unknown text) or NUL, so they are removed first.
     """
     sample = sample.translate(None, b"\0").replace("\u2585".encode(), b"")
     start = 0
@@ -226,23 +241,23 @@ def _sentences(sample):
         start = end
 
 
-def _character_start(data, at):
-    """The begin of the UTF-8 character that `at` lies in."""
+def _character_start(data: bytes, at: int) -> int:
+    """Return the first byte of the UTF-8 character at `at`."""
     while data[at] & 0xC0 == 0x80:
         at -= 1
     return at
 
 
-def _processor(model):
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     import sentencepiece
 
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
-def main(argv=None):
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
     parser = stage.parser("stages.train_tokenizer", __doc__, TokenizerRecipe)
-    parser.add_argument("--lists", type=Path, nargs="*", default=[], help="the lists of the sources to learn from")
+    parser.add_argument("--lists", type=Path, nargs="*", default=[], help="the lists of the sources to train on")
     parser.add_argument("--output", type=Path, required=True, help="manifest; the tokenizer is written beside it")
     return stage.execute(parser, run, argv)
 

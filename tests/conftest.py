@@ -1,31 +1,61 @@
-"""What holds for all tests."""
+"""Settings and fixtures of all tests."""
 
+import multiprocessing.process
 import os
+import re
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
 # Before torch is imported: the tests' models are tiny, and threads that wait for each other make them slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell that starts the tests in the background ignores SIGINT, and children inherit that: no Ctrl-C would reach them.
+# A shell that starts the tests in the background ignores SIGINT, and child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SLOW_COMMAND = re.compile(r"python[0-9.]*|launch|snakemake|make|bash|torchrun")
 LAST = ("tests/benchmarks", "tests/workflow", "tests/test_", "tests/drill", "tests/slurm")
 
 
+def pytest_addoption(parser):
+    """Add the option of `make test-fast`."""
+    parser.addoption("--no-processes", action="store_true", help="skip each test that starts a Python process")
+
+
+def pytest_configure(config):
+    """Replace the start of a Python process by a skip, if `--no-processes` is given."""
+    if config.getoption("--no-processes"):
+        start = subprocess.Popen.__init__
+        config.add_cleanup(lambda: setattr(subprocess.Popen, "__init__", start))
+
+        def start_no_python(self, args, *more, **options):
+            words = [args] if isinstance(args, str | os.PathLike) else args
+            if any(SLOW_COMMAND.fullmatch(Path(word).name) for word in words):
+                _skip()
+            start(self, args, *more, **options)
+
+        subprocess.Popen.__init__ = start_no_python
+        multiprocessing.process.BaseProcess.start = _skip
+
+
+def _skip(*_):
+    pytest.skip("starts a process")
+
+
 def pytest_collection_modifyitems(items):
-    """Fast tests first: those of single stages, then those of the whole, a cluster last."""
-    items.sort(key=_turn)
+    """Run the tests of single stages first, then those of the whole workflow, and those of a cluster last."""
+    items.sort(key=_order)
 
 
-def _turn(item):
+def _order(item):
     return next((number for number, start in enumerate(LAST, 1) if item.nodeid.startswith(start)), 0)
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """The manifest of a tiny corpus."""
+    """Manifest of a tiny corpus."""
     from tests.helpers.data_fixtures import tiny_corpus
 
     return tiny_corpus(tmp_path_factory.mktemp("corpus"))
@@ -33,7 +63,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def uninterrupted(corpus, tmp_path_factory):
-    """A run of 30 steps on one rank that nothing disturbed."""
+    """Results of an uninterrupted run of 30 steps on one rank."""
     from tests.helpers.training import train
 
     results = tmp_path_factory.mktemp("uninterrupted")

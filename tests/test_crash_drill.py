@@ -1,4 +1,4 @@
-"""The whole workflow is killed again and again, at random moments, and ends in the bits of the undisturbed one."""
+"""The whole workflow is killed repeatedly at random moments, and ends in the bits of the undisturbed one."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 
 def start(directory, *arguments):
-    """Start the workflow in a session of its own."""
+    """Start the workflow in its own session."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile", "--directory", directory]
     command += ["--profile", HOME / "profiles/local", *arguments, "--configfile", directory / "my.yaml"]
     with open(directory / "output.txt", "a") as output:
@@ -38,13 +38,13 @@ def kill_all(directory):
 
 
 def works_on(entry, directory):
-    """Whether the process names the directory in its arguments."""
+    """Return True if the process names the directory in its arguments."""
     with open(f"/proc/{entry}/cmdline", "rb") as file:
         return os.fsencode(directory) in file.read() and int(entry) != os.getpid()
 
 
 def weights(directory):
-    """The sha256 of the tensor files of both milestones."""
+    """Return the sha256 of the tensor files of both milestones."""
     found = {}
     for path in sorted((directory / "results/runs/tiny/models").glob("*.json")):
         outputs = json.loads(path.read_text())["identity"]["outputs"]
@@ -53,7 +53,7 @@ def weights(directory):
 
 
 def scores(directory):
-    """Every score, as written."""
+    """Return every score, as text."""
     return (directory / "results/scores.csv").read_text()
 
 

@@ -71,7 +71,7 @@ FROZEN = {
         "packing": "chunk",
         "document_mask": False,
         "initial": None,
-        "model.kv_heads": None,
+        "model.num_key_value_heads": None,
         "model.tie_word_embeddings": False,
         "model.rope_theta": 10000.0,
         "model.rope_scaling": None,

@@ -1,4 +1,4 @@
-"""What a newcomer does first: clone, `make demo`. Takes the installation and some five minutes."""
+"""The first steps of a newcomer: clone, `make demo`. It takes the installation and about five minutes."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def make(directory, target):
-    """Run make as from a fresh shell; returns (seconds, what it printed: standard error, then standard output)."""
+    """Run make as from a fresh shell; returns (seconds, its output: stderr, then stdout)."""
     # The tests themselves are often run by make, which would otherwise tell this one that it is a sub-make.
     inherited = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
     environment = {name: value for name, value in os.environ.items() if name not in inherited}
@@ -38,7 +38,7 @@ def clone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def demo(clone):
-    """The clone after `make demo`, and what it printed."""
+    """The clone after `make demo`, and its output."""
     seconds, printed = make(clone, "demo")
     print(f"make demo took {seconds:.0f} s with the installation;", *re.findall(r"Elapsed time: .*", printed))
     return clone, printed

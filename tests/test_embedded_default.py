@@ -1,4 +1,4 @@
-"""The embedded default's text, the Python installation, through the real stages: what is held out, and equal ids."""
+"""The embedded default's text, the Python installation, through the real stages: its validation split and ids."""
 
 import ast
 import inspect
@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from stages import index
-from stages.lib.sources import python_source
+from stages.lib.sources.kinds import python_source
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers.data_fixtures import listed, make, tokenized, trained
 
@@ -17,7 +17,7 @@ SOURCES = ("code", "prose")
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory):
-    """A directory with the lists, a tokenizer of 4,096 ids and the corpus, with 15% of the modules held out."""
+    """A directory with the lists, a tokenizer of 4,096 ids and the corpus, with 15% of the modules for validation."""
     directory = tmp_path_factory.mktemp("box")
     lists = {name: listed(directory, name, {"kind": f"python-{name}", "validation": 0.15}) for name in SOURCES}
     sample = dict.fromkeys(SOURCES, 1)
@@ -58,25 +58,25 @@ def _docstrings(name):
     return {inspect.cleandoc(text) for text in found if text}
 
 
-def test_at_least_200_kB_of_each_source_are_held_out(validation):
+def test_validation_split_has_at_least_200_kB_of_each_source(validation):
     for name in SOURCES:
         assert sum(len(text.encode()) for text in validation[name].values()) >= 200_000
 
 
-def test_a_module_is_on_the_same_side_in_both_sources(box):
-    sides = {}
+def test_a_module_is_in_the_same_split_in_both_sources(box):
+    validation_files = {}
     for name in SOURCES:
         files = {
             file["name"] for file in json.loads((box / "sources" / name / "list.json").read_text())["identity"]["files"]
         }
         validation = _texts(box / "tokens" / "main" / name / "00000" / "validation.jsonl").keys()
-        sides[name] = {file for file in files if file in validation}
-    with_prose = {name for name in sides["code"] if _docstrings(name)}
-    assert sides["prose"] <= sides["code"]
-    assert len(sides["prose"]) > len(with_prose) / 2  # so the one before is no accident of an empty set
+        validation_files[name] = {file for file in files if file in validation}
+    with_prose = {name for name in validation_files["code"] if _docstrings(name)}
+    assert validation_files["prose"] <= validation_files["code"]
+    assert len(validation_files["prose"]) > len(with_prose) / 2  # so the assertion above does not hold of an empty set
 
 
-def test_no_held_out_docstring_stands_in_training_text(box, validation, processor):
+def test_no_validation_docstring_is_in_training_text(box, validation, processor):
     corpus = Corpus(box / "tokens" / "main" / "manifest.json")
     streams = [corpus.stream(name) for name in SOURCES]
     training = _normalised("\n".join(processor.decode(s.read(0, len(s)).tolist()) for s in streams))

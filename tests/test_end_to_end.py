@@ -16,20 +16,22 @@ sources:
   a: {kind: jsonl, paths: [texts/a.jsonl], validation: 0.2, filters: {min_words: 3}}
   b: {kind: text, paths: [texts/b/*.txt], validation: 0.3}
 tokenizers:
-  main: {vocabulary: 400, sample: {a: 1, b: 1}}
+  main: {vocab_size: 400, sample: {a: 1, b: 1}}
 corpora:
   main: {tokenizer: main, sources: [a, b], tokenize: {parts: 2, duplicates: drop}}
 suites:
-  validation: {tasks: [bits_per_byte, next_line], bytes_per_source: 4000, questions: 12}
+  validation: {tasks: [bits_per_byte, next_line], bytes_per_source: 4000, num_examples: 12}
 runs:
   tiny:
     corpus: main
-    model: {layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, tie: true, max_position_embeddings: 64}
+    model:
+      {num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 96,
+       tie_word_embeddings: true, max_position_embeddings: 64}
     pretrain:
       steps: 12
       milestones: [6, 12]
       weights: {a: 2, b: 1}
-      phases: [{step: 6, weights: {a: 1, b: 1}}]
+      data_stages: [{step: 6, weights: {a: 1, b: 1}}]
       packing: best_fit
       document_mask: true
       seq_len: 64
@@ -54,7 +56,7 @@ WORDS = [
 
 
 def text(number):
-    """Forty different lines."""
+    """Return forty different lines."""
     lines = []
     for line in range(40):
         first, second = WORDS[(number * 7 + line) % 20], WORDS[(number * 3 + line * 5 + 1) % 20]
@@ -63,7 +65,7 @@ def text(number):
 
 
 def write_texts(directory):
-    """The texts that CONFIG names."""
+    """Write the texts that CONFIG names."""
     (directory / "texts/b").mkdir(parents=True)
     rows = [json.dumps({"text": text(number)}) + "\n" for number in range(40)]
     again = [*rows[:5], json.dumps({"text": "too short"}) + "\n", json.dumps({"text": text(100)}) + "\n"]
@@ -84,7 +86,7 @@ def place(tmp_path_factory):
 
 
 def snakemake(directory, *arguments):
-    """Run the workflow as a person would who stands elsewhere, without an active virtual environment."""
+    """Run the workflow from another directory, without an active virtual environment."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile", "--directory", directory]
     command += ["--profile", HOME / "profiles/local", *arguments, "--configfile", directory / "my.yaml"]
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
@@ -110,7 +112,7 @@ def test_loss_is_finite_and_on_two_ranks(place):
     assert len(list((directory / "checkpoints/00000012").glob("*.distcp"))) == 2
 
 
-def test_what_is_left_out_is_counted(place):
+def test_dropped_documents_are_counted(place):
     record = json.loads((place / "results/tokens/main/manifest.json").read_text())["record"]
     dropped = {source: counts.get("duplicate", 0) for source, counts in record["dropped"].items()}
     assert sum(dropped.values()) == 6  # five within a; and one of a and b, of which a validation one stays
@@ -122,7 +124,7 @@ def test_the_ledger_is_proven(place):
     command = [sys.executable, "-m", "tools.replay_ledger", "--run", directory]
     command += ["--corpus", place / "results/tokens/main/manifest.json"]
     shown = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1] == "the ledger is what corpus and recipe say: no sample lost, none twice"
+    assert shown.splitlines()[-1] == "the ledger agrees with corpus and recipe: no sample lost, none twice"
 
 
 def test_nothing_is_left_to_do(place):
@@ -138,13 +140,13 @@ def test_status_and_summary_name_the_run(place):
     assert "12" in shown
 
 
-def test_run_directory_that_was_deleted_is_refused_with_the_repair(place, tmp_path):
+def test_deleted_run_directory_is_refused_with_the_remedy(place, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(place, copy)
     shutil.rmtree(copy / "results/runs/tiny/train")
     done = snakemake(copy, "scores", "-R", "convert")
     assert done.returncode == 1
-    assert "is gone, but" in done.stdout + done.stderr
+    assert "is missing, but" in done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="the browser (Debian's chromium) is not installed")

@@ -1,4 +1,4 @@
-"""What is installed is what pyproject.toml declares, everywhere the same."""
+"""The requirements files pin what pyproject.toml declares."""
 
 import ast
 import re
@@ -16,24 +16,24 @@ DECLARED = {
     "requirements.txt": PROJECT["dependencies"],
     "requirements-dev.txt": PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"],
 }
-# What is imported under another name than it is installed by.
+# Packages whose import name differs from their distribution name.
 IMPORTED_AS = {"yaml": "pyyaml", "fms": "ibm-fms", "lm_eval": "lm-eval"}
 
 
 def pinned(name):
-    """The packages of a requirements file and their versions."""
+    """Return `{package: version}` of a requirements file."""
     lines = [line.split("#")[0].split(";")[0].strip() for line in (HOME / name).read_text().splitlines()]
     return dict(line.split("==") for line in lines if line)
 
 
 def canonical(requirement):
-    """The name of a requirement in canonical form, and the version that it must have, if any."""
+    """Return the canonical name of a requirement, and its pinned version or None."""
     name, version = re.fullmatch(r"([A-Za-z0-9_.-]+)(?:\[.*\])?(?:==([^;]+))?(?:;.*)?", requirement.strip()).groups()
     return re.sub(r"[-_.]+", "-", name).lower(), version and version.strip()
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_every_line_is_an_exact_pin_without_a_place(name):
+def test_every_line_is_an_exact_pin_without_a_url(name):
     for line in filter(None, (HOME / name).read_text().splitlines()):
         assert line.startswith("#") or re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( |$)", line), line
         assert "/" not in line.split("#")[0]
@@ -41,7 +41,7 @@ def test_every_line_is_an_exact_pin_without_a_place(name):
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_all_that_is_declared_is_pinned_at_the_declared_version(name):
+def test_declared_packages_are_pinned_at_the_declared_version(name):
     pins = pinned(name)
     for package, version in map(canonical, DECLARED[name]):
         assert package in pins, "run `make lock`"
@@ -52,15 +52,15 @@ def test_both_files_agree():
     assert pinned("requirements.txt").items() <= pinned("requirements-dev.txt").items()
 
 
-def test_the_conda_environment_installs_the_same_file():
+def test_conda_environment_installs_the_same_file():
     *packages, pip = yaml.safe_load((HOME / "environment.yml").read_text())["dependencies"]
     assert packages == ["python=3.11", "pip"]
     assert pip == {"pip": ["-r requirements.txt"]}
 
 
 def imported(folder):
-    """The packages that the files of a folder import, but the standard library and our own."""
-    ours = {"stages", "tests", "workflow", "tools", "scripts"}
+    """Return the third-party packages that the files of a folder import."""
+    ours = {"stages", "tests", "workflow", "tools", "scripts", "_typeshed"}
     names = set()
     for path in (HOME / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -71,13 +71,13 @@ def imported(folder):
     return {IMPORTED_AS.get(name, name) for name in names - ours - sys.stdlib_module_names}
 
 
-def test_all_that_is_imported_is_declared():
+def test_imported_packages_are_declared():
     optional = PROJECT["optional-dependencies"]
     declared = {canonical(requirement)[0] for requirement in PROJECT["dependencies"] + optional["wandb"]}
     assert imported("stages") | imported("tools") | imported("workflow") <= declared
 
 
-def test_make_says_one_clear_line_where_python_is_too_old(tmp_path):
+def test_make_prints_one_clear_line_if_python_is_too_old(tmp_path):
     old = tmp_path / "python3.8"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.2 && exit 0\nexit 1\n')
     old.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Every command that the README shows is run, or dry-run where it would take long."""
+"""Every command in README and docs is run, or dry-run if it would take long. Links: tests/docs/."""
 
 import os
 import re
@@ -10,21 +10,14 @@ from pathlib import Path
 
 import pytest
 
-HOME = Path(__file__).resolve().parents[1]
-TEXT = (HOME / "README.md").read_text()
+from tests.docs.pages import HOME, README, commands, text_of
 
-
-def commands():
-    """The commands of the README's bash blocks, and those in its table of messages."""
-    lines = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
-    inline = re.findall(r"`(snakemake [^`]+|make [a-z-]+)`", TEXT)
-    stripped = (line.split("  #")[0].strip() for line in lines + inline)
-    return sorted({command for command in stripped if command})
+TEXT = text_of(README)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A copy of the checkout, with the config and the texts of the chapter on one's own text."""
+    """A copy of the checkout, with the config and the texts of the README's chapter on own text."""
     directory = tmp_path_factory.mktemp("readme") / "caravan"
     shutil.copytree(HOME, directory, ignore=shutil.ignore_patterns(".git", ".venv", "results", ".snakemake", "*cache*"))
     (directory / "my.yaml").write_text(re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[1])
@@ -35,12 +28,12 @@ def place(tmp_path_factory):
     return directory
 
 
-def test_readme_shows_commands():
-    assert len(commands()) > 12
+def test_pages_show_commands():
+    assert len(commands()) > 20
 
 
 @pytest.mark.parametrize("command", commands())
-def test_command_of_the_readme_works(place, command):
+def test_command_works(place, command):
     words = shlex.split(command)
     if words[0] == "make":
         words.insert(1, "--dry-run")
@@ -54,16 +47,11 @@ def test_command_of_the_readme_works(place, command):
         words += ["--output", "out.json"]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(words, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=120)
-    if {"--model", "--corpus"} & set(words):  # of a run that is not made here: that is all there is to say against it
+    if {"--model", "--corpus"} & set(words):  # of a run that is not made here: the only possible complaint
         assert done.returncode == 2
         assert done.stderr.endswith(("does not exist\n", "No such file or directory\n"))
     else:
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_files_that_the_readme_links_exist():
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
-        assert (HOME / link).exists(), link
 
 
 def test_picture_is_the_rule_graph(place):

@@ -1,1 +1,1 @@
-"""What people run beside the workflow, one module each; each is run as `python -m tools.NAME`."""
+"""Tools beside the workflow: `python -m tools.NAME`."""

@@ -1,27 +1,39 @@
-"""Continue a prompt by a trained model: text on standard output, while it is made.
+"""Continue a prompt with a trained model: text on standard output, while it is generated.
 
     python -m tools.generate --model results/runs/base/models/00000300.json --prompt "def read("
     python -m tools.generate --model results/runs/base/export/00000300 --prompt "def read(" --temperature 0 --tokens 20
 
 --model is a milestone's manifest, the directory of a checkpoint, a run directory (its newest complete checkpoint), the
-manifest of an export, or the directory of any Hugging Face Llama. Nothing else is needed: a checkpoint says what shape
-it has and which tokenizer it was trained with, and that is looked for above it in tokenizers/.
+manifest of an export, or the directory of a Hugging Face Llama. Nothing else is needed: a checkpoint stores the model
+config and the digest of its tokenizer, which is searched in tokenizers/ of the directories above it.
 
-Where there are several texts, each begins with a line `--- prompt 1, sample 1 ---`. Sample n of a prompt is drawn with
-the seed SEED + n - 1, whatever the other prompts and samples are.
+If there are several texts, each begins with a line `--- prompt 1, sample 1 ---`. Sample n of a prompt is drawn with the
+seed SEED + n - 1, whatever the other prompts and samples are.
 """
 
+from __future__ import annotations
+
+import argparse
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stages.lib import stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 
+if TYPE_CHECKING:
+    import torch
 
-def run(arguments):
+    from stages.lib.checkpoints.find_model import FoundModel
+    from stages.lib.model.llama import Llama
+    from stages.lib.tokenizer.prompt_tokenizer import PromptTokenizer
+
+
+def run(arguments: argparse.Namespace) -> None:
     """Write the texts; Ctrl-C in the middle of one ends its line."""
     try:
         generate(arguments)
@@ -30,7 +42,7 @@ def run(arguments):
         raise
 
 
-def generate(arguments):
+def generate(arguments: argparse.Namespace) -> None:
     """Find the model and its tokenizer, read the prompts, and continue each."""
     check_options(arguments)
     prompts = read_prompts(arguments)
@@ -44,24 +56,24 @@ def generate(arguments):
     encoded = [text.encode(prompt) for prompt in prompts]
     check_encoded(encoded, found)
     logger.info("%s on %s in %s", found.directory, device, arguments.dtype)
-    sys.stdout.reconfigure(errors="replace")  # a terminal that knows no UTF-8 shall not end a text
-    begun, made = time.monotonic(), 0
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 must not end a text
+    begun, num_tokens = time.monotonic(), 0
     try:
         model = find_model.load(found, getattr(torch, arguments.dtype), device)
         logger.info("loaded in %.1f s", time.monotonic() - begun)
         begun = time.monotonic()
         for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True), 1):
-            made += write_samples(arguments, model, text, prompt, tokens, number if len(prompts) > 1 else None)
+            num_tokens += write_samples(arguments, model, text, prompt, tokens, number if len(prompts) > 1 else None)
     except torch.OutOfMemoryError:
         raise UserError(
             f"{device} has too little memory for this model with {arguments.samples} samples in {arguments.dtype}; "
             "try --dtype bfloat16, fewer --samples, or --device cpu"
         ) from None
     seconds = time.monotonic() - begun
-    logger.info("%s tokens in %.1f s, %.1f tokens/s", made, seconds, made / seconds)
+    logger.info("%s tokens in %.1f s, %.1f tokens/s", num_tokens, seconds, num_tokens / seconds)
 
 
-def check_options(arguments):
+def check_options(arguments: argparse.Namespace) -> None:
     """Raise UserError naming an option that is out of bounds."""
     for name in ("tokens", "samples"):
         if getattr(arguments, name) < 1:
@@ -73,10 +85,10 @@ def check_options(arguments):
     if not 0 <= arguments.seed < 1 << 62:
         raise UserError(f"--seed must be at least 0 and less than 2**62, got {arguments.seed}")
     if arguments.temperature == 0 and arguments.samples > 1:
-        raise UserError(f"--samples must be 1 at --temperature 0, where all are the same, got {arguments.samples}")
+        raise UserError(f"--samples must be 1 at --temperature 0, at which all are equal, got {arguments.samples}")
 
 
-def read_prompts(arguments):
+def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """The prompts: those of --prompt, then those of --prompt-file."""
     prompts = list(arguments.prompt)
     for path in arguments.prompt_file:
@@ -87,37 +99,44 @@ def read_prompts(arguments):
         except UnicodeDecodeError:
             raise UserError(f"--prompt-file {path} must be UTF-8") from None
     if not prompts:
-        raise UserError("--prompt or --prompt-file must say what to continue")
+        raise UserError("--prompt or --prompt-file must give a text to continue")
     return prompts
 
 
-def device_of(name):
-    """The torch device of --device; by default a GPU where there is one."""
+def device_of(name: str | None) -> torch.device:
+    """The torch device of --device; by default a GPU if there is one."""
     import torch
 
     found = torch.cuda.is_available()
     if name == "cuda" and not found:
-        raise UserError("--device cuda must have a GPU that torch can use, and finds none")
+        raise UserError("--device cuda needs a GPU, but torch finds none")
     return torch.device(name or ("cuda" if found else "cpu"))
 
 
-def check_encoded(encoded, found):
-    """Raise UserError where a prompt has more tokens than the model has positions, or one that it has no row for."""
-    positions = found.recipe.max_position_embeddings
+def check_encoded(encoded: Sequence[Sequence[int]], found: FoundModel) -> None:
+    """Raise UserError if a prompt has more tokens than the model has positions, or an id without a row."""
+    positions = found.model_config.max_position_embeddings
     for number, tokens in enumerate(encoded, 1):
         if len(tokens) > positions:
             raise UserError(
-                f"prompt {number} must have at most the model's {positions} tokens (max_position_embeddings), and has "
+                f"prompt {number} must have at most the model's {positions} tokens (max_position_embeddings), found "
                 f"{len(tokens)}"
             )
         if max(tokens) >= found.vocab_size:
-            raise UserError(f"prompt {number} must have ids under {found.vocab_size}, and has {max(tokens)}")
+            raise UserError(f"prompt {number} must have ids under {found.vocab_size}, found {max(tokens)}")
 
 
-def write_samples(arguments, model, text, prompt, tokens, number):
-    """Continue one prompt `arguments.samples` times at once, and write the texts; returns how many tokens were made.
+def write_samples(
+    arguments: argparse.Namespace,
+    model: Llama,
+    text: PromptTokenizer,
+    prompt: str,
+    tokens: Sequence[int],
+    number: int | None,
+) -> int:
+    """Continue one prompt `arguments.samples` times in a batch, and write the texts; returns the number of new tokens.
 
-    `number`: that of the prompt in the lines above the texts; None where it is the only one.
+    `number`: of the prompt, in the lines above the texts; None if it is the only one.
     """
     import torch
 
@@ -138,43 +157,44 @@ def write_samples(arguments, model, text, prompt, tokens, number):
             "stopped at the model's last position (max_position_embeddings %s)", model.recipe.max_position_embeddings
         )
     output.finish()
-    return output.tokens
+    return output.num_tokens
 
 
 class Output:
-    """Texts that grow side by side and are written in their order: those behind one that still grows wait.
+    """Texts that are generated together and written in order: a text waits until the one before it has ended.
 
-    `beginnings`: what they begin with. `before`: the ids of the prompt that they have in common.
+    `beginnings`: the beginning of each text. `before`: the ids of the common prompt.
     """
 
-    def __init__(self, beginnings, text, before):
+    def __init__(self, beginnings: Sequence[str], text: PromptTokenizer, before: Sequence[int]) -> None:
         from stages.lib.tokenizer.prompt_tokenizer import Stream
 
         self.waiting, self.streams = list(beginnings), [Stream(text, before) for _ in beginnings]
-        self.running, self.current, self.tokens = set(range(len(beginnings))), 0, 0
+        self.running, self.current, self.num_tokens = set(range(len(beginnings))), 0, 0
         self._write()
 
-    def add(self, step):
+    def add(self, step: Sequence[int | None]) -> None:
         """Add the next token of each text; None ends one."""
         for row in list(self.running):
-            if step[row] is None:
+            token = step[row]
+            if token is None:
                 self._end(row)
             else:
-                self.waiting[row] += self.streams[row].push(step[row])
-                self.tokens += 1
+                self.waiting[row] += self.streams[row].push(token)
+                self.num_tokens += 1
         self._write()
 
-    def finish(self):
+    def finish(self) -> None:
         """End all texts."""
         for row in list(self.running):
             self._end(row)
         self._write()
 
-    def _end(self, row):
+    def _end(self, row: int) -> None:
         self.waiting[row] += self.streams[row].finish() + "\n"
         self.running.remove(row)
 
-    def _write(self):
+    def _write(self) -> None:
         while self.current < len(self.waiting):
             sys.stdout.write(self.waiting[self.current])
             self.waiting[self.current] = ""
@@ -184,27 +204,27 @@ class Output:
         sys.stdout.flush()
 
 
-def main(argv=None):
-    """Run the stage; returns its exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
     parser = stage.parser("tools.generate", __doc__)
     add = parser.add_argument
     add("--model", type=Path, required=True, metavar="PATH", help="the model: see above")
-    add("--prompt", action="append", default=[], metavar="TEXT", help="what to continue; may be given several times")
-    add("--prompt-file", action="append", default=[], type=Path, metavar="FILE", help="a prompt in a file of UTF-8")
-    add("--tokens", type=int, default=128, metavar="N", help="the most tokens to add (default: 128)")
-    add("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest token (default: 0.8)")
+    add("--prompt", action="append", default=[], metavar="TEXT", help="a text to continue; may be given several times")
+    add("--prompt-file", action="append", default=[], type=Path, metavar="FILE", help="a UTF-8 file with a prompt")
+    add("--tokens", type=int, default=128, metavar="N", help="maximum number of new tokens (default: 128)")
+    add("--temperature", type=float, default=0.8, metavar="T", help="0 takes the most probable token (default: 0.8)")
     add(
         "--top-p",
         type=float,
         default=0.95,
         metavar="P",
-        help="draw from the likeliest tokens of mass P (default: 0.95)",
+        help="draw from the most probable tokens of total probability P (default: 0.95)",
     )
     add("--seed", type=int, default=0, metavar="S", help="the same seed gives the same text (default: 0)")
-    add("--samples", type=int, default=1, metavar="K", help="texts for each prompt (default: 1)")
-    add("--device", choices=("cpu", "cuda"), help="where to compute (default: cuda where there is one)")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the weights (default: float32)")
-    add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, where it is not found by itself")
+    add("--samples", type=int, default=1, metavar="K", help="number of texts per prompt (default: 1)")
+    add("--device", choices=("cpu", "cuda"), help="device (default: cuda if there is a GPU)")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights (default: float32)")
+    add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, if it is not found automatically")
     return stage.execute(parser, run, argv)
 
 

@@ -1,35 +1,39 @@
-"""Prove which data a pretraining had: every row of text once an epoch, none lost, none twice.
+"""Verify the data of a pretraining: every row of text once per epoch, none lost, none twice.
 
     python -m tools.replay_ledger --corpus results/tokens/main/manifest.json \\
         --run results/runs/base/train/0123456789abcdef
 
-The order of the samples is computed anew, from the corpus' manifest and the recipe alone, and held against the ledger
-that the training kept step by step (metrics.jsonl): of a finished run, of one that was killed any number of times, on
-any number of ranks. Where documents are packed, each epoch that was gone through is held against the documents as well:
-every token that must be a target was one, once. The exit code is 2 where something differs.
+The order of the samples is computed again, from the corpus' manifest and the recipe alone, and compared with the ledger
+that the training wrote at each step (metrics.jsonl): of a finished run, or of one that was killed any number of times,
+on any number of ranks. If documents are packed, each complete epoch is compared with the documents as well: every token
+that must be a target was one, once. The exit code is 2 if something differs.
 
-A run that goes on from another's checkpoint with `initial.data: continue` is proven together with it: `--run BASE RUN`,
-in the order in which they were trained. Of BASE those steps count that RUN goes on from.
+A run that continues another's checkpoint with `initial.data: continue` is verified together with it: `--run BASE RUN`,
+in the order in which they were trained. The steps of BASE after that checkpoint do not count.
 """
 
+import argparse
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from stages.lib import stage
 from stages.lib.errors import UserError
 from stages.lib.tokens import ledger, order
-from stages.lib.tokens.loader import CHUNK
+from stages.lib.tokens.loader import Samples
 
 SHOWN = 20
 
 
-def run(arguments):
-    """Print what was found. Raises UserError where the ledger is not what it must be."""
+def run(arguments: argparse.Namespace) -> None:
+    """Print the findings. Raises UserError if the ledger is wrong."""
     commits = [ledger.commit_of(directory) for directory in arguments.run]
     samples = ledger.samples_of(arguments.corpus, commits[-1], arguments.run[-1])
     ledger.check_chain(arguments.run, commits, samples)
-    begins = [order.of_commit(commit).begin for commit in commits]
-    ranges, faults, passed = [], [], []
+    begins = [order.from_commit(commit).begin for commit in commits]
+    ranges: list[tuple[int, int]] = []
+    faults: list[str] = []
+    skipped: list[tuple[int, int]] = []
     for directory, commit, begin, end in zip(arguments.run, commits, begins, [*begins[1:], None], strict=True):
         kept = ledger.read(directory, commit["recipe"]["global_batch_size"], begin, end)
         if not kept.steps:
@@ -40,20 +44,20 @@ def run(arguments):
         )
         ranges += kept.steps.values()
         faults += kept.faults
-        passed += kept.passed
-    for first, end in passed:
-        print(f"samples {first:,} to {end:,} were passed by: a rollback left them out")
-    faults += replay(samples, merged(ranges), whole=min(ranges)[0] == 0 and not passed)
+        skipped += kept.skipped
+    for first, after in skipped:
+        print(f"samples {first:,} to {after:,} were skipped by a rollback")
+    faults += replay(samples, merged(ranges), whole=min(ranges)[0] == 0 and not skipped)
     for fault in faults[:SHOWN]:
         print(f"WRONG {fault}")
     if faults:
-        raise UserError(f"the ledger of {arguments.run[-1]} is not what corpus and recipe say, in {len(faults)} places")
-    print("the ledger is what corpus and recipe say: no sample lost, none twice")
+        raise UserError(f"the ledger of {arguments.run[-1]} differs from corpus and recipe in {len(faults)} places")
+    print("the ledger agrees with corpus and recipe: no sample lost, none twice")
 
 
-def merged(ranges):
-    """Ranges of samples, those that follow each other in one."""
-    found = []
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges of samples that follow each other."""
+    found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if found and found[-1][1] == first:
             found[-1] = (found[-1][0], end)
@@ -62,30 +66,32 @@ def merged(ranges):
     return found
 
 
-def replay(samples, ranges, whole):
-    """Print what each epoch of each source gave, and yield sentences on what was seen twice or lost.
+def replay(samples: Samples, ranges: Iterable[tuple[int, int]], whole: bool) -> Iterator[str]:
+    """Print the rows of each epoch of each source, and yield sentences on rows that were seen twice or lost.
 
-    `whole`: whether the run began at the first sample and left none out, so that each epoch but the last is complete.
+    `whole`: whether the run began at the first sample and skipped none, so that each epoch but the last is complete.
     """
     visits = ledger.visits(samples, ranges)
-    kind = "windows" if samples.packing == CHUNK else "rows"
+    layouts = dict(zip(samples.mixture.sources, samples.layouts, strict=True))
     for (source, epoch), counts in sorted(visits.items()):
+        layout = layouts[source]
+        rows = f"{layout.row_name}s"
         seen, twice = int((counts > 0).sum()), int((counts > 1).sum())
-        print(f"{source}, epoch {epoch + 1}: {seen:,} of {len(counts):,} {kind} of {samples.seq_len:,} tokens")
+        print(f"{source}, epoch {epoch + 1}: {seen:,} of {len(counts):,} {rows} of {samples.seq_len:,} tokens")
         if twice:
-            yield f"{source}, epoch {epoch + 1}: {twice:,} {kind} were seen more than once"
+            yield f"{source}, epoch {epoch + 1}: {twice:,} {rows} were seen more than once"
         if whole and (source, epoch + 1) in visits and seen < len(counts):
-            yield f"{source}, epoch {epoch + 1}: {len(counts) - seen:,} {kind} were lost"
-        if kind == "rows" and seen == len(counts):
+            yield f"{source}, epoch {epoch + 1}: {len(counts) - seen:,} {rows} were lost"
+        if layout.packs_documents and seen == len(counts):
             yield from ledger.faults_of_documents(samples, source, epoch)
 
 
-def main(argv=None):
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
     parser = stage.parser("tools.replay_ledger", __doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of the last run")
     parser.add_argument(
-        "--run", type=Path, required=True, nargs="+", metavar="DIR", help="run directory, behind those it goes on from"
+        "--run", type=Path, required=True, nargs="+", metavar="DIR", help="run directory, after those that it continues"
     )
     return stage.execute(parser, run, argv)
 

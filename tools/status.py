@@ -1,34 +1,41 @@
-"""Where every run stands: step, speed, time left, last checkpoint, why it stopped, milestones and scores.
+"""Print the state of every run: step, speed, time left, last checkpoint, why it stopped, milestones and scores.
 
     python -m tools.status --results results
     python -m tools.status --results results --unused
 
---unused lists the run directories that no milestone refers to, with their sizes; nothing is deleted. A run that has not
-reached its first milestone is among them: name the digests to --keep.
+--unused lists the run directories that no milestone refers to, with their sizes; it deletes nothing. A run that has not
+reached its first milestone is among them: exclude its digest with --keep.
 """
 
+from __future__ import annotations
+
+import argparse
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from stages.lib import files, stage
+from stages.lib import files, manifest, stage
+from stages.lib.checkpoints.commit import COMMIT, read_commit
 from stages.lib.errors import UserError
 from stages.lib.report import comparison
-from stages.lib.run_directory import history, journal, lease
+from stages.lib.run_directory import crashes, history, journal, lease
+from stages.lib.training.callbacks.progress import format_duration
 from stages.lib.training.faults import stop_requests
 
 RECENT = 20
-"""Steps over which speed and slowest rank are told."""
+"""Number of last steps over which the speed and the slowest rank are computed."""
 
 SLOW = 1.2
-"""A rank that takes so many times the median step is named."""
+"""A rank is reported as slow if it takes more than this multiple of the median rank's time."""
 
 
-def run(arguments):
-    """Print what was asked for."""
+def run(arguments: argparse.Namespace) -> None:
+    """Print the state of all runs, or the unused run directories."""
     if not arguments.results.is_dir():
-        raise UserError(f"--results {arguments.results} must be a directory")
+        raise UserError(f"--results must be a directory, got {arguments.results}")
     directories = sorted(path for path in arguments.results.glob("runs/*/train/*") if path.is_dir())
     if arguments.unused:
         print_unused(directories, arguments.keep)
@@ -37,14 +44,14 @@ def run(arguments):
         own = [path for path in directories if path.parents[1].name == name]
         print_run(arguments.results / "runs" / name, own)
     if not directories:
-        print(f"no run has begun in {arguments.results}")
+        print(f"no run has started in {arguments.results}")
 
 
-def print_run(home, directories):
-    """Print what there is to say of one run: of each of its run directories, then its milestones' scores."""
-    models = [made for made in map(_read, sorted(home.glob("models/*.json"))) if made]
+def print_run(home: Path, directories: Sequence[Path]) -> None:
+    """Print the state of each run directory of a run, then the scores of its milestones."""
+    models = [content for content in map(_read, sorted(home.glob("models/*.json"))) if content]
     for directory in directories:
-        own = [made for made in models if Path(made["record"].get("run_directory", "")).name == directory.name]
+        own = [content for content in models if _run_directory_name(content) == directory.name]
         note = "" if own else " (no milestone yet)"
         print(f"{home.name} in {directory}{note}")
         for label, text in describe(directory, own):
@@ -54,38 +61,38 @@ def print_run(home, directories):
             print(f"  {f'scores {int(step)}':<12} {path.stem}: {_scores(path)}")
 
 
-def describe(directory, models):
-    """(label, text) lines on a run directory; `models`: the manifests of its milestones, as data.
+def describe(directory: Path, models: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return (label, text) lines on a run directory, without empty ones.
 
-    What there is nothing to say of has no line.
+    `models`: the contents of its milestones' manifests.
     """
     events = journal.read(directory / "events.jsonl")
     entries = list(history.entries(directory, events, history.TAIL))
-    steps = [entry for entry in entries if "validation" not in entry]
+    steps = [entry for entry in entries if "loss" in entry]
     validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
     total = total_steps(events, models)
     lines = {
         "step": _progress(steps, total),
-        "held out": validation and _validation(validation),
+        "validation": validation and _validation(validation),
         "speed": steps and _speed(steps, total),
-        "slowest rank": _slowest(steps[-RECENT:]),
-        "trouble": ", ".join(history.troubles(events)),
+        "slowest rank": _slowest_rank(steps[-RECENT:]),
+        "problems": ", ".join(history.troubles(events)),
         "last hang": _last_hang(events),
         "checkpoint": _last_checkpoint(directory),
         "state": _state(directory, events),
-        "milestones": ", ".join(f"{made['identity']['step']:,}" for made in models) or "none",
+        "milestones": ", ".join(f"{content['identity']['step']:,}" for content in models) or "none",
     }
-    return [(label, text) for label, text in lines.items() if text]
+    return [(label, str(text)) for label, text in lines.items() if text]
 
 
-def total_steps(events, models):
-    """The number of steps of the whole run by its newest word on it; None where nobody said."""
-    said = [event["steps"] for event in events if "steps" in event]
-    said = said or [made["record"]["horizon"]["steps"] for made in models if "horizon" in made["record"]]
-    return said[-1] if said else None
+def total_steps(events: Sequence[dict[str, Any]], models: Sequence[dict[str, Any]]) -> int | None:
+    """Return the number of steps of the whole run, from the newest event or manifest that has it; None if none has."""
+    numbers = [event["steps"] for event in events if "steps" in event]
+    numbers = numbers or [content["record"]["horizon"]["steps"] for content in models if "horizon" in content["record"]]
+    return numbers[-1] if numbers else None
 
 
-def _progress(steps, total):
+def _progress(steps: Sequence[dict[str, Any]], total: int | None) -> str:
     if not steps:
         return "none yet" + (f" of {total:,}" if total else "")
     newest = steps[-1]
@@ -95,36 +102,36 @@ def _progress(steps, total):
     return f"{newest['step']:,}{share}, {newest['tokens']:,} tokens, {loss}{skipped}"
 
 
-def _validation(entry):
+def _validation(entry: dict[str, Any]) -> str:
     losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["validation"].items())
     return f"loss {losses} at step {entry['step']:,}"
 
 
-def _speed(steps, total):
+def _speed(steps: Sequence[dict[str, Any]], total: int | None) -> str:
     recent = sorted(steps[-RECENT:], key=lambda entry: entry["tokens_per_second"])
-    usual, newest = recent[len(recent) // 2], steps[-1]
-    text = f"{usual['tokens_per_second']:,.0f} tokens/s"
-    if isinstance(usual.get("mfu"), float):  # else "n/a": the device's peak is not known
-        text += f", MFU {usual['mfu']:.1%}"
-    # saving and evaluation take time as well
-    rate = min(usual["tokens_per_second"], newest.get("tokens_per_second_overall", float("inf")))
+    median, newest = recent[len(recent) // 2], steps[-1]
+    text = f"{median['tokens_per_second']:,.0f} tokens/s"
+    if isinstance(median.get("mfu"), float):  # "n/a" if the device's peak is unknown
+        text += f", MFU {median['mfu']:.1%}"
+    # the overall speed includes saving and evaluation
+    rate = min(median["tokens_per_second"], newest.get("tokens_per_second_overall", float("inf")))
     if total and newest["step"] and rate and newest["step"] < total:
         left = newest["tokens"] / newest["step"] * (total - newest["step"]) / rate
-        text += f", {journal.duration(left)} left"
+        text += f", {format_duration(left)} left"
     return text
 
 
-def _slowest(steps):
-    """The host of the rank that holds the others up, where one does."""
-    told = [entry["ranks"] for entry in steps if entry.get("ranks", {}).get("median")]
-    if not told:
+def _slowest_rank(steps: Sequence[dict[str, Any]]) -> str | None:
+    """Return the host of the rank that delays the others, None if none does."""
+    timed = [entry["ranks"] for entry in steps if entry.get("ranks", {}).get("median")]
+    if not timed:
         return None
-    ratio = statistics.median(ranks["max"] / ranks["median"] for ranks in told)
-    host = statistics.mode(ranks["slowest"] for ranks in told)
-    return f"{host}, works {ratio:.1f} times as long as the median rank" if ratio > SLOW else None
+    ratio = statistics.median(ranks["max"] / ranks["median"] for ranks in timed)
+    host = statistics.mode(ranks["slowest"] for ranks in timed)
+    return f"on {host}, {ratio:.1f} times the median rank's time per step" if ratio > SLOW else None
 
 
-def _last_hang(events):
+def _last_hang(events: Sequence[dict[str, Any]]) -> str | None:
     hangs = [event for event in events if event["event"] == "hang"]
     if not hangs:
         return None
@@ -132,64 +139,66 @@ def _last_hang(events):
     return f"at step {last['step']:,}, {_ago(last['time'])}; stacks of the ranks in hang/{last['stamp']}-rank*.txt"
 
 
-def _last_checkpoint(directory):
-    complete = [path.parent for path in directory.glob("checkpoints/*/commit.json") if _is_complete(path)]
+def _last_checkpoint(directory: Path) -> str:
+    complete = [path.parent for path in directory.glob(f"checkpoints/*/{COMMIT}") if _is_complete(path.parent)]
     if not complete:
         return "none"
     newest = max(complete)
     return f"checkpoints/{newest.name} ({_ago(newest.stat().st_mtime)})"
 
 
-def _is_complete(commit):
-    """Whether all files of a commit marker are there in their sizes (`checkpoint.read_commit`, but without torch)."""
-    made = _read(commit)
-    if made is None:
+def _is_complete(checkpoint: Path) -> bool:
+    """Return True if the commit marker of a checkpoint is valid and all its files have their sizes."""
+    try:
+        read_commit(checkpoint)
+    except UserError:
         return False
-    paths = {commit.parent / name: file["bytes"] for name, file in made["files"].items()}
-    return all(path.exists() and path.stat().st_size == size for path, size in paths.items())
+    return True
 
 
-def _state(directory, events):
+def _state(directory: Path, events: Sequence[dict[str, Any]]) -> str:
     if holder := lease.holder(directory):
         return f"training now: {holder}"
     if marker := stop_requests.read_marker(directory):
         saved = f"saved at step {marker['step']:,}" if marker["step"] else "before its first checkpoint"
-        return f"stopped by {marker['reason']}, {saved}; start it again and it goes on"
+        return f"stopped by {marker['reason']}, {saved}; restart to resume"
     return _last_event(events)
 
 
-def _last_event(events):
+def _last_event(events: Sequence[dict[str, Any]]) -> str:
     if not events:
-        return "not begun"
+        return "not started"
     last = events[-1]
     at = f"at step {last['step']:,}"
     if last["event"] == "finish":
         return f"reached its milestone, step {last['step']:,}"
+    if last["event"] == "stop" and last.get("preempted"):
+        return last["reason"]
     if last["event"] == "stop":
         return f"stopped {at}: {last.get('reason', 'no reason given').removesuffix(': ')}"
     if last["event"] == "hang":
-        noticed = f"noticed after {journal.duration(last['seconds'])} by rank {last['rank']} on {last['host']}"
-        return f"hung {at}, {noticed}; start it again and it goes on"
-    return f"died after its last word, {last['event']} {at}: killed, or its node was lost"
+        detected = f"detected after {format_duration(last['seconds'])} by rank {last['rank']} on {last['host']}"
+        return f"hung {at}, {detected}; restart to resume"
+    return f"{crashes.describe_kill(last)}; restart to resume"
 
 
-def _scores(path):
-    made = _read(path)
-    if made is None:
+def _scores(path: Path) -> str:
+    content = _read(path)
+    if content is None:
         return "not readable"
     metrics = {}
-    for task, scores in made["identity"]["results"].items():
+    for task, scores in content["identity"]["results"].items():
         name = comparison.main_metric(scores)
         metrics[task if name == "bits_per_byte" else f"{task} {name}"] = scores[name]["value"]
     return ", ".join(f"{task} {'?' if value is None else format(value, '.3f')}" for task, value in metrics.items())
 
 
-def print_unused(directories, keep):
-    """List run directories that no milestone refers to, nobody trains in, and `keep` (digests) does not name."""
+def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
+    """List run directories that no milestone refers to, without those in training and those of the digests `keep`."""
     total = 0
     for directory in directories:
-        models = [made for made in map(_read, directory.parents[1].glob("models/*.json")) if made]
-        used = {Path(made["record"].get("run_directory", "")).name for made in models}
+        models = [content for content in map(_read, directory.parents[1].glob("models/*.json")) if content]
+        used = {_run_directory_name(content) for content in models}
         kept = any(digest.startswith(directory.name) for digest in keep)
         if directory.name in used or kept or lease.holder(directory):
             continue
@@ -199,24 +208,35 @@ def print_unused(directories, keep):
     print(f"{total / 1e6:12,.1f} MB  in run directories that no milestone refers to")
 
 
-def _read(path):
-    """A JSON file, or None where it vanished or is being written: a status shall not fail on a run that is going on."""
+def _run_directory_name(model: dict[str, Any]) -> str:
+    return Path(model["record"].get("run_directory", "")).name
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return a manifest as plain data; None if it vanished or is being written, as may happen during a run.
+
+    Raises UserError if it is of another format.
+    """
     try:
-        return files.read_json(path)
+        content = files.read_json(path)
     except UserError:
         return None
+    if not isinstance(content, dict):
+        return None
+    manifest.check_format(path, content)
+    return content
 
 
-def _ago(moment):
-    return f"{journal.duration(max(0, time.time() - moment))} ago"
+def _ago(moment: float) -> str:
+    return f"{format_duration(max(0, time.time() - moment))} ago"
 
 
-def main(argv=None):
-    """Run the stage; returns its exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return its exit code."""
     parser = stage.parser("tools.status", __doc__)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument("--unused", action="store_true", help="list run directories that no milestone refers to")
-    parser.add_argument("--keep", nargs="*", default=[], metavar="DIGEST", help="with --unused: leave these out")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="DIGEST", help="with --unused: exclude these")
     return stage.execute(parser, run, argv)
 
 

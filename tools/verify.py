@@ -1,29 +1,33 @@
-"""Hold files against their manifests, byte for byte: shards, checkpoints, exports, tokenizers.
+"""Verify files against their manifests: the sha256 of shards, checkpoints, exports and tokenizers.
 
     python -m tools.verify results/tokens/main/manifest.json results/runs/base/models/*.json
 
-Every file that a manifest names is read once and its sha256 compared. Training does not do that at each start, which
-would take hours for large corpora: it looks at sizes and at the frame of each shard. The exit code is 2 where a file is
-gone or differs.
+Every file of a manifest is read once and its sha256 compared. Training does not do that at each start, since it takes
+hours for large corpora: it checks the sizes and the Arrow magic of the shards. The exit code is 2 if a file is missing
+or differs.
 """
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from stages.lib import manifest, stage
 from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
 from stages.lib.space import amount
 from stages.lib.tokenizer import tokenizer
 
 
-def run(arguments):
-    """Print what was found, a manifest a line. Raises UserError where a file is not what its manifest says."""
+def run(arguments: argparse.Namespace) -> None:
+    """Print one line per manifest. Raises UserError if a file differs from its manifest."""
     named = [(made, files_of(made)) for made in map(manifest.read, arguments.manifests)]
     for made, described in named:
         if not described:
-            raise UserError(f"{made.path} must be a manifest that names files, and names none")
+            raise UserError(f"{made.path} must be a manifest with files, and has none")
     wrong = 0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for made, described in named:
@@ -34,19 +38,19 @@ def run(arguments):
             whole, total = len(described) - len(faults), amount(sum(size for size, _ in described.values()))
             print(f"{made.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
     if wrong:
-        raise UserError(f"{wrong} files are not what their manifests say")
+        raise UserError(f"{wrong} files differ from their manifests")
 
 
-def files_of(made):
-    """{relative path: (bytes, sha256)} of the files that a manifest names, wherever in its identity they stand.
+def files_of(made: Manifest) -> dict[str, tuple[int, str]]:
+    """Return {relative path: (bytes, sha256)} of the files of a manifest, anywhere in its identity.
 
-    The model of a trained tokenizer stands in the record, since it holds its trainer's arguments as well.
+    The model of a trained tokenizer is in the record, since it holds its trainer's arguments as well.
     """
     found = {name: (file["bytes"], file["sha256"]) for name, file in made.identity.get("outputs", {}).items()}
     if "model_sha256" in made.record:
         found[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
 
-    def walk(value):
+    def walk(value: Any) -> None:
         if isinstance(value, dict):
             if {"path", "bytes", "sha256"} <= value.keys():
                 found[value["path"]] = value["bytes"], value["sha256"]
@@ -59,8 +63,8 @@ def files_of(made):
     return found
 
 
-def fault_of(made, file):
-    """What is wrong with a file, in a sentence; None for nothing."""
+def fault_of(made: Manifest, file: tuple[str, tuple[int, str]]) -> str | None:
+    """Return what is wrong with a file, in a sentence; None if nothing is."""
     name, (size, sha256) = file
     path = Path(os.path.normpath(made.directory / name))
     try:
@@ -72,10 +76,12 @@ def fault_of(made, file):
     return None
 
 
-def main(argv=None):
-    """The command line."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
     parser = stage.parser("tools.verify", __doc__)
-    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="of a corpus, a part, a model ...")
+    parser.add_argument(
+        "manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifest of a corpus, a part, a model ..."
+    )
     return stage.execute(parser, run, argv)
 
 

@@ -1,1 +1,1 @@
-"""What several stages share: small modules with one purpose each. No module here imports a stage."""
+"""The library of stages and tools. Its rooms and their dependencies are in docs/architecture.md."""

@@ -66,7 +66,7 @@ def digest_of(identity: Any) -> str:
     return files.sha256_bytes(text.encode())
 
 
-def check_size(path: Path, size: int, manifest_path: Path) -> None:
+def check_size(path: Path, size: int, manifest_path: Path | str) -> None:
     """Raise UserError if a payload file is missing or has another size than its manifest states."""
     try:
         found = path.stat().st_size
@@ -77,7 +77,7 @@ def check_size(path: Path, size: int, manifest_path: Path) -> None:
     check_found_size(path, found, size, manifest_path)
 
 
-def check_found_size(path: Path | str, found: int, size: int, manifest_path: Path) -> None:
+def check_found_size(path: Path | str, found: int, size: int, manifest_path: Path | str) -> None:
     """Raise UserError if the size found of a payload file is not the one that its manifest states."""
     if found != size:
         raise UserError(
@@ -86,7 +86,7 @@ def check_found_size(path: Path | str, found: int, size: int, manifest_path: Pat
         )
 
 
-def check_content(path: Path, described: dict[str, Any], manifest_path: Path) -> None:
+def check_content(path: Path, described: dict[str, Any], manifest_path: Path | str) -> None:
     """Raise UserError if a payload file is missing or differs from its description, `{"bytes", "sha256"}`."""
     check_size(path, described["bytes"], manifest_path)
     if files.sha256_file(path) != described["sha256"]:
@@ -107,12 +107,17 @@ def read(path: Path | str) -> Manifest:
     data = files.read_json(path)
     if not isinstance(data, dict) or set(data) - {"format"} != {"identity", "record"}:
         raise UserError(f"{path} must be a manifest with the keys format, identity and record")
+    check_format(path, data)
+    return Manifest(Path(path), data["identity"], data["record"])
+
+
+def check_format(path: Path | str, data: dict[str, Any]) -> None:
+    """Raise UserError if a manifest, as plain data, has another format than this version writes."""
     if data.get("format", 1) != FORMAT:
         raise UserError(
             f"{path} is a manifest of format {data.get('format', 1)}, and this Caravan reads format {FORMAT}: "
             "move the results directory away and run the workflow again; see docs/renamed_keys.md"
         )
-    return Manifest(Path(path), data["identity"], data["record"])
 
 
 def content(identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:

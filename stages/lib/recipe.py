@@ -92,12 +92,14 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     return recipe
 
 
-def load_texts(recipe_type: type[Recipe], texts: Iterable[str], where: str, base: dict[str, Any]) -> Recipe:
+def load_texts(
+    recipe_type: type[Recipe], texts: Iterable[str], where: str, base: dict[str, Any] | None = None
+) -> Recipe:
     """Build a recipe from the texts of `--recipe` and `--operation`: each is merged into what comes before it.
 
     A text is JSON, or the path of a .json or .yaml file. `base`: keys that come before the first text.
     """
-    data: Any = base
+    data: Any = base or {}
     for text in texts:
         data = _merged(data, _parse(text.strip()))
     return load(recipe_type, data, where)

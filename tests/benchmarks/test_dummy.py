@@ -24,26 +24,26 @@ def test_a_sample_depends_on_its_number_and_the_seed_alone():
     assert (DummySamples(500, 16, 8).batch(np.array([3]))[0] != alone).any()
 
 
-def test_all_tokens_of_the_vocabulary_come_about_equally_often():
+def test_tokens_are_uniformly_distributed():
     inputs, _ = DummySamples(10, 1000, 0).batch(np.arange(100))
     counts = np.bincount(inputs.ravel(), minlength=11)
     assert counts[10] == 0
     assert (abs(counts[:10] - 10_000) < 500).all()  # 5 standard deviations
 
 
-def test_the_loader_reads_it_ahead():
+def test_dummy_samples_are_prefetched():
     samples = DummySamples(500, 16, 0)
     numbers = [np.arange(2), np.arange(2, 4)]
     prefetch = Prefetch(samples, numbers)
     try:
-        for wanted in numbers:
+        for batch in numbers:
             inputs, _ = prefetch.next()
-            assert (inputs == samples.batch(wanted)[0]).all()
+            assert (inputs == samples.batch(batch)[0]).all()
     finally:
         prefetch.close()
 
 
-def test_it_is_ten_times_faster_than_a_gpu_that_takes_100_000_tokens_a_second():
+def test_generation_is_faster_than_a_million_tokens_per_cpu_second():
     samples, numbers = DummySamples(128_256, 4096, 0), np.arange(64)
     begun = time.process_time()
     samples.batch(numbers)

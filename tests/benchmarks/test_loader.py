@@ -1,4 +1,4 @@
-"""The benchmark of the loader, at a size that measures nothing."""
+"""Smoke test of the benchmark of the loader."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from tests.benchmarks.test_scripts import run
 @pytest.mark.parametrize(
     "readers",
     [["caravan chunk", "memcpy", "file copy"], pytest.param(list(loader.READERS), marks=pytest.mark.long)],
-    ids=["few", "all"],  # others import their libraries
+    ids=["few", "all"],  # the others import their libraries
 )
 def test_the_loader_is_measured_beside_its_peers(tmp_path, readers):
     options = ["--tokens", "60000", "--turn", "4000", "--repeats", "2", "--output", str(tmp_path / "out.json")]

@@ -1,4 +1,4 @@
-"""The benchmarks that need a GPU, or minutes, run at a size that measures nothing."""
+"""Smoke tests of the benchmarks that need a GPU, or minutes."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ HOME = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments):
-    """Run a benchmark; returns what it printed."""
+    """Run a benchmark; returns its stdout."""
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=HOME, check=True, capture_output=True, text=True)
     return done.stdout
 

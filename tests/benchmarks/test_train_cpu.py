@@ -1,4 +1,4 @@
-"""The benchmark of training on the CPU, at a size that measures nothing."""
+"""Smoke test of the benchmark of training on the CPU."""
 
 import json
 import subprocess

@@ -1,12 +1,12 @@
-"""What a run wrote of its samples and losses, and how it is held against an undisturbed one."""
+"""Samples and losses in a run's metrics, and their comparison with an undisturbed run."""
 
 import json
 
 
 def read(results, position=0):
-    """The training entries of the metrics under `results` from a byte on, and the byte after the last whole line.
+    """Return the training entries of the metrics under `results` from a byte on, and the byte after the last line.
 
-    A line that a kill cut is left out, as readers of the metrics do.
+    A line that a kill cut is skipped, as by readers of the metrics.
     """
     path = next(iter((results / "train").glob("*/metrics.jsonl")), None)
     if path is None:
@@ -26,17 +26,17 @@ def _entry(line):
 
 
 def last_entries(entries):
-    """{step: its last entry}: what counts of a step that was trained more than once."""
+    """Return {step: its last entry}, which counts if a step was trained more than once."""
     return {entry["step"]: entry for entry in entries}
 
 
 def faults(entries, steps, global_batch_size):
-    """Sentences on what is wrong: each sample must be trained once, in order, and no step may be left out."""
+    """Yield a sentence per fault: each sample must be trained once, in order, and no step may be missing."""
     last = last_entries(entries)
     for step in range(1, steps + 1):
         samples = [(step - 1) * global_batch_size, step * global_batch_size]
         if step not in last:
-            yield f"no entry says that step {step} was trained"
+            yield f"no entry of step {step}"
         elif last[step]["samples"] != samples:
             yield f"step {step} trained samples {last[step]['samples']}, not {samples}"
     for step in sorted(set(last) - set(range(1, steps + 1))):
@@ -53,6 +53,6 @@ def _gaps(entries):
 
 
 def difference(entries, undisturbed, name):
-    """The largest difference of a number from the undisturbed run's, over all entries, repeated ones too."""
-    wanted = last_entries(undisturbed)
-    return max(abs(entry[name] - wanted[entry["step"]][name]) for entry in entries)
+    """Return the largest difference of a number from the undisturbed run's, over all entries, also repeated ones."""
+    expected = last_entries(undisturbed)
+    return max(abs(entry[name] - expected[entry["step"]][name]) for entry in entries)

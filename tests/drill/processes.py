@@ -1,4 +1,4 @@
-"""One start of a training behind the launcher, and every process that comes out of it."""
+"""One start of a training by the launcher, and all processes of it."""
 
 import contextlib
 import os
@@ -9,16 +9,16 @@ import uuid
 
 from tests.helpers.training import HOME, environment
 
-PATIENCE = 300  # seconds after which a training that neither moves nor ends is a fault
+PATIENCE = 300  # seconds after which a training without progress is a fault
 
 
 class Fault(Exception):
-    """What a training did that it must not do."""
+    """A training behaved wrongly."""
 
 
 class Training:
-    """A running training. Its processes are known by a variable in their environment: no session or parent holds
-    them together, since torchrun gives each rank a session of its own, and a kill leaves orphans.
+    """A running training. Its processes are found by a variable in their environment: they share no session or parent,
+    since torchrun gives each rank a session of its own, and a kill leaves orphans.
     """
 
     def __init__(self, ranks, arguments, directory):
@@ -44,10 +44,10 @@ class Training:
         self.kill()
 
     def processes(self):
-        """{process id: environment} of all that live: the launcher, torchrun's agent, the ranks, and their children."""
+        """Return {process id: environment} of the launcher, torchrun's agent, the ranks, and their children."""
         found = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # it ended, or is another's
+            with contextlib.suppress(OSError):  # it ended, or belongs to another user
                 with open(f"/proc/{entry}/environ", "rb") as file:
                     variables = os.fsdecode(file.read()).split("\0")
                 if self.mark in variables:
@@ -55,7 +55,7 @@ class Training:
         return found
 
     def ranks(self):
-        """{rank: process id} of the ranks that live."""
+        """Return {rank: process id} of the living ranks."""
         named = {}
         for process, variables in sorted(self.processes().items()):
             own = [variable for variable in variables if variable.startswith("RANK=")]
@@ -64,7 +64,7 @@ class Training:
         return named
 
     def send(self, process, number):
-        """Send a signal to one process; one that just ended is let be."""
+        """Send a signal to a process, unless it just ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
 
@@ -81,13 +81,13 @@ class Training:
         until = time.monotonic() + PATIENCE
         while not ready():
             if self.process.poll() is not None:
-                raise Fault(f"a training ended with {self.process.returncode} before it was disturbed: {self.tail()}")
+                raise Fault(f"a training ended with {self.process.returncode} before its disturbance: {self.tail()}")
             if time.monotonic() > until:
-                raise Fault(f"a training did not come to its next disturbance: {self.tail()}")
+                raise Fault(f"a training did not reach its next disturbance: {self.tail()}")
             time.sleep(0.002)
 
     def end(self):
-        """The launcher's exit code. Raises Fault when it does not end, or leaves a process behind."""
+        """Wait for the launcher; returns its exit code. Raises Fault if it does not end, or leaves a process behind."""
         try:
             code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -102,14 +102,14 @@ class Training:
         return code
 
     def tail(self):
-        """Why it stopped by its own words; the last lines on the terminal where it said none."""
+        """Return the stage's last message; the last lines of the output if it printed none."""
         lines = self.said.read_text(encoding="utf-8").splitlines()
         own = [line for line in lines if line.startswith("pretrain: ")]
         return own[-1] if own else " / ".join(lines[-5:])
 
 
 def _command(process):
-    """A process id and what it runs."""
+    """Return a process id and its command line."""
     with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
         return f"{process} ({os.fsdecode(file.read()).replace(chr(0), ' ').strip()[:80]})"
     return str(process)

@@ -1,4 +1,4 @@
-"""Training survives what the drill does to it, and the drill notices when it does not."""
+"""Training survives the drill, and the drill notices if it does not."""
 
 import json
 
@@ -41,18 +41,18 @@ def test_training_survives_kills_at_changing_world_sizes(tmp_path, capfd):
 
 
 def entries(steps):
-    """The ledger of a faultless run of 4 samples a step."""
+    """Return the ledger of a faultless run of 4 samples per step."""
     return [{"step": step, "samples": [4 * step - 4, 4 * step], "loss": 1.0 / step} for step in steps]
 
 
-def test_ledger_of_a_run_that_went_back_to_its_checkpoint_is_sound():
+def test_ledger_of_a_run_that_resumed_from_a_checkpoint_has_no_fault():
     assert list(ledger.faults(entries([1, 2, 3, 4, 3, 4, 5]), 5, 4)) == []
 
 
 @pytest.mark.parametrize(
     ("written", "fault"),
     [
-        (entries([1, 2, 4, 5]), "no entry says that step 3 was trained"),
+        (entries([1, 2, 4, 5]), "no entry of step 3"),
         (entries([1, 2, 4, 3, 4, 5]), "step 4 was trained when 2 was the last before it"),
         (entries([1, 2, 3, 4, 5, 6]), "step 6 was trained, beyond the last"),
         (
@@ -61,7 +61,7 @@ def test_ledger_of_a_run_that_went_back_to_its_checkpoint_is_sound():
         ),
     ],
 )
-def test_ledger_that_lost_or_repeated_samples_is_not(written, fault):
+def test_ledger_with_lost_or_repeated_samples_has_a_fault(written, fault):
     assert fault in list(ledger.faults(written, 5, 4))
 
 

@@ -1,17 +1,17 @@
-"""What a drill is held to, and the table that it ends with."""
+"""The checks of a drill, and the table that it prints at the end."""
 
 import json
 import statistics
 
-from stages.lib.checkpoints import dcp
+from stages.lib.checkpoints.commit import COMMIT
 from tests.drill import ledger
 from tests.helpers.training import RECIPE, milestone, run_directory, weights_of
 
-TOLERANCE = 1e-9  # of a loss in float64 between world sizes: hundreds of times what is measured
+TOLERANCE = 1e-9  # of a loss in float64 between world sizes: hundreds of times the measured difference
 
 
 class Verdict:
-    """The disturbed run of a drill that is over, held against the undisturbed one."""
+    """Comparison of the disturbed run of a finished drill with the undisturbed one."""
 
     def __init__(self, drill):
         self.drill, self.steps = drill, drill.plan.steps
@@ -26,10 +26,10 @@ class Verdict:
         ]
 
     def faults(self):
-        """Sentences on all that is wrong; [] where all is well."""
+        """Return a sentence per fault."""
         if self.ledger_faults:
             return self.ledger_faults
-        return [*self._numbers(), *self._weights(), *self._leavings()]
+        return [*self._numbers(), *self._weights(), *self._leftovers()]
 
     def _numbers(self):
         worlds = self.drill.plan.worlds
@@ -40,7 +40,7 @@ class Verdict:
                 yield f"{name} differs by {difference:.3g} from the undisturbed run's, more than {allowed:g}"
 
     def _weights(self):
-        """At one world size the milestone is the same in all that it says of the result, weights included."""
+        """Compare weights and identity of the milestone, which are equal if the world size did not change."""
         if self.drill.plan.worlds:
             return
         places = (self.drill.disturbed, self.drill.undisturbed)
@@ -49,17 +49,17 @@ class Verdict:
         elif len({json.dumps(_identity(place, self.steps)) for place in places}) > 1:
             yield "the milestone's identity is not the undisturbed run's"
 
-    def _leavings(self):
+    def _leftovers(self):
         directory = run_directory(self.drill.disturbed)
         for name in ("lease.json", "stop", "stopped.json", ".watchdog"):
             if (directory / name).exists():
-                yield f"{directory / name} is left"
+                yield f"{directory / name} was not deleted"
         for path in sorted((directory / "checkpoints").iterdir()):
-            if not (path / dcp.COMMIT).exists():
-                yield f"{path} has no marker, and is left"
+            if not (path / COMMIT).exists():
+                yield f"{path} has no commit marker, and was not deleted"
 
     def table(self):
-        """What was done and what it cost, as text."""
+        """Return a table of the disturbances and the steps they cost, as text."""
         done = self.drill.done
         lines = [f"{'kind':<12} {'kills':>5} {'steps lost':>10}  exit codes"]
         for kind in dict.fromkeys(sorted(one.kind for one in done)):
@@ -74,7 +74,7 @@ class Verdict:
         return "\n".join(lines)
 
     def sentences(self):
-        """What was found to hold, for a drill without faults."""
+        """Yield sentences on a drill without faults."""
         count = self.steps * RECIPE["global_batch_size"]
         yield f"ledger: each of {count:,} samples once, in {len(self.entries)} entries of {self.steps} steps"
         if self.drill.plan.worlds:

@@ -1,4 +1,4 @@
-"""Tokenizers as a user brings them: byte-level BPE of Llama 3's kind, made with Hugging Face's tokenizers."""
+"""Custom tokenizers: byte-level BPE of Llama 3's kind, made with Hugging Face's tokenizers."""
 
 import json
 
@@ -12,7 +12,7 @@ LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 OTHER = r"\p{L}+|\d|\s+|[^\s\p{L}\d]+"
-"""A pattern that nobody else uses."""
+"""A pattern that no known tokenizer uses."""
 
 
 def write(path, *, pattern=LLAMA3, normal_form=None, unused=0, ignore_merges=True):

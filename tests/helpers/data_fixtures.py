@@ -11,7 +11,7 @@ SOURCES = ("a", "b")
 
 
 def texts(name, documents):
-    """Texts of 1 to 160 words; `name` decides which words, so that the sources differ. The same on every call."""
+    """Texts of 1 to 160 words; `name` seeds the words, so that sources differ."""
     chance = random.Random(name)
     words = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 3))) for _ in range(80)]
     made = []
@@ -22,14 +22,14 @@ def texts(name, documents):
 
 
 def write_jsonl(path, entries):
-    """Write one JSON object a line; returns the path as text."""
+    """Write one JSON object per line; return the path as text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     return str(path)
 
 
 def run(stage, **options):
-    """Call a stage's `main` with keyword options, dicts as JSON and lists as several values; returns its exit code."""
+    """Call a stage's `main` with keyword options, dicts as JSON and lists as several values; return its exit code."""
     arguments = []
     for name, value in options.items():
         values = value if isinstance(value, list) else [value]
@@ -39,7 +39,7 @@ def run(stage, **options):
 
 
 def make(stage, **options):
-    """As `run`, for what must go well; returns the path of the manifest."""
+    """As `run`, for a stage that must succeed; return the path of the manifest."""
     code = run(stage, **options)
     assert code == 0, f"{stage.__name__} ended with {code}"
     return options["output"]
@@ -72,14 +72,14 @@ def tokenized(directory, name, source_list, tokenizer, **tokenize_recipe):
 
 
 def small_tokenizer(directory):
-    """A tokenizer of 320 ids below `directory`, learnt from generated text."""
+    """A tokenizer of 320 ids below `directory`, trained on generated text."""
     path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 40)])
     source = listed(directory, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
     return trained(directory, [source], vocab_size=320, sample={"a": 1})
 
 
 def in_plain_lines(directory, entries, **source_recipe):
-    """(tokenizer, bytes of the shards) of entries in a plain file of JSON lines: what other forms must give as well."""
+    """Return (tokenizer, bytes of the shards) of entries in a JSON lines file; other formats must give the same."""
     path = write_jsonl(directory / "a.jsonl", entries)
     source = listed(directory, "a", {"kind": "jsonl", "paths": [path], **source_recipe})
     tokenizer = trained(directory, [source], vocab_size=320, sample={"a": 1})
@@ -88,19 +88,19 @@ def in_plain_lines(directory, entries, **source_recipe):
 
 
 def part_of(directory, tokenizer, **recipe):
-    """The manifest of the one part of a source below `directory`, of which a fifth is held out."""
+    """The manifest of the one part of a source below `directory`, with a validation share of a fifth."""
     (part,) = tokenized(directory, "a", listed(directory, "a", {"validation": 0.2} | recipe), tokenizer)
     return part
 
 
 def documents_of(part):
-    """How many documents a part has, on both sides of the split."""
+    """Return the number of documents of a part, in both splits."""
     identity = json.loads(part.read_text())["identity"]
-    return sum(identity[side]["documents"] for side in ("train", "validation"))
+    return sum(identity[split]["documents"] for split in ("train", "validation"))
 
 
-def dropped_of(part):
-    """How many documents a part has left out, by reason."""
+def filtered_of(part):
+    """Return the numbers of malformed records and filtered documents of a part, by reason."""
     return json.loads(part.read_text())["record"]["dropped"]
 
 
@@ -110,7 +110,7 @@ def shards_of(part):
 
 
 def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, **tokenize_recipe):
-    """Make a corpus of about 40,000 tokens a source below `directory` (two seconds); returns the path of its manifest.
+    """Make a corpus of about 40,000 tokens per source below `directory` (two seconds); return the path of its manifest.
 
     The tokenizer is directory/tokenizers/main/manifest.json. `tokenize_recipe`: keys of TokenizeRecipe.
     """

@@ -1,4 +1,4 @@
-"""The doctor on two ranks that pose as two hosts, the second of which has the faults that are named first."""
+"""The doctor on two ranks that pose as two hosts. The first argument names the faults of the second host."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 import torch.distributed as dist
 
 from stages.lib import stage
-from stages.lib.doctor import clocks, collectives, directory, examine, meeting, network, versions
+from stages.lib.doctor import clocks, collectives, filesystem, network, rendezvous, runner, versions
 from tools import doctor
 
 SECOND = os.environ["RANK"] == "1"
@@ -27,8 +27,8 @@ def package():
 
 
 def unseen():
-    directory.SIGHT_SECONDS = 0.2
-    directory._sight = lambda _: None
+    filesystem.VISIBLE_SECONDS = 0.2
+    filesystem._seconds_until_visible = lambda _: None
 
 
 def wrong_sum():
@@ -42,7 +42,7 @@ def wrong_sum():
 
 
 def deaf():
-    network._answer = lambda *_: None
+    network._serve_name = lambda *_: None
 
 
 def hang():
@@ -50,7 +50,7 @@ def hang():
 
 
 def stopped():
-    clocks.look = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    clocks.collect = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def gone():
@@ -62,11 +62,11 @@ if __name__ == "__main__":
     faults, options = sys.argv[1], sys.argv[2:]
     network.CONNECT_SECONDS = 1.0
     if faults == "gone":
-        meeting.JOIN_SECONDS, examine.PATIENCE = 5.0, 2.0
+        rendezvous.JOIN_SECONDS, runner.GRACE_SECONDS = 5.0, 2.0
     if faults == "stopped":
-        clocks.SECONDS, examine.PATIENCE = 4.0, 2.0
+        clocks.TIMEOUT_SECONDS, runner.GRACE_SECONDS = 4.0, 2.0
     if faults == "hang":
-        collectives.SECONDS = 5.0
+        collectives.TIMEOUT_SECONDS = 5.0
     if SECOND:
         for name in faults.split(","):
             globals()[name]()

@@ -1,4 +1,4 @@
-"""A small tokenizer, corpus and checkpoint, as convert and evaluate are given them; their weights are random."""
+"""A small tokenizer, corpus and checkpoint, inputs of convert and evaluate; the weights are random."""
 
 import io
 import json
@@ -10,7 +10,8 @@ import torch
 
 from stages.lib import files, manifest
 from stages.lib.checkpoints import dcp
-from stages.lib.distributed import collectives
+from stages.lib.checkpoints.commit import directory_of
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model.llama import Llama, ModelRecipe
 
 MODEL = {
@@ -97,7 +98,7 @@ def write_tokenizer(directory, texts):
 
 
 def write_split(directory, name, encoded, texts):
-    """Write a shard of encoded documents; returns what the corpus manifest says of the split."""
+    """Write a shard of encoded documents; returns the entry of the corpus manifest for the split."""
     dtype = np.uint16
     tokens = np.concatenate([np.array(document, dtype) for document in encoded])
     schema = pa.schema([("tokens", pa.large_list(pa.uint16()))])
@@ -123,7 +124,7 @@ def write_split(directory, name, encoded, texts):
 
 
 def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True):
-    """Write a corpus of `documents(source)`; the last third is held out. Returns the manifest's path."""
+    """Write a corpus of `documents(source)`; the last third is its validation split. Returns the manifest's path."""
     from sentencepiece import SentencePieceProcessor
 
     made = manifest.read(tokenizer)
@@ -168,23 +169,23 @@ def random_model(recipe, vocab_size):
     return model
 
 
-def write_model(directory, corpus, shape=MODEL, run="base", padding=3):
-    """Write a checkpoint of random weights and its model manifest; returns the manifest's path.
+def write_model(directory, corpus, model_config=MODEL, run="base", padding=3):
+    """Write a checkpoint of random weights and its milestone manifest; returns the manifest's path.
 
     The embedding has `padding` more rows than the vocabulary has tokens.
     """
     corpus = manifest.read(corpus)
     facts = corpus.identity["tokenizer"]
-    model = random_model(ModelRecipe(**shape), facts["vocab_size"] + padding)
+    model = random_model(ModelRecipe(**model_config), facts["vocab_size"] + padding)
     models = directory / "runs" / run / "models"
     run_directory = models.parent / "train" / "0123456789abcdef"
-    at = dcp.directory_of(run_directory, STEP)
-    with collectives.ranks():
+    at = directory_of(run_directory, STEP)
+    with process_group():
         dcp.save(at, {"model": model.state_dict()}, {"step": STEP})
     relative = f"../train/{run_directory.name}/checkpoints/{at.name}"
     outputs = {f"{relative}/{path.name}": manifest.describe(path) for path in sorted(at.iterdir())}
     identity = {
-        "recipe": {"model": shape},
+        "recipe": {"model": model_config},
         "corpus": corpus.digest,
         "tokenizer": facts["digest"],
         "step": STEP,
@@ -210,5 +211,5 @@ def write_inputs(directory, **options):
 
 
 def argv_of(options, **more):
-    """An argument list out of {option: value}."""
+    """The argument list of {option: value}."""
     return [str(word) for pair in {**options, **more}.items() for word in pair]

@@ -1,16 +1,16 @@
-"""A stage whose second rank makes a mistake of its own, while the first waits for it."""
+"""A stage whose second rank fails while the first waits for it."""
 
 import argparse
 
 import torch.distributed as dist
 
 from stages.lib import stage
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 
 
 def run(_):
-    with collectives.ranks():
+    with process_group():
         if dist.get_rank() == 1:
             raise UserError("the second rank cannot go on")
         dist.barrier()

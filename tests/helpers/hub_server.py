@@ -1,7 +1,7 @@
 """A server on loopback that answers as the Hugging Face Hub does what its file system asks: repositories of data sets.
 
 A repository has commits, branches that point at them, and files; those from LFS_BYTES on are answered by a redirection
-to another address, as the Hub does it. `Hub.repositories[name]` may be changed while the server runs.
+to another URL, as the Hub does it. `Hub.repositories[name]` may be changed while the server runs.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Repository:
         return name
 
     def at(self, revision):
-        """The files at a branch or commit; None where there is none."""
+        """The files at a branch or commit; None if it does not exist."""
         return self.commits.get(self.branches.get(revision, revision))
 
 
@@ -55,7 +55,7 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def address(self):
-        """Its address, for HF_ENDPOINT."""
+        """Its URL, for HF_ENDPOINT."""
         return f"http://127.0.0.1:{self.server_port}"
 
 

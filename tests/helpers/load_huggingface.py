@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from stages.lib import stage
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import load_hf
 from stages.lib.model.llama import Llama
 
@@ -17,9 +17,9 @@ MESHES = ((2,), (1, 2), (2, 1))  # on two axes: replicate, shard
 
 
 def loaded(found, sizes):
-    """The model of an `Imported`, sharded by FSDP over a mesh and filled."""
+    """The model of a `HuggingFaceModel`, sharded by FSDP over a mesh and filled."""
     with torch.device("meta"):
-        model = Llama(found.recipe, found.vocab_size)
+        model = Llama(found.model_config, found.vocab_size)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
     for block in model.base_model.layers:
         fully_shard(block, mesh=mesh)
@@ -32,7 +32,7 @@ def loaded(found, sizes):
 if __name__ == "__main__":
     home = Path(sys.argv[1])
     expected = torch.load(home / "expected.pt")
-    with collectives.ranks():
+    with process_group():
         found = load_hf.open_directory(home / "export")
         for sizes in MESHES:
             model = loaded(found, sizes)

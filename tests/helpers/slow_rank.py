@@ -1,4 +1,4 @@
-"""stages.pretrain, with a second rank whose blocks take longer: as a GPU that is too hot."""
+"""stages.pretrain with a second rank whose blocks take longer, like a throttled GPU."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ SLEEP = 0.02
 
 
 def slowed(forward):
-    """The forward pass of a block, slow on the second rank."""
+    """Return the forward pass of a block, slowed down on the second rank."""
 
     def run(*arguments):
         time.sleep(SLEEP * dist.get_rank())

@@ -1,19 +1,21 @@
-"""Take a turn in a directory that is another for each rank, as where nodes share no file system."""
+"""Lock a run directory that is another for each rank, as if the nodes shared no file system."""
 
 import os
 import sys
 from pathlib import Path
 
 from stages.lib import stage
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.training import options
 from stages.lib.training.faults import run_lock
 
 
 def run(arguments):
     with (
-        collectives.ranks(),
-        run_lock.taken(arguments.directory / os.environ["RANK"] / "train" / "run", options.of(arguments)),
+        process_group(),
+        run_lock.acquire_run_lock(
+            arguments.directory / os.environ["RANK"] / "train" / "run", options.Start.from_args(arguments)
+        ),
     ):
         pass
 

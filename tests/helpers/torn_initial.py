@@ -1,31 +1,33 @@
-"""Go on from a model of which the first rank finds that its files cannot be read."""
+"""Start from a model whose files the first rank cannot read."""
 
 import sys
 from types import SimpleNamespace
 
 from stages.lib import stage
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.training import options, run
+from stages.lib.training.inputs import Run
 
 
 class Torn:
-    """An initial.Initial whose files are gone when they are hashed."""
+    """An initial.Initial whose files are missing when they are hashed."""
 
     @property
     def digest(self):
         raise UserError("model.safetensors cannot be read")
 
 
-def reach(arguments):
-    with collectives.ranks() as device:
-        run.train_to_milestone(arguments, SimpleNamespace(steps=1), None, {}, None, device, Torn())
+def train(arguments):
+    with process_group() as device:
+        inputs = Run(recipe=SimpleNamespace(steps=1), model_config=None, identity=None, device=device, initial=Torn())
+        run.train_to_milestone(arguments, inputs, None)
 
 
 def main():
     parser = stage.parser("torn_initial", __doc__)
     options.add_options(parser)
-    return stage.execute(parser, reach, ["--until", "1", "--train-dir", sys.argv[1], "--output", "-"])
+    return stage.execute(parser, train, ["--until", "1", "--train-dir", sys.argv[1], "--output", "-"])
 
 
 if __name__ == "__main__":

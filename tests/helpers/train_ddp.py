@@ -6,39 +6,41 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from stages.lib import recipe, stage
-from stages.lib.distributed import collectives
+from stages.lib import recipe as recipes
+from stages.lib import stage
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
-from stages.lib.training import optimizer
-from stages.lib.training.schedule import learning_rate
+from stages.lib.training.optimizers import registry
+from stages.lib.training.optimizers.gradient_clipping import clip_gradients
+from stages.lib.training.optimizers.schedule import learning_rate
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import OPERATION, RECIPE
 
 
 def main(corpus_path, steps, output):
     """Write the weights after `steps` steps."""
-    with collectives.ranks():
-        plan = recipe.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
+    with process_group():
+        recipe = recipes.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
         corpus = Corpus(corpus_path)
-        samples = Samples(corpus, plan.weights, plan.seq_len, plan.seed)
-        model = Llama(plan.model, corpus.tokenizer["vocab_size"])
-        initialize(model, plan.seed)
-        adamw = optimizer.build(model, plan.optimizer)
+        samples = Samples(corpus, recipe.weights, recipe.seq_len, recipe.seed)
+        model = Llama(recipe.model, corpus.tokenizer["vocab_size"])
+        initialize(model, recipe.seed)
+        adamw = registry.build(model, recipe.optimizer)
         wrapped = DistributedDataParallel(model)
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)  # every rank has all gradients
-        count = plan.global_batch_size * plan.seq_len
+        count = recipe.global_batch_size * recipe.seq_len
         for step in range(int(steps)):
             adamw.param_groups[0]["lr"] = adamw.param_groups[1]["lr"] = learning_rate(
-                plan.schedule, plan.optimizer.learning_rate, step, plan.steps
+                recipe.schedule, recipe.optimizer.learning_rate, step, recipe.steps
             )
             numbers = share_of(
-                step * plan.global_batch_size, dist.get_rank(), dist.get_world_size(), plan.global_batch_size
+                step * recipe.global_batch_size, dist.get_rank(), dist.get_world_size(), recipe.global_batch_size
             )
             batch = [
-                torch.from_numpy(rows.copy()).long().split(plan.micro_batch_size) for rows in samples.batch(numbers)
+                torch.from_numpy(rows.copy()).long().split(recipe.micro_batch_size) for rows in samples.batch(numbers)
             ]
             micro_batches = list(zip(*batch, strict=True))
             for number, (tokens, targets) in enumerate(micro_batches):
@@ -47,7 +49,7 @@ def main(corpus_path, steps, output):
                 (loss / count).backward()
             for parameter in model.parameters():
                 parameter.grad.mul_(dist.get_world_size())  # DDP takes the mean: with two ranks exactly half the sum
-            optimizer.clip_gradients(list(model.parameters()), plan.optimizer.max_grad_norm, alone)
+            clip_gradients(list(model.parameters()), recipe.optimizer.max_grad_norm, alone)
             adamw.step()
             adamw.zero_grad()
         if dist.get_rank() == 0:

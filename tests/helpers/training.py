@@ -1,4 +1,4 @@
-"""How the tests of training start a trainer, and what they compare."""
+"""Start trainings in tests, and read their results."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ OPERATION = {
 
 
 def options(corpus, results, until, recipe=RECIPE, previous=None, **operation):
-    """The arguments of stages.pretrain for a milestone under `results`."""
+    """Return the arguments of stages.pretrain for a milestone under `results`."""
     made = [
         *("--corpus", str(corpus), "--until", str(until), "--train-dir", str(results / "train")),
         *("--output", str(milestone(results, until)), "--log", str(results / "log")),
@@ -48,25 +48,25 @@ def options(corpus, results, until, recipe=RECIPE, previous=None, **operation):
 
 
 def train(*arguments, **keywords):
-    """Run the stage in this process; returns its exit code."""
+    """Run the stage in this process; return its exit code."""
     return pretrain.main(options(*arguments, **keywords))
 
 
 def launch(ranks, arguments, stage="pretrain", **keywords):
-    """Start a stage behind the launcher; returns the running process."""
+    """Start a stage with the launcher; return the running process."""
     command = [HOME / "workflow/launch", str(ranks), "-m", f"stages.{stage}", *arguments]
     return subprocess.Popen(command, env=environment(), text=True, stderr=subprocess.PIPE, **keywords)
 
 
 def train_on(ranks, *arguments, **keywords):
-    """Run the stage on several ranks; returns (exit code, standard error)."""
+    """Run the stage on several ranks; return (exit code, standard error)."""
     process = launch(ranks, options(*arguments, **keywords))
     _, error = process.communicate(timeout=240)
     return process.returncode, error
 
 
 def train_many_on(ranks, runs, directory, stage="pretrain"):
-    """Run a stage once for each list of options, one after the other in the same processes: imports take seconds."""
+    """Run a stage once per list of options, one after the other in the same processes: imports take seconds."""
     path = directory / f"runs-{ranks}.json"
     path.write_text(json.dumps(list(zip(_free_ports(len(runs)), runs, strict=True))))
     run_on(ranks, "tests.helpers.train_many", stage, path)
@@ -81,14 +81,14 @@ def _free_ports(count):
 
 
 def run_on(ranks, module, *arguments):
-    """Run a module of the tests on several ranks; it must end well."""
+    """Run a module of the tests on several ranks; it must exit with 0."""
     command = [HOME / "workflow/launch", str(ranks), "-m", module, *map(str, arguments)]
     done = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def environment():
-    """The environment in which the launcher finds this checkout and this Python."""
+    """Return the environment in which the launcher finds this checkout and this Python."""
     import os
 
     return os.environ | {
@@ -98,18 +98,18 @@ def environment():
 
 
 def milestone(results, step):
-    """The path of a milestone's manifest."""
+    """Return the path of a milestone's manifest."""
     return results / "models" / f"{step:08d}.json"
 
 
 def run_directory(results):
-    """The only run directory under `results`."""
+    """Return the only run directory under `results`."""
     (directory,) = (results / "train").iterdir()
     return directory
 
 
 def steps_of(results):
-    """The training entries of metrics.jsonl, in the order in which they were written."""
+    """Return the training entries of metrics.jsonl, in the order in which they were written."""
     with contextlib.suppress(FileNotFoundError):
         lines = (run_directory(results) / "metrics.jsonl").read_text().splitlines()
         return [entry for entry in map(json.loads, lines) if "loss" in entry]
@@ -117,18 +117,18 @@ def steps_of(results):
 
 
 def events_of(results):
-    """The events of a run, in order."""
+    """Return the events of a run, in order."""
     return [json.loads(line) for line in (run_directory(results) / "events.jsonl").read_text().splitlines()]
 
 
 def weights_of(results, step):
-    """The sha256 of each tensor file of a checkpoint: equal bits have equal hashes."""
+    """Return the sha256 of each tensor file of a checkpoint: equal bits have equal hashes."""
     commit = json.loads((run_directory(results) / "checkpoints" / f"{step:08d}" / "commit.json").read_text())
     return {name: file["sha256"] for name, file in commit["files"].items() if name.endswith(".distcp")}
 
 
 def change_commit(directory, **keys):
-    """Change keys of a checkpoint's marker, None takes one away; it is then as whole as before, and lies."""
+    """Change keys of a checkpoint's commit.json, None removes one; the marker stays valid, with other content."""
     path = directory / "commit.json"
     commit = json.loads(path.read_text()) | keys | {"sha256": None}
     commit = {key: value for key, value in commit.items() if value is not None}

@@ -4,9 +4,10 @@ import sys
 
 import torch
 
-from stages.lib import recipe, stage
+from stages.lib import recipe as recipes
+from stages.lib import stage
 from stages.lib.checkpoints import dcp
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama
 from stages.lib.training import sharding
@@ -14,11 +15,11 @@ from stages.pretrain import PretrainRecipe
 from tests.helpers.training import OPERATION, RECIPE
 
 if __name__ == "__main__":
-    with collectives.ranks() as device:
-        plan = recipe.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
+    with process_group() as device:
+        recipe = recipes.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
         with torch.device("meta"):
-            model = Llama(plan.model, 700)  # more than two blocks of rows, and no multiple of 2 or 3
-        sharding.shard(model, plan, device)
+            model = Llama(recipe.model, 700)  # more than two blocks of rows, and no multiple of 2 or 3
+        sharding.shard(model, recipe, device)
         initialize(model, seed=5)
         dcp.save(sys.argv[1], {"model": model.state_dict()}, {"step": 0})
     stage.leave(0)

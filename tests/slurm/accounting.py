@@ -1,4 +1,4 @@
-"""The accounting of a private cluster: slurmdbd, and a MariaDB of its own, both below the cluster's directory."""
+"""The accounting of a private cluster: slurmdbd and its own MariaDB, both below the cluster's directory."""
 
 import os
 import shutil
@@ -8,9 +8,9 @@ from tests.slurm import processes
 
 NEEDED = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db", "sacct", "sacctmgr")
 ACCOUNT = "lab"
-"""The account of the person who runs the tests."""
+"""The account that jobs of the tests use."""
 
-# Jobs of an account that does not exist are refused only where associations are enforced.
+# Jobs of an account that does not exist are refused only if associations are enforced.
 SLURM_CONF = """
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
@@ -31,7 +31,7 @@ StorageUser=slurm
 StoragePass=x
 StorageLoc=slurm_acct
 """
-# Small buffers, and no wait for the disk: nothing of it is kept.
+# Small buffers, and no fsync: the database is deleted at the end.
 MARIADB = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
 DATABASE = """
 CREATE DATABASE slurm_acct; CREATE USER slurm@'%' IDENTIFIED BY 'x'; GRANT ALL ON slurm_acct.* TO slurm@'%';
@@ -39,12 +39,12 @@ CREATE DATABASE slurm_acct; CREATE USER slurm@'%' IDENTIFIED BY 'x'; GRANT ALL O
 
 
 def which(name):
-    """The path of a command, also of one that is for administrators; None where it is not installed."""
+    """Return the path of a command, also below sbin; None if it is not installed."""
     return shutil.which(name, path=f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
 class Accounting:
-    """MariaDB and slurmdbd for a `cluster.Cluster`, at two ports of this machine. Both end with the cluster."""
+    """MariaDB and slurmdbd of a `cluster.Cluster`, on two ports of this machine. Both end with the cluster."""
 
     def __init__(self, cluster, user, ports):
         self.cluster, self.user = cluster, user
@@ -52,18 +52,18 @@ class Accounting:
 
     @property
     def settings(self):
-        """What stands in slurm.conf for it."""
+        """Return the lines of slurm.conf for it."""
         return SLURM_CONF.format(port=self.port)
 
     def start(self):
-        """Start both, and make the cluster, an account and its user known."""
+        """Start both, and register the cluster, an account and its user."""
         text = SLURMDBD_CONF.format(
             **{"port": self.port, "storage": self.storage, "user": self.user},
             **{"prefix": self.cluster.prefix, "logs": self.cluster.logs},
         )
         conf = self.cluster.prefix / "slurmdbd.conf"
         conf.write_text(text, encoding="utf-8")
-        conf.chmod(0o600)  # slurmdbd refuses another
+        conf.chmod(0o600)  # slurmdbd refuses other modes
         self._start_database()
         self._run("slurmdbd")
         processes.wait_until(self._answers, 60, "slurmdbd answered")
@@ -96,7 +96,7 @@ class Accounting:
         return self.cluster.environment | {"SLURM_CONF": str(self.cluster.prefix / "slurm.conf")}
 
     def _run(self, command, *options, check=True):
-        """Run a command; whether it went well."""
+        """Run a command; returns whether it succeeded."""
         with open(self.cluster.logs / "accounting", "ab") as log:
             done = subprocess.run(
                 [which(command), *options],

@@ -24,7 +24,7 @@ GPUS_PER_NODE = 4
 NEEDED = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 CLIENTS = (*NEEDED[2:], "sacct", "sacctmgr", "sshare", "salloc")
 MARK = "CARAVAN_TEST_CLUSTER"
-"""A variable in the environment of all that runs on a cluster: its directory."""
+"""An environment variable of all processes of a cluster: its directory."""
 
 # config_overrides: nodes may claim more than this machine has. ReturnToService: a node that comes back is used again.
 # cred_expire: a requeued job waits this long, by default 120 s. proctrack/linuxproc and task/none work without cgroups.
@@ -68,14 +68,14 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=10
 PartitionName=short Nodes=ALL MaxTime=60 DefaultTime=10
 {settings}
 """
-# Slurm counts a GPU only where its file is a character device.
+# Slurm counts a GPU only if its file is a character device.
 GRES_CONF = "AutoDetect=off\n" + "".join(f"Name=gpu File=/dev/{name}\n" for name in ("null", "zero", "full", "urandom"))
-# A slurmd must load one; v1 starts where there are no cgroups, automatic detection does not.
+# A slurmd must load a cgroup plugin; v1 starts without cgroups, automatic detection does not.
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
 
 
 def lacking(needed=NEEDED):
-    """The names of the commands, of those that are needed, that this machine does not have."""
+    """Return the needed commands that are not installed."""
     return [name for name in needed if which(name) is None]
 
 
@@ -121,13 +121,13 @@ class Cluster:
 
     @property
     def environment(self):
-        """The environment of a person on this cluster: its commands are on PATH, and nothing of another cluster is."""
+        """Return the environment of a user of this cluster: only its commands are on PATH."""
         other = ("SLURM_", "SBATCH_", "SRUN_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(other)}
         return kept | {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", MARK: str(self.prefix)}
 
     def run(self, *command):
-        """The standard output of a command of Slurm. Raises RuntimeError with what it said when it fails."""
+        """Run a Slurm command; returns its stdout. Raises RuntimeError with its output if it fails."""
         path = [self.bin / command[0], *command[1:]]
         done = subprocess.run(path, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
@@ -135,15 +135,15 @@ class Cluster:
         return done.stdout
 
     def queue(self):
-        """{job id: state} of the jobs that wait or run."""
+        """Return {job id: state} of the pending and running jobs."""
         return dict(line.split() for line in self.run("squeue", "-h", "-o", "%i %T").splitlines())
 
     def state_of(self, job):
-        """The state of a job, of one that is over too: COMPLETED, CANCELLED, ..."""
+        """Return the state of a job, also of an ended one: COMPLETED, CANCELLED, ..."""
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
 
     def nodes_of(self, job):
-        """The nodes of a job; the first runs its script."""
+        """Return the nodes of a job; the first runs its script."""
         names = self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
         return self.run("scontrol", "show", "hostnames", names).split()
 
@@ -154,21 +154,21 @@ class Cluster:
         self.wait_until_empty()
 
     def ranks_of(self, job):
-        """The process ids of the ranks of a job."""
+        """Return the process ids of the ranks of a job."""
         own = processes.with_one_of(f"SLURM_JOB_ID={job}") & running(self.prefix)
         return {process for process in own if "\nRANK=" in "\n".join(processes.environment_of(process))}
 
     def wait_until_empty(self):
-        """Wait until no job waits, runs or ends. Raises TimeoutError when that takes over 20 s."""
+        """Wait until no job is pending, running or completing. Raises TimeoutError after 20 s."""
         processes.wait_until(lambda: not self.queue(), 20, "the queue was empty")
 
     def submissions(self):
-        """The arguments of each call of sbatch so far, in order."""
+        """Return the arguments of each call of sbatch so far, in order."""
         calls = self._submissions.read_text(encoding="utf-8").split("\1")[:-1] if self._submissions.exists() else []
         return [call.split("\0")[:-1] for call in calls]
 
     def nodes(self):
-        """{name: state} of the nodes."""
+        """Return {name: state} of the nodes."""
         return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
 
     def wait_for_nodes(self):
@@ -186,9 +186,9 @@ class Cluster:
         self._start("slurmd", "-N", node)
 
     def kill_node(self, node):
-        """SIGKILL all that runs on a node, as when a machine is lost. Killing slurmd alone would let its jobs go on."""
+        """SIGKILL all processes of a node, as if it were lost. Without slurmd alone its jobs would keep running."""
         processes.kill({self._slurmd_of(node)})
-        halted = set()  # a machine stops all at once: nothing on it says that something else was killed
+        halted = set()  # a machine stops at once: no process of it reports the death of another
         while running_on := self._on_node(node) - halted:
             processes.kill(running_on, signal.SIGSTOP)
             halted |= running_on
@@ -200,7 +200,7 @@ class Cluster:
         return process
 
     def _on_node(self, node):
-        """The slurmstepds of a node and all below them: a step's processes know their node, and a stepd is a parent."""
+        """Return the slurmstepds of a node and their descendants; a step's processes name their node."""
         above = processes.parents()
         on_node = processes.with_one_of(f"SLURMD_NODENAME={node}") & running(self.prefix)
         steps = {above[process] for process in on_node if process in above and _is_stepd(above[process])}
@@ -242,20 +242,20 @@ class Cluster:
         return accounting
 
     def _shim(self, name):
-        """A command for this cluster by being first on PATH: Snakemake's plugin takes SLURM_CONF out of jobs."""
+        """Return a wrapper of a command, first on PATH: Snakemake's plugin removes SLURM_CONF from jobs."""
         conf, log = shlex.quote(str(self.prefix / "slurm.conf")), shlex.quote(str(self._submissions))
         note = f"{{ printf '%s\\0' \"$@\"; printf '\\1'; }} >> {log}\n" if name == "sbatch" else ""
         return f'#!/bin/sh\n{note}export SLURM_CONF={conf}\nexec {which(name)} "$@"\n'
 
 
 def stop(prefix):
-    """End all that runs on the cluster below `prefix`. Nothing of it stays, so nothing has to end well."""
+    """Kill all processes of the cluster below `prefix`. Its files are deleted, so no process needs a clean end."""
     while left := running(prefix) - {os.getpid()}:
         processes.kill(left)
 
 
 def running(prefix):
-    """The processes of the cluster below `prefix`: its daemons, their helpers, jobs, and drivers."""
+    """Return the processes of the cluster below `prefix`: its daemons, their helpers, jobs, and drivers."""
     return processes.with_one_of(f"{MARK}={prefix}", f"SLURM_CONF={prefix}/slurm.conf")
 
 
@@ -272,7 +272,7 @@ def _free_ports(address, count):
 
 
 def main():
-    """Start a cluster, say how to use it, and stop it at the end of the input."""
+    """Start a cluster, print how to use it, and stop it at the end of stdin."""
     with tempfile.TemporaryDirectory() as logs, Cluster(logs) as cluster:
         print(f"export PATH={cluster.bin}:$PATH\nThe cluster ends when you press Enter.")
         input()

@@ -13,7 +13,7 @@ LONGER = CONFIG.replace("steps: 12", "steps: 100\n      checkpoint: {every: 10}"
 
 
 def require(commands, packages):
-    """Skip where commands are not installed, or fail where CARAVAN_REQUIRE_SLURM is set."""
+    """Skip if commands are not installed; fail instead if CARAVAN_REQUIRE_SLURM is set."""
     if names := lacking(commands):
         reason = f"not installed (Debian's {packages}): {', '.join(names)} not found"
         (pytest.fail if os.environ.get("CARAVAN_REQUIRE_SLURM") else pytest.skip)(reason)
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def accounted(tmp_path_factory):
-    """One that has accounting, and no place for jobs of an account that does not exist."""
+    """A Slurm with accounting, which refuses jobs of an account that does not exist."""
     require([*NEEDED, *accounting.NEEDED], "slurm-wlm, slurmdbd and mariadb-server")
     with Cluster(tmp_path_factory.mktemp("slurm"), accounted=True) as made:
         yield made
@@ -37,7 +37,7 @@ def accounted(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def without_requeue(cluster, tmp_path_factory):
-    """One where jobs are not requeued."""
+    """A Slurm that does not requeue jobs."""
     with Cluster(tmp_path_factory.mktemp("slurm"), settings="JobRequeue=0") as made:
         yield made
 
@@ -54,13 +54,13 @@ def place(cluster, tmp_path):
 
 @pytest.fixture(scope="session")
 def tokenized(cluster, tmp_path_factory):
-    """A place where a training of 100 steps is all that is left to do; not to be changed."""
+    """A place in which only a training of 100 steps is missing; tests must not change it."""
     return Place(tmp_path_factory.mktemp("tokenized"), cluster).fill(LONGER).make("tokens", profile=LOCAL)
 
 
 @pytest.fixture
 def training(tokenized, tmp_path):
-    """A copy of it, to train in."""
+    """A copy of `tokenized`, to train in."""
     made = tokenized.copy(tmp_path / "a place")
     yield made
     made.abandon()
@@ -68,12 +68,12 @@ def training(tokenized, tmp_path):
 
 @pytest.fixture(scope="session")
 def trained(tokenized, tmp_path_factory):
-    """A place where 2 processes trained, and nothing disturbed them, not even Slurm; not to be changed."""
+    """A place in which 2 processes trained undisturbed, without Slurm; tests must not change it."""
     place = tokenized.copy(tmp_path_factory.mktemp("undisturbed") / "a place")
     return place.make("models", profile=LOCAL)
 
 
 @pytest.fixture(scope="session")
 def undisturbed(trained):
-    """Its weights."""
+    """The weights of `trained`."""
     return trained.weights()

@@ -15,7 +15,7 @@ from tests.test_end_to_end import CONFIG, write_texts
 
 LOCAL = HOME / "profiles/local"
 SAID = "said.txt"
-PATIENCE = 240  # seconds after which a driver that does not end is a fault
+PATIENCE = 240  # seconds after which a driver that has not ended is a fault
 
 
 class Place:
@@ -29,7 +29,7 @@ class Place:
         self.drivers, self.environment = [], {}
 
     def fill(self, config=CONFIG, nodes=1, ranks=2):
-        """Write the texts, the config, and a profile with so many nodes and processes on each."""
+        """Write the texts, the config, and a profile with these numbers of nodes and ranks per node."""
         write_texts(self.path)
         (self.path / "my.yaml").write_text(config, encoding="utf-8")
         self.write_profile(nodes, ranks)
@@ -42,7 +42,7 @@ class Place:
         (self.path / "my.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def write_profile(self, nodes, ranks):
-        """Write profiles/slurm with the sizes of a test: all else is as people use it."""
+        """Write profiles/slurm with the sizes of a test; all else is unchanged."""
         settings = yaml.safe_load((self.home / "profiles/slurm/config.yaml").read_text(encoding="utf-8"))
         sizes = {"nodes": nodes, "ranks": ranks, "gres": f"'gpu:{ranks}'", "omp_threads": 1}
         for rule in ("pretrain", "finetune"):
@@ -61,28 +61,28 @@ class Place:
         return self
 
     def copy(self, path, cluster=None):
-        """The same place elsewhere, with all that was made in it; its next jobs may be another cluster's."""
+        """Copy the place with its results; its next jobs may run on another cluster."""
         shutil.copytree(self.path, path)
         return Place(path, cluster or self.cluster, self.home)
 
     def files(self):
-        """The files of the workflow in it: not those of Snakemake and its drivers."""
+        """Return the files of the workflow in it, without those of Snakemake and its drivers."""
         found = {path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file()}
         return {path for path in found if path.parts[0] not in (".snakemake", SAID)}
 
     def start(self, *arguments, profile="profile"):
-        """Start a driver, as a person would who has not activated the virtual environment."""
+        """Start a driver, without an activated virtual environment."""
         self.drivers.append(Driver(self, [*arguments, "--profile", profile]))
         return self.drivers[-1]
 
     def abandon(self):
-        """End what a test that failed has left: drivers, and all jobs."""
+        """End drivers and jobs that a failed test left."""
         for driver in self.drivers:
             driver.kill()
         self.cluster.cancel_all()
 
     def make(self, *arguments, profile="profile"):
-        """Run a driver to its end, which must be a good one."""
+        """Run a driver to its end; it must succeed."""
         driver = self.start(*arguments, profile=profile)
         assert driver.end() == 0, driver.said()
         return self
@@ -99,22 +99,22 @@ class Place:
         """The steps in metrics.jsonl, in the order in which they were written."""
         return [entry["step"] for entry in self._entries("metrics.jsonl") if "loss" in entry]
 
-    def seconds_a_step(self):
-        """How long a step took, with its share of saves and all else between the first and the last."""
+    def seconds_per_step(self):
+        """Return the mean seconds per step, with saves and everything else between the first and the last step."""
         times = [entry["time"] for entry in self._entries("metrics.jsonl") if "loss" in entry]
         return (times[-1] - times[0]) / (len(times) - 1)
 
     def events(self, kind):
-        """The entries of events.jsonl of a kind."""
+        """Return the entries of events.jsonl of a kind."""
         return [entry for entry in self._entries("events.jsonl") if entry["event"] == kind]
 
     def job_at_step(self, step):
-        """Wait until the training has done a step; returns the id of the job that does it."""
+        """Wait until the training has done a step; returns the id of its job."""
         processes.wait_until(lambda: max(self.steps(), default=0) >= step, 120, f"step {step} was done")
         return self.lease()["job"]
 
     def lease(self):
-        """Who holds the run directory."""
+        """Return the lease of the run directory."""
         (path,) = self._of_run("lease.json")
         return json.loads(path.read_text())
 
@@ -130,12 +130,12 @@ class Place:
         return [call for call in calls if call[call.index("--comment") + 1].startswith(f"rule_{rule}_")]
 
     def text_of(self, name):
-        """What a file says; nothing where there is none."""
+        """Return the text of a file; an empty one if it does not exist."""
         path = self.path / name
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def _entries(self, name):
-        """The entries of a journal; a line that is just being written is left out."""
+        """Return the entries of a journal without an incomplete last line."""
         lines = [line for path in self._of_run(name) for line in path.read_text().splitlines(keepends=True)]
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -144,7 +144,7 @@ class Place:
 
 
 class Driver:
-    """A Snakemake that runs, in a session of its own; what it says goes to a file."""
+    """A running Snakemake in its own session; its output goes to a file."""
 
     def __init__(self, place, arguments):
         self._said = place.path / SAID
@@ -159,11 +159,11 @@ class Driver:
             )
 
     def end(self, patience=PATIENCE):
-        """The exit code."""
+        """Wait for the end; returns the exit code."""
         return self.process.wait(patience)
 
     def said(self):
-        """All that was on the screen of this directory's drivers."""
+        """Return the output of this directory's drivers."""
         return self._said.read_text(encoding="utf-8")
 
     def interrupt(self):
@@ -171,6 +171,6 @@ class Driver:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def kill(self):
-        """SIGKILL: its jobs are Slurm's, and go on."""
+        """SIGKILL: its jobs belong to Slurm, and keep running."""
         self.process.kill()
         self.process.wait()

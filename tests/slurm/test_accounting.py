@@ -1,4 +1,4 @@
-"""The workflow on a Slurm with accounting, which holds each job against its account."""
+"""The workflow on a Slurm with accounting, which checks the account of each job."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def tokens(accounted, tmp_path):
-    """A place where the profile names an account, and asks for jobs by sacct."""
+    """A place with a profile that names an account, and reads the states of jobs from sacct."""
     (tmp_path / "place").mkdir()
     made = Place(tmp_path / "place", accounted).fill()
     made.change_profile(resources={"slurm_account": ACCOUNT}, **{"slurm-status-command": "sacct"})

@@ -1,4 +1,4 @@
-"""The private Slurm itself: its GPUs, and that nothing of it is left behind."""
+"""The private Slurm itself: its GPUs, and its complete removal."""
 
 import signal
 import subprocess
@@ -25,7 +25,7 @@ with Cluster(sys.argv[1]) as cluster:
 """
 
 
-def test_a_job_sees_as_many_gpus_of_each_node_as_it_asked_for(cluster):
+def test_a_job_sees_as_many_gpus_of_each_node_as_requested(cluster):
     script = "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $SLURM_GPUS_ON_NODE"
     said = cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:3", "sh", "-c", script)
     assert sorted(said.splitlines()) == [f"{node} 0,1,2 3" for node in NODES[:2]]

@@ -1,4 +1,4 @@
-"""What happens to a training on a real Slurm. It ends in the same bits, and nothing stays behind."""
+"""Faults of a training on a real Slurm: it ends in the same bits, and leaves nothing behind."""
 
 import signal
 
@@ -12,14 +12,14 @@ MILESTONE = "results/runs/tiny/models/00000100.json"
 
 
 def check(place, undisturbed):
-    """The training that was disturbed ends as the one that was not."""
+    """Check that the disturbed training ends as the undisturbed one."""
     assert place.weights() == undisturbed
     assert len(place.events("resume")) >= 1
     assert not list(place.path.glob("results/runs/tiny/train/*/*lease*"))
     place.cluster.wait_until_empty()
 
 
-def test_requeued_training_goes_on_and_uses_no_attempt(training, cluster, undisturbed):
+def test_requeued_training_resumes_and_uses_no_attempt(training, cluster, undisturbed):
     training.write_profile(nodes=2, ranks=1)
     driver = training.start("models")
     cluster.run("scontrol", "requeue", training.job_at_step(15))
@@ -28,7 +28,7 @@ def test_requeued_training_goes_on_and_uses_no_attempt(training, cluster, undist
     assert len(training.submitted("pretrain")) == 1
 
 
-def test_interrupted_driver_cancels_its_jobs_and_the_next_one_goes_on(training, cluster, undisturbed):
+def test_interrupted_driver_cancels_its_jobs_and_the_next_one_resumes(training, cluster, undisturbed):
     driver = training.start("models")
     job = training.job_at_step(15)
     driver.interrupt()
@@ -40,13 +40,13 @@ def test_interrupted_driver_cancels_its_jobs_and_the_next_one_goes_on(training, 
 
 
 @pytest.mark.long
-def test_training_whose_first_node_dies_goes_on_elsewhere_and_uses_no_attempt(training, cluster, undisturbed):
+def test_training_whose_first_node_dies_resumes_elsewhere_and_uses_no_attempt(training, cluster, undisturbed):
     assert submissions_when_a_node_dies(training, 0) == 1
     check(training, undisturbed)
 
 
 @pytest.mark.long
-def test_training_whose_last_node_dies_goes_on_elsewhere(training, cluster, undisturbed):
+def test_training_whose_last_node_dies_resumes_elsewhere(training, cluster, undisturbed):
     # The first node's ranks may notice before Slurm does, and end the job: that is one of the attempts.
     assert submissions_when_a_node_dies(training, -1) <= 2
     check(training, undisturbed)
@@ -67,7 +67,7 @@ def submissions_when_a_node_dies(place, which):
 
 
 @pytest.mark.long
-def test_cancelled_training_is_submitted_again_and_goes_on(training, cluster, undisturbed):
+def test_cancelled_training_is_submitted_again_and_resumes(training, cluster, undisturbed):
     driver = training.start("models")
     cluster.run("scancel", training.job_at_step(15))
     assert driver.end() == 0, driver.said()
@@ -97,10 +97,10 @@ def test_job_whose_driver_was_killed_is_never_joined_by_a_second_trainer(trainin
 
 
 @pytest.mark.long
-def test_job_that_fails_for_good_says_why_on_the_screen(training, cluster):
+def test_failed_job_prints_its_reason(training, cluster):
     training.write_recipe(micro_batch_size=3)
     driver = training.start("models")
     assert driver.end() == 1
-    assert "pretrain: pretrain.micro_batch_size must divide the 2 samples a rank" in driver.said()
+    assert "pretrain: pretrain.micro_batch_size must divide the 2 samples per rank" in driver.said()
     assert not (training.path / MILESTONE).exists()
     assert cluster.queue() == {}

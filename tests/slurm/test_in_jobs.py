@@ -1,4 +1,4 @@
-"""What people start in jobs of their own: the doctor on the nodes of a training, and Snakemake itself."""
+"""Jobs that users submit: the doctor on the nodes of a training, and Snakemake itself."""
 
 import shlex
 import sys
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def submitted(cluster, directory, script, *options):
-    """Run a script as a job to its end; returns (its state, what it said)."""
+    """Run a script as a job to its end; returns (its state, its output)."""
     python = shlex.quote(str(Path(sys.executable).parent))
     command = f"export PATH={python}:$PATH PYTHONPATH={shlex.quote(str(HOME))}; {script}"
     places = ("--chdir", str(directory), "--output", str(directory / "job.txt"))
@@ -30,7 +30,7 @@ def test_doctor_looks_at_two_nodes(cluster, tmp_path):
     assert state == "COMPLETED", said
     lines = {line.split()[1]: line for line in said.splitlines()}
     assert lines["nodes"].split(maxsplit=2)[2] == "4 ranks on 2 hosts: 127.0.0.11, 127.0.0.12"
-    assert all(lines[check].startswith("ok ") for check in ("directory", "clocks", "network", "collectives", "slurm"))
+    assert all(lines[check].startswith("ok ") for check in ("filesystem", "clocks", "network", "collectives", "slurm"))
     assert lines["for"].startswith("fit for a run: ")
 
 

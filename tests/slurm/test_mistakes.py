@@ -1,4 +1,4 @@
-"""What a person sees who asks a real Slurm for what it does not have: one sentence, before anything is submitted."""
+"""Requests that a real Slurm cannot fulfill: one sentence before anything is submitted."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 def refused(place, sentence):
-    """The driver ends at once with the sentence, and nothing was submitted or written."""
+    """Check that the driver ends at once with the sentence, and that nothing was submitted or written."""
     before = place.files()
     driver = place.start("models")
     assert driver.end() == 1
@@ -29,25 +29,25 @@ def refused(place, sentence):
         ),
         (
             {"gres": "'gpu:8'"},
-            "the profile's `gres` of pretrain asks for 8 GPUs a node, and this cluster has at most 4",
+            "the profile's `gres` of pretrain requests 8 GPUs per node, but this cluster has at most 4",
         ),
-        ({"nodes": 5}, "the profile's `nodes` of pretrain asks for 5 nodes, and this cluster has at most 4 that fit"),
+        ({"nodes": 5}, "the profile's `nodes` of pretrain requests 5 nodes, but this cluster has at most 4 that fit"),
         (
             {"slurm_partition": "'short'", "runtime": 61},
-            "the profile's `runtime` of pretrain asks for 61 minutes, and partition short has at most 60",
+            "the profile's `runtime` of pretrain requests 61 minutes, but partition short has at most 60",
         ),
         (
             {"mem_mb": 256_001},
-            "the profile's `mem_mb` of pretrain asks for 256001 MB a node, and this cluster has at most 256000",
+            "the profile's `mem_mb` of pretrain requests 256001 MB per node, but this cluster has at most 256000",
         ),
     ],
 )
-def test_what_the_cluster_does_not_have_is_said_before_it_is_asked_for(training, wrong, sentence):
+def test_missing_resources_of_the_cluster_are_reported_before_submission(training, wrong, sentence):
     refused(training.change_profile(training=wrong), sentence)
 
 
 def without_slurm(directory):
-    """A PATH of all commands of this machine but Slurm's."""
+    """Return a PATH of all commands of this machine except Slurm's."""
     directory.mkdir()
     for command in Path("/usr/bin").iterdir():
         if command.name not in CLIENTS:
@@ -59,8 +59,8 @@ def test_machine_without_slurm_is_said_and_can_plan(training, tmp_path):
     training.environment["PATH"] = without_slurm(tmp_path / "bin")
     refused(
         training,
-        "the profile's `executor: slurm` needs the command sbatch, and PATH has none: call snakemake on a login node "
-        "of the cluster, or take --profile profiles/local",
+        "the profile's `executor: slurm` needs the command sbatch, which is not on PATH: run snakemake on a login node "
+        "of the cluster, or use --profile profiles/local",
     )
     training.make("models", "--dry-run")
 

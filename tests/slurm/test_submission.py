@@ -18,7 +18,7 @@ OF_ONE_TASK = {
     "train_tokenizer": ("main", "-t 60 --mem 8000 --ntasks=1 --cpus-per-task=1", ""),
     "tokenize": ("main_code_00000", "-t 60 --mem 8000 --ntasks=1 --cpus-per-task=1", ""),
     "convert": ("base_00000002", "-t 60 --mem 32000 --ntasks=1 --cpus-per-task=4", ""),
-    "evaluate": ("base_00000002_heldout", "-t 120 --mem 32000 --cpus-per-task=4", "--gres=gpu:1"),
+    "evaluate": ("base_00000002_validation", "-t 120 --mem 32000 --cpus-per-task=4", "--gres=gpu:1"),
 }
 """{rule: (wildcards, resources, what stands at the end)}."""
 

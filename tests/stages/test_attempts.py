@@ -1,4 +1,4 @@
-"""Attempts that a scheduler makes by itself: it is told when one more would end as the two before."""
+"""Automatic attempts of a scheduler: a third is refused after two crashes at one step."""
 
 import time
 
@@ -10,7 +10,7 @@ from tests.helpers.training import events_of, options, steps_of, train, weights_
 
 @pytest.fixture
 def breaking(monkeypatch):
-    """A function that makes training crash when it begins a step (counted from 0)."""
+    """Return a function that makes training crash at the start of a step, counted from 0."""
     from stages.lib.training.step import Stepper
 
     take = Stepper.take
@@ -27,7 +27,7 @@ def breaking(monkeypatch):
 
 
 def attempt(number, corpus, results):
-    """The exit code of a scheduler's attempt to reach step 30."""
+    """Return the exit code of a scheduler's attempt to reach step 30."""
     return pretrain.main([*options(corpus, results, 30), "--attempt", str(number)])
 
 
@@ -39,8 +39,8 @@ def test_third_attempt_after_two_crashes_at_one_step_is_refused_with_the_reason(
     assert [attempt(number, corpus, tmp_path) for number in (3, 4)] == [2, 2]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and lines[0] == lines[1]
-    assert "crashed twice and came to no step after 6" in lines[0]
-    assert "it stopped with RuntimeError: CUDA error: an illegal memory access" in lines[0]
+    assert "crashed twice without a step after step 6" in lines[0]
+    assert "the last attempt: stopped with RuntimeError: CUDA error: an illegal memory access" in lines[0]
     assert len(steps_of(tmp_path)) == taken
     assert not list(tmp_path.glob("train/*/lease.json"))
 
@@ -59,14 +59,14 @@ def test_crashes_with_new_steps_between_are_not_counted(corpus, tmp_path, breaki
         assert attempt(number, corpus, tmp_path) == (0 if step is None else 1)
 
 
-def test_requeued_job_is_no_person(corpus, tmp_path, breaking, monkeypatch):
+def test_requeued_job_is_an_automatic_attempt(corpus, tmp_path, breaking, monkeypatch):
     breaking(3)
     assert [attempt(1, corpus, tmp_path) for _ in range(2)] == [1, 1]
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert attempt(1, corpus, tmp_path) == 2
 
 
-def test_being_asked_to_stop_is_no_crash(corpus, tmp_path, monkeypatch):
+def test_stop_request_is_not_a_crash(corpus, tmp_path, monkeypatch):
     from stages.lib.training.faults.stop_requests import StopRequests
 
     with monkeypatch.context() as patch:

@@ -16,7 +16,9 @@ import pytest
 
 from stages import find_duplicates, hash_documents, index, tokenize
 from stages import list as listing
-from stages.lib.sources import inputs, prompt_completion, python_source, records, storage
+from stages.lib.sources import inputs, prompt_completion, storage
+from stages.lib.sources.kinds import python_source
+from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import (
     documents_of,
     listed,
@@ -71,7 +73,7 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
     path.write_bytes(LINES)
     os.utime(path, ns=(10**18, 10**18))  # times of a file system may be coarse
     made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]})
-    real = records.lines if when == "while reading" else inputs.described
+    real = KINDS["jsonl"].records if when == "while reading" else inputs.described
 
     def lines(recipe, span):
         for number, entry in enumerate(real(recipe, span)):
@@ -85,7 +87,7 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
         return found
 
     if when == "while reading":
-        monkeypatch.setitem(records.READERS, "jsonl", lines)
+        monkeypatch.setattr(KINDS["jsonl"], "records", lines)
     else:
         monkeypatch.setattr(inputs, "described", changing)
     output = tmp_path / "t/00000.json"
@@ -102,7 +104,7 @@ def test_a_link_to_nothing_is_named(tmp_path, capsys):
     for path in ("texts", "texts/*.jsonl", "texts/b.jsonl"):
         recipe = {"kind": "jsonl", "paths": [str(tmp_path / path)]}
         line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-        assert line == f"list: {tmp_path / 'texts/b.jsonl'} cannot be read: it is a link to nothing"
+        assert line == f"list: {tmp_path / 'texts/b.jsonl'} cannot be read: it is a broken link"
 
 
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
@@ -113,7 +115,7 @@ def test_one_file_by_two_names_is_named(tmp_path, capsys, link):
         recipe = {"kind": "jsonl", "paths": [str(tmp_path / path) for path in paths]}
         line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
         assert line == (
-            f"list: sources.a.paths must lead to each file once, and {tmp_path / 'a.jsonl'} and "
+            f"list: sources.a.paths must match each file once, and {tmp_path / 'a.jsonl'} and "
             f"{tmp_path / 'b.jsonl'} are one file"
         )
 

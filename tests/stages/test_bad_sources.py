@@ -1,4 +1,4 @@
-"""Bad input in files: damaged ones, and records that are none. It is named, counted or refused, never read silently."""
+"""Damaged files and malformed records are named, counted or refused, never read silently."""
 
 import bz2
 import gzip
@@ -12,11 +12,12 @@ import pytest
 from pyarrow import parquet
 
 from stages import tokenize
-from stages.lib.sources import documents, source, spans, storage
+from stages.lib.sources import documents, spans, storage
+from stages.lib.sources.kinds.registry import KINDS
 from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import (
     documents_of,
-    dropped_of,
+    filtered_of,
     listed,
     part_of,
     refused,
@@ -63,7 +64,7 @@ WHOLE = {
     "file.arrow": table({"text": TEXTS}, "file"),
     "stream.arrow": table({"text": TEXTS}, "stream"),
 }
-BORDERS = {  # where one packed stream ends and the next begins, a cut file is a whole one
+BORDERS = {  # where one compressed stream ends and the next begins, a cut file is a whole one
     "two.jsonl.gz": len(gzip.compress(TWICE[0])),
     "two.jsonl.zst": len(zstd(TWICE[0])),
     "two.jsonl.bz2": len(bz2.compress(TWICE[0])),
@@ -73,7 +74,7 @@ BORDERS = {  # where one packed stream ends and the next begins, a cut file is a
 
 def kind_of(name):
     ending = name.rpartition(".")[2]
-    return ending if ending in source.TABLES else "jsonl"
+    return ending if ending in KINDS else "jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +201,7 @@ def test_a_parquet_file_that_says_two_numbers_of_rows_is_refused(tmp_path, token
             "arrow",
             "a.arrow",
             b"",
-            "cannot be read to its end: it ends neither like an Arrow file nor like an Arrow stream",
+            "cannot be read to its end: its end is neither that of an Arrow file nor that of an Arrow stream",
         ),
         ("parquet", "a.parquet", table({"text": pa.array([], pa.string())}), None),
         ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "file"), None),
@@ -242,14 +243,14 @@ def test_a_column_of_another_type_is_refused(tmp_path, tokenizer, capsys, form, 
     name = "a.parquet" if form == "parquet" else "a.arrow"
     (tmp_path / name).write_bytes(table({"text": column}, form))
     line = refusal(tmp_path, tokenizer, capsys, kind=kind_of(name), paths=[str(tmp_path / name)])
-    assert line.endswith("the share of records that cannot be read, 2 of 2 (2 no text in text), got 0.05")
+    assert line.endswith("the share of malformed records, 2 of 2 (2 no text in text), got 0.05")
 
 
 def test_an_arrow_file_without_the_column_among_others_is_named(tmp_path, tokenizer, capsys):
     (tmp_path / "a.arrow").write_bytes(table({"text": TEXTS}, "file"))
     (tmp_path / "b.arrow").write_bytes(table({"body": TEXTS}, "file"))
     line = refusal(tmp_path, tokenizer, capsys, kind="arrow", paths=[str(tmp_path / "*.arrow")])
-    assert line == f"tokenize: {tmp_path / 'b.arrow'} must have the column text, and has body"
+    assert line == f"tokenize: {tmp_path / 'b.arrow'} must have the column text, got body"
 
 
 def write_table(directory, form, made):
@@ -269,7 +270,7 @@ def test_a_column_that_stands_twice_is_refused_where_it_is_read(tmp_path, tokeni
     recipe = write_table(tmp_path, form, pa.Table.from_arrays([text, text, text], names=["text", "page", "page"]))
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == len(set(TEXTS))
     line = refusal(tmp_path / "twice", tokenizer, capsys, split_field="page", **recipe)
-    assert line == f"tokenize: {recipe['paths'][0]} must have the column page once, and has it 2 times"
+    assert line == f"tokenize: {recipe['paths'][0]} must have the column page once, got 2 of them"
 
 
 BEYOND = [
@@ -291,7 +292,7 @@ def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == 2
     for field in ("day", "days"):
         part = part_of(tmp_path / field, tokenizer, split_field=field, **recipe)
-        assert dropped_of(part) == {f"no text or whole number in {field}": 2}
+        assert filtered_of(part) == {f"no text or whole number in {field}": 2}
     capsys.readouterr()
     assert run(inspect, recipe=recipe) == 0
     said = capsys.readouterr().out
@@ -317,7 +318,7 @@ def test_one_row_that_is_broken_spoils_no_other(tmp_path, tokenizer, form):
     (tmp_path / name).write_bytes(table(columns, form))
     recipe = {"kind": kind_of(name), "paths": [str(tmp_path / name)], "token_ids_field": "ids", "split_field": "page"}
     part = part_of(tmp_path, tokenizer, max_malformed=1, **recipe)
-    assert dropped_of(part) == {"no token ids in ids": 2, "not UTF-8": 1}
+    assert filtered_of(part) == {"no token ids in ids": 2, "not UTF-8": 1}
     assert documents_of(part) == 1
 
 
@@ -328,12 +329,12 @@ def test_nul_bytes_are_text(tmp_path, tokenizer):
     held = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
     assert documents_of(part) == 3
     assert held and set(held) <= {entry["text"] for entry in entries}
-    assert dropped_of(part) == {}
+    assert filtered_of(part) == {}
 
 
-def test_a_source_of_nothing_but_unreadable_lines_passes_the_filters(tmp_path, tokenizer):
+def test_a_source_of_malformed_lines_only_is_filtered(tmp_path, tokenizer):
     (tmp_path / "a.jsonl").write_text("{\n" * 30)
     recipe = {"filters": {"max_symbols": 0.5, "max_repeated_lines": 0.5, "min_words": 1}, "max_malformed": 1}
-    assert dropped_of(part_of(tmp_path, tokenizer, kind="jsonl", paths=[str(tmp_path / "a.jsonl")], **recipe)) == {
+    assert filtered_of(part_of(tmp_path, tokenizer, kind="jsonl", paths=[str(tmp_path / "a.jsonl")], **recipe)) == {
         "not JSON": 30
     }

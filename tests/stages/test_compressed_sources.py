@@ -50,7 +50,7 @@ def make(directory, tokenizer, name, content, kind="jsonl", **recipe):
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_packed_lines_make_the_same_shards(plain, tmp_path, ending):
+def test_compressed_lines_make_the_same_shards(plain, tmp_path, ending):
     directory, tokenizer, content = plain
     make(tmp_path, tokenizer, f"a.jsonl{ending}", PACKED[ending](content))
     assert shards(tmp_path) == shards(directory)
@@ -131,12 +131,12 @@ def test_damaged_file_is_named_and_leaves_nothing(plain, tmp_path, capsys, name,
     assert not (tmp_path / "tokens/main/a/00000").exists()
 
 
-def test_packed_file_of_no_bytes_is_cut(plain, tmp_path, capsys):
+def test_compressed_file_of_no_bytes_is_refused(plain, tmp_path, capsys):
     (tmp_path / "a.jsonl.gz").touch()
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "*.gz")], **RECIPE})
     output = tmp_path / "tokens/main/a/00000.json"
     line = refused(capsys, tokenize, list=source, tokenizer=plain[1], part=0, recipe={}, output=output)
-    assert "a.jsonl.gz cannot be read to its end: it is empty" in line
+    assert "a.jsonl.gz cannot be read to its end: the file is empty" in line
 
 
 def test_column_that_is_not_there_is_named(plain, tmp_path, capsys):
@@ -144,4 +144,4 @@ def test_column_that_is_not_there_is_named(plain, tmp_path, capsys):
     source = listed(tmp_path, "a", {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], **RECIPE})
     output = tmp_path / "tokens/main/a/00000.json"
     line = refused(capsys, tokenize, list=source, tokenizer=plain[1], part=0, recipe={}, output=output)
-    assert line == f"tokenize: {tmp_path / 'a.parquet'} must have the column text, and has content, url"
+    assert line == f"tokenize: {tmp_path / 'a.parquet'} must have the column text, got content, url"

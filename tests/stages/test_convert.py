@@ -1,4 +1,4 @@
-"""convert: a checkpoint becomes a directory that transformers loads, or a sentence that says why not."""
+"""stages.convert: exports, their parity check, and refusals."""
 
 import json
 import shutil
@@ -63,13 +63,13 @@ def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
 def test_a_finished_export_is_not_made_again(inputs, monkeypatch):
     before = inputs["--output"].read_bytes()
     inputs["--output"].unlink()  # as Snakemake does before each attempt
-    monkeypatch.setattr(export, "write_weights", None)  # who calls it fails
+    monkeypatch.setattr(export, "write_weights", None)  # a call fails
     assert convert.main(argv_of(inputs)) == 0
     assert inputs["--output"].read_bytes() == before
 
 
 @pytest.mark.parametrize("change", ["code", "by hand", "weights", "parity"])
-def test_changed_code_or_weights_make_it_again(inputs, change):
+def test_changed_code_or_weights_convert_again(inputs, change):
     before = manifest.read(inputs["--output"])
     options = dict(inputs)
     if change == "code":
@@ -98,7 +98,7 @@ def test_recipe_reaches_the_weights(inputs):
 
 def test_wrong_conversion_fails_and_names_the_layer(inputs, monkeypatch, capsys):
     inputs["--code"] = "c2"
-    monkeypatch.setattr(export, "unrotate", lambda weight, heads: weight)
+    monkeypatch.setattr(export, "pairs_to_halves", lambda weight, heads: weight)
     assert convert.main(argv_of(inputs)) == 1
     assert "layer 0" in capsys.readouterr().err
     report = json.loads(inputs["--output"].with_name("parity.json").read_text())
@@ -115,12 +115,12 @@ def test_wrong_tokenizer_fails_and_names_the_text(inputs, capsys):
     path.write_text(json.dumps(described))
     relink(inputs)
     assert convert.main(argv_of(inputs)) == 1
-    assert "hard string" in capsys.readouterr().err
+    assert "edge case" in capsys.readouterr().err
     assert not inputs["--output"].exists()
 
 
 def relink(inputs):
-    """Write the manifests of tokenizer, corpus and model anew: a changed tokenizer is then no mistake of the user."""
+    """Write the manifests of tokenizer, corpus and model again, so that a changed tokenizer is not refused."""
     tokenizer = manifest.read(inputs["--tokenizer"])
     outputs = {name: manifest.describe(tokenizer.directory / name) for name in tokenizer.identity["outputs"]}
     manifest.write(tokenizer.path, {**tokenizer.identity, "outputs": outputs}, {})
@@ -178,10 +178,10 @@ def test_tokenizer_of_another_corpus_is_refused(inputs, capsys):
     refused(argv_of(inputs), capsys, "--tokenizer", "--corpus")
 
 
-def test_vanished_checkpoint_names_the_repair(inputs, capsys):
+def test_missing_checkpoint_names_the_repair(inputs, capsys):
     model = manifest.read(inputs["--model"])
     shutil.rmtree(model.directory / model.identity["checkpoint"])
-    refused(argv_of(inputs), capsys, "is gone", f"delete {model.path} and run the workflow again")
+    refused(argv_of(inputs), capsys, "is missing, but", f"delete {model.path} and run the workflow again")
 
 
 def test_changed_checkpoint_is_refused(inputs, capsys):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Theirs
 
 from stages import convert, evaluate, index, train_tokenizer
 from stages.lib import manifest
-from stages.lib.huggingface import parity
+from stages.lib.huggingface import tokenizer_parity
 from stages.lib.tokenizer import fast
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -62,16 +62,16 @@ def test_its_ids_stay_and_special_tokens_never_arise_from_text(ours, path):
 @settings(max_examples=150, deadline=None)
 @given(hostile)
 def test_transformers_and_gigatoken_give_the_same_ids_of_any_text(packaged, ours, warm, text):
-    (wanted,), (found,) = ours.encode([text]), warm.encode([text])
+    (expected,), (found,) = ours.encode([text]), warm.encode([text])
     assert warm.name.startswith("gigatoken ")
-    assert packaged.encode(text) == [ours.bos, *wanted.tolist()]
-    assert np.array_equal(found, wanted)
-    assert packaged.decode(wanted) == text
+    assert packaged.encode(text) == [ours.bos, *expected.tolist()]
+    assert np.array_equal(found, expected)
+    assert packaged.decode(expected) == text
 
 
 @pytest.fixture(scope="module")
 def packaged(ours):
-    return parity.load_tokenizer(ours.manifest.directory)
+    return tokenizer_parity.load_tokenizer(ours.manifest.directory)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def packaged(ours):
 def test_kinds_that_differ_keep_their_ids_too(tmp_path, kind, capsys):
     path = custom_tokenizers.write(tmp_path / "tokenizer.json", **kind)
     ours, theirs = Tokenizer(taken(path, tmp_path)), Theirs.from_file(str(path))
-    assert ("hard texts do not come back from their ids (a normalizer," in capsys.readouterr().err) == (
+    assert ("edge cases are not decoded to the text that was encoded (a normalizer," in capsys.readouterr().err) == (
         "normal_form" in kind
     )
     documents = [text for text in EDGE_CASES if "<|" not in text]
-    ids, name = fast.exactly(ours, lambda encoder: (encoder.encode(documents), encoder.name))
+    ids, name = fast.encode_exactly(ours, lambda encoder: (encoder.encode(documents), encoder.name))
     assert name.startswith("tokenizers " if "pattern" in kind else "gigatoken ")
     for text, found in zip(documents, ids, strict=True):
         assert found.tolist() == theirs.encode(text, add_special_tokens=False).ids
@@ -101,7 +101,7 @@ def test_what_is_cut_filled_up_or_put_behind_a_text_is_left_out(tmp_path, path):
     changed = custom_tokenizers.write_package(tmp_path / "tokenizer.json", package)
     ours = Tokenizer(taken(changed, tmp_path))
     assert len(ours.encode(["a long text of many words " * 9])[0]) > 9
-    assert parity.load_tokenizer(ours.manifest.directory).encode("a")[0] == ours.bos
+    assert tokenizer_parity.load_tokenizer(ours.manifest.directory).encode("a")[0] == ours.bos
 
 
 def test_the_place_of_the_file_is_no_part_of_the_tokenizer(tmp_path, path, ours):
@@ -116,7 +116,7 @@ def test_bos_may_be_eos(tmp_path, path):
     recipe = {"path": str(path), "bos": EOS, "eos": EOS}
     ours = Tokenizer(make(train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json"))
     assert ours.bos == ours.eos
-    assert parity.load_tokenizer(tmp_path).encode("a")[0] == ours.eos
+    assert tokenizer_parity.load_tokenizer(tmp_path).encode("a")[0] == ours.eos
 
 
 def test_one_token_for_bos_and_eos_bears_no_document_mask(tmp_path, path, capsys):
@@ -126,7 +126,7 @@ def test_one_token_for_bos_and_eos_bears_no_document_mask(tmp_path, path, capsys
     capsys.readouterr()
     assert training.train(corpus, tmp_path, 4, steps=4, recipe=training.RECIPE | {"document_mask": True}) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("pretrain: pretrain.document_mask must be false where BOS and EOS are one token")
+    assert line.startswith("pretrain: pretrain.document_mask must be false if BOS and EOS are one token")
 
 
 def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
@@ -134,7 +134,7 @@ def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
     package["added_tokens"][1]["special"] = False
     ours = Tokenizer(taken(custom_tokenizers.write_package(tmp_path / "tokenizer.json", package), tmp_path))
     assert ours.eos not in ours.encode([f"a{EOS}b"])[0].tolist()
-    assert parity.load_tokenizer(tmp_path / "tokenizers" / "main").encode(f"a{EOS}b")[1:] == [
+    assert tokenizer_parity.load_tokenizer(tmp_path / "tokenizers" / "main").encode(f"a{EOS}b")[1:] == [
         *ours.encode([f"a{EOS}b"])[0]
     ]
 
@@ -147,8 +147,8 @@ def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
         ({"eos": "</s>"}, "eos must be a token of {path}, got '</s>'"),
         ({"bos": None}, "bos is missing: it must be the text of a token of train_tokenizer.path"),
         ({"eos": None}, "eos is missing: it must be the text of a token of train_tokenizer.path"),
-        ({"path": None}, "bos must be left out without train_tokenizer.path: a trained tokenizer has its own"),
-        ({"vocab_size": 300}, "vocabulary must be left out beside train_tokenizer.path: nothing is trained"),
+        ({"path": None}, "bos must be left out without train_tokenizer.path: a trained tokenizer has its own tokens"),
+        ({"vocab_size": 300}, "vocab_size must be left out beside train_tokenizer.path: nothing is trained"),
         ({"sample": {"a": 1}}, "sample must be left out beside train_tokenizer.path: nothing is trained"),
         ({"model": "unigram"}, "model must be left out beside train_tokenizer.path: nothing is trained"),
     ],
@@ -168,11 +168,11 @@ def test_a_mistake_is_one_sentence(tmp_path, path, capsys, change, said):
         (lambda package: {"model": {}}, "path must be a tokenizer.json that tokenizers can read, got {path}: "),
         (
             lambda package: package["model"].update(dropout=0.1) or package,
-            "path must have no dropout, by which a text has other ids each time, got {path}",
+            "path must have no dropout, which gives a text other ids each time, got {path}",
         ),
         (
             lambda package: {**package, "pre_tokenizer": None, "model": words(package)},
-            f"path must keep '{BOS}' for itself: in {{path}} the text '{BOS}' becomes it",
+            f"path must give no text the special token '{BOS}': in {{path}} the text '{BOS}' becomes it",
         ),
     ],
     ids=["list", "empty model", "dropout", "special"],
@@ -213,8 +213,8 @@ def test_an_unknown_token_that_texts_have_is_neither_bos_nor_eos(tmp_path, path,
     recipe = {"path": str(spoilt), "bos": BOS, "eos": "<|eot_id|>"} | {name: EOS}
     line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
     assert line == (
-        f"train_tokenizer: train_tokenizer.{name} must be a token that no text has, got {EOS!r}, which stands for "
-        f"what {spoilt} does not know: the text {text} has it"
+        f"train_tokenizer: train_tokenizer.{name} must be a token that no text becomes, got {EOS!r}, the "
+        f"unknown token of {spoilt}: the text {text} becomes it"
     )
 
 
@@ -224,7 +224,7 @@ def test_the_name_of_an_unknown_token_that_is_eos_stays_a_text(tmp_path, path, c
     spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", package)
     recipe = {"path": str(spoilt), "bos": BOS, "eos": EOS}
     line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
-    assert line.endswith(f"path must keep {EOS!r} for itself: in {spoilt} the text {EOS!r} becomes it")
+    assert line.endswith(f"path must give no text the special token {EOS!r}: in {spoilt} the text {EOS!r} becomes it")
 
 
 def unknown_is(piece, package):
@@ -308,7 +308,7 @@ def test_a_shard_of_another_tokenizer_is_refused(corpus, directory, tmp_path, ca
     other = taken(custom_tokenizers.write(tmp_path / "tokenizer.json", ignore_merges=False), tmp_path)
     part = directory / "tokens" / "main" / "a" / "00000.json"
     line = refused(capsys, index, tokenizer=other, parts=[part], output=tmp_path / "manifest.json")
-    assert line == f"index: {part} must be made with the tokenizer {other}, and is another's"
+    assert line == f"index: {part} must be made with the tokenizer {other}, and has another"
 
 
 def test_a_package_that_changed_is_named(tmp_path, path, capsys):

@@ -1,4 +1,4 @@
-"""The data of a pretraining by its command line: packed documents, phases of weights, and what is said of them."""
+"""The data of a pretraining: packed documents, data stages, and their record."""
 
 import json
 
@@ -15,7 +15,7 @@ HISTORY = [(0, {"a": 3.0, "b": 1.0}), (48, {"b": 1.0}), (84, {"a": 1.0, "b": 2.0
 
 
 def packed(packing, **more):
-    """A recipe whose samples are packed documents, in phases."""
+    """Return a recipe with packed documents and data stages."""
     return RECIPE | {"packing": packing, "document_mask": True, "data_stages": PHASES} | more
 
 

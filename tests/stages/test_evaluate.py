@@ -1,4 +1,4 @@
-"""evaluate: scores through lm-evaluation-harness, and what it refuses to score."""
+"""evaluate: scores by lm-evaluation-harness, and the inputs that are refused."""
 
 import functools
 import json
@@ -86,10 +86,10 @@ def test_the_command_line_of_the_harness_gives_the_same_scores(made, tmp_path):
 def test_bits_per_byte_are_those_of_our_own_forward(made):
     import torch
 
-    from stages.lib.huggingface import parity
+    from stages.lib.huggingface import parity, tokenizer_parity
 
     directory = made["--export"].parent
-    model, tokenizer = parity.load_exported(directory), parity.load_tokenizer(directory)
+    model, tokenizer = parity.load_exported(directory), tokenizer_parity.load_tokenizer(directory)
     bits = size = 0
     with torch.inference_mode():
         for line in (made["--output"].with_suffix("") / "bits_per_byte_code.jsonl").read_text().splitlines():
@@ -110,13 +110,13 @@ def test_bits_per_byte_are_those_of_our_own_forward(made):
 def test_finished_scores_are_written_again_unchanged(inputs, monkeypatch):
     before = inputs["--output"].read_bytes()
     inputs["--output"].unlink()
-    monkeypatch.setattr(evaluate, "score", None)  # who calls it fails
+    monkeypatch.setattr(evaluate, "score", None)  # a call would fail
     scored(inputs)
     assert inputs["--output"].read_bytes() == before
 
 
-def test_a_changed_recipe_is_scored_anew(inputs):
-    results = scored(inputs, tasks=["next_line"], questions=8)
+def test_changed_recipe_is_scored_again(inputs):
+    results = scored(inputs, tasks=["next_line"], num_examples=8)
     assert list(results) == ["next_line"]
     rows = inputs["--output"].with_suffix("") / "next_line.jsonl"
     assert len(rows.read_text().splitlines()) == 8
@@ -132,7 +132,7 @@ def test_tasks_of_the_users_own_directory_run_beside_local_ones(inputs, tmp_path
         f"dataset_kwargs: {{data_files: {{test: '{own}/ab.jsonl'}}}}\n"
         "doc_to_text: question\ndoc_to_choice: choices\ndoc_to_target: answer\nmetric_list: [{metric: acc}]\n"
     )
-    results = scored(inputs, tasks=["next_line", "ab"], include_path=str(own), questions=8)
+    results = scored(inputs, tasks=["next_line", "ab"], include_path=str(own), num_examples=8)
     assert sorted(results) == ["ab", "next_line"]
     first = manifest.read(inputs["--output"]).identity["include"]
     (own / "ab.jsonl").write_text('{"question": "a", "choices": ["b", "c"], "answer": 1}\n' * 3)
@@ -142,22 +142,22 @@ def test_tasks_of_the_users_own_directory_run_beside_local_ones(inputs, tmp_path
     assert manifest.read(inputs["--output"]).identity["include"] != first
 
 
-COLOURS = ("red", "green", "blue", "grey", "pink", "white")
+COLORS = ("red", "green", "blue", "grey", "pink", "white")
 
 
 def pairs_listed(directory, count=80):
-    """The list of a source of pairs whose prompts end in a space."""
+    """Write the list of a source of pairs whose prompts end in a space; returns its path."""
     entries = [
-        {"prompt": f"def f_{number}(value): return ", "completion": f"{COLOURS[number % 6]}{number} or none"}
+        {"prompt": f"def f_{number}(value): return ", "completion": f"{COLORS[number % 6]}{number} or none"}
         for number in range(count)
     ]
     path = write_jsonl(directory / "pairs.jsonl", entries)
     return listed(directory, "colours", {"kind": "prompt_completion", "paths": [path], "validation": 0.5})
 
 
-def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
+def test_completion_choice_is_made_from_validation_pairs(inputs, tmp_path):
     options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
-    results = scored(options, tasks=["completion_choice"], questions=8)
+    results = scored(options, tasks=["completion_choice"], num_examples=8)
     assert set(results["completion_choice"]) == {"acc_mutual_info"}
     assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
     identity = manifest.read(options["--output"]).identity
@@ -168,23 +168,23 @@ def test_completions_are_asked_of_held_out_pairs(inputs, tmp_path):
     for row in map(json.loads, rows):
         assert validation[row["context"]] == row["choices"][row["answer"]]
     before = options["--output"].read_bytes()
-    scored(options, tasks=["completion_choice"], questions=8)
+    scored(options, tasks=["completion_choice"], num_examples=8)
     assert options["--output"].read_bytes() == before
     entries = (tmp_path / "pairs.jsonl").read_text()
     (tmp_path / "pairs.jsonl").write_text(entries.replace("or none", "of none"))
-    scored(options, tasks=["completion_choice"], questions=8)
+    scored(options, tasks=["completion_choice"], num_examples=8)
     assert manifest.read(options["--output"]).identity["prompt_completion"] != source.digest
 
 
 def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
     import torch
 
-    from stages.lib.huggingface import parity
+    from stages.lib.huggingface import parity, tokenizer_parity
 
     options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
-    found = scored(options, tasks=["completion_bits"], questions=8)["completion_bits"]["bits_per_byte"]
+    found = scored(options, tasks=["completion_bits"], num_examples=8)["completion_bits"]["bits_per_byte"]
     directory = options["--export"].parent
-    model, tokenizer = parity.load_exported(directory), parity.load_tokenizer(directory)
+    model, tokenizer = parity.load_exported(directory), tokenizer_parity.load_tokenizer(directory)
     rows = (options["--output"].with_suffix("") / "completion_bits.jsonl").read_text().splitlines()
     bits = []
     for row in map(json.loads, rows):
@@ -212,25 +212,25 @@ class Processor:
 
 
 def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_path):
-    facts = manifest.read(made["--corpus"]).identity["tokenizer"]
+    described = manifest.read(made["--corpus"]).identity["tokenizer"]
     tokenizer = Processor(made["--corpus"].parents[2] / "tokenizers" / "main" / "tokenizer.model")
-    model = harness.load_model(made["--export"].parent, facts, batch_size=4, window=128)
-    model.encodes_apart = True
+    model = harness.load_model(made["--export"].parent, described, batch_size=4, window=128)
+    model.encode_as("separate")
     source = prompt_completion.read(pairs_listed(tmp_path))
     encoded = prompt_completion_samples.encode(source.train, tokenizer, bos=True)
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
-        assert [*prompt, *completion, facts["eos"]] == ids.ids.tolist()
+        assert [*prompt, *completion, described["eos"]] == ids.ids.tolist()
         assert len(prompt) == ids.prompt
-    model.encodes_apart = False
+    model.encode_as("joint")
     assert any(
         model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[: ids.prompt].tolist()
         for pair, ids in zip(source.train, encoded, strict=True)
-    ), "the harness' own way would give the same: this test shows nothing"
+    ), "the joint encoding gives the same ids, so this test shows nothing"
 
 
 def refused(argv, capsys, *words):
-    """The stage ends with 2, and its one line has all the words."""
+    """Check that the stage exits with 2 and prints one line with all the words."""
     assert evaluate.main(argv) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     for word in words:
@@ -238,14 +238,14 @@ def refused(argv, capsys, *words):
 
 
 def with_recipe(options, **recipe):
-    """An argument list with RECIPE, some keys of it changed."""
+    """Return an argument list with RECIPE, some keys changed."""
     return argv_of(options, **{"--recipe": json.dumps({**RECIPE, **recipe})})
 
 
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ({"question": 5}, ["evaluate.question", "not a known key"]),
+        ({"question": 5}, ["unknown key evaluate.question;"]),
         ({"tasks": []}, ["evaluate.tasks", "at least one"]),
         ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "only once"]),
         ({"num_examples": 3}, ["evaluate.num_examples", "at least 4", "3"]),
@@ -263,7 +263,7 @@ def test_an_unknown_task_is_refused(inputs, capsys):
     assert not inputs["--output"].exists()
 
 
-def test_pairs_and_the_task_that_reads_them_come_together(made, tmp_path, capsys):
+def test_prompt_completion_and_a_task_that_reads_it_are_given_together(made, tmp_path, capsys):
     refused(
         with_recipe(made, tasks=["completion_choice"]),
         capsys,
@@ -283,7 +283,7 @@ def test_an_export_without_passed_parity_is_refused(inputs, capsys):
     parity.write_text('{"passed": false}')
     refused(with_recipe(inputs), capsys, str(parity), "passed", f"delete {inputs['--export']}")
     parity.unlink()
-    refused(with_recipe(inputs), capsys, str(parity), "is gone", f"delete {inputs['--export']}")
+    refused(with_recipe(inputs), capsys, str(parity), "is missing", f"delete {inputs['--export']}")
 
 
 def test_a_changed_export_is_refused(inputs, capsys):
@@ -294,9 +294,9 @@ def test_a_changed_export_is_refused(inputs, capsys):
     refused(with_recipe(inputs), capsys, str(path), "changed", f"delete {inputs['--export']}")
 
 
-def test_a_vanished_export_names_the_repair(inputs, capsys):
+def test_missing_export_file_names_the_remedy(inputs, capsys):
     inputs["--export"].with_name("model.safetensors").unlink()
-    refused(with_recipe(inputs), capsys, "is gone", f"delete {inputs['--export']} and run the workflow again")
+    refused(with_recipe(inputs), capsys, "is missing, but", f"delete {inputs['--export']} and run the workflow again")
 
 
 def test_an_export_of_another_corpus_is_refused(inputs, capsys):
@@ -305,7 +305,7 @@ def test_an_export_of_another_corpus_is_refused(inputs, capsys):
     refused(with_recipe(inputs), capsys, "another corpus")
 
 
-def test_a_diverged_models_score_is_unknown_and_not_a_crash():
+def test_score_of_a_diverged_model_is_none():
     entries = {"alias": "x", "acc,none": float("nan"), "acc_stderr,none": "N/A", "exact_match,strict": 0.5}
     assert harness.metrics_of(entries) == {
         "acc": {"value": None, "stderr": None},

@@ -64,13 +64,13 @@ def read(path):
 
 
 def counts(parts):
-    """(training documents, texts held out, dropped by reason) of some parts."""
-    dropped = {}
+    """(training documents, validation texts, filtered by reason) of some parts."""
+    filtered = {}
     for part in parts:
         for reason, count in read(part)["record"]["dropped"].items():
-            dropped[reason] = dropped.get(reason, 0) + count
+            filtered[reason] = filtered.get(reason, 0) + count
     held = [json.loads(line)["text"] for part in parts for line in (part.with_suffix("") / "validation.jsonl").open()]
-    return sum(read(part)["identity"]["train"]["documents"] for part in parts), held, dropped
+    return sum(read(part)["identity"]["train"]["documents"] for part in parts), held, filtered
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -87,10 +87,10 @@ def test_one_of_equal_documents_stays_within_and_across_parts_and_sources(tmp_pa
         )
     ]
     _, found = hashed(tmp_path, lists, parts)
-    documents, held, dropped = counts(tokenized(tmp_path, lists, tokenizer, parts, found))
+    documents, held, filtered = counts(tokenized(tmp_path, lists, tokenizer, parts, found))
     unique = len({" ".join(text.split()) for text in [*made, "another"]})
     assert documents + len(held) == unique
-    assert dropped == {"duplicate": 71 + 20 - unique, "empty": 2}
+    assert filtered == {"duplicate": 71 + 20 - unique, "empty": 2}
     assert len({" ".join(text.split()) for text in held}) == len(held)
 
 
@@ -101,13 +101,13 @@ def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
     recipe = {"kind": "arrow", "paths": [str(tmp_path / "a.arrow")], "token_ids_field": "ids", "validation": 0}
     lists = [listed(tmp_path, "a", recipe)]
     _, found = hashed(tmp_path, lists, 1)
-    documents, _, dropped = counts(tokenized(tmp_path, lists, tokenizer, 1, found))
+    documents, _, filtered = counts(tokenized(tmp_path, lists, tokenizer, 1, found))
     assert documents == 2
-    assert dropped == {"duplicate": 2, "empty": 4}
+    assert filtered == {"duplicate": 2, "empty": 4}
 
 
-def test_what_is_held_out_is_not_trained_on(tmp_path, tokenizer):
-    """Equal texts under other keys lie on both sides of the split: the validation one stays."""
+def test_validation_text_is_not_trained_on(tmp_path, tokenizer):
+    """Equal texts under other keys lie in both splits: the validation document is kept."""
     entries = [{"text": text, "key": number} for number in range(9) for text in texts("a", 30)]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.3})
@@ -186,9 +186,9 @@ def test_text_that_changed_since_it_was_hashed_is_refused(tmp_path, tokenizer, c
     write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("b", 9)])
     options = dropping(tmp_path, listed(tmp_path, "a", recipe), tokenizer)
     line = refused(capsys, tokenize, duplicates=found, **options)
-    assert line == f"tokenize: --duplicates {found} must be made of the part's files as they are, and is older"
+    assert line == f"tokenize: --duplicates {found} must be made of the part's current files, and is older"
     line = refused(capsys, tokenize, **options)
-    assert line == "tokenize: --duplicates must name what find_duplicates made where tokenize.duplicates is drop"
+    assert line == "tokenize: --duplicates must name the manifest of find_duplicates if tokenize.duplicates is drop"
 
 
 def test_the_same_hashes_give_the_same_bytes(tmp_path):
@@ -241,11 +241,11 @@ def test_hashes_of_a_source_of_another_recipe_are_refused(tmp_path, tokenizer, c
     filtered = listed(tmp_path, "a", recipe | {"filters": {"min_words": 9}})
     options = {"list": filtered, "tokenizer": tokenizer, "part": 0, "recipe": {"duplicates": "drop"}}
     line = refused(capsys, tokenize, duplicates=found, output=tmp_path / "t/00000.json", **options)
-    assert line == f"tokenize: --duplicates {found} must be made of the part's files as they are, and is older"
+    assert line == f"tokenize: --duplicates {found} must be made of the part's current files, and is older"
 
 
 def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, capsys):
-    """As of a version that reads documents otherwise: the numbers would drop others than those that were found."""
+    """A version that reads other documents would filter others than those that were found."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
     made, _ = hashed(tmp_path, [source], 1)
@@ -255,7 +255,7 @@ def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, 
     found = make(find_duplicates, hashes=made, output=tmp_path / "hashes/manifest.json")
     line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
     assert line == (
-        f"tokenize: --duplicates {found} must be made of the documents that are read, and is of 8 in place of 9; "
+        f"tokenize: --duplicates {found} must be made of the documents that are read, 9, and is made of 8; "
         "run -R hash_documents"
     )
     assert not (tmp_path / "tokens/a/00000").exists()
@@ -267,4 +267,4 @@ def test_hashes_in_place_of_what_was_found_in_them_are_refused(tmp_path, tokeniz
     (hashes,), _ = hashed(tmp_path, [source], 1)
     for other in (hashes, source):
         line = refused(capsys, tokenize, duplicates=other, **dropping(tmp_path, source, tokenizer))
-        assert line == f"tokenize: --duplicates {other} must be what find_duplicates made, and is another manifest"
+        assert line == f"tokenize: --duplicates {other} must be the manifest of find_duplicates, and is another"

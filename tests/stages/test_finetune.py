@@ -48,7 +48,7 @@ def pairs_of(count):
 
 
 def pairs_listed(directory, entries, name="animals", **source):
-    """The list of a source of pairs, a fifth of them held out."""
+    """The list of a source of pairs, a fifth of them for validation."""
     path = write_jsonl(directory / f"{name}.jsonl", entries)
     return listed(directory, name, {"kind": "prompt_completion", "paths": [path], "validation": 0.2} | source)
 
@@ -118,8 +118,8 @@ def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
     assert tune(made, tmp_path, 1, recipe=recipe, micro_batch_size=1) == 0
     model = find_model.load(find_model.find(milestone(made / "runs/base", BASE_STEPS)), torch.float32, "cpu")
     assert steps_of(tmp_path)[0]["loss"] == pytest.approx(loss_of(model, train), abs=1e-5)
-    validation = json.loads(milestone(tmp_path, 1).read_text())["record"]["validation"]["animals"]
-    assert validation["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
+    recorded = json.loads(milestone(tmp_path, 1).read_text())["record"]["validation"]["animals"]
+    assert recorded["loss"] == pytest.approx(loss_of(model, validation), abs=1e-5)
 
 
 @pytest.mark.long
@@ -224,9 +224,9 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
         ({"document_mask": True}, {}, "unknown key finetune.document_mask"),
         ({"model": training.MODEL}, {}, "unknown key finetune.model"),
         ({"weights": {"a": 1}}, {}, "unknown key finetune.weights"),
-        ({"seq_len": 65}, {}, "finetune.seq_len must be at most the positions of --initial (64), got 65"),
-        ({"seq_len": 4}, {}, "the training side of source animals must have a pair of at most seq_len (4) tokens"),
-        ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples a rank"),
+        ({"seq_len": 65}, {}, "finetune.seq_len must be at most max_position_embeddings of --initial (64), got 65"),
+        ({"seq_len": 4}, {}, "the training split of source animals must have a pair of at most seq_len (4) tokens"),
+        ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples per rank"),
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
     ],
 )
@@ -247,18 +247,18 @@ def test_record_without_a_completion_is_named_before_anything_is_trained(made, t
     entries = [*pairs_of(3), {"prompt": "The ox "}]
     given = {"--prompt-completion": pairs_listed(tmp_path / "data", entries)}
     line = refused(capsys, made, tmp_path, given=given)
-    assert line.endswith("animals.jsonl, line 4 must have the field completion, and has prompt")
+    assert line.endswith("animals.jsonl, line 4 must have the field completion, got prompt")
 
 
 def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
     given = {"--prompt-completion": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
     line = refused(capsys, made, tmp_path, given=given)
-    assert "the validation side of source animals must have a pair, and has none" in line
+    assert "the validation split of source animals must have a pair, and has none" in line
 
 
 def test_source_of_text_is_refused(made, tmp_path, capsys):
     line = refused(capsys, made, tmp_path, given={"--prompt-completion": made / "sources/a/list.json"})
-    assert "sources.a.kind must be pairs or python-docstrings where pairs are read, got jsonl" in line
+    assert "sources.a.kind must be prompt_completion or python-docstrings to read pairs, got jsonl" in line
 
 
 @pytest.fixture(scope="module")
@@ -272,9 +272,9 @@ def other(tmp_path_factory):
 def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys):
     tokenizer, corpus = (other / kind / "main/manifest.json" for kind in ("tokenizers", "tokens"))
     line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer})
-    assert line.startswith(f"finetune: --tokenizer {tokenizer} is not the tokenizer of --corpus ")
+    assert line.startswith(f"finetune: --tokenizer {tokenizer} must be the tokenizer of --corpus ")
     line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer, "--corpus": corpus})
-    assert "has a vocabulary of 320, and the tokenizer of the data has 300" in line
+    assert "must have the vocab_size of the data's tokenizer (300), got 320" in line
     changed = tmp_path / "tokens" / "manifest.json"
     shutil.copytree(made / "tokens/main", changed.parent)
     identity = manifest.read(changed).identity

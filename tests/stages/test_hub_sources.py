@@ -41,7 +41,7 @@ def rows():
 FILES = {
     "README.md": b"what this is",
     "plain/a.jsonl": LINES,
-    "packed/deep/a.jsonl.gz": gzip.compress(LINES[:HALF]) + gzip.compress(LINES[HALF:]),
+    "compressed/deep/a.jsonl.gz": gzip.compress(LINES[:HALF]) + gzip.compress(LINES[HALF:]),
     "halves/0.jsonl": LINES[:HALF],
     "halves/1.jsonl.gz": gzip.compress(LINES[HALF:]),
     "rows/a.parquet": rows(),
@@ -52,7 +52,7 @@ FILES = {
 def _forget():
     import fsspec
 
-    storage._system.cache_clear()
+    storage._file_system.cache_clear()
     fsspec.get_filesystem_class("hf").clear_instance_cache()
 
 
@@ -102,8 +102,8 @@ def names_of(path):
         ("jsonl", "/plain/a.jsonl"),
         ("jsonl", "/plain"),
         ("jsonl", "@main/plain/*.jsonl"),
-        ("jsonl", "/packed/**/*.gz"),
-        ("jsonl", "/packed/deep"),
+        ("jsonl", "/compressed/**/*.gz"),
+        ("jsonl", "/compressed/deep"),
         ("jsonl", "/halves/*"),
         ("parquet", "/rows/a.parquet"),
         ("parquet", ""),
@@ -166,7 +166,7 @@ def test_a_branch_that_moves_on_while_a_file_is_read_is_noticed(tmp_path, hub, p
     assert not list((tmp_path / "t").iterdir())
 
 
-def test_a_commit_in_the_address_is_read_whatever_becomes_of_the_branch(tmp_path, hub, plain):
+def test_a_commit_in_the_url_is_read_whatever_becomes_of_the_branch(tmp_path, hub, plain):
     commit = hub.repositories["team/texts"].branches["main"]
     source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}@{commit}/plain/*.jsonl"]})
     assert names_of(source) == [f"{DATA}@{commit}/plain/a.jsonl"]
@@ -178,7 +178,7 @@ def test_a_commit_in_the_address_is_read_whatever_becomes_of_the_branch(tmp_path
 def test_a_file_that_vanishes_while_it_is_read_is_named(tmp_path, hub, plain, capsys, small_blocks):
     for kind, path, requests in (  # of a small parquet file all is read with its end
         ("jsonl", "plain/a.jsonl", 2),
-        ("jsonl", "packed/deep/a.jsonl.gz", 2),
+        ("jsonl", "compressed/deep/a.jsonl.gz", 2),
         ("parquet", "rows/a.parquet", 1),
     ):
         hub.before_answer = None

@@ -122,7 +122,7 @@ def test_a_part_of_another_tokenizer_is_named(corpus, capsys):
     part = corpus / "tokens/main/b/00001.json"
     make(tokenize, list=lists[1], tokenizer=other, part=1, recipe={"parts": 2}, output=part)
     line = refused(capsys, index, **_options(corpus))
-    assert line == f"index: {part} must be made with the tokenizer {_options(corpus)['tokenizer']}, and is another's"
+    assert line == f"index: {part} must be made with the tokenizer {_options(corpus)['tokenizer']}, and has another"
 
 
 def test_a_part_of_another_recipe_is_named(corpus, capsys):
@@ -131,7 +131,7 @@ def test_a_part_of_another_recipe_is_named(corpus, capsys):
     recipe = {"parts": 2, "bos": False}
     source = corpus / "sources/b/list.json"
     make(tokenize, list=source, tokenizer=options["tokenizer"], part=1, recipe=recipe, output=part)
-    assert refused(capsys, index, **options).startswith(f"index: {part} must be made like ")
+    assert refused(capsys, index, **options).startswith(f"index: {part} must have the recipe of ")
 
 
 @pytest.fixture
@@ -167,11 +167,11 @@ def test_parts_of_lists_that_differ_are_named(made, tmp_path, capsys, part_of_ch
     options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     second = part(1)
     line = refused(capsys, index, parts=[first, second], **options)
-    assert line == f"index: {first} and {second} must be made of one list, and are of two; run -R tokenize"
+    assert line == f"index: {first} and {second} must be made from one list, and are from two; run -R tokenize"
     line = refused(capsys, index, parts=[first, _without_its_list(second)], **options)
-    assert line == f"index: {first} and {second} must be made of one list, and both hold {tmp_path}/texts/1.jsonl"
+    assert line == f"index: {first} and {second} must be made from one list, and both hold {tmp_path}/texts/1.jsonl"
     line = refused(capsys, index, parts=[first, part(1, validation=0.3)], **options)
-    assert line == f"index: {second} must be made of the source as {first} is, and its list had another recipe"
+    assert line == f"index: {second} must have the source recipe of {first}, and its list had another"
 
 
 def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, capsys, part_of_changing_list):
@@ -184,7 +184,7 @@ def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, c
     second = part(1)  # the half from e on
     options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     line = refused(capsys, index, parts=[first, second], **options)
-    assert line == f"index: {first} and {second} must be made of one list, and are of two; run -R tokenize"
+    assert line == f"index: {first} and {second} must be made from one list, and are from two; run -R tokenize"
     sources = _identity(make(index, parts=[part(0), second], **options))["sources"]
     assert sources["a"]["train"]["documents"] + sources["a"]["validation"]["documents"] == 6 * 40
 

@@ -1,4 +1,4 @@
-"""Training on from another model: what is taken of it is what the recipe says."""
+"""Training that starts from another model takes from it what the recipe names."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def base(corpus, tmp_path_factory):
 
 
 def train_from(initial, *arguments, how=RESET, recipe=RECIPE, **keywords):
-    """Run the stage from another model; returns its exit code."""
+    """Run the stage from another model; return its exit code."""
     recipe = recipe | {"initial": how}
     return pretrain.main([*options(*arguments, recipe=recipe, **keywords), "--initial", str(initial)])
 
@@ -152,7 +152,7 @@ def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):
 
 
 def other_corpus(corpus, directory, keep, **more):
-    """A corpus that has some sources of another by their shards, and `more`: {name: the source whose text it has}."""
+    """Make a corpus of some sources of another one, and `more`: {name: source whose text it has}."""
     identity = json.loads(corpus.read_text())["identity"]
     sources = {name: identity["sources"][name] for name in keep}
     sources |= {name: identity["sources"][other] for name, other in more.items()}
@@ -166,7 +166,7 @@ def other_corpus(corpus, directory, keep, **more):
 
 
 def data_of(results):
-    """What the checkpoints of the run say of the order of its samples."""
+    """Return the order of the samples as the checkpoints of the run hold it."""
     (commit, *_) = [json.loads(path.read_text()) for path in run_directory(results).glob("checkpoints/*/commit.json")]
     return commit["data"]
 
@@ -200,11 +200,11 @@ def test_chain_of_runs_is_proven_and_a_changed_one_is_not(corpus, base, tmp_path
     capsys.readouterr()
     assert replay(base, first, second) == 0
     said = capsys.readouterr().out
-    assert re.search(r"\nb, epoch 1: (\d+) of \1 windows of 32 tokens\nb, epoch 2: ", said)
+    assert re.search(r"\nb, epoch 1: (\d+) of \1 chunks of 32 tokens\nb, epoch 2: ", said)
     assert said.startswith("20 steps of 12 samples, up to step 20\n30 steps of 12 samples, up to step 30\n60 steps")
     assert replay(first, second) == 0  # a part of the chain begins in the middle
     assert replay(base, second) == 2
-    assert "must be what the run behind it goes on from, and has another history of weights" in capsys.readouterr().err
+    assert "must be the run that the next one continues, and has another history of weights" in capsys.readouterr().err
     path = run_directory(first) / "metrics.jsonl"
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     for entry in entries:
@@ -212,7 +212,7 @@ def test_chain_of_runs_is_proven_and_a_changed_one_is_not(corpus, base, tmp_path
             entry["samples"] = [number - 12 for number in entry["samples"]]
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert replay(base, first, second) == 2
-    assert "WRONG step 1 begins at sample 228, and the run at 240" in capsys.readouterr().out
+    assert "WRONG step 1 begins at sample 228, and the run at sample 240" in capsys.readouterr().out
 
 
 def test_chain_with_a_gap_between_two_runs_is_found(corpus, base, tmp_path, capsys):
@@ -224,12 +224,12 @@ def test_chain_with_a_gap_between_two_runs_is_found(corpus, base, tmp_path, caps
     events.write_text(events.read_text() + json.dumps(later) + "\n")  # after what `behind` goes on from
     capsys.readouterr()
     assert replay_ledger.main(["--corpus", str(corpus), "--run", *directories]) == 0
-    assert "passed by" not in capsys.readouterr().out
+    assert "skipped by" not in capsys.readouterr().out
     metrics = run_directory(before) / "metrics.jsonl"
     lines = [line for line in metrics.read_text().splitlines(True) if json.loads(line)["step"] <= 15]
     metrics.write_text("".join(lines))
     assert replay_ledger.main(["--corpus", str(corpus), "--run", *directories]) == 2
-    assert "WRONG step 15 ends at sample 180, and the run behind begins at 240" in capsys.readouterr().out
+    assert "WRONG step 15 ends at sample 180, and the next run begins at sample 240" in capsys.readouterr().out
 
 
 def test_data_that_cannot_go_on_is_refused_by_what_differs(corpus, base, tmp_path, capsys):

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from stages.lib.sources import compressed, documents, duplicates, inputs, records, spans
+from stages.lib.sources import compressed, documents, duplicates, inputs, lines, spans
+from stages.lib.sources.entries import Malformed
+from stages.lib.sources.kinds import text as text_kind
 from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import listed, texts, tokenized, trained, write_jsonl
 
@@ -23,7 +25,7 @@ CUT_ABOVE = 64  # bytes, in place of 16 MiB
 def small_files_are_large(monkeypatch):
     """What holds for files of more than 16 MiB holds for some of 64 bytes."""
     monkeypatch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
-    monkeypatch.setattr(records, "PIECE_BYTES", CUT_ABOVE)
+    monkeypatch.setattr(text_kind, "SEGMENT_BYTES", CUT_ABOVE)
 
 
 def documents_of_parts(recipe, paths, parts):
@@ -97,14 +99,14 @@ def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_pat
     )
 
 
-def test_a_line_that_is_too_long_is_passed_by(tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "LINE_BYTES", 100)
+def test_a_line_that_is_too_long_is_malformed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "LINE_BYTES", 100)
     monkeypatch.setattr(compressed, "BUFFER_BYTES", 16)
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": "x" * 500}, {"text": "two"}])
     recipe = SourceRecipe(kind="jsonl", paths=["*"])
     found = list(documents.read(recipe, spans.whole([path]), [path]))
     assert [getattr(entry, "text", None) for entry in found] == ["one", None, "two"]
-    assert found[1] == documents.Dropped(f"{path}:2", "a line longer than 128 MiB")
+    assert found[1] == Malformed(f"{path}:2", "a line longer than 128 MiB")
 
 
 def made_within_a_gigabyte(stage, *options):
@@ -209,7 +211,7 @@ def test_shared_values_are_not_made_anew_for_each_few_rows(tmp_path, monkeypatch
 def test_the_hash_of_a_long_text_is_that_of_its_words(text, piece):
     wanted = duplicates.of_text(" ".join(text.split()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "PIECE_CHARACTERS", piece)
+        patch.setattr(duplicates, "SEGMENT_CHARACTERS", piece)
         assert duplicates.of_text(text) == wanted
 
 

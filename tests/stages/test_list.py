@@ -39,7 +39,7 @@ def test_an_unchanged_source_gives_the_same_bytes_and_a_touched_one_the_same_ide
     assert json.loads(touched)["identity"] == json.loads(first)["identity"]
 
 
-def test_an_address_of_a_file_here_is_its_path(texts):
+def test_a_url_of_a_local_file_is_its_path(texts):
     path = listed(texts, "mine", {"kind": "text", "paths": [f"file://{texts}/a/one.txt"]})
     assert json.loads(path.read_text())["identity"]["files"] == [{"name": f"{texts}/a/one.txt", "bytes": 9}]
 
@@ -79,7 +79,7 @@ def test_defaults_are_not_written(texts):
         ),
         (
             {"kind": "txt", "paths": ["a/*"]},
-            "list.kind must be one of text, jsonl, parquet, arrow, python-code, python-prose, pairs,",
+            "list.kind must be one of text, jsonl, parquet, arrow, python-code, python-prose, prompt_completion,",
         ),
         ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
@@ -98,7 +98,7 @@ def test_defaults_are_not_written(texts):
         ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
         (
             {"kind": "prompt_completion", "paths": ["a/*"], "text_field": "x"},
-            "list.text_field must be left out for the kind pairs",
+            "list.text_field must be left out for the kind prompt_completion",
         ),
         ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match files of the kind text, got b/x.zip"),
     ],

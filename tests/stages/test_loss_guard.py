@@ -1,4 +1,4 @@
-"""Steps that would spoil the weights are skipped; after many of them a training stops, or goes back and around them."""
+"""Bad steps are skipped; after many of them a training stops, or rolls back and skips their samples."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ EVERY = {"every": 4, "keep": 10}
 
 @contextlib.contextmanager
 def poisoned(monkeypatch, samples, with_):
-    """A trainer to which the losses of these global samples look like `with_`."""
+    """Multiply the losses of these global samples by `with_`."""
     from stages.lib.training.step import Stepper
 
     take, read = Stepper.take, Samples.batch
@@ -53,12 +53,12 @@ def poisoned(monkeypatch, samples, with_):
 
 
 def batches(*steps):
-    """The sample numbers of some 1-based steps of an undisturbed run."""
+    """Return the sample numbers of some steps, counted from 1, of an undisturbed run."""
     return [number for step in steps for number in range((step - 1) * BATCH, step * BATCH)]
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_step_that_is_not_finite_changes_nothing_and_is_written_down(corpus, tmp_path, monkeypatch, loss):
+def test_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_path, monkeypatch, loss):
     with poisoned(monkeypatch, batches(10), loss):
         assert train(corpus, tmp_path, 9, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path, 10, previous=9, checkpoint=EVERY) == 0
@@ -71,7 +71,7 @@ def test_step_that_is_not_finite_changes_nothing_and_is_written_down(corpus, tmp
 
 
 def tensors_of(results, step):
-    """The bytes of each tensor of a checkpoint."""
+    """Return the bytes of each tensor of a checkpoint."""
     from stages.lib.checkpoints import dcp
 
     directory = run_directory(results) / f"checkpoints/{step:08d}"
@@ -79,7 +79,7 @@ def tensors_of(results, step):
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-def test_loss_that_jumps_up_is_a_spike(corpus, tmp_path, monkeypatch):
+def test_sudden_high_loss_is_a_spike(corpus, tmp_path, monkeypatch):
     recipe = RECIPE | {"loss_guard": {"spike": 6, "window": 8}}
     with poisoned(monkeypatch, batches(3, 20), 3.0):
         assert train(corpus, tmp_path, 30, recipe=recipe) == 0
@@ -98,11 +98,11 @@ def test_resumed_run_skips_the_same_spikes(corpus, tmp_path, monkeypatch):
     assert weights_of(tmp_path / "uncut", 30) == weights_of(tmp_path / "cut", 30)
 
 
-def test_ranks_that_must_not_go_on_agree_on_one_line(corpus, tmp_path):
+def test_ranks_that_stop_print_one_line(corpus, tmp_path):
     recipe = RECIPE | {"optimizer": {"learning_rate": 1e38}, "loss_guard": {"bad_steps": 2}}
     code, error = train_on(2, corpus, tmp_path, 30, recipe=recipe)
     (line,) = error.splitlines()
-    assert code == 2 and line.startswith("pretrain: the training must not go on: 2 steps in a row were skipped")
+    assert code == 2 and line.startswith("pretrain: the training stopped after 2 skipped steps in a row")
 
 
 def test_many_bad_steps_in_a_row_stop_the_training_in_one_line(corpus, tmp_path, monkeypatch, capsys):
@@ -110,13 +110,15 @@ def test_many_bad_steps_in_a_row_stop_the_training_in_one_line(corpus, tmp_path,
     with poisoned(monkeypatch, batches(*range(9, 30)), float("nan")):
         assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "3 steps in a row were skipped, the last with loss nan" in line
+    assert "3 skipped steps in a row, the last with loss nan" in line
     assert "at step 11" in line
-    assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 0  # mended, it goes on where it was good
+    assert (
+        train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 0
+    )  # without the bad samples it resumes before them
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_rollback_goes_back_and_around_the_bad_samples(corpus, tmp_path, monkeypatch, killed):
+def test_rollback_loads_a_checkpoint_and_skips_the_bad_samples(corpus, tmp_path, monkeypatch, killed):
     recipe = RECIPE | {"loss_guard": {"bad_steps": 3, "on_repeated": "rollback"}}
     with poisoned(monkeypatch, batches(11, 12, 13), float("nan")):
         if killed:  # stopped between the bad steps and the next checkpoint: the same rollback again
@@ -135,7 +137,7 @@ def test_rollback_goes_back_and_around_the_bad_samples(corpus, tmp_path, monkeyp
     assert (commit["rollbacks"], commit["samples"]) == (1, (13 + 30 - target) * BATCH)
 
 
-def test_resumed_run_reads_on_where_a_rollback_brought_it(corpus, tmp_path, monkeypatch):
+def test_run_resumed_after_a_rollback_equals_uninterrupted(corpus, tmp_path, monkeypatch):
     recipe = RECIPE | {"loss_guard": {"bad_steps": 3, "on_repeated": "rollback"}}
     with poisoned(monkeypatch, batches(11, 12, 13), float("nan")):
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe, checkpoint=EVERY) == 0
@@ -145,10 +147,8 @@ def test_resumed_run_reads_on_where_a_rollback_brought_it(corpus, tmp_path, monk
 
 
 @pytest.mark.parametrize("milestone", [None, 12])
-def test_a_rollback_holds_where_the_training_was_killed_before_its_next_checkpoint(
-    corpus, tmp_path, monkeypatch, milestone
-):
-    """And so it does where the bad steps would be good this time, elsewhere. `milestone`: amid the bad ones."""
+def test_rollback_holds_if_the_training_is_killed_before_its_next_checkpoint(corpus, tmp_path, monkeypatch, milestone):
+    """It holds also if the bad steps would be good after the restart. `milestone`: in the middle of the bad steps."""
     recipe = RECIPE | {"loss_guard": {"bad_steps": 3, "on_repeated": "rollback"}}
     with poisoned(monkeypatch, batches(11, 12, 13, 14), float("nan")):
         for name in ("uncut", "cut") if milestone else ():
@@ -172,15 +172,15 @@ def killed(trainer):
     raise RuntimeError(f"killed at step {trainer.step}")
 
 
-def test_training_that_rewinds_too_often_stops(corpus, tmp_path, monkeypatch, capsys):
+def test_training_stops_after_max_rollbacks(corpus, tmp_path, monkeypatch, capsys):
     recipe = RECIPE | {"loss_guard": {"bad_steps": 2, "on_repeated": "rollback", "max_rollbacks": 2}}
     with poisoned(monkeypatch, batches(*range(6, 60)), float("nan")):
         assert train(corpus, tmp_path, 30, recipe=recipe, checkpoint=EVERY) == 2
     assert [event["event"] for event in events_of(tmp_path)].count("rollback") == 2
-    assert "2 steps in a row were skipped" in capsys.readouterr().err
+    assert "2 skipped steps in a row" in capsys.readouterr().err
 
 
-def test_weights_that_overflow_at_the_last_step_are_no_milestone(corpus, tmp_path, capsys):
+def test_weights_that_overflow_at_the_last_step_write_no_milestone(corpus, tmp_path, capsys):
     recipe = RECIPE | {"optimizer": {"learning_rate": 1e38}, "schedule": {"warmup_steps": 0}}
     assert train(corpus, tmp_path, 1, recipe=recipe) == 2
     assert "weights overflowed" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Pretraining by its command line: same bits after every kill, same losses on every world size, one line a mistake."""
+"""Pretraining: the same bits after every kill, the same losses on every world size, one line per mistake."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_loss_falls_and_every_step_is_in_the_ledger(uninterrupted):
     assert all(0 < scores["bits_per_byte"] < 8 for scores in validation.values())
 
 
-def test_ledger_says_what_was_trained_on(corpus, tmp_path, monkeypatch):
+def test_ledger_names_the_samples_that_were_trained_on(corpus, tmp_path, monkeypatch):
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.tokens.loader import Samples
     from stages.lib.training.step import Stepper
@@ -75,8 +75,10 @@ def test_ledger_says_what_was_trained_on(corpus, tmp_path, monkeypatch):
         assert trained_on[entry["step"]] == (inputs.tolist(), targets.tolist())
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_deterministic_kernels_are_used_where_they_are_wanted(corpus, uninterrupted, tmp_path, monkeypatch, wanted):
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_deterministic_kernels_are_used_if_the_recipe_sets_them(
+    corpus, uninterrupted, tmp_path, monkeypatch, deterministic
+):
     import torch
 
     from stages.lib.training.step import Stepper
@@ -88,8 +90,8 @@ def test_deterministic_kernels_are_used_where_they_are_wanted(corpus, uninterrup
         return take(*arguments)
 
     monkeypatch.setattr(Stepper, "take", recording)
-    assert train(corpus, tmp_path, 3, deterministic=wanted) == 0
-    assert seen == [wanted] * 3
+    assert train(corpus, tmp_path, 3, deterministic=deterministic) == 0
+    assert seen == [deterministic] * 3
 
 
 @pytest.mark.long
@@ -101,7 +103,7 @@ def test_compiled_blocks_train_as_others_do(corpus, uninterrupted, tmp_path):
 
 @pytest.mark.parametrize("kind", ["full", "selective", "offload"])
 def test_activation_checkpointing_changes_no_bit(corpus, uninterrupted, tmp_path, kind):
-    assert train(corpus, tmp_path, 30, activation_checkpointing={"kind": kind}) == 0
+    assert train(corpus, tmp_path, 30, activation_checkpointing={"mode": kind}) == 0
     assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
 
 
@@ -189,7 +191,7 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
         ),
         ({"weights": {"c": 1}}, {}, "pretrain.weights.c must name a source of the corpus (a, b)"),
         ({"weights": {"a": 1, "b": 1e-6}}, {}, "pretrain.weights.b must be at least 1/4096"),
-        ({}, {"micro_batch_size": 5}, "pretrain.micro_batch_size must divide the 12 samples a rank"),
+        ({}, {"micro_batch_size": 5}, "pretrain.micro_batch_size must divide the 12 samples per rank"),
         ({}, {"steps": 3}, "--until must be at most pretrain.steps (3), got 4"),
         ({}, {"steps": 0}, "pretrain.steps must be a whole number at least 1, got 0"),
         ({}, {"checkpoint": {"every": 0}}, "pretrain.checkpoint.every must be a whole number at least 1, got 0"),
@@ -214,7 +216,7 @@ def test_global_batch_that_ranks_cannot_share_is_one_line(corpus, tmp_path):
 def test_directory_that_cannot_be_written_is_one_line(corpus, tmp_path, capsys):
     (tmp_path / "train").write_text("a file")
     assert train(corpus, tmp_path, 4) == 2
-    assert f"--train-dir {tmp_path / 'train'} must be a directory" in capsys.readouterr().err
+    assert f"--train-dir {tmp_path / 'train'} must be a writable directory" in capsys.readouterr().err
 
 
 def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
@@ -227,7 +229,7 @@ def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
     assert f"{path} must have {len(content)} bytes" in capsys.readouterr().err
     path.unlink()
     assert train(corpus, tmp_path, 4) == 2
-    assert f"{path} is gone" in capsys.readouterr().err
+    assert f"{path} is missing, but" in capsys.readouterr().err
 
 
 def test_until_a_step_before_the_first_is_refused(corpus, tmp_path, capsys):

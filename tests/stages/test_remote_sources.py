@@ -1,4 +1,4 @@
-"""Sources behind addresses: an S3-compatible server on loopback, read as streams, gives what local files give."""
+"""Remote sources: an S3-compatible server on loopback, read as streams, gives the shards of local files."""
 
 import gzip
 import json
@@ -10,7 +10,8 @@ from pyarrow import parquet
 
 from stages import list as listing
 from stages import tokenize
-from stages.lib.sources import compressed, records, spans, storage
+from stages.lib.sources import compressed, spans, storage
+from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import (
     in_plain_lines,
     listed,
@@ -37,16 +38,16 @@ def serving():
     return running
 
 
-def address_of(running):
+def url_of(running):
     host, port = running.get_host_and_port()
     return f"http://{host}:{port}"
 
 
 @pytest.fixture(scope="module")
 def server():
-    """The address of a server that speaks S3."""
+    """The URL of a server that speaks S3."""
     running = serving()
-    yield address_of(running)
+    yield url_of(running)
     running.stop()
 
 
@@ -54,17 +55,17 @@ def server():
 def bucket(server, monkeypatch):
     """A bucket with the rows in several forms, reached by the variables that every S3 client knows."""
     yield bucket_at(server, monkeypatch)
-    storage._system.cache_clear()
+    storage._file_system.cache_clear()
 
 
-def bucket_at(address, monkeypatch):
+def bucket_at(url, monkeypatch):
     import fsspec
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    storage._system.cache_clear()
+    storage._file_system.cache_clear()
     fsspec.filesystem("s3").clear_instance_cache()
     system = fsspec.filesystem("s3")
     system.mkdirs("texts", exist_ok=True)
@@ -72,8 +73,8 @@ def bucket_at(address, monkeypatch):
     parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
     forms = {
         "plain/a.jsonl": LINES,
-        "packed/a.jsonl.gz": gzip.compress(LINES),
-        "packed/b.jsonl.zst": pa.compress(LINES, "zstd", asbytes=True),
+        "compressed/a.jsonl.gz": gzip.compress(LINES),
+        "compressed/b.jsonl.zst": pa.compress(LINES, "zstd", asbytes=True),
         "rows/a.parquet": sink.getvalue().to_pybytes(),
         "plain/README.md": b"what this is",
     }
@@ -93,17 +94,17 @@ def names_of(path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "address"),
+    ("kind", "url"),
     [
         ("jsonl", "s3://texts/plain/a.jsonl"),
         ("jsonl", "s3://texts/plain"),
-        ("jsonl", "s3://texts/packed/*.gz"),
-        ("jsonl", "s3://texts/packed/b.jsonl.zst"),
+        ("jsonl", "s3://texts/compressed/*.gz"),
+        ("jsonl", "s3://texts/compressed/b.jsonl.zst"),
         ("parquet", "s3://texts/rows/**"),
     ],
 )
-def test_a_bucket_gives_the_shards_that_a_local_file_gives(tmp_path, bucket, plain, kind, address):
-    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [address]})
+def test_a_bucket_gives_the_shards_that_a_local_file_gives(tmp_path, bucket, plain, kind, url):
+    source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [url]})
     assert [name.partition("://")[0] for name in names_of(source)] == ["s3"]
     (part,) = tokenized(tmp_path, "a", source, plain[0])
     assert shards_of(part) == plain[1]
@@ -113,8 +114,8 @@ def test_a_bucket_gives_the_shards_that_a_local_file_gives(tmp_path, bucket, pla
 
 def test_one_large_object_is_read_by_several_parts(tmp_path, bucket, plain, monkeypatch):
     monkeypatch.setattr(spans, "WHOLE_BYTES", 64)
-    for kind, address in (("jsonl", "s3://texts/plain/a.jsonl"), ("parquet", "s3://texts/rows/a.parquet")):
-        source = listed(tmp_path / kind, "a", RECIPE | {"kind": kind, "paths": [address]})
+    for kind, url in (("jsonl", "s3://texts/plain/a.jsonl"), ("parquet", "s3://texts/rows/a.parquet")):
+        source = listed(tmp_path / kind, "a", RECIPE | {"kind": kind, "paths": [url]})
         parts = tokenized(tmp_path / kind, "a", source, plain[0], parts=3)
         counts = [json.loads(part.read_text())["identity"]["train"]["documents"] for part in parts]
         assert sum(map(bool, counts)) > 1  # the end of a small parquet file is its index
@@ -125,8 +126,8 @@ def test_one_large_object_is_read_by_several_parts(tmp_path, bucket, plain, monk
 
 
 def in_the_middle(monkeypatch, kind, do):
-    """Lets something happen when 20 records of a file that is asked for in small blocks were read."""
-    real = records.READERS[kind]
+    """Calls `do` when 20 records of a file that is read in small blocks were read."""
+    real = KINDS[kind].records
 
     def reader(recipe, span):
         for number, entry in enumerate(real(recipe, span)):
@@ -134,14 +135,14 @@ def in_the_middle(monkeypatch, kind, do):
                 do()
             yield entry
 
-    monkeypatch.setitem(records.READERS, kind, reader)
+    monkeypatch.setattr(KINDS[kind], "records", reader)
     monkeypatch.setattr(storage, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(storage, "BUFFER_BYTES", 500)
     monkeypatch.setattr(compressed, "BUFFER_BYTES", 500)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("jsonl", "plain/a.jsonl"), ("jsonl", "packed/a.jsonl.gz"), ("parquet", "rows/a.parquet")]
+    ("kind", "name"), [("jsonl", "plain/a.jsonl"), ("jsonl", "compressed/a.jsonl.gz"), ("parquet", "rows/a.parquet")]
 )
 @pytest.mark.parametrize("change", ["deleted", "replaced"])
 def test_an_object_that_changes_while_it_is_read_is_named(
@@ -163,22 +164,22 @@ def test_an_object_that_changes_while_it_is_read_is_named(
 def test_a_server_that_goes_away_while_it_is_read_is_one_sentence(tmp_path, plain, capsys, monkeypatch):
     running = serving()
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    system = bucket_at(address_of(running), monkeypatch)
+    system = bucket_at(url_of(running), monkeypatch)
     system.retries = 1
     source = listed(tmp_path, "a", RECIPE | {"paths": ["s3://texts/plain/a.jsonl"]})
     in_the_middle(monkeypatch, "jsonl", running.stop)
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
     assert line.startswith("tokenize: s3://texts/plain/a.jsonl cannot be read: ")
-    storage._system.cache_clear()
+    storage._file_system.cache_clear()
 
 
 def test_what_inspect_shows_of_a_bucket_is_what_it_shows_of_local_files(tmp_path, bucket, plain, capsys):
     local = {"jsonl": tmp_path / "a.jsonl", "parquet": tmp_path / "a.parquet"}
     local["jsonl"].write_bytes(LINES)
     local["parquet"].write_bytes(bucket.cat_file("texts/rows/a.parquet"))
-    for kind, address in (("jsonl", "s3://texts/plain/a.jsonl"), ("parquet", "s3://texts/rows/a.parquet")):
+    for kind, url in (("jsonl", "s3://texts/plain/a.jsonl"), ("parquet", "s3://texts/rows/a.parquet")):
         shown = []
-        for path in (local[kind], address):
+        for path in (local[kind], url):
             capsys.readouterr()
             assert run(inspect, recipe=RECIPE | {"kind": kind, "paths": [str(path)]}, tokenizer=plain[0]) == 0
             shown.append(capsys.readouterr().out.replace(str(path), "PATH"))
@@ -187,15 +188,15 @@ def test_what_inspect_shows_of_a_bucket_is_what_it_shows_of_local_files(tmp_path
 
 
 def test_an_object_that_changed_since_it_was_listed_is_named(tmp_path, bucket, plain, capsys):
-    address = "s3://texts/plain/a.jsonl"
-    source = listed(tmp_path, "a", RECIPE | {"paths": [address]})
+    url = "s3://texts/plain/a.jsonl"
+    source = listed(tmp_path, "a", RECIPE | {"paths": [url]})
     bucket.pipe_file("texts/plain/a.jsonl", LINES[::-1])  # of the same size
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-    assert line == f"tokenize: {address} must be as it was when {source} was written, and changed; run -R list"
+    assert line == f"tokenize: {url} must be as it was when {source} was written, and changed; run -R list"
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("url", "said"),
     [
         (
             "s3://texts/none/*.jsonl",
@@ -205,8 +206,8 @@ def test_an_object_that_changed_since_it_was_listed_is_named(tmp_path, bucket, p
         ("nothing://x/a.jsonl", "nothing://x/a.jsonl cannot be read: Protocol not known: nothing"),
     ],
 )
-def test_an_address_that_leads_nowhere_is_one_sentence(tmp_path, bucket, capsys, address, said):
-    line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [address]}, output=tmp_path / "list.json")
+def test_a_url_of_nothing_is_one_sentence(tmp_path, bucket, capsys, url, said):
+    line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [url]}, output=tmp_path / "list.json")
     assert line.startswith(f"list: {said}")
 
 
@@ -215,11 +216,11 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    storage._system.cache_clear()
+    storage._file_system.cache_clear()
     import fsspec
 
     fsspec.filesystem("s3").clear_instance_cache()
     recipe = RECIPE | {"paths": ["s3://other/a.jsonl"]}
     line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
     assert line.startswith("list: s3://other/a.jsonl cannot be read: Could not connect to the endpoint URL")
-    storage._system.cache_clear()
+    storage._file_system.cache_clear()

@@ -1,4 +1,4 @@
-"""The run directory of a training: its checkpoints, its milestones, its lease, and a disk that is full."""
+"""The run directory of a training: its checkpoints, milestones and lease, and a full disk."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.checkpoints import dcp
+from stages.lib.checkpoints.commit import complete_steps
 from tests.helpers.training import (
     HOME,
     RECIPE,
@@ -37,10 +37,10 @@ def test_reached_milestone_is_not_trained_again(corpus, tmp_path):
     assert len(steps_of(tmp_path)) == entries
     assert train(corpus, tmp_path, 13, previous=10) == 0  # inserted: from the newest checkpoint at or below it
     assert [entry["step"] for entry in steps_of(tmp_path)][entries:] == [11, 12, 13]
-    assert dcp.complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
+    assert complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
 
 
-def test_longer_horizon_goes_on_in_the_same_run(corpus, tmp_path):
+def test_longer_horizon_resumes_the_same_run(corpus, tmp_path):
     assert train(corpus, tmp_path, 10, steps=10) == 0
     assert train(corpus, tmp_path, 14, previous=10, steps=14) == 0
     assert [entry["step"] for entry in steps_of(tmp_path)] == list(range(1, 15))
@@ -49,9 +49,9 @@ def test_longer_horizon_goes_on_in_the_same_run(corpus, tmp_path):
 def test_only_the_newest_checkpoints_and_the_milestones_are_kept(corpus, tmp_path):
     every = {"every": 2, "keep": 2}
     assert train(corpus, tmp_path, 9, checkpoint=every) == 0
-    assert dcp.complete_steps(run_directory(tmp_path)) == [8, 9]
+    assert complete_steps(run_directory(tmp_path)) == [8, 9]
     assert train(corpus, tmp_path, 16, checkpoint=every) == 0
-    assert dcp.complete_steps(run_directory(tmp_path)) == [9, 14, 16]
+    assert complete_steps(run_directory(tmp_path)) == [9, 14, 16]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "uncommitted"])
@@ -119,7 +119,7 @@ def test_job_of_slurm_waits_for_a_live_trainer(corpus, tmp_path, monkeypatch):
 
     assert train(corpus, tmp_path, 2) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(run_lock, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(run_lock, "RETRY_SECONDS", 0.1)
     with subprocess.Popen(["sleep", "3"]) as other:
         hold(run_directory(tmp_path) / "lease.json", other.pid)
         assert train(corpus, tmp_path, 4) == 0
@@ -135,7 +135,7 @@ def test_job_that_waits_for_its_turn_hears_that_its_time_is_up(corpus, tmp_path,
         hold(run_directory(tmp_path) / "lease.json", other.pid)
         assert train(corpus, tmp_path, 4) == 75
         other.kill()
-    assert "stopped by the deadline while it waited for its turn" in capsys.readouterr().err
+    assert "stopped by the deadline while waiting for the lease" in capsys.readouterr().err
 
 
 def test_lease_of_another_host_is_stale_after_five_minutes(corpus, tmp_path):
@@ -163,7 +163,7 @@ def test_checkpoint_that_would_run_code_is_refused(corpus, tmp_path, capsys):
 
 @contextlib.contextmanager
 def files_of_at_most(num_bytes):
-    """As a full disk: a longer write fails with an OSError."""
+    """Behave like a full disk: a longer write fails with an OSError."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
     try:
@@ -191,7 +191,7 @@ def test_full_disk_is_one_line_and_leaves_no_marker(corpus, uninterrupted, tmp_p
         assert train(corpus, tmp_path, 30, checkpoint=every) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "checkpoints/00000010 could not be written" in line
-    assert dcp.complete_steps(run_directory(tmp_path)) == [5]
+    assert complete_steps(run_directory(tmp_path)) == [5]
     assert events_of(tmp_path)[-1]["event"] == "stop"
     assert not (run_directory(tmp_path) / "lease.json").exists()
     assert train(corpus, tmp_path, 30, checkpoint=every) == 0
@@ -216,7 +216,7 @@ def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert f"must lie on a file system that all nodes share: {socket.gethostname()} does not see" in line
+    assert f"must be on a file system that all nodes share: {socket.gethostname()} does not see" in line
 
 
 def test_leavings_of_kills_are_swept_and_other_directories_left_alone(corpus, tmp_path):

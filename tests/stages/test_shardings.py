@@ -29,7 +29,7 @@ RUNS = {
 
 
 def trained(corpus, directory, runs, steps, **recipe):
-    """Results directories of runs {ranks: [operation]}, by their names."""
+    """Return the results directories of runs {ranks: [operation]}, by their names."""
     made = {}
     for ranks, operations in runs.items():
         names = [f"{ranks} ranks, {operation}" for operation in operations]
@@ -99,7 +99,7 @@ def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_pat
     [
         ({"sharding": "hybrid-full", "shard_degree": 3}, "needs at least two groups of at least two ranks"),
         ({"sharding": "hybrid-grad"}, "must be one of none for 2 ranks, got 2"),
-        ({"sharding": "full", "shard_degree": 2}, "shard_degree must be left out but for hybrid-full and hybrid-grad"),
+        ({"sharding": "full", "shard_degree": 2}, "must be left out except for hybrid-full and hybrid-grad"),
         ({"cpu_offload": True}, "cpu_offload must be false without a GPU"),
     ],
 )

@@ -91,7 +91,7 @@ def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):
     path = write_arrow(tmp_path / "a.arrow", {"ids": [[5, 6], [7, 320]]})
     source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path], "token_ids_field": "ids"})
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-    assert line == f"tokenize: {path}:1 must hold ids of the tokenizer, from 0 to 319, and has 320"
+    assert line == f"tokenize: {path}:1 must hold ids of the tokenizer, from 0 to 319, got 320"
 
 
 def test_rows_without_ids_are_counted(tmp_path, plain):
@@ -115,14 +115,14 @@ def test_an_id_field_names_documents(tmp_path, plain):
     assert record_of(part)["dropped"] == {"no text or whole number in url": 1}
 
 
-def test_more_unreadable_records_than_allowed_are_refused(tmp_path, plain, capsys):
+def test_more_malformed_records_than_allowed_are_refused(tmp_path, plain, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n' * 9 + "{\n")
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]})
     output = tmp_path / "t/00000.json"
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=output)
     assert line == (
-        "tokenize: sources.a.max_malformed must be at least the share of records that cannot be read, 1 of 10 "
+        "tokenize: sources.a.max_malformed must be at least the share of malformed records, 1 of 10 "
         "(1 not JSON), got 0.05"
     )
     assert not list(output.parent.iterdir())
@@ -144,8 +144,8 @@ def test_more_unreadable_records_than_allowed_are_refused(tmp_path, plain, capsy
         ({"max_repeated_lines": 0.5}, "one\none|one\n\n\n\ntwo", "one\none\n one "),
     ],
 )
-def test_filters_leave_out_what_breaks_them(recipe, kept, dropped):
-    found = filters.faults(FilterRecipe(**recipe), [*kept.split("|"), dropped])
+def test_filters_reject_documents_that_break_them(recipe, kept, dropped):
+    found = filters.first_broken(FilterRecipe(**recipe), [*kept.split("|"), dropped])
     assert found == [None] * (1 + kept.count("|")) + [f"filters.{next(iter(recipe))}"]
 
 
@@ -175,18 +175,18 @@ def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
     monkeypatch.setattr(filters, "LINES_CHARACTERS", 8)
     recipe = FilterRecipe(max_repeated_lines=0.3)
     texts = ["one\none\ntwo three four five", "one\ntwo\none\none\none"]
-    assert filters.faults(recipe, texts) == ["filters.max_repeated_lines", None]
+    assert filters.first_broken(recipe, texts) == ["filters.max_repeated_lines", None]
 
 
 def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(filtered, "LOOKED_AT", 10)
+    monkeypatch.setattr(filtered, "CHECKED_EVERY", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 4 + '{"text": "one"}\n' * 96)
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)])
     assert record_of(part)["dropped"] == {"not JSON": 4}
 
 
-def test_filtered_documents_are_counted_with_examples_and_are_not_unreadable(tmp_path, plain):
+def test_filtered_documents_are_counted_with_examples_and_are_not_malformed(tmp_path, plain):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "...."}] * 5 + [{"text": text} for text in TEXTS])
     rules = {"max_symbols": 0.5, "min_words": 2}
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], filters=rules)
@@ -227,4 +227,4 @@ def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):
         (tmp_path / "a.arrow").write_bytes(data[:-cut])
         source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path]})
         line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-        assert line.startswith(f"tokenize: {path} cannot be read to its end: it ends neither like an Arrow file")
+        assert line.startswith(f"tokenize: {path} cannot be read to its end: its end is neither that of an Arrow file")

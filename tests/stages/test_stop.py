@@ -1,4 +1,4 @@
-"""A training that is asked to stop saves, says why, ends with 75, and goes on to the same bits."""
+"""A training that is asked to stop saves, prints the reason, exits with 75, and resumes to the same bits."""
 
 import json
 import os
@@ -28,18 +28,18 @@ STEPS = 400
 @pytest.fixture(scope="module")
 def undisturbed(corpus, tmp_path_factory):
     results = tmp_path_factory.mktemp("undisturbed")
-    code, error = train_on(2, corpus, results, STEPS, **plan())
+    code, error = train_on(2, corpus, results, STEPS, **operation())
     assert code == 0, error
     return results
 
 
-def plan(**changes):
-    """No checkpoint but those that are asked for."""
+def operation(**changes):
+    """Return keys of a recipe without regular checkpoints."""
     return {"steps": STEPS, "checkpoint": {"every": 1000, "keep": 2}} | changes
 
 
 def begun(results, process, steps=5):
-    """Wait until a training has taken some steps."""
+    """Wait until a training took some steps."""
     deadline = time.monotonic() + 120
     while not list(results.glob("train/*/metrics.jsonl")) or len(steps_of(results)) < steps:
         assert process.poll() is None, process.stderr.read()
@@ -48,7 +48,7 @@ def begun(results, process, steps=5):
 
 
 def ranks_of(results):
-    """The processes of the ranks of a training."""
+    """Return the process ids of the ranks of a training."""
     found = subprocess.run(["pgrep", "-f", f"stages.pretrain.*{results}"], capture_output=True, text=True, check=False)
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in found.stdout.split()}
     return [
@@ -60,7 +60,7 @@ def ranks_of(results):
 
 def by_signal(number):
     def ask(results, process):
-        os.kill(ranks_of(results)[-1], number)  # one rank alone: the others hear it from that one
+        os.kill(ranks_of(results)[-1], number)  # one rank alone: the others learn of it through the gather
 
     return ask
 
@@ -90,8 +90,8 @@ ASKED = {
         "SIGTERM to the launcher",
     ],
 )
-def test_asked_training_saves_and_goes_on_to_the_same_bits(corpus, undisturbed, tmp_path, reason):
-    process = launch(2, options(corpus, tmp_path, STEPS, **plan()))
+def test_training_that_is_asked_to_stop_saves_and_resumes_to_the_same_bits(corpus, undisturbed, tmp_path, reason):
+    process = launch(2, options(corpus, tmp_path, STEPS, **operation()))
     begun(tmp_path, process)
     ASKED[reason](tmp_path, process)
     _, error = process.communicate(timeout=60)
@@ -100,10 +100,10 @@ def test_asked_training_saves_and_goes_on_to_the_same_bits(corpus, undisturbed, 
     said = reason.removesuffix(" to the launcher")
     assert marker["reason"] == said
     (line,) = error.splitlines()
-    assert line.endswith(f"stopped by {said}, saved at step {marker['step']}; start it again and it goes on")
+    assert line.endswith(f"stopped by {said}, saved at step {marker['step']}; start it again to resume")
     assert 5 <= marker["step"] < STEPS
     assert not (run_directory(tmp_path) / "stop").exists()
-    code, error = train_on(2, corpus, tmp_path, STEPS, **plan())
+    code, error = train_on(2, corpus, tmp_path, STEPS, **operation())
     assert code == 0, error
     assert not (run_directory(tmp_path) / "stopped.json").exists()
     (resumed,) = [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"]
@@ -117,15 +117,15 @@ def test_deadline_ends_the_training_in_time(corpus, tmp_path):
 
     more = ["--minutes", "0.05"]
     before = time.monotonic()
-    assert pretrain.main([*options(corpus, tmp_path, 10**6, **plan(steps=10**6)), *more]) == 75
+    assert pretrain.main([*options(corpus, tmp_path, 10**6, **operation(steps=10**6)), *more]) == 75
     assert time.monotonic() - before < 3.5
     first = json.loads((run_directory(tmp_path) / "stopped.json").read_text())
     assert first["reason"] == "the deadline"
-    assert pretrain.main([*options(corpus, tmp_path, 10**6, **plan(steps=10**6)), *more]) == 75
+    assert pretrain.main([*options(corpus, tmp_path, 10**6, **operation(steps=10**6)), *more]) == 75
     assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] > first["step"]
 
 
-def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypatch):
+def test_stop_request_interrupts_an_evaluation(corpus, tmp_path, monkeypatch):
     from stages.lib.training import validation
 
     asked = validation.Validation.evaluate
@@ -146,8 +146,8 @@ def test_stop_is_heard_in_the_middle_of_an_evaluation(corpus, tmp_path, monkeypa
     assert json.loads((run_directory(tmp_path) / "stopped.json").read_text())["step"] == 5
 
 
-def test_ctrl_c_on_a_lone_process_is_a_request(corpus, tmp_path):
-    command = [sys.executable, "-m", "stages.pretrain", *options(corpus, tmp_path, STEPS, **plan())]
+def test_ctrl_c_on_a_single_process_is_a_stop_request(corpus, tmp_path):
+    command = [sys.executable, "-m", "stages.pretrain", *options(corpus, tmp_path, STEPS, **operation())]
     process = subprocess.Popen(command, env=environment(), text=True, stderr=subprocess.PIPE)
     begun(tmp_path, process)
     process.send_signal(signal.SIGINT)
@@ -157,7 +157,7 @@ def test_ctrl_c_on_a_lone_process_is_a_request(corpus, tmp_path):
     assert "stopped by Ctrl-C, saved at step" in line
 
 
-def test_steps_to_profile_behind_the_end_are_refused(corpus, tmp_path, capsys):
+def test_profile_steps_after_the_end_are_refused(corpus, tmp_path, capsys):
     from stages import pretrain
 
     assert pretrain.main([*options(corpus, tmp_path, 5), "--profile-steps", "6:7"]) == 2
@@ -165,7 +165,7 @@ def test_steps_to_profile_behind_the_end_are_refused(corpus, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_deadline_that_is_none_is_refused(corpus, tmp_path, minutes, capsys):
+def test_minutes_that_are_not_positive_are_refused(corpus, tmp_path, minutes, capsys):
     from stages import pretrain
 
     assert pretrain.main([*options(corpus, tmp_path, 5), "--minutes", minutes]) == 2

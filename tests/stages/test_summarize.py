@@ -1,4 +1,4 @@
-"""summarize: the table, the figures and the closing text, out of manifests; stale ones are refused."""
+"""summarize: the table, the figures and the summary's text, from manifests; stale ones are refused."""
 
 import csv
 import json
@@ -7,6 +7,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
+from stages.lib.report import figures
 from tests.helpers.export_fixtures import argv_of
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
@@ -15,17 +16,16 @@ SUITE = {"tasks": ["bits_per_byte", "next_line"], "num_examples": 64}
 EXPECT = {
     "runs": {
         "base": {
-            # as a user writes it: a default spelled out, a number that YAML reads as text
-            "pretrain": {"model": {**MODEL, "tie_word_embeddings": False, "rope_theta": "1e4"},
-                         "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 4, "seed": 0},
-            "convert": {"dtype": "bfloat16"},
+            # identities, as the workflow gives them: no defaults
+            "pretrain": {"model": MODEL, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 4},
+            "convert": {},
             "milestones": [100, 300],
             "steps": 300,
-            "suites": {"validation": {**SUITE, "num_fewshot": None}},
+            "suites": {"validation": SUITE},
         }
     },
     "code": {"pretrain": "p1", "convert": "c1", "evaluate": "e1"},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -90,14 +90,14 @@ def test_the_table_has_all_scores_in_order(results):
     ]
 
 
-def test_the_text_says_what_was_made_how_good_it_is_and_where_to_look(results):
+def test_text_names_runs_scores_and_paths(results):
     summarize.main(options_of(results))
     text = (results / "summary.txt").read_text()
     for words in (
-        "76,800 training tokens in 300 steps, 4.2 M parameters, a tokenizer of 4,096 pieces",
+        "76,800 training tokens in 300 steps, 4.2 M parameters, a vocabulary of 4,096 tokens",
         str(results / "runs/base/export/00000300"),
         "bits_per_byte_code fell from 3.000 to 2.500",
-        "0.450 +- 0.030: 6.7 standard errors above chance (0.25)",
+        "0.450 +- 0.030, 6.7 standard errors above chance (0.25)",
         str(results / "report.html"),
     ):
         assert words in text
@@ -126,13 +126,13 @@ def test_a_missing_branch_is_listed(results, capsys):
     assert len((results / "scores.csv").read_text().splitlines()) == 3
 
 
-def test_a_milestone_that_nobody_named_is_listed(results):
+def test_expected_milestone_without_a_path_is_listed(results):
     expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "milestones": [100, 300, 600]}}}
     assert summarize.main(options_of(results, expect)) == 0
     assert "base/models/00000600.json" in (results / "summary.txt").read_text()
 
 
-def test_no_results_at_all_still_give_a_report(tmp_path):
+def test_report_without_results(tmp_path):
     more = {
         "--scores": tmp_path / "scores.csv",
         "--figures": tmp_path / "figures",
@@ -140,16 +140,16 @@ def test_no_results_at_all_still_give_a_report(tmp_path):
     }
     assert summarize.main(argv_of(more)) == 0
     assert "There are no results yet." in (tmp_path / "summary.txt").read_text()
-    assert b"nothing to show yet" in (tmp_path / "figures" / "loss.svg").read_bytes()
+    assert b"no results yet" in (tmp_path / "figures" / "loss.svg").read_bytes()
 
 
-def test_a_vanished_run_directory_costs_the_curve_only(results, capsys):
+def test_missing_metrics_leave_out_only_the_curve(results, capsys):
     (results / "runs/base/train/0123456789abcdef/metrics.jsonl").unlink()
     assert summarize.main(options_of(results)) == 0
     assert "metrics.jsonl" in capsys.readouterr().err
 
 
-def test_the_later_line_of_a_repeated_step_wins(results):
+def test_later_entry_of_a_repeated_step_counts(results):
     path = results / "runs/base/train/0123456789abcdef/metrics.jsonl"
     first = path.read_text()
     summarize.main(options_of(results))
@@ -161,15 +161,15 @@ def test_the_later_line_of_a_repeated_step_wins(results):
 
 @pytest.fixture
 def lines(monkeypatch):
-    """What figures are drawn of: {label: [(tokens, value), ...]}, after `summarize.main`."""
+    """The lines of all figures after `summarize.main`: {label: [(tokens, value), ...]}."""
     drawn = {}
 
-    def draw(path, title, y_label, lines, chance=None):
-        drawn.update({line["label"]: [point[:2] for point in line["points"]] for line in lines})
+    def draw(path, title, y_label, lines, chance_levels=()):
+        drawn.update({line.label: [point[:2] for point in line.points] for line in lines})
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"")
 
-    monkeypatch.setattr(summarize.figures, "draw", draw)
+    monkeypatch.setattr(figures, "draw", draw)
     return drawn
 
 
@@ -193,7 +193,7 @@ def test_skipped_steps_have_no_point_in_the_curve(results, lines):
     assert lines["base, training"][-1] == (330 * 256, 4.5)
 
 
-def test_curve_of_a_killed_and_rewound_run_goes_forward_with_the_last_word_on_each_step(results, lines):
+def test_curve_after_a_kill_and_a_rollback_has_the_last_entry_of_each_step(results, lines):
     killed = [entry_of(step, 4.0, step) for step in (310, 320)]
     again = [entry_of(310, 3.9, 310), {**entry_of(320, None, 320), "skipped": True}]
     scores = {"code": {"loss": 99.0, "bits_per_byte": 50.0}}
@@ -213,16 +213,16 @@ def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, line
     assert lines["base, training"][-1][0] == 300 * 256
 
 
-def test_text_tells_of_skipped_steps_rewinds_and_hangs(results):
+def test_text_lists_skipped_steps_rollbacks_and_hangs(results):
     skip = {"event": "skip", "step": 20, "samples": [76, 80]}
     rollback = {"event": "rollback", "step": 10, "samples": [40, 80], "time": 0}
     path = append(results, "events", skip, rollback, {"event": "hang", "step": 30})
     assert summarize.main(options_of(results)) == 0
     text = (results / "summary.txt").read_text()
-    assert f"  run base: 1 step skipped, 1 rollback, 1 hang; {path} says when\n" in text
+    assert f"  run base: 1 step skipped, 1 rollback, 1 hang; see {path}\n" in text
     path.write_text("")
     summarize.main(options_of(results))
-    assert "Note:" not in (results / "summary.txt").read_text()
+    assert "Warnings:" not in (results / "summary.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_text_tells_of_skipped_steps_rewinds_and_hangs(results):
         (["pretrain", "weights", "code"], 3, ["models/00000100.json", "weights.code = 1.0", "3"]),
         (["pretrain", "optimizer"], {"weight_decay": "0.7"}, ["models/00000100.json", "optimizer", "0.7"]),
         (["convert", "dtype"], "float32", ["export/00000100/manifest.json", "dtype = its default", "float32"]),
-        (["suites", "validation", "num_examples"], 99, ["eval/00000100/validation.json", "questions = 64", "99"]),
+        (["suites", "validation", "num_examples"], 99, ["eval/00000100/validation.json", "num_examples = 64", "99"]),
     ],
 )
 def test_a_result_of_another_recipe_is_refused(results, capsys, keys, value, words):
@@ -247,16 +247,30 @@ def test_a_result_of_another_recipe_is_refused(results, capsys, keys, value, wor
 
 
 def refused(argv, capsys, *words):
-    """The stage ends with 2, and its last line has all the words."""
+    """Check that the stage exits with 2 and its last line has all the words."""
     assert summarize.main(argv) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     for word in words:
         assert word in line
 
 
-def test_an_operation_key_makes_nothing_stale(results):
+def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, tmp_path):
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 4096, "rms_norm_eps": 1e-5}
+    config |= {"max_position_embeddings": 4096, **MODEL, "num_attention_heads": 4, "num_key_value_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     expect = json.loads(json.dumps(EXPECT))
-    expect["runs"]["base"]["pretrain"]["micro_batch_size"] = 2
+    expect["runs"]["base"]["pretrain"]["model"] = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    expect["runs"]["base"]["model_config"] = str(tmp_path)
+    for path in (results / "runs/base/models").glob("*.json"):
+        made = manifest.read(path)
+        model = made.identity["recipe"]["model"] | {"num_key_value_heads": 2}
+        manifest.write(path, made.identity | {"recipe": made.identity["recipe"] | {"model": model}}, made.record)
+        export = results / f"runs/base/export/{path.stem}/manifest.json"
+        exported = manifest.read(export)
+        manifest.write(export, exported.identity | {"model": manifest.read(path).digest}, exported.record)
+        scores = results / f"runs/base/eval/{path.stem}/validation.json"
+        scored = manifest.read(scores)
+        manifest.write(scores, scored.identity | {"export": manifest.read(export).digest}, scored.record)
     assert summarize.main(options_of(results, expect)) == 0
 
 
@@ -293,7 +307,7 @@ def test_a_task_of_two_suites_is_named_by_its_suite(results):
     assert {"validation/next_line", "more/next_line"} <= tasks
 
 
-def test_expect_that_is_no_json_is_refused(results, capsys):
+def test_expect_that_is_not_json_is_refused(results, capsys):
     argv = options_of(results)
     argv[-1] = "{runs"
     refused(argv, capsys, "--expect", "JSON")
@@ -341,7 +355,7 @@ def tuned(results):
         "finetune": TUNED,
         "convert": {},
         "milestones": [40],
-        "suites": {"prompt_completion": {"tasks": ["completion_bits"]}},
+        "suites": {"pairs": {"tasks": ["completion_bits"]}},
         "initial": {"run": "base", "step": 300},
     }
     argv = options_of(results, expect)
@@ -370,26 +384,26 @@ def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
     assert summarize.main(tuned) == 0
     text = (results / "summary.txt").read_text()
     assert text.count("completion_bits") == text.count("completion_choice") == 2
-    assert "Run tuned: 10,240 training tokens in 40 steps, tuned from base at step 300, 4.2 M parameters" in text
+    assert "Run tuned: 10,240 training tokens in 40 steps, fine-tuned from base at step 300, 4.2 M parameters" in text
     for line in (
         "                             base 300          tuned 40",
         "  completion_bits      2.500 +- 0.030    2.100 +- 0.030",
         "  completion_choice    0.280 +- 0.020    0.300 +- 0.020",
         "  completion_bits is better than before tuning, by 9.4 standard errors",
-        "  completion_choice did not move surely: 0.7 standard errors better than before tuning",
+        "  completion_choice did not change significantly: 0.7 standard errors better than before tuning",
     ):
         assert line in text.splitlines()
 
 
-def test_worse_is_said_to_be_worse(results, tuned):
+def test_worse_score_is_called_worse(results, tuned):
     write_scores(results / "runs" / "tuned", 40, results / "runs/tuned/export/00000040/manifest.json", 2.7, 0.24)
     assert summarize.main(tuned) == 0
     text = (results / "summary.txt").read_text()
     assert "completion_bits is worse than before tuning, by 4.7 standard errors" in text
-    assert "completion_choice did not move surely: 1.4 standard errors worse than before tuning" in text
+    assert "completion_choice did not change significantly: 1.4 standard errors worse than before tuning" in text
 
 
-def test_curve_of_a_tuned_run_begins_where_the_model_before_ended(tuned, lines):
+def test_curve_of_a_tuned_run_begins_at_the_tokens_of_its_initial_model(tuned, lines):
     assert summarize.main(tuned) == 0
     assert lines["tuned, training"] == [(76800 + 10240, 3.0)]
     assert lines["tuned, completion_bits"] == [(76800 + 10240, 2.1)]
@@ -400,7 +414,10 @@ def test_curve_of_a_tuned_run_begins_where_the_model_before_ended(tuned, lines):
     ("change", "words"),
     [
         ({"recipe": TUNED | {"seq_len": 32}}, ["models/00000040.json", "seq_len = 32", "64"]),
-        ({"initial": "0" * 64}, ["models/00000040.json", "goes on from another model than", "models/00000300.json"]),
+        (
+            {"initial": "0" * 64},
+            ["models/00000040.json", "was trained from another model than", "models/00000300.json"],
+        ),
     ],
 )
 def test_a_tuned_model_of_another_recipe_or_model_is_refused(results, tuned, capsys, change, words):
@@ -413,7 +430,7 @@ def test_a_tuned_model_of_another_recipe_or_model_is_refused(results, tuned, cap
     refused(tuned, capsys, *words, f"delete {path}")
 
 
-def test_a_suite_of_the_tuned_run_is_held_against_the_scores_before_too(results, tuned, capsys):
+def test_suite_of_the_tuned_run_is_compared_with_the_scores_before_too(results, tuned, capsys):
     path = results / "runs/base/eval/00000300/pairs.json"
     made = manifest.read(path)
     manifest.write(path, made.identity | {"recipe": {"tasks": ["completion_choice"]}}, made.record)
@@ -423,4 +440,4 @@ def test_a_suite_of_the_tuned_run_is_held_against_the_scores_before_too(results,
 def test_a_run_that_is_tuned_now_and_was_not_before_is_refused(results, capsys):
     expect = json.loads(json.dumps(EXPECT))
     expect["runs"]["base"]["finetune"] = expect["runs"]["base"].pop("pretrain")
-    refused(options_of(results, expect), capsys, "was made by stages.pretrain, and the config asks for another stage")
+    refused(options_of(results, expect), capsys, "was made by stages.pretrain, and the config names another stage")

@@ -57,7 +57,7 @@ def _documents(part, split):
         return pa.ipc.open_file(file).read_all().column("tokens").to_pylist()
 
 
-def _held_out(part):
+def _validation_texts(part):
     path = part.parent / _read(part)["identity"]["validation"]["texts"][0]["path"]
     return [json.loads(line)["text"] for line in path.read_bytes().splitlines()]
 
@@ -137,7 +137,7 @@ def test_a_missing_split_field_is_counted_and_equal_values_stay_together(tmp_pat
     source = listed(tmp_path, "a", recipe | {"validation": 0.4})
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     assert _read(part)["record"]["dropped"] == {"no text or whole number in book": 2}
-    pages = [text.split()[0] for text in _held_out(part)]
+    pages = [text.split()[0] for text in _validation_texts(part)]
     assert pages
     assert all(pages.count(book) == 3 for book in pages)
 
@@ -151,7 +151,7 @@ def test_text_that_is_not_utf_8_is_dropped_and_a_byte_order_mark_is_no_text(tmp_
     recipe = {"kind": "text", "paths": ["*.txt"], "validation": 0.9, "max_malformed": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert _read(part)["record"]["dropped"] == {"not UTF-8": 1}
-    assert _held_out(part) == ["good"]
+    assert _validation_texts(part) == ["good"]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 9])
@@ -162,7 +162,7 @@ def test_parts_hold_each_file_once(tmp_path, source, tokenizer, parts):
     (whole,) = tokenized(tmp_path / "whole", "a", source, tokenizer)
     for split in ("train", "validation"):
         assert sorted(sum((_documents(part, split) for part in made), [])) == sorted(_documents(whole, split))
-    assert sum((_held_out(part) for part in made), []) == _held_out(whole)
+    assert sum((_validation_texts(part) for part in made), []) == _validation_texts(whole)
 
 
 def test_parts_are_of_about_equal_bytes(tmp_path, tokenizer):
@@ -191,7 +191,7 @@ def test_positions_lead_to_the_tokens_that_arrow_reads(tmp_path, source, tokeniz
 def test_counts_are_exact(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     side = _read(part)["identity"]["validation"]
-    validation = _held_out(part)
+    validation = _validation_texts(part)
     assert (side["documents"], side["text_bytes"]) == (len(validation), sum(len(text.encode()) for text in validation))
 
 
@@ -221,7 +221,7 @@ def test_a_spoilt_payload_is_made_again(tmp_path, source, tokenizer, spoil):
     assert len(_documents(part, "train")) == identity["train"]["documents"]
 
 
-def test_another_recipe_is_made_anew(tmp_path, source, tokenizer):
+def test_another_recipe_is_made_again(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     before = _documents(part, "train")
     tokenized(tmp_path, "a", source, tokenizer, shuffle_seed=1)

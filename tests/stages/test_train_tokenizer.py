@@ -49,12 +49,12 @@ def test_a_source_that_cannot_be_read_is_refused_with_what_is_wrong_with_it(tmp_
     recipe = {"vocab_size": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "out/manifest.json")
     assert line == (
-        "train_tokenizer: sources.a.max_malformed must be at least the share of records that cannot be read, 20 of 20 "
+        "train_tokenizer: sources.a.max_malformed must be at least the share of malformed records, 20 of 20 "
         "(20 no text in text), got 0.05"
     )
 
 
-def test_held_out_documents_are_no_part_of_the_sample(tmp_path):
+def test_validation_documents_are_not_in_the_sample(tmp_path):
     entries = [{"text": "a b c d e " * 20, "key": str(number)} for number in range(40)]
     from stages.lib.sources.split import VALIDATION, split_of
 
@@ -76,7 +76,7 @@ def test_a_vocabulary_that_the_text_does_not_support_names_the_largest_that_work
     recipe = {"vocab_size": 50000, "sample": {"a": 1, "b": 1}, "model": model}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
     largest = re.match(
-        r"train_tokenizer: train_tokenizer.vocabulary must be at most (\d+) for this text .* got 50000$", line
+        r"train_tokenizer: train_tokenizer.vocab_size must be at most (\d+) for this text .* got 50000$", line
     )
     assert largest, line
     assert not list(tmp_path.iterdir())
@@ -88,7 +88,7 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
     recipe = {"vocab_size": 262, "sample": {"a": 1, "b": 1}}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
     smallest = re.match(
-        r"train_tokenizer: train_tokenizer.vocabulary must be at least (\d+) to hold the characters", line
+        r"train_tokenizer: train_tokenizer.vocab_size must be at least (\d+) to hold the characters", line
     )
     assert smallest, line
     _train(lists, output, vocab_size=int(smallest[1]))
@@ -97,8 +97,8 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        ({"vocab_size": 259, "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number at least 260"),
-        ({"vocab_size": "300", "sample": {"a": 1}}, "train_tokenizer.vocabulary must be a whole number"),
+        ({"vocab_size": 259, "sample": {"a": 1}}, "train_tokenizer.vocab_size must be a whole number at least 260"),
+        ({"vocab_size": "300", "sample": {"a": 1}}, "train_tokenizer.vocab_size must be a whole number"),
         (
             {"vocab_size": 300, "sample": {"c": 1}},
             "train_tokenizer.sample.c must be one of the sources in --lists: a, b",
@@ -136,7 +136,7 @@ def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
         recipe={"vocab_size": 300, "sample": {"a": 1}},
         output=tmp_path / "u" / "manifest.json",
     )
-    assert line == f"train_tokenizer: {other} must be the list of a source, as stages.list writes it, and is none"
+    assert line == f"train_tokenizer: {other} must be a list of stages.list, got another manifest"
 
 
 def test_a_source_without_training_text_is_named(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""generate: a model in any form and a prompt become text, or a sentence that says why not."""
+"""tools.generate: models in all forms, prompts, sampling, and refusals."""
 
 import io
 import json
@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 
 from stages import convert
 from stages.lib import manifest
-from stages.lib.checkpoints import dcp, find_model, find_tokenizer
+from stages.lib.checkpoints import find_model, find_tokenizer
+from stages.lib.checkpoints.commit import COMMIT
 from tests.helpers import training
 from tests.helpers.data_fixtures import tiny_corpus
 from tools import generate
@@ -51,7 +52,7 @@ def results(made, tmp_path):
 
 @pytest.fixture
 def say(capsys):
-    """Calls the stage, which must go well; returns what it writes to standard output."""
+    """Call the tool, which must succeed; returns its standard output."""
 
     def call(*arguments):
         capsys.readouterr()
@@ -63,7 +64,7 @@ def say(capsys):
 
 @pytest.fixture
 def refusal(capsys):
-    """Calls the stage, which must refuse; returns the line."""
+    """Call the tool, which must refuse; returns the line."""
 
     def call(*arguments):
         capsys.readouterr()
@@ -76,7 +77,7 @@ def refusal(capsys):
         assert found.out == ""
         assert "Traceback" not in found.err
         *before, line = found.err.splitlines()
-        assert len(before) <= 1  # where the model was found and is being read
+        assert len(before) <= 1  # the line on the model that is loaded
         return line
 
     return call
@@ -101,7 +102,7 @@ def test_every_form_of_a_model_gives_the_same_text(made, say, sampling):
 
 
 @torch.inference_mode()
-def test_the_text_is_what_plain_forwards_give(made, say):
+def test_the_text_is_that_of_full_forwards(made, say):
     found = find_model.find(checkpoint_of(made))
     llama, text = find_model.load(found, torch.float32, "cpu"), find_tokenizer.text_of(found)
     ids = text.encode("ka ra")
@@ -112,7 +113,7 @@ def test_the_text_is_what_plain_forwards_give(made, say):
     assert say(*model(made), "--prompt", "ka ra", "--tokens", 20, "--temperature", 0) == expected + "\n"
 
 
-def test_text_is_written_while_it_is_made(made, monkeypatch):
+def test_text_is_written_while_it_is_generated(made, monkeypatch):
     seen = []
     monkeypatch.setattr(generate.sys, "stdout", io.StringIO())
     monkeypatch.setattr(generate.sys.stdout, "reconfigure", lambda **_: None, raising=False)
@@ -138,7 +139,7 @@ def test_several_prompts_and_samples_each_have_a_line_above_them(made, say, tmp_
     assert texts[1] == say(*model(made), "--prompt", "ka", "--seed", 1, "--tokens", 9)
 
 
-def test_the_same_seed_gives_the_same_text_and_another_another(made, say):
+def test_equal_seeds_give_equal_texts_and_others_do_not(made, say):
     options = (*model(made), "--prompt", "ka", "--tokens", 20, "--temperature", 1)
     first, again, other = (say(*options, "--seed", seed) for seed in (5, 5, 6))
     assert first == again != other
@@ -183,14 +184,14 @@ def test_a_run_directory_gives_its_newest_complete_checkpoint(results, say, caps
     older = checkpoint_of(results).with_name("00000005")
     assert older.exists()
     expected = say("--model", older, "--prompt", "ka", "--temperature", 0)
-    (checkpoint_of(results) / dcp.COMMIT).unlink()
+    (checkpoint_of(results) / COMMIT).unlink()
     assert generate.main(["--model", str(directory), "--prompt", "ka", "--temperature", "0"]) == 0
     found = capsys.readouterr()
     assert found.out == expected
     assert "skipping a torn checkpoint" in found.err
 
 
-def test_bos_is_put_before_a_prompt_as_the_corpus_has_it(results, capsys):
+def test_bos_is_added_before_a_prompt_as_in_the_corpus(results, capsys):
     found = find_model.find(checkpoint_of(results))
     assert find_tokenizer.text_of(found).encode("ka")[0] == 1
     corpus = manifest.read(results / "tokens/main/manifest.json")
@@ -198,12 +199,12 @@ def test_bos_is_put_before_a_prompt_as_the_corpus_has_it(results, capsys):
     manifest.write(corpus.path, corpus.identity, corpus.record)
     found.commit["corpus"] = corpus.digest
     assert 1 not in find_tokenizer.text_of(found).encode("ka")
-    assert find_tokenizer.text_of(found).encode("") == [2]  # what stands before a document's first token
+    assert find_tokenizer.text_of(found).encode("") == [2]  # the id before a document's first token
     corpus.path.unlink()
     assert find_tokenizer.text_of(found).encode("ka")[0] == 1
 
 
-def test_the_tokenizer_is_found_behind_a_link_and_named_where_it_is_not_found(results, tmp_path, say, refusal):
+def test_the_tokenizer_is_found_behind_a_link_or_must_be_named(results, tmp_path, say, refusal):
     elsewhere = tmp_path / "disk" / "train"
     elsewhere.parent.mkdir()
     (results / "runs/base/train").rename(elsewhere)
@@ -235,7 +236,7 @@ def test_tokens_that_were_added_later_may_have_no_row_but_not_in_a_prompt(result
     package.save(str(export / "tokenizer.json"))
     (export / "tokenizer_config.json").unlink()
     assert say(form, export, "--prompt", "ka", "--seed", 2) == expected
-    assert "prompt 1 must have ids under 320, and has 320" in refusal(form, export, "--prompt", "ka<pad>")
+    assert "prompt 1 must have ids under 320, found 320" in refusal(form, export, "--prompt", "ka<pad>")
 
 
 @pytest.mark.parametrize("form", ["milestone", "export"])
@@ -260,7 +261,7 @@ def test_another_tokenizer_is_refused(results, refusal, form):
         (("--seed", -1), "--seed must be at least 0"),
         (
             ("--prompt", "ka" * 400),
-            "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), and has",
+            "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), found",
         ),
         (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
         (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
@@ -273,12 +274,12 @@ def test_options_out_of_bounds_are_named(made, refusal, options, sentence):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused(made, refusal):
-    assert "--device cuda must have a GPU" in refusal(*model(made), "--prompt", "ka", "--device", "cuda")
+def test_a_missing_gpu_is_refused(made, refusal):
+    assert "--device cuda needs a GPU" in refusal(*model(made), "--prompt", "ka", "--device", "cuda")
 
 
 def test_no_prompt_is_refused(made, refusal, tmp_path):
-    assert "--prompt or --prompt-file must say what to continue" in refusal(*model(made))
+    assert "--prompt or --prompt-file must give a text to continue" in refusal(*model(made))
     (tmp_path / "prompt").write_bytes(b"\xff")
     assert "must be UTF-8" in refusal(*model(made), "--prompt-file", tmp_path / "prompt")
 
@@ -286,10 +287,10 @@ def test_no_prompt_is_refused(made, refusal, tmp_path):
 @pytest.mark.parametrize(
     "path", ["tokens/main/manifest.json", "texts/a.jsonl", "runs/base", "tokens", "runs/base/models/00000999.json"]
 )
-def test_a_path_that_is_no_model_is_refused(made, refusal, path):
+def test_a_path_without_a_model_is_refused(made, refusal, path):
     line = refusal("--model", made / path, "--prompt", "ka")
     assert f"generate: --model {made / path} must be a milestone's manifest, a checkpoint" in line
-    assert line.endswith("does not exist" if "999" in path else "is none of these")
+    assert line.endswith("does not exist" if "999" in path else "is another file or directory")
 
 
 def test_a_torn_checkpoint_is_refused(results, refusal):
@@ -309,10 +310,10 @@ def test_a_torn_checkpoint_is_refused(results, refusal):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"model": None}, "commit.json must say the model, and does not"),
+        ({"model": None}, "commit.json must have the key model, which is missing"),
         (
             {"model": training.MODEL | {"num_hidden_layers": 1}},
-            "must hold a Llama of 1 layers and nothing more, found model.base_",
+            "must hold only the tensors of its model of 1 layers, found model.base_",
         ),
         (
             {"model": training.MODEL | {"num_hidden_layers": 3}},
@@ -326,12 +327,12 @@ def test_a_torn_checkpoint_is_refused(results, refusal):
         ({"tokenizer": "0" * 64}, "holds the model's tokenizer as tokenizers/NAME/manifest.json"),
     ],
 )
-def test_a_checkpoint_that_is_not_what_it_says_is_refused(results, refusal, keys, sentence):
+def test_a_checkpoint_that_contradicts_its_commit_is_refused(results, refusal, keys, sentence):
     training.change_commit(checkpoint_of(results), **keys)
     assert sentence in refusal("--model", checkpoint_of(results), "--prompt", "ka")
 
 
-def test_a_milestone_whose_checkpoint_was_made_again_is_refused(results, refusal):
+def test_a_milestone_of_a_replaced_checkpoint_is_refused(results, refusal):
     training.change_commit(checkpoint_of(results), step=9)
     assert "commit.json" in refusal(*model(results), "--prompt", "ka")
 
@@ -345,7 +346,7 @@ def test_ctrl_c_ends_in_one_line(made, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "generate: stopped by Ctrl-C"
 
 
-def test_memory_that_does_not_suffice_ends_in_one_line(made, monkeypatch, capsys):
+def test_too_little_memory_ends_in_one_line(made, monkeypatch, capsys):
     def overflowing(*_):
         raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
 
@@ -354,7 +355,7 @@ def test_memory_that_does_not_suffice_ends_in_one_line(made, monkeypatch, capsys
     assert "too little memory for this model with 1 samples in float32; try" in capsys.readouterr().err
 
 
-def test_a_terminal_that_knows_no_utf_8_ends_no_text(made, monkeypatch):
+def test_a_terminal_without_utf_8_does_not_end_a_text(made, monkeypatch):
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(generate.sys, "stdout", terminal)
     assert generate.main([*map(str, model(made)), "--prompt", "ka \u65e5", "--tokens", "5"]) == 0

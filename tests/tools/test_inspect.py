@@ -53,7 +53,7 @@ def refused(capsys, home, directory, **more):
 
 
 def pieces(text):
-    """[(source, [piece of a document])] of each sample that was printed."""
+    """[(source, [segment of a document])] of each sample that was printed."""
     for part in text.split("\nsample ")[1:]:
         source = re.search(r"source (\w+)", part)[1]
         lines = "\n".join(line[4:] if line.startswith("  | ") else "\0" for line in part.splitlines()[1:])
@@ -76,11 +76,11 @@ def test_every_sample_of_the_step_is_shown_with_text_of_its_source(home, run_dir
 
 def test_the_position_is_that_in_the_sources_stream(home, run_directory, capsys):
     text = shown(capsys, home, run_directory, samples=1)
-    source, window, begin, end = re.search(
-        r"source (\w), epoch 0, window ([\d,]+), tokens ([\d,]+) to ([\d,]+)", text
+    source, chunk, begin, end = re.search(
+        r"source (\w), epoch 0, chunk ([\d,]+), tokens ([\d,]+) to ([\d,]+)", text
     ).groups()
     begin, end = (int(number.replace(",", "")) for number in (begin, end))
-    assert (begin, end) == (int(window.replace(",", "")) * SEQ_LEN, begin + SEQ_LEN)
+    assert (begin, end) == (int(chunk.replace(",", "")) * SEQ_LEN, begin + SEQ_LEN)
     identity = json.loads((home / "tokens/main/manifest.json").read_text())["identity"]
     (shard,) = identity["sources"][source]["train"]["shards"]
     values = np.fromfile(home / "tokens/main" / shard["path"], np.uint8)[shard["batches"][0]["values_at"] :]
@@ -93,7 +93,7 @@ def test_the_position_is_that_in_the_sources_stream(home, run_directory, capsys)
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_packed_documents_are_shown_piece_by_piece(home, tmp_path, capsys, packing):
+def test_packed_documents_are_shown_segment_by_segment(home, tmp_path, capsys, packing):
     recipe = RECIPE | {"packing": packing, "document_mask": True}
     assert training.train(home / "tokens/main/manifest.json", tmp_path, 3, recipe=recipe, steps=3) == 0
     text = shown(capsys, home, training.run_directory(tmp_path), samples=BATCH)
@@ -122,15 +122,15 @@ def test_the_last_word_on_a_step_counts(home, run_directory, capsys):
     assert "\nsample 36: " in text
 
 
-def test_what_a_terminal_would_obey_is_escaped(capsys):
-    step_look.print_piece(np.array([1]), 2, lambda _: "red \x1b[31m\ttab\r\nnext")
+def test_control_characters_are_escaped(capsys):
+    step_look.print_segment(np.array([1]), 2, lambda _: "red \x1b[31m\ttab\r\nnext")
     assert capsys.readouterr().out.splitlines() == ["  | red \\x1b[31m\ttab\\x0d", "  | next"]
 
 
-def test_a_step_that_is_not_there_is_refused(home, run_directory, capsys):
+def test_a_missing_step_is_refused(home, run_directory, capsys):
     for step in (0, 4):
         line = refused(capsys, home, run_directory, step=step)
-        expected = f"must be a step of {run_directory}/metrics.jsonl, got {step}; it has steps 1 to 3"
+        expected = f"must be a step of {run_directory}/metrics.jsonl (1 to 3), got {step}"
         assert line == f"inspect: --step {expected}"
 
 
@@ -138,8 +138,8 @@ def test_no_samples_are_refused(home, run_directory, capsys):
     assert refused(capsys, home, run_directory, samples=0) == "inspect: --samples must be at least 1, got 0"
 
 
-def test_what_is_no_run_directory_is_refused(home, run_directory, tmp_path, capsys):
-    assert "has no metrics.jsonl" in refused(capsys, home, tmp_path)
+def test_a_directory_without_a_run_is_refused(home, run_directory, tmp_path, capsys):
+    assert "must be a run directory with metrics.jsonl" in refused(capsys, home, tmp_path)
     shutil.rmtree(run_directory / "checkpoints")
     assert "must hold a checkpoint" in refused(capsys, home, run_directory)
 
@@ -153,7 +153,7 @@ def test_what_it_was_not_trained_with_is_refused(home, run_directory, tmp_path, 
         assert line.startswith(f"inspect: {option} {home}")
         assert f"must be what {run_directory} was trained with (digest ffffffffffffffff), got digest" in line
     commit.write_text(json.dumps(said | {"recipe": {"seq_len": 32}}))
-    assert "names no weights of sources" in refused(capsys, home, run_directory)
+    assert "has no weights of sources" in refused(capsys, home, run_directory)
 
 
 def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):

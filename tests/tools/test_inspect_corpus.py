@@ -1,4 +1,4 @@
-"""inspect, of a corpus: its numbers are the manifest's, its documents the shards', and what is amiss is said."""
+"""inspect, of a corpus: its numbers are the manifest's, its documents the shards', and faults are printed."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from stages import index
-from stages.lib.inspection import corpus_look
+from stages.lib.inspection import corpus_sample
 from stages.lib.sources import filtered
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import listed, make, run, texts, tiny_corpus, tokenized, trained, write_jsonl
@@ -37,9 +37,9 @@ def refused(capsys, corpus, **options):
     return line
 
 
-def side_of(text, source, side):
-    """What is said of one side of a source."""
-    return text.split(f"\n{source}, {side}: looked at ")[1].partition("\n\n")[0] + "\n"
+def split_of(text, source, side):
+    """Return the output on one split of a source."""
+    return text.split(f"\n{source}, {side}: a sample of ")[1].partition("\n\n")[0] + "\n"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def copy(corpus, tmp_path):
 
 
 def of_ids(directory, documents, **tokenize_recipe):
-    """A corpus of a source of token ids, lists; half of them are held out."""
+    """A corpus of a source of token ids, lists; half of them in the validation split."""
     path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 60)])
     tokenizer = trained(
         directory, [listed(directory, "a", {"kind": "jsonl", "paths": [path]})], vocab_size=320, sample={"a": 1}
@@ -79,25 +79,25 @@ def test_the_table_says_what_the_manifest_says(corpus, capsys):
                 f"{found['tokens'] / found['documents']:,.1f}",
                 f"{found['text_bytes'] / found['tokens']:.3f}",
                 str(len(found["shards"])),
-                *("not", "said"),
+                "unknown",
             ]
     total = sum(source["train"]["tokens"] for source in identity["sources"].values())
     assert re.search(rf"^all +train +\d+ +{total:,} ", text, re.M)
-    assert "\n  tokens: large_list<item: uint16> not null, a document a row\n" in text
+    assert "\n  tokens: large_list<item: uint16> not null, one document per row\n" in text
 
 
-def test_a_sound_corpus_is_said_to_be_sound(corpus, capsys):
+def test_a_sound_corpus_has_no_faults(corpus, capsys):
     text = shown(capsys, corpus)
     assert text.count(SOUND) == 4
     assert text.count("  unknown ids: 0 (0.0%)\n") == 4
     for name in ("a", "b"):
-        train = side_of(text, name, "train")
+        train = split_of(text, name, "train")
         documents = int(re.match(r"(\d+) of \1 documents\n", train)[1])
         assert sum(map(int, re.findall(r"\| +(\d+) +[<\d.]+%$", train, re.M))) == documents
 
 
 def test_documents_are_shown_as_they_stand_in_the_shard_and_so_are_the_ids_between_them(corpus, capsys):
-    train = side_of(shown(capsys, corpus, documents=2), "a", "train")
+    train = split_of(shown(capsys, corpus, documents=2), "a", "train")
     tokenizer = Tokenizer(tokenizer_of(corpus))
     described = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
     rows = pa.ipc.open_file(str(corpus.parent / described["path"])).read_all().column("tokens").to_pylist()
@@ -105,16 +105,16 @@ def test_documents_are_shown_as_they_stand_in_the_shard_and_so_are_the_ids_betwe
     assert [int(count.replace(",", "")) for count, _ in heads] == [len(row) for row in rows[:2]]
     for (_, line), row in zip(heads, rows, strict=False):
         assert tokenizer.decode(row).startswith(line.partition(" ... (+")[0].removesuffix("<EOS>"))
-    left, right = re.search(r"where a document ends: (.*)  \|\|  (.*)", train).groups()
+    left, right = re.search(r"document boundary: (.*)  \|\|  (.*)", train).groups()
     assert re.findall(r"(?:^|  )(\d+) ", left) == [str(number) for number in rows[0][-6:]]
     assert re.findall(r"(?:^|  )(\d+) ", right) == [str(number) for number in rows[1][:6]]
     assert left.endswith("  2 EOS") and right.startswith("1 BOS  ")
 
 
-def test_of_a_large_side_beginning_middle_and_end_are_looked_at(corpus, capsys, monkeypatch):
-    monkeypatch.setattr(corpus_look, "RUN_DOCUMENTS", 5)
-    train = side_of(shown(capsys, corpus, documents=3), "a", "train")
-    (total,) = re.match(r"15 of (\d+) documents, at beginning, middle and end\n", train).groups()
+def test_a_large_split_is_sampled_at_beginning_middle_and_end(corpus, capsys, monkeypatch):
+    monkeypatch.setattr(corpus_sample, "RUN_DOCUMENTS", 5)
+    train = split_of(shown(capsys, corpus, documents=3), "a", "train")
+    (total,) = re.match(r"15 of (\d+) documents, from beginning, middle and end\n", train).groups()
     assert int(total) > 100
     described = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
     rows = pa.ipc.open_file(str(corpus.parent / described["path"])).read_all().column("tokens").to_pylist()
@@ -129,28 +129,28 @@ def test_runs_go_over_the_ends_of_shards(tmp_path, capsys, monkeypatch):
     text = shown(capsys, tiny_corpus(tmp_path, documents=60, parts=2))
     (documents, shards_) = re.search(r"^a +train +(\d+) +[\d,]+ +[\d,.]+ +[\d.]+ +(\d+)", text, re.M).groups()
     assert int(shards_) > 5
-    train = side_of(text, "a", "train")
+    train = split_of(text, "a", "train")
     assert train.startswith(f"{documents} of {documents} documents\n") and SOUND in train
 
 
-def test_what_a_source_of_ids_brings_along_is_counted(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(filtered, "is_empty", lambda *_: False)  # an earlier version kept them: such corpora are there
+def test_faults_of_pretokenized_documents_are_counted(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(filtered, "is_empty", lambda *_: False)  # corpora of an earlier version have them
     bos, eos = 1, 2
     kinds = {
         "begin with more than one BOS": [bos, bos, 9, 10, eos],
         "end with more than one EOS": [bos, 9, 10, eos, eos],
         "have BOS or EOS inside": [9, 10, eos, bos, 11],
-        "are empty: nothing stands between BOS and EOS": [bos, eos],
-        "have the id of what the tokenizer does not know": [9, 0, 10],
+        "are empty: no id between BOS and EOS": [bos, eos],
+        "have the unknown id, of text that the tokenizer cannot encode": [9, 0, 10],
         None: [9, 10, 11],
     }
     text = shown(capsys, of_ids(tmp_path, [ids for ids in kinds.values() for _ in range(20)]))
     assert SOUND not in text
-    for said in filter(None, kinds):
-        found = re.findall(rf"^  (\d+) \(\d+\.\d%\) {said}$", text, re.M)
+    for fault in filter(None, kinds):
+        found = re.findall(rf"^  (\d+) \(\d+\.\d%\) {fault}$", text, re.M)
         assert sum(map(int, found)) == 20 and len(found) == 2
     assert sum(map(int, re.findall(r"^  unknown ids: (\d+) ", text, re.M))) == 20
-    assert re.findall(r"^  \d+ \(.*\) (do not .*|.*has not)$", text, re.M) == []
+    assert re.findall(r"^  \d+ \(.*\) (do not .*|.*vocabulary)$", text, re.M) == []
 
 
 def test_a_corpus_without_bos_has_none(tmp_path, capsys):
@@ -162,28 +162,30 @@ def test_a_corpus_without_bos_has_none(tmp_path, capsys):
     assert "do not begin" not in text
 
 
-def test_dropped_documents_and_licenses_are_said(tmp_path, capsys):
+def test_filtered_documents_and_licenses_are_printed(tmp_path, capsys):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in [*texts("a", 60), "", " ", "\n"]] + [{}])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.2, "license": "CC0-1.0"})
     tokenizer = trained(tmp_path, [source], vocab_size=320, sample={"a": 1})
     parts = tokenized(tmp_path, "a", source, tokenizer)
     corpus = make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens/main/manifest.json")
     text = shown(capsys, corpus)
-    assert "\ndropped of a: 3 empty (4.7%), 1 no text in text (1.6%)\n" in text
+    assert "\nmalformed or filtered in a: 3 empty (4.7%), 1 no text in text (1.6%)\n" in text
     assert re.search(r"^a +train .* CC0-1\.0$", text, re.M)
     older = json.loads(corpus.read_text())
     del older["record"]["dropped"]
     corpus.write_text(json.dumps(older))
-    assert f"\ndropped of a: not known, since {corpus} is of a version that did not say it\n" in shown(capsys, corpus)
+    assert f"\nmalformed or filtered in a: unknown, since {corpus} is of a version that did not record it\n" in shown(
+        capsys, corpus
+    )
 
 
-def test_an_id_that_the_tokenizer_has_not_is_said(copy, capsys):
+def test_an_id_outside_the_vocabulary_is_reported(copy, capsys):
     described = json.loads(copy.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
     with open(copy.parent / described["path"], "r+b") as file:
         file.seek(described["batches"][0]["values_at"] + 2)
         file.write(np.array([999], "<u2").tobytes())
-    train = side_of(shown(capsys, copy), "a", "train")
-    assert re.search(r"^  1 \(\d\.\d%\) have ids that the tokenizer has not$", train, re.M)
+    train = split_of(shown(capsys, copy), "a", "train")
+    assert re.search(r"^  1 \(\d\.\d%\) have ids that are not in the vocabulary$", train, re.M)
 
 
 def test_another_tokenizer_is_refused(corpus, tmp_path, capsys):

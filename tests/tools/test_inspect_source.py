@@ -45,7 +45,7 @@ def refused(capsys, **options):
 
 def bars(text, unit):
     """{range of lengths: number of documents} of the bars under a unit."""
-    part = text.split(f"{unit} a document: ")[1]
+    part = text.split(f"{unit} per document: ")[1]
     lines = re.findall(r"^ +([\d, to]+) \|#* *\| +([\d,]+) ", part.partition("\n\n")[0], re.M)
     return {name.strip(): int(count.replace(",", "")) for name, count in lines if count != "0"}
 
@@ -78,11 +78,11 @@ def test_what_is_counted_is_what_tokenize_makes(tmp_path, tokenizer, capsys):
     documents, tokens, text_bytes = (sum(side[key] for side in sides) for key in ("documents", "tokens", "text_bytes"))
     assert numbers(text, r"kept: ([\d,]+) documents, ([\d,]+) of them") == [documents, sides[1]["documents"]]
     for reason, count in made["record"]["dropped"].items():
-        assert re.search(rf"^dropped: {count} \(\d+\.\d%\) {re.escape(reason)}$", text, re.M)
-    assert len(re.findall("^dropped: ", text, re.M)) == len(made["record"]["dropped"]) == 3
-    assert f"\n{text_bytes / (tokens - 2 * documents):.3f} bytes a token" in text
+        assert re.search(rf"^(?:malformed|filtered): {count} \(\d+\.\d%\) {re.escape(reason)}$", text, re.M)
+    assert len(re.findall("^(?:malformed|filtered): [0-9]", text, re.M)) == len(made["record"]["dropped"]) == 3
+    assert f"\n{text_bytes / (tokens - 2 * documents):.3f} bytes per token" in text
     assert "\nrepeated: 1 (" in text
-    assert f"looked at {len(entries)} records, " in text and ": all of it" in text
+    assert f"sample: {len(entries)} records, " in text and ": all of the source" in text
 
 
 def test_bars_count_documents_by_length(tmp_path, tokenizer, capsys):
@@ -103,13 +103,13 @@ def test_fields_are_those_of_all_records_with_types_uses_and_an_example(tmp_path
     assert lines["extra"] == "extra mapping 20.0% {'a': 1.5}"
 
 
-def test_a_field_that_is_not_there_is_said_with_the_one_that_may_be_meant(tmp_path, capsys):
+def test_a_missing_field_is_reported_with_the_one_that_has_the_text(tmp_path, capsys):
     entries = [{"url": "u", "body": text} for text in TEXTS]
     text = shown(capsys, recipe=jsonl(tmp_path, entries))
-    assert "no record has the field text; the most text stands in body\n" in text
-    assert "dropped: 120 (100.0%) no text in text\n" in text
-    assert "by this it would be refused: 100.0% cannot be read, and max_malformed is 0.05\n" in text
-    assert text.endswith("kept: nothing\n")
+    assert "no record has the field text; the field with the most text is body\n" in text
+    assert "malformed: 120 (100.0%) no text in text\n" in text
+    assert "the source would be refused: 100.0% of the records are malformed, and max_malformed is 0.05\n" in text
+    assert text.endswith("kept: none\n")
 
 
 def test_a_file_of_another_format_is_shown_from_its_beginning(tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_a_file_of_another_format_is_shown_from_its_beginning(tmp_path, capsys):
     with open(recipe["paths"][0], "w") as file:
         json.dump([{"text": "one"}, {"text": "two"}], file, indent=1)
     text = shown(capsys, recipe=recipe)
-    assert "fields: none, since no line that was looked at holds a JSON object\n" in text
+    assert "fields: none, since no line of the sample holds a JSON object\n" in text
     assert f'{recipe["paths"][0]} begins with: [\\n {{\\n  "text": "one"\\n' in text
 
 
@@ -138,7 +138,7 @@ def test_long_documents_are_shortened_and_as_many_shown_as_asked_for(tmp_path, c
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "text"])
-def test_a_large_source_is_looked_at_in_three_places(tmp_path, tokenizer, capsys, kind):
+def test_a_large_source_is_sampled_in_three_places(tmp_path, tokenizer, capsys, kind):
     rows = [f"{number} {text * 5}" for number, text in enumerate(texts("b", 2000))]
     if kind == "text":
         paths = [tmp_path / f"{number:05d}.txt" for number in range(len(rows))]
@@ -152,18 +152,18 @@ def test_a_large_source_is_looked_at_in_three_places(tmp_path, tokenizer, capsys
         paths = [write_jsonl(tmp_path / "a.jsonl", [{"text": row} for row in rows])]
     recipe = {"kind": kind, "paths": [str(path) for path in paths]}
     text = shown(capsys, recipe=recipe, documents=3, sample_mb=1, tokenizer=tokenizer)
-    assert ": beginning, middle and end of it; --sample-mb reads more\n" in text
+    assert ": beginning, middle and end of the source; --sample-mb reads more\n" in text
     places = [int(number) for number in re.findall(r"\n  \| (\d+) ", text)]
     assert [place // 500 for place in places] in ([0, 1, 3], [0, 2, 3]) and places[0] == 0
     (kept,) = numbers(text, r"kept: ([\d,]+) documents")
     assert 200 < kept < 600
     assert "repeated: 0 (" in text
     size = sum(len(row.encode()) for row in rows) / 1e6
-    (estimate,) = re.search(r"the whole source has about ([\d.]+) MB of text and ", text).groups()
+    (estimate,) = re.search(r"estimate for the whole source: ([\d.]+) MB of text and ", text).groups()
     assert float(estimate) == pytest.approx(size, rel=0.1)
 
 
-def test_one_large_packed_file_is_looked_at_from_its_beginning_once(tmp_path, capsys):
+def test_one_large_compressed_file_is_sampled_at_its_beginning_once(tmp_path, capsys):
     rows = [{"text": f"{number} {text * 5}"} for number, text in enumerate(texts("b", 2000))]
     path = tmp_path / "a.jsonl.lz4"
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -172,7 +172,7 @@ def test_one_large_packed_file_is_looked_at_from_its_beginning_once(tmp_path, ca
     assert "repeated: 0 (" in text
     (kept,) = numbers(text, r"kept: ([\d,]+) documents")
     assert kept < 1000
-    assert "the whole source" not in text
+    assert "estimate for the whole source" not in text
 
 
 def test_columns_of_a_table_are_shown_before_one_is_missed(tmp_path, capsys):
@@ -181,7 +181,7 @@ def test_columns_of_a_table_are_shown_before_one_is_missed(tmp_path, capsys):
     assert run(inspect, recipe={"kind": "parquet", "paths": [path]}) == 2
     said = capsys.readouterr()
     assert re.search(r"\n  n +int64 +1\n", said.out)
-    assert said.err == f"inspect: {path} must have the column text, and has content, n\n"
+    assert said.err == f"inspect: {path} must have the column text, got content, n\n"
     text = shown(capsys, recipe={"kind": "parquet", "paths": [path], "text_field": "content"})
     assert re.search(r"\n  content +string +text_field ", text)
     assert "kept: 120 documents, " in text
@@ -196,7 +196,7 @@ def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer,
     recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids"}
     text = shown(capsys, recipe=recipe, documents=1)
     assert bars(text, "tokens") == counted(map(len, ids))
-    assert "bytes a document" not in text
+    assert "bytes per document" not in text
     assert f"\n  | {' '.join(map(str, ids[0][:20]))} ...\n" in text
     text = shown(capsys, recipe=recipe, documents=1, tokenizer=tokenizer)
     assert bars(text, "bytes") == counted(len(text.encode()) for text in TEXTS)
@@ -212,11 +212,11 @@ def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tok
         writer.write_table(table)
     recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "validation": 0.5}
     text = shown(capsys, recipe=recipe, tokenizer=tokenizer)
-    assert "\ndropped: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
+    assert "\nfiltered: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert json.loads(part.read_text())["record"]["dropped"] == {"empty": 4}
     text = shown(capsys, recipe=recipe)  # without a tokenizer BOS and EOS are ids like others
-    assert "\ndropped: 1 (16.7%) empty\n" in text and "\nkept: 5 documents, " in text
+    assert "\nfiltered: 1 (16.7%) empty\n" in text and "\nkept: 5 documents, " in text
 
 
 def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
@@ -227,18 +227,18 @@ def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
     assert text.endswith(f"\n{path}:1: 13 bytes\n  > one\n  > two\n  |  three\n")
 
 
-def test_how_parts_would_cut_a_source_is_said(tmp_path, capsys):
+def test_sizes_of_parts_are_printed(tmp_path, capsys):
     for number in range(4):
         write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": "x" * 1000}])
     text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
-    assert "parts: each of 2 would have 2.03 kB; of 8, 4 would have nothing\n" in text
+    assert "parts: each of 2 would have 2.03 kB; 4 of 8 would be empty\n" in text
     text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts/0.jsonl")]})
-    assert "parts: one has it all, since the file would stay whole\n" in text
+    assert "parts: the only file would stay whole, in one part\n" in text
 
 
-def test_a_source_that_holds_out_nothing_is_said_to(tmp_path, capsys):
+def test_an_empty_validation_split_is_reported(tmp_path, capsys):
     recipe = jsonl(tmp_path, [{"text": "one two"}, {"text": "three"}])
-    said = "nothing is held out, and a corpus needs some: raise validation\n"
+    said = "the validation split is empty, and a corpus needs one: raise validation\n"
     assert said in shown(capsys, recipe=recipe | {"validation": 0})
     assert said not in shown(capsys, recipe=recipe | {"validation": 0.9})
 
@@ -253,7 +253,7 @@ def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
     recipe = jsonl(tmp_path, [{"text": "one"}])
     source = listed(tmp_path, "a", recipe)
     write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
-    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, and has 18; run -R list"
+    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, got 18; run -R list"
     assert refused(capsys, source=source) == f"inspect: {expected}"
 
 
@@ -261,33 +261,36 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer
     source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
     other_files = tmp_path / "other_files.json"
     other_files.write_text('{"format": 2, "identity": {"files": []}, "record": {}}')
-    one = "one of --source, --recipe and --corpus must say what to look at, got"
+    one = "exactly one of --source, --recipe and --corpus must be given, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (
         ({}, f"{one} none of them"),
         ({"source": source, "corpus": corpus}, f"{one} --source and --corpus"),
         ({"source": source, "recipe": {"kind": "python-code"}}, f"{one} --source and --recipe"),
-        (of_corpus | {"run": "x"}, "--step must be given with --run: a step is one of a run"),
-        (of_corpus | {"step": 1}, "--run must be given with --step: a step is one of a run"),
+        (of_corpus | {"run": "x"}, "--step must be given with --run: a step belongs to a run"),
+        (of_corpus | {"step": 1}, "--run must be given with --step: a step belongs to a run"),
         ({"corpus": corpus}, "--tokenizer must be given with --corpus: the manifest of its tokenizer"),
         (
             {"source": source, "run": "x", "step": 1},
-            "--run must be given with the --corpus that it was trained on, got --source",
+            "--run must be given with the --corpus of the run, got --source",
         ),
-        ({"source": source, "samples": 2}, "--samples must be left out of the look at a source"),
-        (of_corpus | {"sample_mb": 2}, "--sample-mb must be left out of the look at a corpus"),
-        (of_corpus | {"run": "x", "step": 1, "documents": 2}, "--documents must be left out of the look at a step"),
+        ({"source": source, "samples": 2}, "--samples must be left out for a source"),
+        (of_corpus | {"sample_mb": 2}, "--sample-mb must be left out for a corpus"),
+        (of_corpus | {"run": "x", "step": 1, "documents": 2}, "--documents must be left out for a step"),
         ({"source": source, "documents": -1}, "--documents must be at least 0, got -1"),
         ({"source": source, "sample_mb": 0}, "--sample-mb must be at least 1, got 0"),
-        ({"source": corpus}, f"{corpus} must be the list of a source, as stages.list writes it, and is none"),
-        ({"source": other_files}, f"{other_files} must be the list of a source, as stages.list writes it, and is none"),
+        ({"source": corpus}, f"{corpus} must be a list of stages.list, got another manifest"),
+        (
+            {"source": other_files},
+            f"{other_files} must be a list of stages.list, got another manifest",
+        ),
         (
             {"source": source, "tokenizer": source},
-            f"{source} must be a tokenizer's manifest, and is another's",
+            f"{source} must be a tokenizer's manifest, and is another stage's",
         ),
         (
             {"corpus": source, "tokenizer": tokenizer},
-            f"--corpus {source} must be the manifest of a corpus, and is another",
+            f"--corpus {source} must be the manifest of a corpus, got another manifest",
         ),
         ({"recipe": {"kind": "jsonl"}}, "recipe.paths must name at least one file or glob for the kind jsonl, got []"),
     ):

@@ -1,4 +1,4 @@
-"""What evaluation reads from elsewhere is brought into the cache, or it is said what is not there."""
+"""Evaluation data is downloaded into the cache, and missing data is named."""
 
 import json
 import os
@@ -22,7 +22,7 @@ metric_list: [{{metric: acc}}]
 
 @pytest.fixture
 def prefetch(tmp_path):
-    """A function that runs the stage with a cache of its own; returns (exit code, output, last line of errors)."""
+    """A function that runs the tool with its own cache; returns (exit code, output, last line of errors)."""
     rows = [json.dumps({"question": f"Is {number} even?", "answer": number % 2}) for number in range(7)]
     (tmp_path / "data.json").write_text("\n".join(rows))
     (tmp_path / "tasks").mkdir()
@@ -40,23 +40,23 @@ def prefetch(tmp_path):
 
 def test_data_of_a_task_is_in_the_cache_afterwards(prefetch, tmp_path):
     code, said, error = prefetch("bits_per_byte", "evenness")
-    assert (code, said) == (0, f"evenness: 7 documents\nThey are in {tmp_path / 'cache/datasets'}\n"), error
+    assert (code, said) == (0, f"evenness: 7 documents\nstored in {tmp_path / 'cache/datasets'}\n"), error
     assert list((tmp_path / "cache").rglob("*.arrow"))
 
 
-def test_tasks_made_here_need_nothing(prefetch, tmp_path):
+def test_local_tasks_need_no_download(prefetch, tmp_path):
     code, said, _ = prefetch("bits_per_byte", "next_line")
-    assert (code, said) == (0, "nothing to bring: all tasks are made from what is held out\n")
+    assert (code, said) == (0, "nothing to download: all tasks are made from the validation split\n")
 
 
-def test_task_that_is_nowhere_is_named(prefetch):
+def test_unknown_task_is_named(prefetch):
     code, _, error = prefetch("hellaswagg")
     assert code == 2
     assert "hellaswagg must be one of" in error
 
 
-def test_data_that_cannot_be_had_is_named(prefetch, tmp_path):
+def test_missing_data_is_named(prefetch, tmp_path):
     (tmp_path / "data.json").unlink()
     code, _, error = prefetch("evenness")
     assert code == 2
-    assert error.startswith("prefetch: --tasks evenness could not be brought: FileNotFoundError")
+    assert error.startswith("prefetch: --tasks evenness could not be downloaded: FileNotFoundError")

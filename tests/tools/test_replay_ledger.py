@@ -1,4 +1,4 @@
-"""The ledger of a run is proven against corpus and recipe, or it is said at which step it is wrong."""
+"""The ledger of a run is verified against corpus and recipe, or the wrong step is reported."""
 
 import json
 import re
@@ -10,7 +10,8 @@ import pytest
 from stages.lib.tokens import ledger
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
-from stages.lib.tokens.packing import BestFit, Concatenated
+from stages.lib.tokens.packings.best_fit import BestFitGroup
+from stages.lib.tokens.packings.concat import ConcatGroup
 from tests.helpers.data_fixtures import tiny_corpus
 from tests.helpers.training import RECIPE, run_directory, train, train_on
 from tools import replay_ledger
@@ -36,10 +37,10 @@ def test_run_over_several_epochs_is_proven(corpus, epochs, capsys):
     assert replay(corpus, epochs) == 0
     said = capsys.readouterr().out
     assert said.startswith("60 steps of 48 samples, up to step 60\n")
-    assert said.endswith("the ledger is what corpus and recipe say: no sample lost, none twice\n")
+    assert said.endswith("the ledger agrees with corpus and recipe: no sample lost, none twice\n")
     seen = {
         (source, int(epoch)): (int(n.replace(",", "")), int(all_.replace(",", "")))
-        for source, epoch, n, all_ in re.findall(r"(\w), epoch (\d+): ([\d,]+) of ([\d,]+) windows", said)
+        for source, epoch, n, all_ in re.findall(r"(\w), epoch (\d+): ([\d,]+) of ([\d,]+) chunks", said)
     }
     assert seen["b", 1][0] == seen["b", 1][1] and seen["b", 2][0] == seen["b", 2][1]  # whole epochs: nothing was lost
     assert sum(n for n, _ in seen.values()) == 60 * 48
@@ -67,7 +68,7 @@ def changed(results, change):
         ),
         (
             lambda entries: [e | {"samples": [48, 59]} if e["step"] == 5 and "samples" in e else e for e in entries],
-            "WRONG step 5 has 11 samples, and the recipe says 12",
+            "WRONG step 5 has 11 samples, and global_batch_size is 12",
         ),
         (
             lambda entries: entries + [e | {"samples": [0, 12]} for e in entries if e["step"] == 5 and "samples" in e],
@@ -82,10 +83,10 @@ def test_ledger_that_is_wrong_is_named(corpus, tmp_path, capsys, change, said):
     assert replay(corpus, tmp_path) == 2
     told = capsys.readouterr()
     assert said in told.out
-    assert "is not what corpus and recipe say" in told.err
+    assert "differs from corpus and recipe" in told.err
 
 
-def test_window_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
+def test_chunk_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 7) == 0
 
     def repeat(entries):
@@ -97,11 +98,11 @@ def test_window_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
 
     changed(tmp_path, repeat)
     assert replay(corpus, tmp_path) == 2
-    assert "windows were seen more than once" in capsys.readouterr().out
+    assert "chunks were seen more than once" in capsys.readouterr().out
 
 
 def skipping(count):
-    """What a loader would write that leaves samples out after step 4, and says nothing of it."""
+    """The ledger of a loader that silently leaves out samples after step 4."""
 
     def skip(entries):
         for entry in entries:
@@ -112,11 +113,11 @@ def skipping(count):
     return skip
 
 
-def test_window_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
+def test_chunk_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
     shutil.copytree(epochs, tmp_path / "copy")
     changed(tmp_path / "copy", skipping(48))
     assert replay(corpus, tmp_path / "copy") == 2
-    assert re.search(r"WRONG b, epoch 1: \d+ windows were lost", capsys.readouterr().out)
+    assert re.search(r"WRONG b, epoch 1: \d+ chunks were lost", capsys.readouterr().out)
 
 
 def test_another_corpus_is_refused(corpus, tmp_path, capsys):
@@ -140,11 +141,11 @@ def packed(request, corpus, tmp_path_factory):
     return results
 
 
-def test_run_of_packed_documents_in_phases_is_proven(corpus, packed, capsys):
+def test_run_of_packed_documents_in_data_stages_is_proven(corpus, packed, capsys):
     assert replay(corpus, packed) == 0
     said = capsys.readouterr().out
     assert re.search(r"b, epoch 1: ([\d,]+) of \1 rows of 32 tokens\n", said)
-    assert said.endswith("the ledger is what corpus and recipe say: no sample lost, none twice\n")
+    assert said.endswith("the ledger agrees with corpus and recipe: no sample lost, none twice\n")
 
 
 def test_changed_ledger_of_packed_documents_is_found(corpus, packed, tmp_path, capsys):
@@ -161,22 +162,22 @@ def test_changed_history_of_weights_is_found(corpus, packed, tmp_path, capsys):
         commit["data"]["begin"] = 96
         path.write_text(json.dumps(commit))
     assert replay(corpus, tmp_path / "copy") == 2
-    assert "WRONG step 1 begins at sample 0, and the run at 96" in capsys.readouterr().out
+    assert "WRONG step 1 begins at sample 0, and the run at sample 96" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("packing", "layout"), [("concat", Concatenated), ("best_fit", BestFit)])
-@pytest.mark.parametrize(("less", "said"), [(1, "were lost"), (-1, "go over the end|more than once|were lost")])
+@pytest.mark.parametrize(("packing", "layout"), [("concat", ConcatGroup), ("best_fit", BestFitGroup)])
+@pytest.mark.parametrize(("less", "said"), [(1, "were lost"), (-1, "cross the end|more than once|were lost")])
 def test_packing_that_loses_or_repeats_tokens_is_found(corpus, packing, layout, less, said, monkeypatch):
     samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0, packing=packing)
     assert not list(ledger.faults_of_documents(samples, "a", 0))
-    pieces = layout.pieces
+    segments = layout.segments
 
     def wrong(self, rows):
-        found = pieces(self, rows)
+        found = segments(self, rows)
         found.counts[7] -= less
         return found
 
-    monkeypatch.setattr(layout, "pieces", wrong)
+    monkeypatch.setattr(layout, "segments", wrong)
     (fault, *_) = ledger.faults_of_documents(samples, "a", 0)
     assert re.search(said, fault)
 
@@ -184,4 +185,4 @@ def test_packing_that_loses_or_repeats_tokens_is_found(corpus, packing, layout, 
 def test_row_that_is_visited_256_times_is_not_taken_for_one_that_was_lost(corpus):
     samples = Samples(Corpus(corpus), {"a": 1.0}, 32, 0)
     counts = ledger.visits(samples, [(5, 6)] * 256 + [(7, 8)])["a", 0]
-    assert sorted(np.unique(counts).tolist()) == [0, 1, ledger.MOST]
+    assert sorted(np.unique(counts).tolist()) == [0, 1, ledger.MAX_VISITS]

@@ -1,4 +1,4 @@
-"""status: where runs stand, on whatever there is of them."""
+"""The state of runs, complete or not."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tools import status
 
 @pytest.fixture
 def directory(tmp_path):
-    """A run directory with 50 of 100 steps, a complete checkpoint and a torn one."""
+    """A run directory with 50 of 100 steps, a complete checkpoint and an incomplete one."""
     made = tmp_path / "runs" / "base" / "train" / "0123456789abcdef"
     for step, complete in ((20, True), (40, False)):
         checkpoint = made / "checkpoints" / f"{step:08d}"
@@ -38,13 +38,13 @@ def write_events(directory, *events):
 
 
 def shown(capsys, root, *options):
-    """What status prints."""
+    """The output of status."""
     assert status.main(["--results", str(root), *options]) == 0
     return capsys.readouterr().out
 
 
-def test_an_empty_directory_says_so(tmp_path, capsys):
-    assert "no run has begun" in shown(capsys, tmp_path)
+def test_empty_directory_has_no_run(tmp_path, capsys):
+    assert "no run has started" in shown(capsys, tmp_path)
 
 
 def test_a_missing_directory_is_refused(tmp_path, capsys):
@@ -61,7 +61,7 @@ def test_step_speed_time_left_and_last_complete_checkpoint(directory, tmp_path, 
     assert f"base in {directory}" in text
 
 
-def test_a_live_trainer_is_named(directory, tmp_path, capsys):
+def test_live_trainer_is_named(directory, tmp_path, capsys):
     held = lease.Lease(directory)
     try:
         assert f"training now: process {os.getpid()} on {socket.gethostname()}" in shown(capsys, tmp_path)
@@ -72,10 +72,16 @@ def test_a_live_trainer_is_named(directory, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        ({"event": "stop", "step": 50, "reason": "Preempted: 3 minutes left"}, "stopped at step 50: Preempted: 3 min"),
+        (
+            {"event": "stop", "step": 50, "reason": "stopped by SIGTERM, saved", "preempted": True},
+            "  stopped by SIGTERM, saved\n",
+        ),
         ({"event": "finish", "step": 100}, "reached its milestone, step 100"),
         ({"event": "stop", "step": 50, "reason": "KeyboardInterrupt: "}, "stopped at step 50: KeyboardInterrupt\n"),
-        ({"event": "save", "step": 40}, "died after its last word, save at step 40"),
+        (
+            {"event": "save", "step": 40},
+            "no event after 'save' at step 40: killed, or the node was lost; restart to resume",
+        ),
     ],
 )
 def test_why_a_run_stopped(directory, tmp_path, capsys, event, words):
@@ -83,21 +89,21 @@ def test_why_a_run_stopped(directory, tmp_path, capsys, event, words):
     assert words in shown(capsys, tmp_path)
 
 
-def test_run_that_was_asked_to_stop_says_by_what_and_that_it_goes_on(directory, tmp_path, capsys):
-    write_events(directory, {"event": "stop", "step": 1050, "reason": "Preempted: stopped by SIGTERM"})
+def test_run_stopped_on_request_shows_the_reason_and_how_to_resume(directory, tmp_path, capsys):
+    write_events(directory, {"event": "stop", "step": 1050, "reason": "stopped by SIGTERM", "preempted": True})
     stop_requests.leave_marker(directory, "SIGTERM", 1050)
-    words = "state        stopped by SIGTERM, saved at step 1,050; start it again and it goes on\n"
+    words = "state        stopped by SIGTERM, saved at step 1,050; restart to resume\n"
     assert words in shown(capsys, tmp_path)
-    stop_requests.clear_marker(directory)  # it was started again, and killed
+    stop_requests.clear_marker(directory)  # it was restarted, and killed
     write_events(directory, {"event": "resume", "step": 1050, "steps": 2000})
-    assert "died after its last word, resume at step 1,050" in shown(capsys, tmp_path)
+    assert "no event after 'resume' at step 1,050: killed" in shown(capsys, tmp_path)
 
 
 def write_metrics(directory, *entries):
     """Append entries to the 50 good steps."""
     text = "".join(json.dumps(entry) + "\n" for entry in entries)
     with open(directory / "metrics.jsonl", "a") as file:
-        file.write("\n" + text)  # the last line was cut
+        file.write("\n" + text)  # the last line was incomplete
 
 
 def step(number, **more):
@@ -105,7 +111,7 @@ def step(number, **more):
     return entry | {"samples": [number * 10 - 10, number * 10]} | more
 
 
-def test_run_without_troubles_has_no_lines_on_any(directory, tmp_path, capsys):
+def test_run_without_problems_has_no_lines_on_any(directory, tmp_path, capsys):
     labels = [line.split("  ")[1] for line in shown(capsys, tmp_path).splitlines()[1:]]
     assert labels == ["step", "speed", "checkpoint", "state", "milestones"]
 
@@ -115,37 +121,37 @@ def test_skipped_step_has_no_loss(directory, tmp_path, capsys):
     write_events(directory, {"event": "skip", "step": 51, "samples": [500, 510], "loss": "nan"})
     text = shown(capsys, tmp_path)
     assert "51 of 100 (51%), 51,000 tokens, loss not finite, skipped\n" in text
-    assert "trouble      1 step skipped\n" in text
+    assert "problems     1 step skipped\n" in text
     write_metrics(directory, step(52, loss=99.5, skipped=True))
     assert "52,000 tokens, loss 99.5000, skipped\n" in shown(capsys, tmp_path)
 
 
-def test_rewound_run_stands_where_it_went_back_to(directory, tmp_path, capsys):
+def test_rollback_shows_the_step_that_it_returned_to(directory, tmp_path, capsys):
     skips = [{"event": "skip", "step": number, "samples": [number * 10 - 10, number * 10]} for number in (51, 52)]
     write_metrics(directory, step(51, loss=None, skipped=True), step(52, loss=None, skipped=True))
     write_events(directory, *skips, {"event": "rollback", "step": 50, "left": 53, "samples": [500, 520]})
     text = shown(capsys, tmp_path)
     assert "50 of 100 (50%), 50,000 tokens, loss 5.0000\n" in text
-    assert "trouble      2 steps skipped, 1 rollback\n" in text
+    assert "problems     2 steps skipped, 1 rollback\n" in text
     write_metrics(directory, step(51, loss=4.5, samples=[520, 530]))
     assert "51 of 100 (51%), 51,000 tokens, loss 4.5000\n" in shown(capsys, tmp_path)
 
 
-def test_killed_run_stands_where_it_is_now(directory, tmp_path, capsys):
+def test_killed_run_shows_its_last_step(directory, tmp_path, capsys):
     write_metrics(directory, step(21, loss=3.25))
     assert "21 of 100 (21%), 21,000 tokens, loss 3.2500\n" in shown(capsys, tmp_path)
 
 
-def test_newest_heldout_loss_is_shown(directory, tmp_path, capsys):
+def test_newest_validation_loss_is_shown(directory, tmp_path, capsys):
     for at, loss in ((20, 4.5), (40, 4.25)):
         scores = {"web": {"loss": loss, "bits_per_byte": 2.0}, "books": {"loss": 3.0, "bits_per_byte": 1.0}}
         write_metrics(directory, {"step": at, "tokens": at * 1000, "validation": scores, "time": 1})
     text = shown(capsys, tmp_path)
-    assert "held out     loss web 4.2500, books 3.0000 at step 40\n" in text
+    assert "validation   loss web 4.2500, books 3.0000 at step 40\n" in text
     assert "50 of 100" in text
 
 
-def test_utilization_is_shown_where_the_peak_is_known(directory, tmp_path, capsys):
+def test_mfu_is_shown_if_the_peak_is_known(directory, tmp_path, capsys):
     assert "MFU" not in shown(capsys, tmp_path)
     write_metrics(directory, *(step(number, mfu="n/a", tokens_per_second_overall=500.0) for number in range(51, 71)))
     assert "MFU" not in shown(capsys, tmp_path)
@@ -155,23 +161,23 @@ def test_utilization_is_shown_where_the_peak_is_known(directory, tmp_path, capsy
 
 
 @pytest.mark.parametrize(("slow", "shows"), [(1.9, True), (1.1, False)])
-def test_slowest_rank_is_named_where_it_is_much_slower(directory, tmp_path, capsys, slow, shows):
+def test_slowest_rank_is_shown_if_it_is_much_slower(directory, tmp_path, capsys, slow, shows):
     hosts = ["node7"] * 15 + ["node3"] * 5
     told = [{"max": 0.1 * slow, "median": 0.1, "slowest": host} for host in hosts]
-    told[0] = {"max": 0.0, "median": 0.0, "slowest": "node1"}  # of the turn before the first step
-    told[1] = {"max": 60.0, "median": 0.1, "slowest": "node1"}  # once is no habit
+    told[0] = {"max": 0.0, "median": 0.0, "slowest": "node1"}  # before the first step
+    told[1] = {"max": 60.0, "median": 0.1, "slowest": "node1"}  # a single slow step
     write_metrics(directory, *(step(51 + number, ranks=ranks) for number, ranks in enumerate(told)))
     text = shown(capsys, tmp_path)
-    assert ("  slowest rank node7, works 1.9 times as long as the median rank\n" in text) == shows
+    assert ("  slowest rank on node7, 1.9 times the median rank's time per step\n" in text) == shows
     assert ("slowest rank" in text) == shows
 
 
-def test_hang_is_told_with_the_stacks_also_after_the_run_went_on(directory, tmp_path, capsys):
+def test_hang_is_shown_with_its_stacks_also_after_the_run_resumed(directory, tmp_path, capsys):
     call = {"step": 50, "stamp": "20270131T101500Z", "rank": 3, "host": "node7", "phase": "step", "seconds": 600.2}
     write_events(directory, {"event": "hang", **call})
     text = shown(capsys, tmp_path)
-    assert "hung at step 50, noticed after 10:00 by rank 3 on node7; start it again and it goes on\n" in text
-    assert "trouble      1 hang\n" in text
+    assert "hung at step 50, detected after 10:00 by rank 3 on node7; restart to resume\n" in text
+    assert "problems     1 hang\n" in text
     where = "hang/20270131T101500Z-rank*.txt"
     assert f"last hang    at step 50, 0:00 ago; stacks of the ranks in {where}\n" in text
     assert directory / where == stacks.pattern(directory, call["stamp"])
@@ -181,11 +187,11 @@ def test_hang_is_told_with_the_stacks_also_after_the_run_went_on(directory, tmp_
     assert "stopped at step 50: x\n" in text
 
 
-def test_a_run_that_made_its_directory_only(tmp_path, capsys):
+def test_run_with_an_empty_directory(tmp_path, capsys):
     (tmp_path / "runs" / "base" / "train" / "00").mkdir(parents=True)
     text = shown(capsys, tmp_path)
     assert "none yet" in text
-    assert "not begun" in text
+    assert "not started" in text
 
 
 def add_milestone(directory, step):
@@ -202,7 +208,7 @@ def add_milestone(directory, step):
     return scores
 
 
-def test_milestones_and_scores_are_listed_and_a_half_written_score_hurts_nobody(directory, tmp_path, capsys):
+def test_milestones_and_scores_are_listed_and_an_incomplete_file_is_not_an_error(directory, tmp_path, capsys):
     assert "no milestone yet" in shown(capsys, tmp_path)
     add_milestone(directory, 20)
     add_milestone(directory, 50).write_text('{"identity": {"res')
@@ -212,7 +218,14 @@ def test_milestones_and_scores_are_listed_and_a_half_written_score_hurts_nobody(
     assert "validation: not readable" in text
 
 
-def test_unused_run_directories_are_listed_with_their_size_and_stay(directory, tmp_path, capsys):
+def test_results_of_an_earlier_format_are_refused(directory, tmp_path, capsys):
+    path = add_milestone(directory, 20)
+    path.write_text(json.dumps({"identity": {}, "record": {}}))
+    assert status.main(["--results", str(tmp_path)]) == 2
+    assert f"{path} is a manifest of format 1" in capsys.readouterr().err
+
+
+def test_unused_run_directories_are_listed_with_their_size_and_not_deleted(directory, tmp_path, capsys):
     text = shown(capsys, tmp_path, "--unused")
     assert str(directory) in text
     assert "MB" in text
@@ -222,7 +235,7 @@ def test_unused_run_directories_are_listed_with_their_size_and_stay(directory, t
     assert str(directory) not in shown(capsys, tmp_path, "--unused")
 
 
-def test_a_directory_that_is_trained_in_is_in_use(directory, tmp_path, capsys):
+def test_directory_of_a_live_trainer_is_in_use(directory, tmp_path, capsys):
     held = lease.Lease(directory)
     try:
         assert str(directory) not in shown(capsys, tmp_path, "--unused")

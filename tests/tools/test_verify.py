@@ -40,7 +40,7 @@ def flip(path):
     [
         (flip, "changed since"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "must have"),
-        (lambda path: path.unlink(), "is gone"),
+        (lambda path: path.unlink(), "is missing"),
     ],
 )
 def test_shard_that_differs_is_named(made, capsys, spoil, reason):
@@ -50,7 +50,7 @@ def test_shard_that_differs_is_named(made, capsys, spoil, reason):
     told = capsys.readouterr()
     assert told.out.startswith(f"WRONG {path} {reason}")
     assert ": 5 of 6 files are whole" in told.out and ": 3 of 3 files are whole" in told.out
-    assert told.err == "verify: 1 files are not what their manifests say\n"
+    assert told.err == "verify: 1 files differ from their manifests\n"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json", "tokenizer_config.json"])
@@ -72,4 +72,4 @@ def test_file_that_is_no_manifest_is_named(made, tmp_path, capsys):
 def test_manifest_that_names_no_files_is_refused(corpus, capsys):
     path = corpus.parents[2] / "sources/a/list.json"
     assert verify.main([str(path)]) == 2
-    assert capsys.readouterr().err == f"verify: {path} must be a manifest that names files, and names none\n"
+    assert capsys.readouterr().err == f"verify: {path} must be a manifest with files, and has none\n"

@@ -1,10 +1,14 @@
-"""Copies of the checkout in which the workflow plans, and jobs whose stages write their outputs at once."""
+"""Copies of the project for tests of the workflow, and fake stages that write their outputs at once."""
 
+import atexit
+import functools
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,6 +17,7 @@ import yaml
 HOME = Path(__file__).resolve().parents[2]
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "summarize")
+ENVIRONMENT = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
 
 TOUCH = """
@@ -24,24 +29,78 @@ sys.exit(snakemake.cli.main())
 """
 
 
+# Imports Snakemake once, and runs each command line that it reads in a fork: an import takes as long as a small plan.
+PRELOADED = """
+import json, os, sys, traceback
+import snakemake.cli
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(asked["stdout"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(os.open(asked["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        sys.path[0] = asked["cwd"]  # as `python -m` sets it
+        sys.argv = ["snakemake", *asked["arguments"]]
+        code = 1
+        try:
+            snakemake.cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def _preloaded():
+    """Process of PRELOADED; it ends with this one."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRELOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
+    )
+    atexit.register(process.stdin.close)
+    return process
+
+
 class Checkout:
-    """A copy of the project, and what its Snakemake says."""
+    """A copy of the project, and its Snakemake."""
 
     def __init__(self, path):
         self.path = path
 
     @property
     def default_config(self):
-        """The embedded default, as data."""
+        """The embedded default config."""
         return yaml.safe_load((self.path / "config/config.yaml").read_text(encoding="utf-8"))
 
     def snakemake(self, *arguments, cwd=None, environment=None, check=True):
-        """Run Snakemake as a person does who has not activated the virtual environment."""
+        """Run Snakemake as a user would without an active virtual environment."""
         return self.python("-m", "snakemake", *arguments, cwd=cwd, environment=environment, check=check)
 
+    def dry_run(self, *arguments, check=True):
+        """Run `snakemake -n` in a fork of a process that has imported Snakemake already."""
+        with tempfile.TemporaryDirectory() as folder:
+            printed = {name: os.path.join(folder, name) for name in ("stdout", "stderr")}
+            asked = {"arguments": ["-n", *map(str, arguments)], "cwd": str(self.path), "environment": ENVIRONMENT}
+            process = _preloaded()
+            print(json.dumps(asked | printed), file=process.stdin, flush=True)
+            code = int(process.stdout.readline())
+            texts = {name: Path(path).read_text(encoding="utf-8") for name, path in printed.items()}
+        assert not check or code == 0, texts["stdout"] + texts["stderr"]
+        return subprocess.CompletedProcess(asked["arguments"], code, **texts)
+
     def python(self, *arguments, cwd=None, environment=None, check=True):
-        """Run this Python likewise."""
-        environment = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", **(environment or {})}
+        """Run this Python as a user would without an active virtual environment."""
+        environment = ENVIRONMENT | (environment or {})
         command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(
             command, cwd=cwd or self.path, env=environment, capture_output=True, text=True, timeout=200, check=False
@@ -50,9 +109,13 @@ class Checkout:
         return done
 
     def plan(self, *arguments, config=None):
-        """What a dry run would run: `{output, or the name of a target: rule}`."""
+        """Return the jobs of a dry run: `{output, or the name of a target: rule}`."""
         given = ["--configfile", self.write_config(config)] if config else []
-        text = self.snakemake("-n", *(arguments or ["all"]), *given).stdout
+        return self.jobs(self.dry_run(*(arguments or ["all"]), *given).stdout)
+
+    @staticmethod
+    def jobs(text):
+        """Return the jobs in the output of a dry run: `{output, or the name of a target: rule}`."""
         jobs = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)*)", text, re.M)
         assert jobs or "Nothing to be done" in text, text
         planned = {}
@@ -62,13 +125,13 @@ class Checkout:
         return planned
 
     def write_config(self, config, name="changed.yaml"):
-        """Write a config file; returns its path."""
+        """Write a config file and return its path."""
         path = self.path / name
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         return path
 
     def pretend_all_is_made(self, config=None):
-        """Write every declared output that is not there, and have Snakemake record what it was made from."""
+        """Write every declared output that is missing, and let Snakemake record its provenance."""
         for name in self.plan("-F", "all", config=config):
             if "/" in name and not (self.path / name).exists():
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +146,7 @@ class Checkout:
 
 
 def copy_project(path):
-    """Copy what the workflow consists of."""
+    """Copy the files of the workflow."""
     for name in COPIED:
         source = HOME / name
         if source.is_dir():
@@ -94,7 +157,7 @@ def copy_project(path):
 
 
 def wait_for_ranks(folder):
-    """The process ids of two ranks, each of which writes its own into a file rank0 or rank1 of a folder."""
+    """Wait until two ranks have written the files rank0 and rank1, and return the process ids in them."""
     files = [folder / "rank0", folder / "rank1"]
     deadline = time.monotonic() + 60
     while not all(file.exists() and file.read_text() for file in files):
@@ -104,7 +167,7 @@ def wait_for_ranks(folder):
 
 
 def is_alive(process):
-    """Whether a process runs; one that ended and was not waited for does not."""
+    """Return true if a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -5,12 +5,14 @@ import shutil
 
 import pytest
 
-from tests.workflow.checkout import FAKE_STAGE, STAGES, Checkout, copy_project
+from tests.workflow.checkout import FAKE_STAGE, HOME, STAGES, Checkout, copy_project
+
+DEFAULT_CONFIG = Checkout(HOME).default_config
 
 
 @pytest.fixture(scope="session")
 def finished_checkout(tmp_path_factory):
-    """A checkout in which all of the embedded default is made; not to be changed."""
+    """A checkout with all outputs of the embedded default; read-only."""
     path = tmp_path_factory.mktemp("finished") / "a checkout of 'mine'"
     path.mkdir()
     made = copy_project(path)
@@ -20,21 +22,21 @@ def finished_checkout(tmp_path_factory):
 
 @pytest.fixture
 def finished(finished_checkout, tmp_path):
-    """A checkout in which all is made, for one test to change."""
+    """A checkout with all outputs, for one test to change."""
     path = tmp_path / "a copy"
     shutil.copytree(finished_checkout.path, path, symlinks=True)
     return Checkout(path)
 
 
 @pytest.fixture
-def config(finished_checkout):
+def config():
     """The embedded default, for one test to change."""
-    return copy.deepcopy(finished_checkout.default_config)
+    return copy.deepcopy(DEFAULT_CONFIG)
 
 
 @pytest.fixture
 def pretending(tmp_path):
-    """A checkout whose stages only pretend, in a path that a shell can trip over."""
+    """A checkout with fake stages, in a path that needs quoting in a shell."""
     path = tmp_path / "it's a $HOME; path"
     path.mkdir()
     made = copy_project(path)

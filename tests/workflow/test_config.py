@@ -7,7 +7,7 @@ import pytest
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
 from stages.lib.scoring import local_tasks
-from stages.lib.sources import source
+from stages.lib.sources.kinds import registry
 from tests.workflow.checkout import HOME
 
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
@@ -33,6 +33,11 @@ MISTAKES = [
         "corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
     ),
     ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
+    (
+        "runs/base/model/rope_scaling",
+        {"factor": 8, "low_freq": 1},
+        "unknown key runs.base.model.rope_scaling.low_freq; did you mean runs.base.model.rope_scaling.low_freq_factor?",
+    ),
     (
         "runs/base/model/layer",
         1,
@@ -267,7 +272,7 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
 
 
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
-    assert config_references.PROMPT_COMPLETION_KINDS == source.PROMPT_COMPLETION_KINDS
+    assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
 
 

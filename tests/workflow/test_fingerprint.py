@@ -1,4 +1,4 @@
-"""A fingerprint changes with what a stage computes, and with nothing else."""
+"""A fingerprint changes with the code that a stage executes, and with nothing else."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(set(FILES) - {"stages/lib/unrelated.py"}))
-def test_a_statement_in_what_a_stage_imports_however_deep_changes_it(root, name):
+def test_a_statement_in_a_direct_or_indirect_import_changes_it(root, name):
     before = fingerprint("stages.a", root)
     (root / name).write_text(FILES[name] + "\nADDED = 1\n", encoding="utf-8")
     assert fingerprint("stages.a", root) != before
@@ -53,6 +53,6 @@ def test_the_docstring_under_a_field_does_not(root):
     assert fingerprint("stages.a", root) == before
 
 
-def test_a_stage_that_is_not_there_is_an_error(root):
+def test_a_missing_stage_is_an_error(root):
     with pytest.raises(FileNotFoundError):
         fingerprint("stages.z", root)

@@ -1,4 +1,4 @@
-"""Jobs, really started by Snakemake, with stages that only say how they were called."""
+"""Jobs that Snakemake starts, with fake stages that record their arguments."""
 
 import json
 import os
@@ -16,7 +16,7 @@ EVALUATION = "results/runs/base/eval/00000002/validation.json"
 
 @pytest.fixture
 def small(config):
-    """A config with one job of each kind, but two milestones."""
+    """A config with one job per rule, except for two milestones."""
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [1, 2], "weights": {"code": 1}}
@@ -26,7 +26,7 @@ def small(config):
 
 
 def said(path):
-    """How the stage was called that wrote a file."""
+    """Return how the fake stage that wrote a file was called."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
@@ -37,7 +37,7 @@ def options(path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A working directory that holds another `stages`, which must never be imported."""
+    """A working directory with another `stages`, which must never be imported."""
     path = tmp_path / "else where"
     (path / "stages").mkdir(parents=True)
     (path / "stages/__init__.py").write_text("raise SystemExit('the wrong stages')")
@@ -84,7 +84,7 @@ def test_jobs_run_with_this_python_and_these_stages_from_anywhere(pretending, el
     assert first_score.stat().st_mtime < last_model.stat().st_mtime, "a milestone must not wait for the next one"
 
 
-def test_tuning_is_told_its_model_and_pairs_and_what_is_scored_before_and_after(pretending, small):
+def test_finetuning_gets_its_model_and_data_and_both_models_are_scored(pretending, small):
     mine = pretending.write_config(small)
     pretending.snakemake("tuned", "--profile", pretending.path / "profiles/local", "--configfile", mine)
     results = pretending.path / "results"
@@ -111,7 +111,7 @@ def test_tuning_is_told_its_model_and_pairs_and_what_is_scored_before_and_after(
 
 
 @pytest.mark.long
-def test_a_summary_is_told_of_more_than_one_argument_of_a_command_holds(tmp_path, small):
+def test_summary_gets_a_recipe_larger_than_a_command_line_argument(tmp_path, small):
     checkout = copy_project(tmp_path)
     (checkout.path / "stages/summarize.py").write_text(FAKE_STAGE, encoding="utf-8")
     suites = {f"suite{number}": {"tasks": ["next_line"], "include_path": 4000 * "x"} for number in range(35)}
@@ -121,11 +121,11 @@ def test_a_summary_is_told_of_more_than_one_argument_of_a_command_holds(tmp_path
     (checkout.path / "results/summary.json").unlink()
     checkout.snakemake("results/summary.json", "--cores", 1, "--configfile", checkout.write_config(small))
     expected = options(checkout.path / "results/summary.json")["--expect"]
-    assert len(expected) > 128 * 1024, "what Linux takes as one argument"
+    assert len(expected) > 128 * 1024, "the longest argument that Linux accepts"
     assert json.loads(expected)["runs"]["base"]["suites"] == suites
 
 
-def test_a_run_goes_on_from_a_milestone_or_a_directory(pretending, small):
+def test_a_run_starts_from_a_milestone_or_a_directory(pretending, small):
     reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
     base = small["runs"]["base"]
     more = base | {"pretrain": base["pretrain"] | {"steps": 1, "milestones": [1], "initial": reset}}
@@ -164,7 +164,7 @@ use rule * from caravan as caravan_*
     assert not (elsewhere / "results").exists()
 
 
-def test_a_tokenizer_of_ones_own_is_told_its_file_where_the_user_named_it(pretending, elsewhere, small):
+def test_a_custom_tokenizer_gets_its_file_relative_to_the_working_directory(pretending, elsewhere, small):
     (elsewhere / "mine.json").write_text("{}")
     small["tokenizers"]["main"] = {"path": "mine.json", "bos": "<s>", "eos": "</s>"}
     mine = pretending.write_config(small)
@@ -185,14 +185,14 @@ use rule * from caravan as caravan_*
     pretending.snakemake(*arguments, cwd=elsewhere)
     told = options(elsewhere / "sub dir/results/tokenizers/main/manifest.json")
     assert json.loads(told["--recipe"])["path"] == "mine.json"
-    assert not list(elsewhere.rglob("list.json")), "nothing is trained, so no source is listed"
+    assert not list(elsewhere.rglob("list.json")), "no tokenizer is trained, so no source is listed"
     (elsewhere / "mine.json").unlink()
     done = pretending.snakemake(*arguments, "-F", cwd=elsewhere, check=False)
     assert done.returncode == 1
-    assert "tokenizers.main.path must be a file, and there is none at mine.json" in done.stdout + done.stderr
+    assert "tokenizers.main.path must be a file; mine.json does not exist" in done.stdout + done.stderr
 
 
-def test_a_failed_stage_says_its_last_line_and_leaves_no_output(pretending, small):
+def test_a_failed_stage_shows_its_last_log_line_and_leaves_no_output(pretending, small):
     (pretending.path / "stages/list.py").write_text(
         "import sys\n"
         "open(sys.argv[sys.argv.index('--log') + 1], 'w').write('sources.code matches no file')\n"
@@ -205,7 +205,7 @@ def test_a_failed_stage_says_its_last_line_and_leaves_no_output(pretending, smal
     assert not (pretending.path / "results/sources/code/list.json").exists()
 
 
-def test_every_job_has_a_log_and_names_the_software_it_needs():
+def test_every_job_has_a_log_and_a_software_environment():
     for path in (HOME / "workflow/rules").glob("*.smk"):
         text = path.read_text(encoding="utf-8")
         jobs = text.count("    shell:")

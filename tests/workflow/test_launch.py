@@ -1,4 +1,4 @@
-"""The launcher: the ranks it starts, the exit code it hands on, and what it leaves behind when it is stopped."""
+"""The launcher starts ranks, passes on their exit code, and leaves no process behind when it is stopped."""
 
 import os
 import signal
@@ -45,18 +45,18 @@ def start(folder, *arguments):
         )
 
 
-def test_it_starts_the_ranks_with_the_threads_it_is_told(folder):
+def test_ranks_start_with_the_given_threads(folder):
     assert start(folder, "--threads", "3", "2", "-m", "worker", "--log", "end").wait(60) == 0
     assert [(folder / f"rank{rank}").read_text().split()[1:] for rank in (0, 1)] == [["2", "3"]] * 2
     assert (folder / "said").read_text() == ""
 
 
-def test_it_ends_with_the_exit_code_that_a_rank_left(folder):
+def test_exit_code_is_the_one_that_a_rank_wrote(folder):
     assert start(folder, "2", "-m", "worker", "--log", "time is up").wait(60) == 75
     assert "Traceback" not in (folder / "said").read_text()
 
 
-def test_a_crash_of_one_rank_ends_the_others_and_is_an_exit_code_of_1(folder):
+def test_crash_of_one_rank_ends_the_others_with_exit_code_1(folder):
     launch = start(folder, "2", "-m", "worker", "--log", "crash")
     ranks = wait_for_ranks(folder)
     assert launch.wait(60) == 1
@@ -64,7 +64,7 @@ def test_a_crash_of_one_rank_ends_the_others_and_is_an_exit_code_of_1(folder):
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_leaves_no_rank_behind(folder, sent, code):
+def test_signal_leaves_no_rank_behind(folder, sent, code):
     launch = start(folder, "2", "-m", "worker", "--log", "sleep")
     ranks = wait_for_ranks(folder)
     launch.send_signal(sent)
@@ -72,10 +72,10 @@ def test_a_signal_leaves_no_rank_behind(folder, sent, code):
     assert not any(map(is_alive, ranks))
 
 
-def test_a_ctrl_c_reaches_all_and_what_the_ranks_say_is_handed_on(folder):
+def test_ctrl_c_reaches_all_ranks_and_their_exit_code_is_passed_on(folder):
     launch = start(folder, "2", "-m", "worker", "--log", "save")
     ranks = wait_for_ranks(folder)
-    time.sleep(0.5)  # the ranks put their handlers up after they wrote their files
+    time.sleep(0.5)  # ranks install their handlers after they write their files
     os.killpg(launch.pid, signal.SIGINT)
     assert launch.wait(60) == 75
     assert not any(map(is_alive, ranks))
@@ -94,10 +94,10 @@ def test_a_ctrl_c_reaches_all_and_what_the_ranks_say_is_handed_on(folder):
         (["--rank", "2", "-m", "worker"], "launch: --rank is not a known option; known: --nodes, --cpus, --threads"),
         (
             ["--nodes", "2", "2", "-m", "worker"],
-            "launch: --nodes 2 needs a Slurm job around it; 0 is this machine alone",
+            "launch: --nodes 2 needs a Slurm job; --nodes 0 uses only this machine",
         ),
     ],
 )
-def test_a_mistake_in_its_own_options_is_one_sentence(folder, arguments, sentence):
+def test_wrong_option_is_one_sentence(folder, arguments, sentence):
     assert start(folder, *arguments).wait(60) == 2
     assert (folder / "said").read_text() == f"{sentence}\n"

@@ -1,4 +1,4 @@
-"""The launcher in a Slurm job, whose commands are stand-ins here; tests/slurm has a real one."""
+"""The launcher in a Slurm job with fake Slurm commands; tests/slurm uses a real Slurm."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ if sys.argv[-1] != "0":
     Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
 """
 COMMANDS = {
-    # runs what stands behind its own options, as the only node of the job
+    # runs the command after its options, as the only node of the job
     "srun": """
         echo "$@" > srun.said
         while [[ $1 == --* ]]; do shift; done
@@ -39,7 +39,7 @@ COMMANDS = {
 
 @pytest.fixture
 def job(tmp_path):
-    """A function that runs the launcher in a job; returns (exit code, what it said)."""
+    """A function that runs the launcher in a job and returns (exit code, stderr)."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "bin").mkdir()
     for name, script in COMMANDS.items():
@@ -70,12 +70,12 @@ def job(tmp_path):
 END = int(time.time()) + 3600
 
 
-def test_stage_is_told_when_the_job_ends(job, tmp_path):
+def test_stage_gets_the_end_of_the_job_as_deadline(job, tmp_path):
     assert job(0) == (0, "")
     assert (tmp_path / "told").read_text() == str(END - 30)
 
 
-def test_newer_slurm_says_the_end_itself(job, tmp_path):
+def test_newer_slurm_sets_the_end_in_the_environment(job, tmp_path):
     assert job(0, SLURM_JOB_END_TIME=str(END + 100))[0] == 0
     assert (tmp_path / "told").read_text() == str(END + 70)
 
@@ -85,30 +85,30 @@ def test_job_without_a_time_limit_has_no_deadline(job, tmp_path):
     assert (tmp_path / "told").read_text() == "nothing"
 
 
-def test_end_that_slurm_does_not_say_is_no_deadline(job, tmp_path):
+def test_unknown_end_of_the_job_is_no_deadline(job, tmp_path):
     (tmp_path / "bin/squeue").write_text("#!/bin/bash\n")
     assert job(0)[0] == 0
     assert (tmp_path / "told").read_text() == "nothing"
 
 
-def test_time_that_is_up_is_requeued(job, tmp_path):
+def test_preempted_job_is_requeued(job, tmp_path):
     code, said = job(75)
     assert (code, said) == (-15, "")
     assert (tmp_path / "requeued").read_text() == "requeue 4711\n"
     assert not list(tmp_path.glob(".caravan-exit*"))
 
 
-def test_where_requeue_is_forbidden_the_job_ends_with_75(job):
+def test_job_exits_with_75_if_requeue_is_forbidden(job):
     code, said = job(75, FORBIDDEN="yes")
     assert code == 75
     assert said == (
-        "launch: job 4711 was not requeued (Requested operation is presently disabled): it is sent again as far as "
-        "`retries` of the profile allows\n"
+        "launch: job 4711 was not requeued (Requested operation is presently disabled): Snakemake submits it again "
+        "as often as `retries` of the profile allows\n"
     )
 
 
 @pytest.mark.parametrize("code", [1, 2])
-def test_mistake_is_handed_on_and_not_requeued(job, tmp_path, code):
+def test_error_is_passed_on_and_not_requeued(job, tmp_path, code):
     assert job(code)[0] == code
     assert not (tmp_path / "requeued").exists()
 

@@ -1,4 +1,4 @@
-"""How long Snakemake plans where a config is large: its runs, milestones and parts, and files of a source."""
+"""Time that Snakemake takes to plan a large config: many runs, milestones, parts and files."""
 
 import ast
 import collections
@@ -11,14 +11,14 @@ import pytest
 from tests.workflow.checkout import copy_project
 
 SECONDS = 15
-"""What a plan may take."""
+"""Limit of the CPU time of a plan."""
 
 CALLS = 60
-"""How many calls of functions about runs, and of the rules, a job may cost: they are 41; a scan of 100 runs is 100."""
+"""Limit of the calls of functions about runs, and of the rules, per job: 41 at present; a scan of 100 runs is 100."""
 
 COUNT = """
 import cProfile, sys
-import snakemake.cli  # is not counted
+import snakemake.cli  # its time does not count
 profile = cProfile.Profile()
 try:
     profile.runcall(snakemake.cli.main, sys.argv[2:])
@@ -46,7 +46,7 @@ def many_runs(config, runs, milestones, parts=1):
 
 
 def calls_of_plan(checkout, config, path):
-    """How often a dry run calls each function: `{(file, function): calls}`."""
+    """Count the calls of each function in a dry run: `{(file, function): calls}`."""
     given = ["-n", "-q", "--cores", 1, "all", "--configfile", checkout.write_config(config)]
     checkout.python("-c", COUNT, path, *given)
     calls = collections.Counter()
@@ -55,7 +55,7 @@ def calls_of_plan(checkout, config, path):
     return calls
 
 
-def test_a_job_and_a_module_are_looked_at_a_few_times_however_many_runs_there_are(tmp_path):
+def test_calls_per_job_and_per_module_do_not_grow_with_the_number_of_runs(tmp_path):
     checkout, runs = copy_project(tmp_path), 100
     config = many_runs(checkout.default_config, runs, milestones=1)
     calls = calls_of_plan(checkout, config, tmp_path / "calls")
@@ -79,9 +79,10 @@ def large(tmp_path_factory):
 
 
 def planned(checkout, config):
-    """The number of jobs that a dry run plans; it may take SECONDS of a processor, on a machine that is shared."""
+    """Return the rules of the jobs of a dry run; it may take SECONDS of CPU time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    plan = checkout.plan("all", "--profile", "profiles/local", config=config)
+    given = ["all", "--profile", "profiles/local", "--configfile", checkout.write_config(config)]
+    plan = checkout.jobs(checkout.snakemake("-n", *given).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert seconds < SECONDS

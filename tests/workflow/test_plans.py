@@ -1,4 +1,4 @@
-"""What Snakemake plans after a change, in a checkout in which everything is made."""
+"""Jobs that Snakemake plans after a change, in a checkout with all outputs."""
 
 import shutil
 
@@ -18,7 +18,7 @@ def rules(plan):
     return set(plan.values())
 
 
-def made_by(rule, plan):
+def outputs_of(rule, plan):
     return sorted(output for output, planned in plan.items() if planned == rule)
 
 
@@ -26,7 +26,7 @@ def model(run, step):
     return f"results/runs/{run}/models/{step:08d}.json"
 
 
-def test_nothing_when_all_is_made(finished):
+def test_nothing_if_all_outputs_exist(finished):
     assert finished.plan() == {}
 
 
@@ -69,16 +69,16 @@ def test_the_number_of_parts_plans_tokens_and_after(finished, config):
     assert rules(finished.plan(config=config)) == EVERYTHING - {"list", "train_tokenizer"}
 
 
-HOW = [{"micro_batch_size": 2}, {"checkpoint": {"keep": 7}}, {"validation": {"every": 7}}, {"steps": 5000}]
+OPERATION = [{"micro_batch_size": 2}, {"checkpoint": {"keep": 7}}, {"validation": {"every": 7}}, {"steps": 5000}]
 
 
-@pytest.mark.parametrize("keys", HOW, ids=str)
-def test_how_a_run_is_done_plans_nothing(finished, config, keys):
+@pytest.mark.parametrize("keys", OPERATION, ids=str)
+def test_an_operation_key_plans_nothing(finished, config, keys):
     config["runs"]["base"]["pretrain"] |= keys
     assert finished.plan(config=config) == {}
 
 
-def test_what_a_profile_says_plans_nothing(finished):
+def test_a_setting_of_a_profile_plans_nothing(finished):
     assert finished.plan("all", "--profile", "profiles/local", "--set-resources", "pretrain:ranks=3") == {}
 
 
@@ -88,8 +88,8 @@ def test_an_appended_milestone_plans_only_itself_and_after(finished, config):
     pretrain["steps"] *= 2
     pretrain["milestones"].append(2 * last)
     plan = finished.plan(config=config)
-    assert made_by("pretrain", plan) == [model("base", 2 * last)]
-    assert all(f"{2 * last:08d}" in output for output in made_by("convert", plan) + made_by("evaluate", plan))
+    assert outputs_of("pretrain", plan) == [model("base", 2 * last)]
+    assert all(f"{2 * last:08d}" in output for output in outputs_of("convert", plan) + outputs_of("evaluate", plan))
     assert rules(plan) == AFTER_PRETRAIN
 
 
@@ -98,20 +98,20 @@ def test_an_inserted_milestone_plans_itself_and_those_after(finished, config):
     first, last = pretrain["milestones"]
     pretrain["milestones"] = [first, first + 1, last]
     plan = finished.plan(config=config)
-    assert made_by("pretrain", plan) == [model("base", first + 1), model("base", last)]
+    assert outputs_of("pretrain", plan) == [model("base", first + 1), model("base", last)]
 
 
 def test_a_removed_milestone_plans_those_after(finished, config):
     pretrain = config["runs"]["base"]["pretrain"]
     last = pretrain["milestones"].pop()
     pretrain["milestones"] = [last]
-    assert made_by("pretrain", finished.plan(config=config)) == [model("base", last)]
+    assert outputs_of("pretrain", finished.plan(config=config)) == [model("base", last)]
 
 
 def test_an_added_run_plans_only_itself_and_the_summary(finished, config):
     config["runs"]["wide"] = {**config["runs"]["base"], "suites": ["validation"]}
     plan = finished.plan(config=config)
-    made = set(plan) - set(made_by("summarize", plan)) - {"all"}
+    made = set(plan) - set(outputs_of("summarize", plan)) - {"all"}
     assert made and all(output.startswith("results/runs/wide/") for output in made)
 
 
@@ -120,7 +120,7 @@ def test_an_added_suite_plans_only_itself_and_the_summary(finished, config):
     config["runs"]["base"]["suites"] = ["validation", "more"]
     plan = finished.plan(config=config)
     assert rules(plan) == AFTER_EVALUATE
-    assert all(output.endswith("/more.json") for output in made_by("evaluate", plan))
+    assert all(output.endswith("/more.json") for output in outputs_of("evaluate", plan))
 
 
 def test_an_added_source_of_its_own_corpus_plans_nothing_of_the_others(finished, config):
@@ -129,7 +129,7 @@ def test_an_added_source_of_its_own_corpus_plans_nothing_of_the_others(finished,
     assert finished.plan(config=config) == {}
 
 
-def test_the_order_of_keys_and_the_way_a_number_is_written_plan_nothing(finished, config):
+def test_the_order_of_keys_and_the_notation_of_a_number_plan_nothing(finished, config):
     pretrain = config["runs"]["base"]["pretrain"]
     rate = float(pretrain["optimizer"]["learning_rate"])
     pretrain["optimizer"]["learning_rate"] = f"{rate:e}"
@@ -191,13 +191,13 @@ def test_a_forced_stage_plans_itself_and_after(finished):
     assert rules(finished.plan("all", "-R", "list")) == EVERYTHING
 
 
-def test_files_that_the_workflow_makes_are_never_ancient(finished):
+def test_no_file_of_the_workflow_is_ancient(finished):
     assert not [path for path in (finished.path / "workflow").rglob("*.smk") if "ancient" in path.read_text()]
 
 
 @pytest.fixture(scope="module")
 def tuned_checkout(tmp_path_factory):
-    """A checkout in which all of the embedded default is made, tuned run included; not to be changed."""
+    """A checkout with all outputs of the embedded default and of its finetuned run; read-only."""
     path = tmp_path_factory.mktemp("tuned")
     made = copy_project(path)
     made.pretend_all_is_made({**made.default_config, "tune": True})
@@ -206,59 +206,59 @@ def tuned_checkout(tmp_path_factory):
 
 @pytest.fixture
 def tuned(tuned_checkout, tmp_path):
-    """A checkout in which all is made, tuned run included, for one test to change."""
+    """A checkout with all outputs and those of the finetuned run, for one test to change."""
     shutil.copytree(tuned_checkout.path, tmp_path / "a copy", symlinks=True)
     return Checkout(tmp_path / "a copy")
 
 
 @pytest.fixture
 def tuning(config):
-    """The embedded default with its tuned run, for one test to change."""
+    """The embedded default with its finetuned run, for one test to change."""
     return {**config, "tune": True}
 
 
-def test_nothing_when_all_is_made_and_tuned(tuned, tuning):
+def test_nothing_if_all_outputs_of_finetuning_exist(tuned, tuning):
     assert tuned.plan(config=tuning) == {}
     assert tuned.plan("tuned") == {}
 
 
-def test_a_tuned_run_is_planned_when_it_is_asked_for(finished, tuning):
+def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(finished, tuning):
     plan = finished.plan(config=tuning)
     assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert made_by("finetune", plan) == [model("docstrings", tuning["runs"]["docstrings"]["finetune"]["steps"])]
+    assert outputs_of("finetune", plan) == [model("docstrings", tuning["runs"]["docstrings"]["finetune"]["steps"])]
     assert rules(finished.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
 
 
-def test_the_learning_rate_of_tuning_plans_tuning_and_after(tuned, tuning):
+def test_the_learning_rate_of_finetuning_plans_finetuning_and_after(tuned, tuning):
     tuning["runs"]["docstrings"]["finetune"]["optimizer"]["learning_rate"] = 0.0123
     plan = tuned.plan(config=tuning)
     assert rules(plan) == AFTER_FINETUNE
-    made = made_by("finetune", plan) + made_by("convert", plan) + made_by("evaluate", plan)
+    made = outputs_of("finetune", plan) + outputs_of("convert", plan) + outputs_of("evaluate", plan)
     assert all(output.startswith("results/runs/docstrings/") for output in made)
 
 
-def test_the_learning_rate_of_what_is_tuned_plans_both_and_after(tuned, tuning):
+def test_the_learning_rate_of_the_initial_run_plans_both_and_after(tuned, tuning):
     tuning["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] = 0.0123
     assert rules(tuned.plan(config=tuning)) == {*AFTER_PRETRAIN, *AFTER_FINETUNE}
 
 
-def test_another_milestone_to_tune_plans_tuning_and_after(tuned, tuning):
+def test_another_initial_milestone_plans_finetuning_and_after(tuned, tuning):
     first = tuning["runs"]["base"]["pretrain"]["milestones"][0]
     tuning["runs"]["docstrings"]["initial"]["step"] = first
     plan = tuned.plan(config=tuning)
     assert rules(plan) == AFTER_FINETUNE
-    assert f"results/runs/base/eval/{first:08d}/docstrings.json" in made_by("evaluate", plan)
+    assert f"results/runs/base/eval/{first:08d}/docstrings.json" in outputs_of("evaluate", plan)
 
 
-def test_a_key_of_the_pairs_plans_tuning_and_all_that_asks_of_them(tuned, tuning):
+def test_a_key_of_prompt_completion_data_plans_finetuning_and_its_scores(tuned, tuning):
     tuning["sources"]["docstrings"]["validation"] = 0.2
     plan = tuned.plan(config=tuning)
     assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert len(made_by("evaluate", plan)) == 2
+    assert len(outputs_of("evaluate", plan)) == 2
 
 
-@pytest.mark.parametrize("keys", HOW, ids=str)
-def test_how_tuning_is_done_plans_nothing(tuned, tuning, keys):
+@pytest.mark.parametrize("keys", OPERATION, ids=str)
+def test_an_operation_key_of_finetuning_plans_nothing(tuned, tuning, keys):
     recipe = tuning["runs"]["docstrings"]["finetune"]
     recipe |= {"milestones": [recipe["steps"]]} | keys
     assert tuned.plan(config=tuning) == {}
@@ -269,23 +269,23 @@ def test_a_statement_in_finetune_plans_only_the_summary_that_warns(tuned, tuning
     assert rules(tuned.plan(config=tuning)) == {"summarize", "all"}
 
 
-def test_a_tuned_run_that_is_left_out_again_plans_only_the_summary(tuned, tuning):
+def test_a_finetuned_run_that_is_disabled_again_plans_only_the_summary(tuned, tuning):
     assert rules(tuned.plan(config=tuning | {"tune": False})) == {"summarize", "all"}
 
 
-def test_a_run_that_goes_on_from_another_plans_only_itself_and_the_summary(finished, config):
+def test_a_run_with_an_initial_run_plans_only_itself_and_the_summary(finished, config):
     base = config["runs"]["base"]
     reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
     initial = {"initial": {"run": "base", "step": base["pretrain"]["milestones"][0]}}
     config["runs"]["more"] = base | initial | {"pretrain": base["pretrain"] | {"initial": reset}}
     plan = finished.plan(config=config)
     assert rules(plan) == AFTER_PRETRAIN
-    assert all(output.startswith("results/runs/more/") for output in made_by("pretrain", plan))
+    assert all(output.startswith("results/runs/more/") for output in outputs_of("pretrain", plan))
     base["pretrain"]["optimizer"]["learning_rate"] = 0.0123
-    assert model("more", base["pretrain"]["steps"]) in made_by("pretrain", finished.plan(config=config))
+    assert model("more", base["pretrain"]["steps"]) in outputs_of("pretrain", finished.plan(config=config))
 
 
-def test_a_changed_tokenizer_of_ones_own_plans_all_that_is_made_of_it(pretending, config):
+def test_a_changed_custom_tokenizer_plans_all_outputs_that_depend_on_it(pretending, config):
     mine = pretending.path / "my tokenizer.json"
     mine.write_text("{}")
     config["tokenizers"]["main"] = {"path": mine.name, "bos": "<s>", "eos": "</s>"}

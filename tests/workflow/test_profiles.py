@@ -1,4 +1,4 @@
-"""Profiles say where and with how much; rules and configs say nothing of that."""
+"""Profiles hold resources and executors; rules and configs hold neither."""
 
 import os
 import sys
@@ -17,12 +17,12 @@ def profile(name):
     return yaml.safe_load((HOME / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
 
 
-def test_there_is_no_default_profile_that_would_win_over_others():
+def test_no_default_profile_overrides_others():
     assert PROFILES == ["local", "slurm"]
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_failure_never_stops_the_rest_and_is_shown(name):
+def test_independent_jobs_continue_after_a_failure_and_its_log_is_shown(name):
     assert profile(name) | ALWAYS == profile(name)
 
 
@@ -31,7 +31,7 @@ def test_a_dry_run_never_overwrites_a_report(name):
     assert not [key for key in profile(name) if key.startswith("report")]
 
 
-def test_retries_stand_in_profiles_only():
+def test_retries_are_set_only_in_profiles():
     rules = [HOME / "workflow/Snakefile", *(HOME / "workflow/rules").glob("*.smk")]
     assert len(rules) > 6
     assert not [path for path in rules if "retries" in path.read_text()]
@@ -49,7 +49,7 @@ def test_profiles_set_only_rules_and_sections_that_exist():
 
 @pytest.fixture
 def sbatch(tmp_path):
-    """A directory with the commands of a Slurm on which every submission fails, and is written down."""
+    """A directory with fake Slurm commands; every submission is logged and fails."""
     folder = tmp_path / "bin"
     folder.mkdir()
     scripts = {
@@ -65,7 +65,7 @@ def sbatch(tmp_path):
 
 
 def submitted(checkout, sbatch, target):
-    """The line with which a target's job is handed to sbatch."""
+    """Return the arguments of sbatch for a target's job."""
     environment = {"PATH": f"{sbatch}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     quick = ["--retries", 0, "--slurm-init-seconds-before-status-checks", 1]
     checkout.snakemake(
@@ -76,7 +76,7 @@ def submitted(checkout, sbatch, target):
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_training_is_submitted_with_one_launcher_a_node(finished, sbatch, nodes):
+def test_training_is_submitted_with_one_launcher_per_node(finished, sbatch, nodes):
     settings = finished.path / "profiles/slurm/config.yaml"
     settings.write_text(settings.read_text().replace("nodes: 1", f"nodes: {nodes}"))
     first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
@@ -95,7 +95,7 @@ def test_scoring_is_submitted_as_one_task(finished, sbatch):
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_tuning_is_started_as_pretraining_is(name):
+def test_finetuning_starts_like_pretraining(name):
     settings = profile(name)
     threads = dict(entry.split("=") for entry in settings["set-threads"])
     assert threads["finetune"] == threads["pretrain"]

@@ -1,4 +1,4 @@
-"""The schema and the config's README say what the stages' recipes say."""
+"""The schema and the config's README agree with the stages' recipes."""
 
 import subprocess
 import sys

@@ -1,9 +1,9 @@
-"""What is said of jobs that a cluster can never run, and that nothing is said of others; tests/slurm has a real one."""
+"""Jobs that a cluster can never run are reported, and no others; tests/slurm checks this on a real cluster."""
 
 import pytest
 
-from scripts.slurm_check import mistake, unknown_account
-from scripts.slurm_nodes import gpus_of, read
+from scripts.slurm_check import find_mistake, unknown_account
+from scripts.slurm_nodes import parse_gpus, parse_sinfo
 
 CLUSTER = """\
 cpu|100|64|256000|2-00:00:00|(null)
@@ -14,8 +14,8 @@ hidden|0|0|0|infinite|(null)
 """
 
 
-def said(**resources):
-    return mistake("pretrain", resources, read(CLUSTER))
+def message(**resources):
+    return find_mistake("pretrain", resources, parse_sinfo(CLUSTER))
 
 
 @pytest.mark.parametrize(
@@ -23,33 +23,33 @@ def said(**resources):
     [
         ({"slurm_partition": "nope"}, "`slurm_partition` of pretrain must be one of all, cpu, gpu, hidden, got nope"),
         ({"slurm_partition": "cpu,nope"}, "got nope"),
-        ({"gres": "gpu:16"}, "`gres` of pretrain asks for 16 GPUs a node, and this cluster has at most 8"),
-        ({"gres": "gpu:1", "slurm_partition": "cpu"}, "asks for 1 GPUs a node, and partition cpu has at most 0"),
-        ({"gres": "gpu:A100:8"}, "asks for 8 a100 GPUs a node, and this cluster has at most 4"),
+        ({"gres": "gpu:16"}, "`gres` of pretrain requests 16 GPUs per node, but this cluster has at most 8"),
+        ({"gres": "gpu:1", "slurm_partition": "cpu"}, "requests 1 GPUs per node, but partition cpu has at most 0"),
+        ({"gres": "gpu:A100:8"}, "requests 8 a100 GPUs per node, but this cluster has at most 4"),
         (
             {"mem_mb": 3_000_000},
-            "`mem_mb` of pretrain asks for 3000000 MB a node, and this cluster has at most 2000000",
+            "`mem_mb` of pretrain requests 3000000 MB per node, but this cluster has at most 2000000",
         ),
-        ({"threads": 65, "slurm_partition": "cpu"}, "asks for 65 cores a node, and partition cpu has at most 64"),
-        ({"runtime": 721, "slurm_partition": "gpu"}, "asks for 721 minutes, and partition gpu has at most 720"),
+        ({"threads": 65, "slurm_partition": "cpu"}, "requests 65 cores per node, but partition cpu has at most 64"),
+        ({"runtime": 721, "slurm_partition": "gpu"}, "requests 721 minutes, but partition gpu has at most 720"),
         ({"runtime": 2881, "slurm_partition": "gpu,cpu"}, "partition gpu,cpu has at most 2880"),
         (
             {"nodes": 11, "slurm_partition": "gpu"},
-            "`nodes` of pretrain asks for 11 nodes, and partition gpu has at most 10 that fit",
+            "`nodes` of pretrain requests 11 nodes, but partition gpu has at most 10 that fit",
         ),
         (
             {"nodes": 9, "gres": "gpu:8", "slurm_partition": "gpu"},
-            "asks for 9 nodes, and partition gpu has at most 8 that fit",
+            "requests 9 nodes, but partition gpu has at most 8 that fit",
         ),
         (
             {"gres": "gpu:h100:1", "threads": 64, "mem_mb": 2_000_000},
-            "asks for 2000000 MB a node, and this cluster has at most 1000000 on nodes that fit otherwise",
+            "requests 2000000 MB per node, but this cluster has at most 1000000 on nodes with its other resources",
         ),
     ],
 )
-def test_what_is_nowhere_is_said_in_one_sentence(resources, words):
-    assert words in said(**resources)
-    assert said(**resources).startswith("the profile's `")
+def test_missing_resources_are_one_sentence(resources, words):
+    assert words in message(**resources)
+    assert message(**resources).startswith("the profile's `")
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_what_is_nowhere_is_said_in_one_sentence(resources, words):
         {"mem_mb": "<TBD>"},
     ],
 )
-def test_nothing_is_said_of_what_may_run(resources):
-    assert said(**resources) is None
+def test_jobs_that_may_run_are_accepted(resources):
+    assert message(**resources) is None
 
 
-def test_gpus_without_a_type_may_be_of_any():
-    assert mistake("pretrain", {"gres": "gpu:h100:4"}, read("all|1|32|256000|infinite|gpu:4")) is None
+def test_gpus_without_a_type_count_for_every_type():
+    assert find_mistake("pretrain", {"gres": "gpu:h100:4"}, parse_sinfo("all|1|32|256000|infinite|gpu:4")) is None
 
 
-def test_nothing_is_said_of_a_cluster_that_says_nothing():
-    assert mistake("pretrain", {"slurm_partition": "gpu", "nodes": 99, "gres": "gpu:9"}, []) is None
+def test_unknown_cluster_accepts_every_job():
+    assert find_mistake("pretrain", {"slurm_partition": "gpu", "nodes": 99, "gres": "gpu:9"}, []) is None
 
 
 @pytest.mark.parametrize("text", ["slurm_load_partitions: Unable to contact", "all|4|32+|256000|infinite|gpu:4"])
-def test_another_form_of_answer_is_refused(text):
+def test_other_output_of_sinfo_is_an_error(text):
     with pytest.raises(ValueError, match="invalid literal"):
-        read(text)
+        parse_sinfo(text)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_another_form_of_answer_is_refused(text):
         ("mps:400,gpu:2", {"": 2}),
     ],
 )
-def test_gpus_are_read_from_what_slurm_writes(gres, gpus):
-    assert gpus_of(gres) == gpus
+def test_gpus_are_parsed_from_gres(gres, gpus):
+    assert parse_gpus(gres) == gpus
 
 
-def test_account_must_be_one_of_the_persons():
+def test_account_must_be_one_of_the_users():
     assert unknown_account("Lab", ["lab", "root"]) is None
     assert unknown_account("nope", []) is None
     assert unknown_account("nope", ["root", "lab"]) == (

@@ -1,4 +1,4 @@
-"""What can be asked for by name or by file, and what is said when there is no such thing."""
+"""Targets by name and by file, and the error if a target does not exist."""
 
 import pytest
 
@@ -15,15 +15,15 @@ UP_TO = {
 
 
 @pytest.mark.parametrize("target", UP_TO)
-def test_a_target_makes_what_it_names_and_no_more(pretending, target):
+def test_a_target_plans_exactly_its_rules(pretending, target):
     assert set(pretending.plan(target).values()) == UP_TO[target] | {target}
 
 
-def test_nothing_said_is_all(pretending):
+def test_all_is_the_default_target(pretending):
     assert pretending.plan("--cores", 1) == pretending.plan("all")
 
 
-def test_one_file_is_made_with_what_it_needs(pretending):
+def test_one_file_plans_itself_and_its_inputs(pretending):
     first = pretending.default_config["runs"]["base"]["pretrain"]["milestones"][0]
     wanted = f"results/runs/base/eval/{first:08d}/validation.json"
     plan = pretending.plan(wanted)
@@ -44,32 +44,32 @@ def test_one_file_is_made_with_what_it_needs(pretending):
         ("results/sources/web/list.json", "the config has no sources.web; sources: code, docstrings, prose"),
     ],
 )
-def test_what_the_config_does_not_hold_is_named(pretending, wanted, sentence):
-    done = pretending.snakemake("-n", wanted, check=False)
+def test_a_target_missing_in_the_config_is_named(pretending, wanted, sentence):
+    done = pretending.dry_run(wanted, check=False)
     assert done.returncode == 1
     assert sentence in done.stdout + done.stderr
     assert "KeyError" not in done.stdout + done.stderr
 
 
-def test_a_suite_that_the_run_does_not_name_is_named(pretending):
+def test_a_suite_missing_in_the_run_is_named(pretending):
     first = pretending.default_config["runs"]["base"]["pretrain"]["milestones"][0]
-    done = pretending.snakemake("-n", f"results/runs/base/eval/{first:08d}/exam.json", check=False)
+    done = pretending.dry_run(f"results/runs/base/eval/{first:08d}/exam.json", check=False)
     assert "run base has no suite exam" in done.stdout + done.stderr
 
 
-def test_a_model_that_is_tuned_is_scored_by_the_suites_of_its_tuned_run(pretending):
+def test_an_initial_model_is_scored_by_the_suites_of_its_finetuned_run(pretending):
     first, last = pretending.default_config["runs"]["base"]["pretrain"]["milestones"]
     assert pretending.plan(f"results/runs/base/eval/{last:08d}/docstrings.json")
-    done = pretending.snakemake("-n", f"results/runs/base/eval/{first:08d}/docstrings.json", check=False)
+    done = pretending.dry_run(f"results/runs/base/eval/{first:08d}/docstrings.json", check=False)
     assert "run base has no suite docstrings" in done.stdout + done.stderr
 
 
-def test_tuned_says_that_there_is_no_tuned_run(pretending, config):
+def test_tuned_without_a_finetuned_run_is_an_error(pretending, config):
     del config["runs"]["docstrings"]
-    done = pretending.snakemake("-n", "tuned", "--configfile", pretending.write_config(config), check=False)
-    assert "the config has no tuned run: one with finetune in the place of pretrain" in done.stdout + done.stderr
+    done = pretending.dry_run("tuned", "--configfile", pretending.write_config(config), check=False)
+    assert "the config has no tuned run (a run with finetune in place of pretrain)" in done.stdout + done.stderr
 
 
-def test_the_workflow_is_parsed_without_looking_at_a_source(pretending, config):
+def test_the_workflow_is_parsed_without_reading_a_source(pretending, config):
     config["sources"]["code"] = {"kind": "text", "paths": ["/nowhere/*.txt"]}
     assert pretending.plan(config=config)

@@ -1,4 +1,4 @@
-"""Tuning by the real workflow and stages, on the text and model of the end-to-end test."""
+"""Fine-tuning by the real workflow and stages, on the text and model of the end-to-end test."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ SOUNDS = {"camel": "grunts at the moon", "mule": "brays", "goat": "bleats and ru
 
 
 @pytest.mark.long
-def test_all_with_tuned_runs_shows_the_scores_before_and_after(tmp_path):
+def test_summary_shows_the_scores_before_and_after_finetuning(tmp_path):
     write_texts(tmp_path)
     config = yaml.safe_load(CONFIG)
     pairs = [(f"The {animal} no. {number} ", sound) for number in range(40) for animal, sound in SOUNDS.items()]

@@ -6,12 +6,17 @@ FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
 
-def keys_of(section, *names):
-    """Return the schema's keys of a part of a section's entries, with kinds and defaults."""
+def schema_of(section, *names):
+    """Return the schema of a part of a section's entries."""
     schema = SCHEMA["properties"][section]["additionalProperties"]
     for name in names:
         schema = schema["properties"][name]
-    return schema["properties"]
+    return schema
+
+
+def keys_of(section, *names):
+    """Return the schema's keys of a part of a section's entries, with kinds and defaults."""
+    return schema_of(section, *names)["properties"]
 
 
 def as_json(data):
@@ -99,12 +104,17 @@ def expected(wildcards):
 
 
 def expected_of_run(run, recipe):
-    """Return what the config says of one run."""
+    """Return what the config says of one run, recipes as their manifests have them."""
+    stage = training_of(recipe)
+    training = identity_of(schema_of("runs", stage), {k: v for k, v in recipe[stage].items() if k != "milestones"})
+    model = {key: value for key, value in recipe.get("model", {}).items() if key != "from"}
+    if model:
+        training["model"] = identity_of(schema_of("runs", "model"), model)
     return {
-        training_of(recipe): identity_of_run(run),
+        stage: training,
         "model_config": recipe.get("model", {}).get("from"),
-        "convert": recipe.get("convert", {}),
+        "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
         "milestones": milestones_of(recipe),
-        "suites": {suite: recipe_of_suite(suite) for suite in recipe["suites"]},
+        "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
         **({"initial": recipe["initial"]} if "initial" in recipe else {}),
     }

@@ -1,1 +1,1 @@
-"""What the Snakefile imports."""
+"""Modules that the Snakefile imports, and the generator of the schema."""

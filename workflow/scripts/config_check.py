@@ -110,6 +110,9 @@ def _path(keys: Iterable[str | int]) -> str:
 
 
 def _sentence(error: ValidationError) -> str:
+    inner = [part for part in error.context or () if part.path or part.validator != "type"]
+    if error.validator == "anyOf" and isinstance(error.instance, dict) and inner:
+        return _sentence(max(inner, key=_order))  # in a group that may also be null
     where = _path(error.absolute_path)
     if error.validator == "additionalProperties":
         return _unknown_key(where, error.instance, error.schema["properties"])
@@ -139,7 +142,7 @@ def _required(error: ValidationError) -> list[str]:
 
 
 def _expected(schema: dict[str, Any]) -> str:
-    """What a value must be, in words: the schema's generator has written it beside types and bounds."""
+    """Return in words what a value must be: the schema carries it beside types and bounds."""
     if "anyOf" in schema:
         return " or ".join(_expected(part) for part in schema["anyOf"])
     return schema["x-expected"]

@@ -1,87 +1,95 @@
-"""Whether a cluster has what the jobs ask for that are about to be sent to it, by one question to it, or two.
+"""Check, before jobs are submitted, that the Slurm cluster has the resources that they request.
 
-sbatch takes jobs that can never start, as those above a partition's time limit, and Snakemake waits for them for ever.
-What it refuses, the plugin sends as often as `retries` allows, and the reason stands among pages.
+sbatch accepts jobs that can never start, for example above a time limit, and Snakemake waits for them forever.
+Jobs that sbatch rejects are submitted again as often as `retries` allows, and the reason is hard to find.
 """
+
+from __future__ import annotations
 
 import getpass
 import math
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from scripts.slurm_nodes import SINFO, gpus_of, read
+from scripts.slurm_nodes import SINFO, Nodes, parse_gpus, parse_sinfo
+
+if TYPE_CHECKING:
+    from snakemake.workflow import Workflow
 
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account")
-PATIENCE = 10  # seconds for an answer
-UNITS = {"gres": "GPUs a node", "threads": "cores a node", "mem_mb": "MB a node", "runtime": "minutes"}
-"""What one node must have, and the time, by the words of a profile."""
-INSTEAD = {
+TIMEOUT_SECONDS = 10
+UNITS = {"gres": "GPUs per node", "threads": "cores per node", "mem_mb": "MB per node", "runtime": "minutes"}
+"""Resources of one node, and the time limit, as a profile names them."""
+REPLACED_BY = {
     "threads": ("cpus_per_task", "cpus_per_gpu"),
     "mem_mb": ("mem_mb_per_cpu",),
     "runtime": ("qos",),
     "nodes": ("qos",),
 }
-"""{key: others by which it does not count}; a qos may lift what a partition allows."""
+"""{resource: other resources that replace it}; a qos may raise the limits of a partition."""
 
 
 class SlurmError(Exception):
-    """Jobs ask for things that the cluster does not have. The message is one sentence for each of them."""
+    """Jobs request resources that the cluster does not have. The message has one sentence per mistake."""
 
 
-def check_slurm(workflow):
-    """Raise SlurmError where jobs that a Snakemake workflow is about to submit to Slurm can never run."""
+def check_slurm(workflow: Workflow) -> None:
+    """Raise SlurmError if a job that Snakemake is about to submit to Slurm can never run."""
     if workflow.executor_plugin.name != "slurm":
         return
     if shutil.which("sbatch") is None:
         raise SlurmError(
-            "the profile's `executor: slurm` needs the command sbatch, and PATH has none: "
-            "call snakemake on a login node of the cluster, or take --profile profiles/local"
+            "the profile's `executor: slurm` needs the command sbatch, which is not on PATH: "
+            "run snakemake on a login node of the cluster, or use --profile profiles/local"
         )
     jobs = [job for job in workflow.dag.needrun_jobs() if not job.is_local]
-    wanted = [(job.rule.name, {"threads": job.threads, **job.resources}) for job in jobs]
+    requests = [(job.rule.name, {"threads": job.threads, **job.resources}) for job in jobs]
     cluster = _cluster()
-    said = [mistake(rule, resources, cluster) for rule, resources in wanted] + _unknown_accounts(wanted)
-    if said := list(dict.fromkeys(filter(None, said))):
-        raise SlurmError("; ".join(said))
+    mistakes = [find_mistake(rule, resources, cluster) for rule, resources in requests] + _unknown_accounts(requests)
+    if sentences := list(dict.fromkeys(filter(None, mistakes))):
+        raise SlurmError("; ".join(sentences))
 
 
-def _cluster():
+def _cluster() -> list[Nodes]:
     try:
-        return read(_ask(*SINFO))
+        return parse_sinfo(_output(*SINFO))
     except ValueError:
         return []
 
 
-def _unknown_accounts(wanted):
-    names = sorted({str(resources["slurm_account"]) for _, resources in wanted if resources.get("slurm_account")})
-    known = _ask(*ACCOUNTS, f"user={getpass.getuser()}").split() if names else []
+def _unknown_accounts(requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str | None]:
+    names = sorted({str(resources["slurm_account"]) for _, resources in requests if resources.get("slurm_account")})
+    known = _output(*ACCOUNTS, f"user={getpass.getuser()}").split() if names else []
     return [unknown_account(name, known) for name in names]
 
 
-def _ask(*command):
-    """What a command of Slurm says; nothing where it fails: Slurm will tell what is wrong, when it gets the jobs."""
+def _output(*command: str) -> str:
+    """Output of a Slurm command; empty if it fails, since sbatch will then report the cause."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def unknown_account(name, known):
-    """The sentence that an account is none of a person's; None where it is, or where `known` is empty: no accounting.
+def unknown_account(name: str, known: Sequence[str]) -> str | None:
+    """Return the error message for an account that is not one of the user's `known` accounts, regardless of case.
 
-    Case does not count.
+    None if it is, or if `known` is empty, since the cluster then has no accounting.
     """
-    asked = {each.lower() for each in _split(name)}
-    if not known or asked <= {each.lower() for each in known}:
+    names = {each.lower() for each in _split(name)}
+    if not known or names <= {each.lower() for each in known}:
         return None
     return f"the profile's `slurm_account` must be one of yours, {', '.join(sorted(set(known)))}, got {name}"
 
 
-def mistake(rule, resources, cluster):
-    """What a rule asks for and the cluster has nowhere, in a sentence; None where it may run, or nothing is known.
+def find_mistake(rule: str, resources: Mapping[str, Any], cluster: Sequence[Nodes]) -> str | None:
+    """Return the error message for resources of a job that the cluster does not have.
 
-    `resources`: {name: value} of a job. Without a partition, all are looked at: a site may choose one by itself.
+    None if the job may run, or if the cluster is unknown. Without a partition, nodes of all partitions are considered,
+    since a site may choose the partition itself.
     """
     if any(resources.get(name) for name in ("cluster", "clusters", "slurm_cluster")):
         return None
@@ -91,48 +99,51 @@ def mistake(rule, resources, cluster):
         if known and name not in known:
             return f"the profile's `slurm_partition` of {rule} must be one of {', '.join(known)}, got {name}"
     place = f"partition {','.join(names)}" if names else "this cluster"
-    # a partition that shows no nodes may hide them
-    left = [group for group in cluster if group.nodes and (not names or group.partition in names)]
-    return _beyond(rule, resources, left, place)
+    # a partition may hide its nodes, and then shows none
+    groups = [group for group in cluster if group.nodes and (not names or group.partition in names)]
+    return _beyond(rule, resources, groups, place)
 
 
-def _beyond(rule, resources, left, place):
-    """Look for nodes that have all at once; the first thing that none of those left has is the mistake."""
+def _beyond(rule: str, resources: Mapping[str, Any], groups: list[Nodes], place: str) -> str | None:
+    """Filter the nodes by one resource after the other; the first that no remaining node has is the mistake."""
     where = ""
-    for key, kind, asked in _asked(resources):
-        most = max((group.has(key, kind) for group in left), default=math.inf)
-        if most < asked:
+    for key, kind, number in _requested(resources):
+        most = max((group.has(key, kind) for group in groups), default=math.inf)
+        if most < number:
             unit = f"{kind} {UNITS[key]}".strip()
-            return f"the profile's `{key}` of {rule} asks for {asked} {unit}, and {place} has at most {most:.0f}{where}"
-        fit = [group for group in left if group.has(key, kind) >= asked]
-        if len(fit) < len(left):
-            left, where = fit, " on nodes that fit otherwise"
-    return _beyond_nodes(rule, resources, left, place)
+            return (
+                f"the profile's `{key}` of {rule} requests {number} {unit}, but {place} has at most {most:.0f}{where}"
+            )
+        fit = [group for group in groups if group.has(key, kind) >= number]
+        if len(fit) < len(groups):
+            groups, where = fit, " on nodes with its other resources"
+    return _beyond_nodes(rule, resources, groups, place)
 
 
-def _beyond_nodes(rule, resources, left, place):
-    asked, each = _number(resources, "nodes"), {}
-    for group in left:
-        each[group.partition] = each.get(group.partition, 0) + group.nodes
-    if not each or not asked or asked <= (most := max(each.values())):
+def _beyond_nodes(rule: str, resources: Mapping[str, Any], groups: Sequence[Nodes], place: str) -> str | None:
+    number = _number(resources, "nodes")
+    num_nodes: dict[str, int] = {}
+    for group in groups:
+        num_nodes[group.partition] = num_nodes.get(group.partition, 0) + group.nodes
+    if not num_nodes or not number or number <= (most := max(num_nodes.values())):
         return None
-    return f"the profile's `nodes` of {rule} asks for {asked} nodes, and {place} has at most {most} that fit"
+    return f"the profile's `nodes` of {rule} requests {number} nodes, but {place} has at most {most} that fit"
 
 
-def _asked(resources):
-    """(key, type of GPU, number) of what one node must have, and of the time."""
-    found = [("gres", kind, number) for kind, number in gpus_of(str(resources.get("gres") or "")).items()]
+def _requested(resources: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """(resource, type of GPU, number) of each requested resource of one node, and of the time limit."""
+    found = [("gres", kind, number) for kind, number in parse_gpus(str(resources.get("gres") or "")).items()]
     numbers = {key: _number(resources, key) for key in UNITS if key != "gres"}
     return found + [(key, "", number) for key, number in numbers.items() if number]
 
 
-def _number(resources, key):
-    """A resource that counts; None for one that another replaces, and a text: it is not known yet."""
+def _number(resources: Mapping[str, Any], key: str) -> int | None:
+    """Value of a resource; None if another resource replaces it, or if it is text, which means not known yet."""
     value = resources.get(key)
-    if not isinstance(value, int) or any(resources.get(name) for name in INSTEAD[key]):
+    if not isinstance(value, int) or any(resources.get(name) for name in REPLACED_BY[key]):
         return None
     return value
 
 
-def _split(names):
+def _split(names: object) -> list[str]:
     return [name for name in re.split(r"[,\s]+", str(names or "")) if name]

@@ -1,54 +1,58 @@
-"""What the nodes of a Slurm cluster have, as sinfo says it."""
+"""Nodes of a Slurm cluster and their resources, read from sinfo."""
+
+from __future__ import annotations
 
 import math
 import re
 from dataclasses import dataclass
 
 SINFO = ("sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%l|%G")
-"""One line a kind of node and partition, hidden ones too: partition, nodes, cores, MB, time limit, GPUs."""
+"""One line per partition and kind of node, hidden ones too: partition, nodes, cores, MB, time limit, GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes of one kind in a partition, by the words of a profile.
-
-    `threads` and `mem_mb` are those of one node, `gres` its GPUs as {type: number} with "" for those without a type.
-    `runtime` is the partition's limit in minutes.
-    """
+    """Nodes of one kind in a partition. Fields are named as in a profile."""
 
     partition: str
     nodes: int
     threads: int
+    """Cores per node."""
     mem_mb: int
+    """Memory per node."""
     runtime: float
-    gres: dict
+    """Time limit of the partition in minutes."""
+    gres: dict[str, int]
+    """GPUs per node: `{type: number}`, "" for GPUs without a type."""
 
-    def has(self, key, kind):
-        """How much of `key` a job can have on each of these nodes: of GPUs, those of a type, or with "" all."""
+    def has(self, key: str, kind: str) -> float:
+        """Return how much of `key` each of these nodes has. For GPUs: those of type `kind`, or all if it is ""."""
         if key != "gres":
             return getattr(self, key)
-        # a cluster that names no types may have GPUs of any
+        # GPUs without a type may be of any type
         return sum(number for own, number in self.gres.items() if not kind or own in ("", kind))
 
 
-def read(text):
-    """The `Nodes` in the output of `SINFO`. Raises ValueError where it is not what was asked for."""
+def parse_sinfo(text: str) -> list[Nodes]:
+    """Parse the output of `SINFO`. Raises ValueError if it has another form."""
     return [_nodes(*line.split("|", 5)) for line in text.splitlines()]
 
 
-def _nodes(partition, nodes="", threads="", mem_mb="", limit="", gres=""):
+def _nodes(
+    partition: str, nodes: str = "", threads: str = "", mem_mb: str = "", limit: str = "", gres: str = ""
+) -> Nodes:
     return Nodes(
         partition=partition,
         nodes=int(nodes),
         threads=int(threads),
         mem_mb=int(mem_mb),
         runtime=_minutes(limit),
-        gres=gpus_of(gres),
+        gres=parse_gpus(gres),
     )
 
 
-def _minutes(limit):
-    """Minutes of [days-][hours:]minutes:seconds; endless for all else, as `infinite`."""
+def _minutes(limit: str) -> float:
+    """Minutes of [days-][hours:]minutes:seconds; infinity for any other text, such as `infinite`."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
     if not found:
         return math.inf
@@ -56,9 +60,9 @@ def _minutes(limit):
     return (24 * days + hours) * 60 + minutes + seconds / 60
 
 
-def gpus_of(gres):
-    """{type: GPUs} of Slurm's text, as `gpu:a100:4(S:0-1),lustre:1` or `gpu:2`; the type is "" where it names none."""
-    found = {}
+def parse_gpus(gres: str) -> dict[str, int]:
+    """Parse Slurm's `gpu:a100:4(S:0-1),lustre:1` or `gpu:2` into `{type: GPUs}`; the type is "" if it is missing."""
+    found: dict[str, int] = {}
     for each in re.sub(r"\([^)]*\)", "", gres).lower().split(","):
         if gpus := re.fullmatch(r"(?:gres[/:])?gpu(?::([^:]+?))??(?::(\d+))?", each.strip()):
             kind = gpus[1] or ""

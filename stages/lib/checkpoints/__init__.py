@@ -1,1 +1,1 @@
-"""Checkpoints: their format, writing, keeping, and finding."""
+"""Checkpoints: their commit format, their tensors, which are kept, and finding a model by a path."""

@@ -1,145 +1,153 @@
-"""A trained model by any path that names one: what shape it has, and where its weights lie.
+"""Find a model by a path: its config, and where its weights lie.
 
     results/runs/base/models/00000300.json                   a milestone's manifest
     results/runs/base/train/<digest>/checkpoints/00000300    a checkpoint
     results/runs/base/train/<digest>                         a run directory: its newest complete checkpoint
     results/runs/base/export/00000300/manifest.json          an export's manifest
-    any directory with config.json and safetensors           an export, or another Hugging Face Llama
+    any directory with config.json and safetensors           an export, or another Hugging Face model
 
-A checkpoint's files are compared with commit.json by their sizes; their hashes are `convert`'s affair.
+The sizes of a checkpoint's files are compared with commit.json; `convert` compares their hashes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from stages.lib import manifest, recipe
 from stages.lib.checkpoints import dcp
+from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
 from stages.lib.errors import UserError
-from stages.lib.huggingface import export, load_hf
-from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.huggingface import load_hf
+from stages.lib.huggingface.config_json import CONFIG
+from stages.lib.huggingface.export import Read
+from stages.lib.model.architectures import DEFAULT, architecture_of
+from stages.lib.model.keys import KeyTable, keys_of
+from stages.lib.model.llama import Llama
+from stages.lib.model.llama_config import ModelRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A model that can be loaded.
-
-    `read`: as `imported.load_into` asks for it, one key at a time. `commit`: what a checkpoint's commit.json says; None
-    for a Hugging Face directory. `tokenizer`: the digest of its tokenizer's manifest, None where nobody says.
-    """
+class FoundModel:
+    """A model that can be loaded."""
 
     directory: Path
-    recipe: ModelRecipe
+    model_config: ModelRecipe
     vocab_size: int
-    read: Callable
-    commit: dict | None
+
+    read: Read
+    """Reads one key at a time, for `load_hf.load_into`."""
+
+    commit: dict[str, Any] | None
+    """The content of a checkpoint's commit.json; None for a Hugging Face directory."""
+
     tokenizer: str | None
+    """The digest of the tokenizer's manifest; None if it is not known."""
 
 
-def find(path, option="--model"):
-    """The `Trained` at a path, which `option` gave. Raises UserError where there is none, or it is torn."""
+def find(path: Path | str, option: str = "--model") -> FoundModel:
+    """The model at a path, which the command-line option `option` gave. Raises UserError if there is no whole model."""
     path = Path(path)
     if path.is_file():
         return _of_manifest(path, option)
-    if (path / load_hf.CONFIG).is_file():
-        return _of_directory(path)
+    if (path / CONFIG).is_file():
+        return _of_hf_directory(path)
     if (path / "checkpoints").is_dir():
-        steps = dcp.complete_steps(path)
+        steps = complete_steps(path)
         if not steps:
             raise UserError(f"{path} must hold a complete checkpoint, and has none")
-        return _of_checkpoint(dcp.directory_of(path, steps[-1]))
-    if path.is_dir() and ((path / dcp.COMMIT).exists() or path.parent.name == "checkpoints"):
+        return _of_checkpoint(directory_of(path, steps[-1]))
+    if path.is_dir() and ((path / COMMIT).exists() or path.parent.name == "checkpoints"):
         return _of_checkpoint(path)
-    raise _none(path, option)
+    raise _not_a_model(path, option)
 
 
-def load(trained, dtype, device):
-    """The Llama of a `Trained`, on a device and in a dtype, for inference; one parameter at a time is read."""
+def load(found: FoundModel, dtype: torch.dtype, device: torch.device | str) -> Llama:
+    """The model on a device and in a dtype, for inference; one parameter at a time is read."""
     with torch.device("meta"):
-        model = Llama(trained.recipe, trained.vocab_size).to(dtype)
+        model = architecture_of(found.model_config).model_class(found.model_config, found.vocab_size).to(dtype)
     model.to_empty(device=device)
-    if trained.recipe.tie_word_embeddings:  # to_empty made two of them
+    if found.model_config.tie_word_embeddings:  # to_empty made two tensors of one
         model.head.weight = model.base_model.embedding.weight
-    load_hf.load_into(model, trained.read)
+    load_hf.load_into(model, found.read)
     return model.eval().requires_grad_(False)
 
 
-def _of_manifest(path, option):
+def _of_manifest(path: Path, option: str) -> FoundModel:
     try:
         made = manifest.read(path)
     except UserError:
-        raise _none(path, option) from None
+        raise _not_a_model(path, option) from None
     if "checkpoint" in made.identity:
-        name = f"{made.identity['checkpoint']}/{dcp.COMMIT}"
+        name = f"{made.identity['checkpoint']}/{COMMIT}"
         manifest.check_content(made.output(name), made.identity["outputs"][name], path)
         return _of_checkpoint(made.directory / made.identity["checkpoint"])
-    if load_hf.CONFIG in made.identity.get("outputs", ()):
+    if CONFIG in made.identity.get("outputs", ()):
         for name in made.identity["outputs"]:
             made.output(name)
-        return _of_directory(made.directory, made.identity.get("tokenizer"))
-    raise _none(path, option)
+        return _of_hf_directory(made.directory, made.identity.get("tokenizer"))
+    raise _not_a_model(path, option)
 
 
-def _of_directory(directory, tokenizer=None):
-    found = load_hf.open_directory(directory)
-    return Trained(
+def _of_hf_directory(directory: Path, tokenizer: str | None = None) -> FoundModel:
+    hf_model = load_hf.open_directory(directory)
+    return FoundModel(
         directory=directory,
-        recipe=found.recipe,
-        vocab_size=found.vocab_size,
-        read=found.read,
+        model_config=hf_model.model_config,
+        vocab_size=hf_model.vocab_size,
+        read=hf_model.read,
         commit=None,
         tokenizer=tokenizer,
     )
 
 
-def _of_checkpoint(directory):
-    commit = dcp.read_commit(directory)
+def _of_checkpoint(directory: Path) -> FoundModel:
+    commit = read_commit(directory)
     for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
-            raise UserError(f"{directory / dcp.COMMIT} must say the {key}, and does not")
-    shape = recipe.load(ModelRecipe, commit["model"], f"{directory / dcp.COMMIT}: model")
-    _check_keys(directory, shape)
-    return Trained(
+            raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing")
+    model_config = recipe.load(DEFAULT.config_class, commit["model"], f"{directory / COMMIT}: model")
+    table = model_config.key_table(commit["vocab_size"])
+    _check_keys(directory, table)
+    return FoundModel(
         directory=directory,
-        recipe=shape,
+        model_config=model_config,
         vocab_size=commit["vocab_size"],
-        read=_by_layers(export.checkpoint_reader(directory)),
+        read=_by_layers(dcp.model_reader(directory), table),
         commit=commit,
         tokenizer=commit["tokenizer"],
     )
 
 
-def _by_layers(read):
-    """A `read` of one key that keeps the key's layer, since each read parses a checkpoint's .metadata of all ranks."""
-    held = {}
+def _by_layers(read: Read, table: KeyTable) -> Callable[[Sequence[str]], dict[str, torch.Tensor]]:
+    """A `read` of one key that reads its whole layer, since each read parses a checkpoint's .metadata of all ranks."""
+    layer_of = {weight.key: keys_of(layer) for layer in table.layers for weight in layer}
+    held: dict[str, torch.Tensor] = {}
 
-    def read_one(keys):
+    def read_one(keys: Sequence[str]) -> dict[str, torch.Tensor]:
         (key,) = keys
         if key not in held:
             held.clear()
-            in_layer = key.startswith("base_model.layers.")
-            held.update(read(export.layer_keys(int(key.split(".")[2])) if in_layer else keys))
+            held.update(read(layer_of.get(key, keys)))
         return {key: held[key]}
 
     return read_one
 
 
-def _check_keys(directory, shape):
-    """Raise UserError where a checkpoint's model has a tensor that a Llama has not: its text would be another's."""
-    known = {"model.base_model.embedding.weight", "model.base_model.dec_norm.weight", "model.head.weight"}
-    for number in range(shape.num_hidden_layers):
-        known |= {f"model.{key}" for key in export.layer_keys(number)}
+def _check_keys(directory: Path, table: KeyTable) -> None:
+    """Raise UserError if a checkpoint's model has a tensor that its config does not have."""
     for key in dcp.keys_of(directory):
-        if key.startswith("model.") and key not in known:
+        if key.startswith("model.") and key.removeprefix("model.") not in table.by_key:
             raise UserError(
-                f"{directory} must hold a Llama of {shape.num_hidden_layers} layers and nothing more, found {key}"
+                f"{directory} must hold only the tensors of its model of {len(table.layers)} layers, found {key}"
             )
 
 
-def _none(path, option):
+def _not_a_model(path: Path, option: str) -> UserError:
+    found = "is another file or directory" if path.exists() else "does not exist"
     return UserError(
         f"{option} {path} must be a milestone's manifest, a checkpoint, a run directory, an export's manifest or the "
-        f"directory of a Hugging Face Llama, and {'is none of these' if path.exists() else 'does not exist'}"
+        f"directory of a Hugging Face model, and {found}"
     )

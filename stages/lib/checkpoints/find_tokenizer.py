@@ -1,64 +1,69 @@
-"""The tokenizer of a trained model: an export's own, or the one above a checkpoint that its commit.json names."""
+"""Find the tokenizer of a model: an export's own, or the one that a checkpoint's commit.json names."""
 
 import contextlib
 import os
 from pathlib import Path
 
 from stages.lib import manifest
+from stages.lib.checkpoints.find_model import FoundModel
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer import prompt_tokenizer
 
 
-def text_of(trained, tokenizer=None):
-    """The `Text` of a `Trained`, by the manifest `tokenizer` where that is given.
+def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenizer.PromptTokenizer:
+    """The `PromptTokenizer` of a model, by the manifest `tokenizer` if that is given.
 
-    A checkpoint's is looked for in the directories above it. Raises UserError where it is not found, or is another's.
+    A checkpoint's tokenizer is searched in the directories above it. Raises UserError if it is not found, or is another
+    tokenizer than that of the training.
     """
-    if tokenizer is not None and trained.tokenizer not in (None, _digest_of(tokenizer)):
-        raise UserError(f"--tokenizer {tokenizer} must be the tokenizer of {trained.directory}, and is another")
-    if trained.commit is None:
-        known = tokenizer is None or trained.tokenizer is not None  # an export brings a tokenizer, and its template
-        found = prompt_tokenizer.of_directory(trained.directory) if known else prompt_tokenizer.of_manifest(tokenizer)
+    if tokenizer is not None and found.tokenizer not in (None, _digest_of(tokenizer)):
+        raise UserError(f"--tokenizer {tokenizer} must be the tokenizer of {found.directory}, and is another")
+    if found.commit is None:
+        if tokenizer is None or found.tokenizer is not None:  # an export has a tokenizer, with its template
+            text = prompt_tokenizer.of_directory(found.directory)
+        else:
+            text = prompt_tokenizer.of_manifest(tokenizer)
     else:
-        found = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(trained), _bos_added(trained))
-    if found.learnt > trained.vocab_size:
+        text = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(found), _bos_added(found))
+    if text.num_base_tokens > found.vocab_size:
         raise UserError(
-            f"the tokenizer must have at most the {trained.vocab_size} ids of the model {trained.directory}, and has "
-            f"{found.learnt}"
+            f"the tokenizer must have at most the {found.vocab_size} ids of the model {found.directory}, found "
+            f"{text.num_base_tokens}"
         )
-    return found
+    return text
 
 
-def _digest_of(tokenizer):
+def _digest_of(tokenizer: Path) -> str:
     try:
         return manifest.read(tokenizer).digest
     except UserError as error:
         raise UserError(f"--tokenizer must be a tokenizer's manifest: {error}") from None
 
 
-def _tokenizer_above(trained):
-    found = _above(trained.directory, "tokenizers", trained.tokenizer)
-    if found is None:
+def _tokenizer_above(found: FoundModel) -> Path:
+    path = _above(found.directory, "tokenizers", found.tokenizer)
+    if path is None:
         raise UserError(
-            f"no directory above {trained.directory} holds the model's tokenizer as tokenizers/NAME/manifest.json; "
+            f"no directory above {found.directory} holds the model's tokenizer as tokenizers/NAME/manifest.json; "
             "name its manifest with --tokenizer"
         )
-    return found
+    return path
 
 
-def _bos_added(trained):
-    corpus = _above(trained.directory, "tokens", trained.commit.get("corpus"))
+def _bos_added(found: FoundModel) -> bool:
+    assert found.commit is not None
+    corpus = _above(found.directory, "tokens", found.commit.get("corpus"))
     if corpus is None:
-        logger.warning("the corpus of %s is not found: BOS is put before a prompt", trained.directory)
+        logger.warning("the corpus of %s is not found: BOS is added before a prompt", found.directory)
         return True
     return manifest.read(corpus).identity["tokenizer"]["bos_added"]
 
 
-def _above(place, kind, digest):
-    """The manifest kind/NAME/manifest.json of a digest in one of the directories above `place`; None without one."""
-    # both as written and behind symbolic links: run directories may lie on another disk
-    for parent in dict.fromkeys([*Path(os.path.abspath(place)).parents, *place.resolve().parents]):
+def _above(directory: Path, kind: str, digest: str | None) -> Path | None:
+    """The manifest kind/NAME/manifest.json with a digest in a directory above `directory`; None if it is not found."""
+    # both as written and with symbolic links resolved: run directories may lie on another disk
+    for parent in dict.fromkeys([*Path(os.path.abspath(directory)).parents, *directory.resolve().parents]):
         for path in sorted(parent.glob(f"{kind}/*/manifest.json")):
             with contextlib.suppress(UserError):
                 if manifest.read(path).digest == digest:

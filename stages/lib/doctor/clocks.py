@@ -1,54 +1,59 @@
-"""Whether the hosts' clocks agree: leases, deadlines and the order of events rest on them."""
+"""Check that the hosts' clocks agree: leases, deadlines and the order of events rely on them."""
 
+from __future__ import annotations
+
+import argparse
 import time
+from typing import Any
 
-from stages.lib.doctor.findings import FAIL, OK, WARNING, Finding
+from stages.lib.doctor.rendezvous import Rendezvous
+from stages.lib.doctor.result import FAIL, OK, WARNING, Reports, Result
 
-NAME, SECONDS = "clocks", 20.0
-ROUNDS = 5
-WORTH_A_WARNING, TOO_MUCH = 1.0, 60.0  # seconds
+NAME, TIMEOUT_SECONDS = "clocks", 20.0
+NUM_ROUNDS = 5
+WARNING_SECONDS, FAIL_SECONDS = 1.0, 60.0
 
 
-def look(meeting, _):
-    """{"offsets": {host: (seconds ahead of the first rank's clock, seconds of doubt)}} on the first rank.
+def collect(rendezvous: Rendezvous, _: argparse.Namespace) -> dict[str, Any] | None:
+    """Return {"offsets": {host: (seconds ahead of the first rank's clock, uncertainty in seconds)}} on the first rank.
 
-    The first rank asks each host in turn, and believes the fastest of its answers.
+    The first rank queries each host in turn, and uses the answer with the shortest round trip.
     """
-    if meeting.rank == 0:
-        return {"offsets": {host: _ask(meeting, rank) for rank, host in meeting.leaders.items() if rank}}
-    if meeting.leads:
-        for turn in range(ROUNDS):
-            meeting.hear(f"clock asks {meeting.rank} {turn}", SECONDS)
-            meeting.say(f"clock says {meeting.rank} {turn}", now())
+    if rendezvous.rank == 0:
+        return {"offsets": {host: _offset(rendezvous, rank) for rank, host in rendezvous.leaders.items() if rank}}
+    if rendezvous.is_leader:
+        for number in range(NUM_ROUNDS):
+            rendezvous.get(f"clock request {rendezvous.rank} {number}", TIMEOUT_SECONDS)
+            rendezvous.set(f"clock answer {rendezvous.rank} {number}", now())
     return None
 
 
-def now():
-    """This host's clock, in seconds since 1970."""
+def now() -> float:
+    """Return this host's clock, in seconds since 1970."""
     return time.time()
 
 
-def _ask(meeting, rank):
+def _offset(rendezvous: Rendezvous, rank: int) -> tuple[float, float]:
     answers = []
-    for turn in range(ROUNDS):
-        begun = now()
-        meeting.say(f"clock asks {rank} {turn}", True)
-        there = meeting.hear(f"clock says {rank} {turn}", SECONDS)
-        ended = now()
-        answers.append(((ended - begun) / 2, there - (begun + ended) / 2))
-    doubt, offset = min(answers)
-    return offset, doubt
+    for number in range(NUM_ROUNDS):
+        begin = now()
+        rendezvous.set(f"clock request {rank} {number}", True)
+        remote = rendezvous.get(f"clock answer {rank} {number}", TIMEOUT_SECONDS)
+        end = now()
+        answers.append(((end - begin) / 2, remote - (begin + end) / 2))
+    uncertainty, offset = min(answers)
+    return offset, uncertainty
 
 
-def judge(facts, _):
-    """The finding: one host's clock is compared with nothing."""
-    offsets = facts[0]["offsets"]
+def evaluate(reports: Reports, _: argparse.Namespace) -> list[Result]:
+    """Return one result."""
+    offsets = reports[0]["offsets"]
     if not offsets:
-        return [Finding(OK, NAME, "one host, one clock")]
-    host, (offset, doubt) = max(offsets.items(), key=lambda item: abs(item[1][0]))
-    level = FAIL if abs(offset) > TOO_MUCH else WARNING if abs(offset) > WORTH_A_WARNING else OK
+        return [Result(OK, NAME, "one host: nothing to compare")]
+    host, (offset, uncertainty) = max(offsets.items(), key=lambda item: abs(item[1][0]))
+    level = FAIL if abs(offset) > FAIL_SECONDS else WARNING if abs(offset) > WARNING_SECONDS else OK
     if level == OK:
-        return [Finding(OK, NAME, f"{len(offsets) + 1} hosts within {abs(offset) + doubt:.3f} s")]
-    way = "ahead of" if offset > 0 else "behind"
-    text = f"{host} is {abs(offset):.1f} s {way} {facts[0]['host']}: set the clocks (chronyc tracking, timedatectl)"
-    return [Finding(level, NAME, text)]
+        return [Result(OK, NAME, f"{len(offsets) + 1} hosts within {abs(offset) + uncertainty:.3f} s")]
+    direction = "ahead of" if offset > 0 else "behind"
+    text = f"{host} is {abs(offset):.1f} s {direction} {reports[0]['host']}"
+    return [Result(level, NAME, f"{text}: set the clocks (chronyc tracking, timedatectl)")]

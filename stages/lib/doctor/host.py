@@ -1,25 +1,36 @@
-"""What each host gives a process: a temporary directory, shared memory, open files."""
+"""Check each host's temporary directory, shared memory and process limits."""
 
+from __future__ import annotations
+
+import argparse
 import os
 import resource
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from stages.lib.doctor.findings import FAIL, OK, WARNING, Finding, hosts
+from stages.lib.doctor.rendezvous import Rendezvous
+from stages.lib.doctor.result import FAIL, OK, WARNING, Reports, Result, host_names
 from stages.lib.space import amount
 
-NAME, SECONDS = "temporary", 15.0
-TEMPORARY_BYTES = 1e9  # compiled kernels, Arrow files of evaluation data
-SHARED_BYTES = 1e9  # NCCL and data loaders put their buffers there; containers often have 64 MB
-OPEN_FILES = 4096
+NAME, TIMEOUT_SECONDS = "temp_dir", 15.0
+MIN_TEMP_BYTES = 1e9  # compiled kernels, Arrow files of evaluation data
+MIN_SHARED_BYTES = 1e9  # buffers of NCCL and data loaders; containers often have 64 MB
+MIN_OPEN_FILES = 4096
+LIMITS = {
+    "open files": resource.RLIMIT_NOFILE,
+    "file size": resource.RLIMIT_FSIZE,
+    "core": resource.RLIMIT_CORE,
+    "locked": resource.RLIMIT_MEMLOCK,
+}
 
 
-def look(_, __):
-    """Facts on the host of this rank; sizes in bytes, None for no limit or no such thing."""
-    # not tempfile.gettempdir(), which goes elsewhere in silence
+def collect(_: Rendezvous, __: argparse.Namespace) -> dict[str, Any]:
+    """Return data on this rank's host; sizes in bytes, None for no limit or a missing directory."""
+    # not tempfile.gettempdir(), which silently falls back to another directory
     directory = os.environ.get("TMPDIR") or "/tmp"
-    found = {"directory": directory, "error": None, "free": None}
+    found: dict[str, Any] = {"directory": directory, "error": None, "free": None}
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"x" * 2**20)
@@ -32,64 +43,58 @@ def look(_, __):
     return found | {name: _limit(kind) for name, kind in LIMITS.items()}
 
 
-LIMITS = {
-    "open files": resource.RLIMIT_NOFILE,
-    "file size": resource.RLIMIT_FSIZE,
-    "core": resource.RLIMIT_CORE,
-    "locked": resource.RLIMIT_MEMLOCK,
-}
-
-
-def _limit(kind):
+def _limit(kind: int) -> int | None:
     soft, _ = resource.getrlimit(kind)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def judge(facts, _):
-    """Findings on the temporary directory and on limits."""
-    return [Finding(*_on_temporary(facts)), Finding(*_on_limits(facts))]
+def evaluate(reports: Reports, _: argparse.Namespace) -> list[Result]:
+    """Return one result on directories and one on limits."""
+    return [_evaluate_directories(reports), _evaluate_limits(reports)]
 
 
-def _on_temporary(facts):
-    first = next(iter(facts.values()))
-    for found in facts.values():
-        if found["error"]:
-            where = hosts(facts, lambda one: one["error"])
-            text = f"{found['directory']} cannot be written on {where} ({found['error']}): set TMPDIR to a directory"
-            return FAIL, NAME, text
-    for found in facts.values():
-        if found["free"] < TEMPORARY_BYTES:
-            text = f"{found['directory']} has {amount(found['free'])} free on {found['host']}: clear it, or set TMPDIR"
-            return WARNING, NAME, text
-        if found["shared"] is not None and found["shared"] < SHARED_BYTES:
-            text = f"/dev/shm has {amount(found['shared'])} on {found['host']}: NCCL may need more (docker --shm-size)"
-            return WARNING, NAME, text
-    least = min(found["free"] for found in facts.values())
-    return OK, NAME, f"{first['directory']} can be written, {amount(least)} free"
+def _evaluate_directories(reports: Reports) -> Result:
+    for report in reports.values():
+        if report["error"]:
+            where = host_names(reports, lambda one: one["error"])
+            text = f"{report['directory']} is not writable on {where} ({report['error']}): set TMPDIR"
+            return Result(FAIL, NAME, text)
+    for report in reports.values():
+        host, directory = report["host"], report["directory"]
+        if report["free"] < MIN_TEMP_BYTES:
+            text = f"{directory} has {amount(report['free'])} free on {host}: delete files, or set TMPDIR"
+            return Result(WARNING, NAME, text)
+        if report["shared"] is not None and report["shared"] < MIN_SHARED_BYTES:
+            text = f"/dev/shm has {amount(report['shared'])} on {host}: NCCL may need more (docker --shm-size)"
+            return Result(WARNING, NAME, text)
+    first = next(iter(reports.values()))
+    least = min(report["free"] for report in reports.values())
+    return Result(OK, NAME, f"{first['directory']} is writable, {amount(least)} free")
 
 
-def _on_limits(facts):
-    def low(found):
-        return found["open files"] is not None and found["open files"] < OPEN_FILES
+def _evaluate_limits(reports: Reports) -> Result:
+    def few_files(report: dict[str, Any]) -> bool:
+        return report["open files"] is not None and report["open files"] < MIN_OPEN_FILES
 
-    def sized(found):
-        return found["file size"] is not None
+    def limited_size(report: dict[str, Any]) -> bool:
+        return report["file size"] is not None
 
-    def locked(found):
-        return found["infiniband"] and found["locked"] is not None
+    def limited_locked(report: dict[str, Any]) -> bool:
+        return report["infiniband"] and report["locked"] is not None
 
-    some = next(iter(facts.values()))
-    said = []
-    if any(map(low, facts.values())):
-        least = min(found["open files"] for found in facts.values() if low(found))
-        said.append(f"`ulimit -n` is {least} on {hosts(facts, low)}, should be {OPEN_FILES} or more")
-    if any(map(sized, facts.values())):
-        least = min(found["file size"] for found in facts.values() if sized(found))
-        said.append(f"`ulimit -f` ends files at {amount(least)} on {hosts(facts, sized)}: set it to unlimited")
-    if any(map(locked, facts.values())):
-        said.append(f"`ulimit -l` is limited on {hosts(facts, locked)}: InfiniBand wants unlimited")
-    if said:
-        return WARNING, "limits", "; ".join(said)
-    core = "no core dumps" if some["core"] == 0 else "core dumps are on"
-    files = "any number of" if some["open files"] is None else f"{some['open files']:,}"
-    return OK, "limits", f"{files} open files, files of any size, {core}"
+    some = next(iter(reports.values()))
+    texts = []
+    if any(map(few_files, reports.values())):
+        least = min(report["open files"] for report in reports.values() if few_files(report))
+        texts.append(f"`ulimit -n` must be at least {MIN_OPEN_FILES}, is {least} on {host_names(reports, few_files)}")
+    if any(map(limited_size, reports.values())):
+        least = min(report["file size"] for report in reports.values() if limited_size(report))
+        where = host_names(reports, limited_size)
+        texts.append(f"`ulimit -f` limits files to {amount(least)} on {where}: set it to unlimited")
+    if any(map(limited_locked, reports.values())):
+        texts.append(f"`ulimit -l` is limited on {host_names(reports, limited_locked)}: InfiniBand needs unlimited")
+    if texts:
+        return Result(WARNING, "limits", "; ".join(texts))
+    core = "off" if some["core"] == 0 else "on"
+    files = "unlimited" if some["open files"] is None else f"{some['open files']:,}"
+    return Result(OK, "limits", f"open files {files}, file size unlimited, core dumps {core}")

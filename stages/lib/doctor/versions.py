@@ -1,40 +1,46 @@
-"""Whether what is installed is what requirements.txt pins, and the same on all hosts; and so is this checkout."""
+"""Check that installed packages match requirements.txt, and that packages and code are the same on all hosts."""
 
+from __future__ import annotations
+
+import argparse
 import hashlib
 import importlib.metadata
+import operator
 import platform
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import stages
-from stages.lib.doctor.findings import FAIL, OK, WARNING, Finding, hosts, told_apart
+from stages.lib.doctor.rendezvous import Rendezvous
+from stages.lib.doctor.result import FAIL, OK, WARNING, Reports, Result, differences, host_names
 
-NAME, SECONDS = "versions", 30.0
+NAME, TIMEOUT_SECONDS = "versions", 30.0
 PACKAGES = ("torch", "snakemake", "pyarrow", "sentencepiece", "transformers", "lm-eval")
-OLDEST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 HOME = Path(stages.__file__).resolve().parents[1]
 
 
-def look(_, __):
-    """Versions of Python and the packages, None where one is missing, and a digest of the code."""
+def collect(_: Rendezvous, __: argparse.Namespace) -> dict[str, Any]:
+    """Return the versions of Python and the packages (None if missing), and a digest of the code."""
     return {
         "python": platform.python_version(),
-        "new enough": sys.version_info >= OLDEST_PYTHON,
+        "new enough": sys.version_info >= MIN_PYTHON,
         "packages": {name: _version(name) for name in PACKAGES},
         "code": code_digest(HOME / "stages"),
     }
 
 
-def _version(name):
+def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def code_digest(directory):
-    """The sha256 of all Python files of a directory, names and bytes, in hexadecimal."""
+def code_digest(directory: Path) -> str:
+    """Return the sha256 of the names and bytes of all Python files of a directory, in hexadecimal."""
     digest = hashlib.sha256()
     for path in sorted(directory.rglob("*.py")):
         content = path.read_bytes()
@@ -42,50 +48,51 @@ def code_digest(directory):
     return digest.hexdigest()
 
 
-def pins(path):
-    """{package: version} of a requirements file; {} where there is none."""
+def pins(path: Path) -> dict[str, str]:
+    """Return {package: version} of a requirements file; {} if it does not exist."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return dict(re.findall(r"^([a-z0-9-]+)==([^\s;#]+)", text, re.M))
 
 
-def judge(facts, _):
-    """Findings on versions and on the code."""
-    return [Finding(*_on_versions(facts)), _on_code(facts)]
+def evaluate(reports: Reports, _: argparse.Namespace) -> list[Result]:
+    """Return one result on versions and one on the code."""
+    return [_evaluate_versions(reports), _evaluate_code(reports)]
 
 
-def _on_versions(facts):
-    first = next(iter(facts.values()))
-    for found in facts.values():
-        if not found["new enough"]:
-            wanted = ".".join(map(str, OLDEST_PYTHON))
-            return FAIL, NAME, f"Python must be {wanted} or later, found {found['python']} on {found['host']}"
-        if gone := [name for name, version in found["packages"].items() if version is None]:
-            who = found["host"]
-            return FAIL, NAME, f"{', '.join(gone)} not installed on {who}: pip install -r requirements.txt"
-    differing = [
-        f"{name} {text}"
-        for name in ("python", *PACKAGES)
-        if (text := told_apart(facts, lambda found, n=name: found["python"] if n == "python" else found["packages"][n]))
-    ]
+def _evaluate_versions(reports: Reports) -> Result:
+    first = next(iter(reports.values()))
+    for report in reports.values():
+        if not report["new enough"]:
+            required = ".".join(map(str, MIN_PYTHON))
+            text = f"Python must be {required} or later, found {report['python']} on {report['host']}"
+            return Result(FAIL, NAME, text)
+        if missing := [name for name, version in report["packages"].items() if version is None]:
+            text = f"{', '.join(missing)} not installed on {report['host']}: pip install -r requirements.txt"
+            return Result(FAIL, NAME, text)
+    versions = {rank: report["packages"] | report for rank, report in reports.items()}
+    differing = []
+    for name in ("python", *PACKAGES):
+        if by_host := differences(versions, operator.itemgetter(name)):
+            differing.append(f"{name} {by_host}")
     if differing:
-        return FAIL, NAME, f"ranks differ: {'; '.join(differing)}: give all hosts the same environment"
+        return Result(FAIL, NAME, f"ranks differ: {'; '.join(differing)}: use the same environment on all hosts")
     pinned = pins(HOME / "requirements.txt")
     other = [
-        f"{name} {version} for {pinned[name]}"
+        f"{name} {version} instead of {pinned[name]}"
         for name, version in first["packages"].items()
         # +cpu and +cu128 are builds of one version
         if name in pinned and version.partition("+")[0] != pinned[name]
     ]
     if other:
-        return WARNING, NAME, f"not what was tested: {', '.join(other)}: pip install -r requirements.txt"
-    found = ", ".join(f"{name} {version}" for name, version in first["packages"].items())
-    return OK, NAME, f"Python {first['python']}, {found}"
+        return Result(WARNING, NAME, f"not as pinned: {', '.join(other)}: pip install -r requirements.txt")
+    packages = ", ".join(f"{name} {version}" for name, version in first["packages"].items())
+    return Result(OK, NAME, f"Python {first['python']}, {packages}")
 
 
-def _on_code(facts):
-    digests = {found["code"] for found in facts.values()}
+def _evaluate_code(reports: Reports) -> Result:
+    digests = {report["code"] for report in reports.values()}
     if len(digests) > 1:
-        first = next(iter(facts.values()))["code"]
-        other = hosts(facts, lambda found: found["code"] != first)
-        return Finding(FAIL, "code", f"stages/ is not the same on all hosts: another than the first rank's on {other}")
-    return Finding(OK, "code", f"stages/ {digests.pop()[:12]}" + (" on all ranks" if len(facts) > 1 else ""))
+        first = next(iter(reports.values()))["code"]
+        other = host_names(reports, lambda report: report["code"] != first)
+        return Result(FAIL, "code", f"stages/ on {other} differs from the first rank's: use the same checkout")
+    return Result(OK, "code", f"stages/ {digests.pop()[:12]}" + (" on all ranks" if len(reports) > 1 else ""))

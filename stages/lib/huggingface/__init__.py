@@ -1,1 +1,1 @@
-"""To and from Hugging Face: names, configs, exports, imports, and parity."""
+"""Hugging Face: config.json, export to and import from safetensors, and the parity check."""

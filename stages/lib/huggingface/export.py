@@ -1,146 +1,78 @@
-"""From FMS's tensors to the files that transformers reads as a `LlamaForCausalLM`.
+"""Export: FMS tensors to the safetensors that transformers reads, by the architecture's key table.
 
 FMS keeps queries, keys and values in one matrix, gate and up in another, and rotates neighbours 2i and 2i + 1 of a
 head; transformers keeps five matrices and rotates i and i + hd / 2, so the rows of queries and keys are permuted.
-FMS's own `convert_to_hf` swaps gate and up and permutes the wrong way round, and says nothing.
+FMS's own `convert_to_hf` swaps gate and up and permutes in the wrong direction, without an error.
 """
 
-import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
 from stages.lib import files
-from stages.lib.checkpoints import dcp
 from stages.lib.errors import UserError
+from stages.lib.model.keys import KeyTable, Weight, keys_of
+from stages.lib.model.llama_config import ModelRecipe
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MEGABYTE = 1 << 20
 
-
-def config_of(recipe, tokenizer, dtype):
-    """The config.json of a model; `tokenizer`: what the corpus says of it (vocabulary, bos, eos, bos_added)."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": tokenizer["vocab_size"],
-        "hidden_size": recipe.hidden_size,
-        "intermediate_size": recipe.intermediate_size,
-        "num_hidden_layers": recipe.num_hidden_layers,
-        "num_attention_heads": recipe.num_attention_heads,
-        "num_key_value_heads": recipe.kv_heads,
-        "head_dim": recipe.head_dim,
-        "max_position_embeddings": recipe.max_position_embeddings,
-        "rms_norm_eps": recipe.rms_norm_eps,
-        "rope_theta": recipe.rope_theta,
-        "rope_scaling": _scaling_of(recipe.rope_scaling),
-        "tie_word_embeddings": recipe.tie_word_embeddings,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": recipe.initializer_range,
-        "use_cache": True,
-        "bos_token_id": first_token(tokenizer),
-        "eos_token_id": tokenizer["eos"],
-        "dtype": dtype,
-    }
+Read = Callable[[Sequence[str]], Mapping[str, torch.Tensor]]
+"""FMS keys -> {FMS key: tensor}."""
 
 
-def _scaling_of(scaling):
-    if scaling is None:
-        return None
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_position_embeddings,
-    }
+def hf_tensors(tensors: Mapping[str, torch.Tensor], weights: Iterable[Weight]) -> dict[str, torch.Tensor]:
+    """The Hugging Face tensors of some weights, by their keys. `tensors`: {FMS key: tensor}."""
+    made = {}
+    for weight in weights:
+        rows = tensors[weight.key].split([part.rows for part in weight.parts])
+        for part, tensor in zip(weight.parts, rows, strict=True):
+            made[part.name] = tensor if part.rotary_heads is None else pairs_to_halves(tensor, part.rotary_heads)
+    return made
 
 
-def first_token(tokenizer):
-    """The id that stands before a document's first token in training: BOS, or the EOS of the document before."""
-    return tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"]
-
-
-def embedding_tensors(tensors, vocab_size):
-    """The embedding, cut to the vocabulary. `tensors`: FMS's `base_model.embedding.weight`."""
-    return {"model.embed_tokens.weight": _cut(tensors["base_model.embedding.weight"], vocab_size)}
-
-
-def layer_tensors(tensors, recipe, number):
-    """One layer's nine tensors under transformers' names. `tensors`: FMS's, by their keys in the checkpoint."""
-    fms, hf = f"base_model.layers.{number}.", f"model.layers.{number}."
-    rows = [recipe.num_attention_heads * recipe.head_dim] + 2 * [recipe.kv_heads * recipe.head_dim]
-    query, key, value = tensors[fms + "attn.in_proj.qkv_fused.weight"].split(rows)
-    gate, up = tensors[fms + "ff_sub_layer.wg1_fused.weight"].chunk(2)
-    return {
-        hf + "input_layernorm.weight": tensors[fms + "ln.weight"],
-        hf + "self_attn.q_proj.weight": unrotate(query, recipe.num_attention_heads),
-        hf + "self_attn.k_proj.weight": unrotate(key, recipe.kv_heads),
-        hf + "self_attn.v_proj.weight": value,
-        hf + "self_attn.o_proj.weight": tensors[fms + "attn.dense.weight"],
-        hf + "post_attention_layernorm.weight": tensors[fms + "ff_ln.weight"],
-        hf + "mlp.gate_proj.weight": gate,
-        hf + "mlp.up_proj.weight": up,
-        hf + "mlp.down_proj.weight": tensors[fms + "ff_sub_layer.w2.weight"],
-    }
-
-
-def unrotate(weight, heads):
+def pairs_to_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows of a head from neighbours (0, 1), (2, 3), ... to halves (0, 2, ..., 1, 3, ...): [heads * hd, D] both."""
     return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def head_tensors(tensors, recipe, vocab_size):
-    """The last norm, and the head unless it is the embedding."""
-    made = {"model.norm.weight": tensors["base_model.dec_norm.weight"]}
-    if not recipe.tie_word_embeddings:
-        made["lm_head.weight"] = _cut(tensors["head.weight"], vocab_size)
-    return made
+def _cut(tensors: Mapping[str, torch.Tensor], table: KeyTable) -> dict[str, torch.Tensor]:
+    """The tensors, with embedding and head cut to the vocabulary: further rows are padding."""
+    cut = dict(tensors)
+    for weight in (table.embedding, table.head):
+        if weight.key in tensors:
+            rows, found = weight.shape[0], tensors[weight.key].shape[0]
+            if found < rows:
+                raise UserError(f"the model must have a row for each of {rows} tokens, found {found} rows")
+            cut[weight.key] = tensors[weight.key][:rows]
+    return cut
 
 
-def _cut(weight, vocab_size):
-    if weight.shape[0] < vocab_size:
-        raise UserError(f"the model must have a row for each of {vocab_size} tokens, and has {weight.shape[0]}")
-    return weight[:vocab_size]
+def write_weights(
+    directory: Path, model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str, shard_mb: int
+) -> int:
+    """Write safetensors of at most `shard_mb` MiB (a larger tensor has its own file), and an index if they are several.
 
-
-def layer_keys(number):
-    """FMS's keys of one layer."""
-    names = ("ln", "attn.in_proj.qkv_fused", "attn.dense", "ff_ln", "ff_sub_layer.wg1_fused", "ff_sub_layer.w2")
-    return [f"base_model.layers.{number}.{name}.weight" for name in names]
-
-
-def head_keys(recipe):
-    """FMS's keys of the last norm, and of the head unless it is tied."""
-    return ["base_model.dec_norm.weight"] + ([] if recipe.tie_word_embeddings else ["head.weight"])
-
-
-def write_weights(directory, recipe, vocab_size, read, dtype, shard_mb):
-    """Write safetensors of at most `shard_mb` MiB (a larger tensor stands alone), and an index where they are several.
-
-    `read(keys)` gives {key: tensor} of FMS's keys, and is asked for one layer at a time. Peak memory: one shard and one
-    layer. Returns the number of parameters.
+    `read` is called for one layer at a time. Peak memory: one shard and one layer. Returns the number of parameters.
     """
     writer = _ShardWriter(directory, shard_mb * MEGABYTE, DTYPES[dtype])
-    writer.add(embedding_tensors(read(["base_model.embedding.weight"]), vocab_size))
-    for number in range(recipe.num_hidden_layers):
-        writer.add(layer_tensors(read(layer_keys(number)), recipe, number))
-    writer.add(head_tensors(read(head_keys(recipe)), recipe, vocab_size))
+    table = model_config.key_table(vocab_size)
+    for group in table.groups:
+        writer.add(hf_tensors(_cut(read(keys_of(group)), table), group))
     writer.finish()
     return writer.parameters
 
 
 class _ShardWriter:
-    def __init__(self, directory, limit, dtype):
+    def __init__(self, directory: Path, limit: int, dtype: torch.dtype) -> None:
         self.directory, self.limit, self.dtype = directory, limit, dtype
-        self.shards = []  # the names of the tensors of each shard written
-        self.tensors, self.size = {}, 0
-        self.total_size = self.parameters = 0
+        self.shards: list[list[str]] = []  # the names of the tensors of each shard written
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.size = self.total_size = self.parameters = 0
 
-    def add(self, tensors):
+    def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for name, given in tensors.items():
             tensor = given.to(self.dtype).contiguous().clone()  # a view would keep its whole matrix in memory
             if self.tensors and self.size + tensor.nbytes > self.limit:
@@ -150,15 +82,15 @@ class _ShardWriter:
             self.total_size += tensor.nbytes
             self.parameters += tensor.numel()
 
-    def _flush(self):
+    def _flush(self) -> None:
         from safetensors.torch import save_file
 
         save_file(self.tensors, self.directory / f"shard-{len(self.shards)}", metadata={"format": "pt"})
         self.shards.append(list(self.tensors))
         self.tensors, self.size = {}, 0
 
-    def finish(self):
-        """Write the last shard, give the shards the names that transformers knows, and write the index."""
+    def finish(self) -> None:
+        """Write the last shard, rename the shards as transformers expects them, and write the index."""
         self._flush()
         count = len(self.shards)
         names = [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
@@ -172,34 +104,9 @@ class _ShardWriter:
             files.write_json(self.directory / INDEX, index)
 
 
-def checkpoint_reader(directory):
-    """A `read` for `write_weights` over a checkpoint's model."""
-
-    def read(keys):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as meant: one process
-            tensors = dcp.load_tensors(directory, [f"model.{key}" for key in keys])
-        return {key: tensors[f"model.{key}"] for key in keys}
-
-    return read
-
-
-def rounded_state(recipe, vocab_size, read, dtype):
+def rounded_state(model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str) -> dict[str, torch.Tensor]:
     """Our own model's float32 state dict with the weights as exported: rounded to `dtype`, cut to the vocabulary."""
-    keys = ["base_model.embedding.weight", *head_keys(recipe)]
-    for number in range(recipe.num_hidden_layers):
-        keys += layer_keys(number)
-    state = {key: tensor.to(DTYPES[dtype]).float() for key, tensor in read(keys).items()}
-    for key in ("base_model.embedding.weight", "head.weight"):
-        if key in state:
-            state[key] = _cut(state[key], vocab_size)
-    if recipe.tie_word_embeddings:
-        state["head.weight"] = state["base_model.embedding.weight"]
-    return state
-
-
-def write_config(directory, config):
-    """Write config.json, and generation_config.json with the ids at which generation begins and ends."""
-    files.write_json(directory / "config.json", config)
-    generation = {name: config[name] for name in ("bos_token_id", "eos_token_id")}
-    files.write_json(directory / "generation_config.json", generation)
+    table = model_config.key_table(vocab_size)
+    tensors = {key: tensor.to(DTYPES[dtype]).float() for key, tensor in read(keys_of(table.weights)).items()}
+    tensors = _cut(tensors, table)
+    return {key: tensors[weight.key] for key, weight in table.by_key.items()}

@@ -1,1 +1,1 @@
-"""What a person looks at before and after text becomes tokens."""
+"""Previews of a source, a corpus, or a training step, printed on a terminal."""

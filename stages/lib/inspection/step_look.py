@@ -1,4 +1,10 @@
-"""The look at a step of a training: for each sample its source, epoch, place in the source's stream, and text."""
+"""The samples of a training step: source, epoch, position in the source's stream, and text of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -6,13 +12,16 @@ from stages.lib.errors import UserError
 from stages.lib.inspection.terminal import CONTROLS
 from stages.lib.run_directory import journal
 from stages.lib.tokens import ledger
-from stages.lib.tokens.loader import CHUNK
+
+if TYPE_CHECKING:
+    from stages.lib.tokenizer.tokenizer import Tokenizer
+    from stages.lib.tokens.loader import Samples
 
 
-def show(corpus, tokenizer, directory, step, count):
+def show(corpus: Path, tokenizer: Tokenizer, directory: Path, step: int, count: int) -> None:
     """Print up to `count` samples of a step of the run in `directory`; `corpus`: the path of its manifest.
 
-    Raises UserError where there is no such step, or the run is of another corpus or tokenizer.
+    Raises UserError if the step does not exist, or the run has another corpus or tokenizer.
     """
     entry = ledger_entry(directory, step)
     commit = ledger.commit_of(directory)
@@ -26,44 +35,45 @@ def show(corpus, tokenizer, directory, step, count):
         print(f"{end - first - count:,} more samples; --samples {end - first} shows all")
 
 
-def ledger_entry(directory, step):
-    """The last entry of metrics.jsonl on a training step. Raises UserError where there is none."""
+def ledger_entry(directory: Path, step: int) -> dict[str, Any]:
+    """Return the last entry of metrics.jsonl on a training step. Raises UserError if it does not exist."""
     path = directory / "metrics.jsonl"
     if not path.exists():
-        raise UserError(f"--run {directory} must be a run directory, and has no metrics.jsonl")
+        raise UserError(f"--run {directory} must be a run directory with metrics.jsonl, which is missing")
     entries = ledger.last_entries(directory, journal.read(directory / "events.jsonl"))
     if step not in entries:
-        there = f"it has steps {min(entries)} to {max(entries)}" if entries else "it has none"
-        raise UserError(f"--step must be a step of {path}, got {step}; {there}")
+        known = f"{min(entries)} to {max(entries)}" if entries else "none"
+        raise UserError(f"--step must be a step of {path} ({known}), got {step}")
     return entries[step]
 
 
-def _head(entry):
+def _head(entry: Mapping[str, Any]) -> str:
     first, end = entry["samples"]
     loss = "no finite loss" if entry["loss"] is None else f"loss {entry['loss']:.4f}"
     skipped = ", skipped" if entry.get("skipped") else ""
     return f"step {entry['step']:,}: samples {first:,} to {end - 1:,}, {loss}{skipped}"
 
 
-def print_sample(samples, number, eos, decode):
-    """Print where a sample comes from, and its text; the end of a document is a line of its own."""
+def print_sample(samples: Samples, number: int, eos: int, decode: Callable[[list[int]], str]) -> None:
+    """Print the position and the text of a sample; the end of a document is a line of its own."""
     (source,), (epoch,), (row,) = samples.locate(np.array([number]))
-    pieces = samples.layouts[source].pieces(int(epoch), np.array([row]))
-    kind = "window" if samples.packing == CHUNK else "row"
-    places = [f"{begin:,} to {begin + count - 1:,}" for begin, count in zip(pieces.starts, pieces.counts, strict=True)]
+    segments = samples.layouts[source].segments(int(epoch), np.array([row]))
+    unit = samples.layouts[source].row_name
+    ranges = list(zip(segments.starts.tolist(), segments.counts.tolist(), strict=True))
+    places = [f"{begin:,} to {begin + count - 1:,}" for begin, count in ranges]
     print(
-        f"\nsample {number:,}: source {samples.mixture.sources[source]}, epoch {epoch:,}, {kind} {row:,}, "
+        f"\nsample {number:,}: source {samples.mixture.sources[source]}, epoch {epoch:,}, {unit} {row:,}, "
         f"tokens {', '.join(places)}"
     )
-    for begin, count in zip(pieces.starts.tolist(), pieces.counts.tolist(), strict=True):
+    for begin, count in ranges:
         ids = samples.streams[source].read(begin, count)
-        for piece in np.split(ids, np.flatnonzero(ids == eos) + 1):
-            if len(piece):
-                print_piece(piece, eos, decode)
+        for segment in np.split(ids, np.flatnonzero(ids == eos) + 1):
+            if len(segment):
+                print_segment(segment, eos, decode)
 
 
-def print_piece(ids, eos, decode):
-    """Print a piece of a document."""
+def print_segment(ids: np.ndarray, eos: int, decode: Callable[[list[int]], str]) -> None:
+    """Print a segment of a document."""
     for line in decode(ids.tolist()).split("\n"):
         print(f"  | {line.translate(CONTROLS)}")
     if eos in ids:

@@ -1,45 +1,49 @@
-"""What stands on a terminal: texts that are shortened and cannot command it, sizes, tables and bars of lengths."""
+"""Output for a terminal: shortened texts without control characters, sizes, tables and histograms of lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-_HIDDEN = (0xFEFF, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # a byte order mark; what turns a line around
+_HIDDEN = (0xFEFF, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # byte order mark; marks of writing direction
 CONTROLS = {number: f"\\x{number:02x}" for number in (*range(9), *range(10, 32), *range(127, 160))} | {
     number: f"\\u{number:04x}" for number in _HIDDEN
 }
-"""What a terminal would obey or hide, and how it is shown."""
+"""Characters that a terminal would obey or hide, and their replacements."""
 
 LINES, WIDTH = 12, 110
-"""Of a document: so many of its lines are shown, and so many characters of each."""
+"""Lines of a document that are shown, and characters of each."""
 
-BAR = 40  # characters of the longest
+BAR = 40  # characters of the longest bar
 
 
-def visible(text):
-    """A text on one line, with every control character written out, line ends and tabs as well."""
+def visible(text: str) -> str:
+    """Return a text on one line, with every control character escaped, line ends and tabs as well."""
     return text.replace("\t", "\\t").replace("\n", "\\n").translate(CONTROLS)
 
 
-def shortened(text, width=WIDTH):
-    """A text on one line of at most `width` characters or a little more; says how many are left out."""
+def shortened(text: str, width: int = WIDTH) -> str:
+    """Return the first `width` characters of a text on one line, and the number of further ones."""
     shown = visible(text[:width])
     return shown if len(text) <= width else f"{shown} ... (+{len(text) - width:,} characters)"
 
 
-def lines_of(text, mark="|"):
-    """The first lines of a document, one for each of its own; the last says what is left out."""
+def lines_of(text: str, mark: str = "|") -> list[str]:
+    """Return the first lines of a document; the last one has the number of further lines."""
     lines = text.removesuffix("\n").split("\n")
     shown = [f"  {mark} {_line(line)}" if line else f"  {mark}" for line in lines[:LINES]]
     left = len(lines) - len(shown)
     return [*shown, f"  ... {several(left, 'more line')}"] if left else shown
 
 
-def _line(line):
+def _line(line: str) -> str:
     shown = line[:WIDTH].translate(CONTROLS)
     return shown if len(line) <= WIDTH else f"{shown} ... (+{len(line) - WIDTH:,} characters)"
 
 
-def size(count):
-    """Bytes for a person to read: 312 bytes, 4.2 MB."""
+def size(count: float) -> str:
+    """Return a number of bytes for a person to read: 312 bytes, 4.2 MB."""
     if count < 1000:
         return f"{count:,} byte{'' if count == 1 else 's'}"
     for unit in ("kB", "MB", "GB"):
@@ -49,19 +53,19 @@ def size(count):
     return f"{count / 1000:,.3g} TB"
 
 
-def share(part, whole):
-    """A part in percent of the whole."""
+def share(part: float, whole: float) -> str:
+    """Return a part in percent of the whole."""
     percent = 100 * part / max(1, whole)
     return f"{percent:.1f}%" if part == 0 or percent >= 0.05 else "<0.1%"
 
 
-def several(count, what):
-    """A number of things: 1 file, 2 files."""
+def several(count: int, what: str) -> str:
+    """Return a number of things: 1 file, 2 files."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def table(rows):
-    """Lines of a table: columns of texts, two spaces apart; numbers stand to the right."""
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: columns of texts, two spaces apart; numbers are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*rows, strict=True)]
     return [
@@ -73,16 +77,13 @@ def table(rows):
     ]
 
 
-def _is_number(cell):
+def _is_number(cell: str) -> bool:
     return not cell or cell[0].isdigit() or cell == "-"
 
 
-def histogram(lengths, unit):
-    """Lines on lengths, whole numbers: median, mean and largest, and a bar for each power of two.
-
-    `unit`: of what, as "bytes a document".
-    """
-    lengths = np.asarray(lengths, np.int64)
+def histogram(sample: Iterable[int], unit: str) -> Iterator[str]:
+    """Yield lines on lengths: median, mean and range, and a bar for each power of two. `unit`: "bytes per document"."""
+    lengths = np.asarray(sample, np.int64)
     median, most = np.quantile(lengths, [0.5, 0.95])
     yield (
         f"{unit}: median {median:,.0f}, mean {lengths.mean():,.0f}, 95% have at most {most:,.0f}, "
@@ -99,6 +100,6 @@ def histogram(lengths, unit):
         yield f"  {name:>{width}} |{bar:<{BAR}}| {count:>7,} {share(count, len(lengths)):>6}"
 
 
-def _range(number):
+def _range(number: int) -> str:
     low, high = (1 << number) >> 1, (1 << number) - 1
     return f"{low:,}" if low >= high else f"{low:,} to {high:,}"

@@ -1,1 +1,1 @@
-"""The Llama: its layers, loss, initialization, generation, and arithmetic."""
+"""Models: architectures, key tables, attention, loss, initialization, generation, parameter and FLOP counts."""

@@ -1,12 +1,15 @@
-"""Arithmetic of a Llama: its parameters, the FLOPs of a token, and what devices are able to do.
+"""Parameter counts, FLOPs per token, and the peak FLOP/s of devices.
 
-There is one formula, printed with every figure that is made by it.
+There is one formula, FORMULA, which is printed with every figure that is made by it.
 """
 
+from stages.lib.model.keys import Weight
+from stages.lib.model.llama_config import ModelRecipe
+
 FORMULA = (
-    "MFU = FLOPs a token x tokens/s a device / dense bfloat16 peak; FLOPs a token = 6 x (parameters without the input "
-    "embedding, with the output head also when tied) + 12 x layers x hidden x seq_len, hidden = heads x head_dim; HFU "
-    "adds the matrix products of the forward pass that activation checkpointing repeats"
+    "MFU = FLOPs per token x tokens/s per device / dense bfloat16 peak; FLOPs per token = 6 x (parameters without the "
+    "input embedding, with the output head also if tied) + 12 x num_hidden_layers x num_attention_heads x head_dim x "
+    "seq_len; HFU adds the matrix products of the forward pass that activation checkpointing repeats"
 )
 
 PEAKS = {
@@ -27,58 +30,53 @@ PEAKS = {
     "L40S": 362e12,
     "L4": 121e12,
 }
-"""FLOP/s of dense bfloat16 matrix products in NVIDIA's datasheets (half of what they give with sparsity), by the
-device's whole name: slices of a device and custom builds are other devices."""
+"""FLOP/s of dense bfloat16 matrix products in NVIDIA's datasheets (half of the figures with sparsity), by the device's
+whole name: slices of a device and custom builds are other devices."""
 
 
-def peak_flops(device_name):
-    """The dense bfloat16 peak in FLOP/s of a device by torch.cuda's name for it; None where it is not known."""
+def peak_flops(device_name: str) -> float | None:
+    """The dense bfloat16 peak in FLOP/s of a device by torch.cuda's name of it; None if it is not known."""
     return PEAKS.get(device_name.removeprefix("NVIDIA "))
 
 
-def parameter_count(model, vocab_size):
-    """The number of parameters of a Llama (`model`: a ModelRecipe) with so many ids; a tied head is counted once."""
-    embeddings = vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
-    norms = 2 * model.hidden_size * model.num_hidden_layers + model.hidden_size
-    return embeddings + norms + model.num_hidden_layers * sum(_matrices(model).values())
+def parameter_count(model_config: ModelRecipe, vocab_size: int) -> int:
+    """The number of parameters; a tied head is counted once."""
+    return sum(weight.numel for weight in model_config.key_table(vocab_size).weights)
 
 
-def flops_per_token(model, vocab_size, seq_len):
-    """FLOPs of the forward and the backward pass of one token, by FORMULA (PaLM, arXiv 2204.02311, appendix B)."""
-    tied = vocab_size * model.hidden_size if model.tie_word_embeddings else 0
-    without_embedding = parameter_count(model, vocab_size) + tied - vocab_size * model.hidden_size
-    return 6 * without_embedding + 12 * model.num_hidden_layers * _hidden(model) * seq_len
+def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int) -> int:
+    """FLOPs of the forward and the backward pass per token, by FORMULA (PaLM, arXiv 2204.02311, appendix B)."""
+    table = model_config.key_table(vocab_size)
+    without_embedding = sum(weight.numel for weight in table.weights if weight is not table.embedding or table.tied)
+    return 6 * without_embedding + 12 * model_config.num_hidden_layers * _attention_size(model_config) * seq_len
 
 
-def repeated_flops_per_token(model, seq_len, kind, ratio=None):
-    """FLOPs a token of what activation checkpointing computes a second time.
+def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str, ratio: float | None = None) -> int:
+    """FLOPs per token of the forward pass that activation checkpointing computes a second time.
 
-    `kind` and `ratio` are ActivationRecipe's. A block's last matrix product (w2) is never repeated, since torch stops
-    once it has what the backward pass needs. full, offload: all else of every block. ratio: of this share of the
-    blocks. selective: of every second matrix product, of which there are two a block, w2 and attn.dense: so the latter.
+    `mode` and `ratio` are ActivationCheckpointingRecipe's. The last matrix product of a block is never repeated, since
+    torch stops once it has what the backward pass needs. full, offload: all other products of every block. ratio: of
+    this share of the blocks. selective: every second product of a block (but the last).
     """
-    matrices = _matrices(model)
-    if kind == "none":
+    products = [weight.numel for weight in _matrices(model_config)]
+    num_layers = model_config.num_hidden_layers
+    if mode == "none":
         return 0
-    if kind == "selective":
-        return 2 * model.num_hidden_layers * matrices["dense"]
-    attention = 4 * _hidden(model) * seq_len
-    block = 2 * (sum(matrices.values()) - matrices["w2"]) + attention
-    blocks = (
-        int(ratio * model.num_hidden_layers + 0.5) if kind == "ratio" else model.num_hidden_layers
-    )  # as activation.chosen rounds
-    return block * blocks
+    if mode == "selective":
+        return 2 * num_layers * sum(products[1:-1:2])
+    attention = 4 * _attention_size(model_config) * seq_len
+    num_repeated = num_layers
+    if mode == "ratio":
+        assert ratio is not None
+        num_repeated = int(ratio * num_layers + 0.5)  # rounded as activation_checkpointing.chosen does
+    return (2 * sum(products[:-1]) + attention) * num_repeated
 
 
-def _hidden(model):
-    return model.num_attention_heads * model.head_dim
+def _attention_size(model_config: ModelRecipe) -> int:
+    """The width of all attention heads together."""
+    return model_config.num_attention_heads * model_config.head_dim
 
 
-def _matrices(model):
-    """The parameters of each matrix of a block."""
-    return {
-        "qkv_fused": model.hidden_size * (model.num_attention_heads + 2 * model.kv_heads) * model.head_dim,
-        "dense": model.hidden_size * _hidden(model),
-        "wg1_fused": 2 * model.hidden_size * model.intermediate_size,
-        "w2": model.hidden_size * model.intermediate_size,
-    }
+def _matrices(model_config: ModelRecipe) -> list[Weight]:
+    """The matrices of a block, in the order of its products."""
+    return [weight for weight in model_config.key_table(1).layers[0] if weight.columns is not None]

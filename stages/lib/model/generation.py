@@ -1,78 +1,88 @@
-"""Decoding: a prompt in one forward, then one token after the other, with the keys and values of all positions kept.
+"""Generation with a KV cache: the prompt in one forward pass, then one token per forward pass.
 
-It goes through the modules of stages/lib/model/llama.py, and leaves their forwards, which training uses, as they are.
+The blocks are those of training, which are given the keys and values of earlier positions.
 """
+
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 from torch.nn import functional
 
 from stages.lib.errors import UserError
+from stages.lib.model.llama import Llama
+
+
+class LayerCache:
+    """Keys and values [B, K, positions, hd] of a layer, filled from the first position on."""
+
+    def __init__(self, shape: tuple[int, ...], weight: torch.Tensor) -> None:
+        self.keys, self.values = (torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in range(2))
+        self.length = 0
+        """Number of filled positions."""
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add keys and values [B, K, L, hd], and return those of all positions."""
+        end = self.length + keys.shape[2]
+        self.keys[:, :, self.length : end], self.values[:, :, self.length : end] = keys, values
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
 
 class Cache:
-    """Keys and values [B, K, positions, hd] of each layer, and how many positions are filled so far (`length`)."""
+    """The KV cache of a model: a LayerCache per layer, and the angles of all positions."""
 
-    def __init__(self, model, batch, positions):
+    def __init__(self, model: Llama, batch_size: int, positions: int) -> None:
         recipe, weight = model.recipe, model.base_model.embedding.weight
-        shape = (batch, recipe.kv_heads, positions, recipe.head_dim)
-        self.keys, self.values = (
-            [torch.empty(shape, dtype=weight.dtype, device=weight.device) for _ in range(recipe.num_hidden_layers)]
-            for _ in range(2)
-        )
+        shape = (batch_size, recipe.kv_heads, positions, recipe.head_dim)
+        self.layers = [LayerCache(shape, weight) for _ in range(recipe.num_hidden_layers)]
         self.rotation = model.base_model.rotation(torch.arange(positions), weight.device)
-        self.length = 0
+
+    @property
+    def length(self) -> int:
+        """Number of filled positions."""
+        return self.layers[0].length
 
 
-def next_logits(model, tokens, cache):
-    """The logits [B, V] behind the last of `tokens`, int64 [B, L], which come after the positions in the cache.
+def next_logits(model: Llama, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+    """The logits [B, V] of the token after `tokens`, int64 [B, L], which follow the positions in the cache.
 
-    L is that of the prompt while the cache is empty, and 1 afterwards.
+    L is the length of the prompt while the cache is empty, and 1 afterwards.
     """
     assert cache.length == 0 or tokens.shape[1] == 1
     trunk, positions = model.base_model, slice(cache.length, cache.length + tokens.shape[1])
     cosine, sine = (table[positions] for table in cache.rotation)
     x = trunk.embedding(tokens)
-    for block, keys, values in zip(trunk.layers, cache.keys, cache.values, strict=True):
-        q, keys[:, :, positions], values[:, :, positions] = block.attn.project(block.ln(x), cosine, sine)
-        x = x + _attend(block.attn, q, keys[:, :, : positions.stop], values[:, :, : positions.stop])
-        x = x + block.ff_sub_layer(block.ff_ln(x))
-    cache.length = positions.stop
+    for block, layer in zip(trunk.layers, cache.layers, strict=True):
+        x = block(x, cosine, sine, cache=layer)
     return model.head(trunk.dec_norm(x[:, -1]))
-
-
-def _attend(attention, q, k, v):
-    """Queries [B, H, L, hd] of the last L positions over keys and values [B, K, T, hd] of all T: [B, L, D]."""
-    causal, grouped = q.shape[2] > 1, attention.heads != attention.kv_heads  # one query may see every position
-    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
-    return attention.dense(mixed.transpose(1, 2).flatten(2))
 
 
 class Sampler:
     """Chooses the next token of each row: the most probable at temperature 0, else one drawn from the nucleus.
 
-    A row has a seed of its own and draws on the CPU, so that its text does not depend on the device's generator, nor on
-    how many rows there are.
+    Each row has its own seed and draws on the CPU, so that its text depends neither on the device's generator nor on
+    the number of rows.
     """
 
-    def __init__(self, temperature, top_p, seeds):
+    def __init__(self, temperature: float, top_p: float, seeds: Iterable[int]) -> None:
         self.temperature, self.top_p = temperature, top_p
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-    def __call__(self, logits):
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """[B, V] -> int64 [B]."""
         if self.temperature == 0:
             return logits.argmax(-1)
         logits = logits.double()
-        scaled = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # of 0 and less: nothing overflows
+        scaled = (logits - logits.amax(-1, keepdim=True)) / self.temperature  # at most 0: nothing overflows
         kept, tokens = nucleus(scaled.softmax(-1), self.top_p)
         drawn = torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in self.generators])
-        return tokens.gather(-1, _place(kept, drawn.to(kept.device))).squeeze(-1)
+        return tokens.gather(-1, _index_at(kept, drawn.to(kept.device))).squeeze(-1)
 
 
-def nucleus(probabilities, top_p):
+def nucleus(probabilities: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The smallest set of tokens whose probabilities sum to at least `top_p` (Holtzman et al., arXiv 1904.09751).
 
-    float64 [B, V] -> (probabilities in falling order with 0 outside of the set, their tokens), [B, V] both.
+    float64 [B, V] -> (probabilities in descending order with 0 outside of the set, their tokens), [B, V] both.
     """
     ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
     if top_p == 1:
@@ -81,18 +91,23 @@ def nucleus(probabilities, top_p):
     return ordered.masked_fill(before >= top_p, 0), tokens
 
 
-def _place(weights, drawn):
-    """The place of the weight at a share `drawn` in [0, 1) of the sum: float64 [B, V] and [B] -> int64 [B, 1]."""
+def _index_at(weights: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """The index at which the cumulative sum of `weights` passes the share `drawn` in [0, 1) of the whole sum.
+
+    float64 [B, V] and [B] -> int64 [B, 1].
+    """
     sums = weights.cumsum(-1)
-    places = torch.searchsorted(sums, drawn.unsqueeze(-1) * sums[:, -1:], right=True)
-    return places.minimum((weights > 0).sum(-1, keepdim=True) - 1)  # a share so near 1 that it rounds to the sum
+    indices = torch.searchsorted(sums, drawn.unsqueeze(-1) * sums[:, -1:], right=True)
+    return indices.minimum((weights > 0).sum(-1, keepdim=True) - 1)  # a share so near 1 that it rounds to the sum
 
 
 @torch.inference_mode()
-def continuations(model, prompt, limit, sampler, ends, vocab_size):
-    """Yield each next token of the rows of `prompt`, int64 [B, L], as a list of B; None for rows that have ended.
+def continuations(
+    model: Llama, prompt: torch.Tensor, limit: int, sampler: Sampler, ends: Collection[int], vocab_size: int
+) -> Iterator[list[int | None]]:
+    """Yield the next token of each row of `prompt`, int64 [B, L], as a list of B; None for rows that have ended.
 
-    A row ends before a token of `ends`; all do after `limit` tokens. L + limit - 1 is at most the model's
+    A row ends before a token of `ends`, and after `limit` tokens. L + limit - 1 is at most the model's
     max_position_embeddings. Only tokens under `vocab_size` are chosen: further rows of the head are padding. Raises
     UserError if a logit is not finite.
     """
@@ -101,10 +116,12 @@ def continuations(model, prompt, limit, sampler, ends, vocab_size):
     for _ in range(limit):
         logits = next_logits(model, tokens, cache)[:, :vocab_size]
         if not torch.isfinite(logits).all():
-            raise UserError("the model gives logits that are no finite numbers: its weights are not usable")
+            raise UserError(
+                "the logits must be finite numbers, and the model gives NaN or infinity: its weights are not usable"
+            )
         chosen = sampler(logits)
-        running = [more and token not in ends for more, token in zip(running, chosen.tolist(), strict=True)]
-        yield [token if more else None for more, token in zip(running, chosen.tolist(), strict=True)]
+        running = [active and token not in ends for active, token in zip(running, chosen.tolist(), strict=True)]
+        yield [token if active else None for active, token in zip(running, chosen.tolist(), strict=True)]
         if not any(running):
             return
         tokens = chosen.unsqueeze(1)

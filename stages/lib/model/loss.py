@@ -1,70 +1,78 @@
-"""Cross-entropy whose logits never stand in memory at once.
+"""Cross-entropy in chunks, so that the logits of all tokens are never in memory at once.
 
 At a vocabulary of 32k and 4,096 tokens, plain logits and their gradient take 2.3 GB. Here a chunk's gradient is
 computed in its forward pass, while its logits exist: three matrix products, like the plain form, and none twice.
 """
 
+from typing import Any
+
 import torch
 
 IGNORED = -100
 CHUNK = 1024
-"""Tokens a chunk: enough for fast matrix products, and 128 MB of logits at a vocabulary of 32k."""
+"""Tokens per chunk: enough for fast matrix products, and 128 MB of logits at a vocabulary of 32k."""
 
 
-def chunked_cross_entropy(hidden, weight, targets, z_loss=0.0):
-    """Two sums over all targets that are not IGNORED: the cross-entropy, and the penalty on large normalizers.
+def chunked_cross_entropy(
+    hidden_states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, z_loss_weight: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two sums over all targets that are not IGNORED: the cross-entropy and the z-loss.
 
-    With logits = hidden @ weight.T these are the sums of -ln softmax(logits)[target] and of
-    z_loss * logsumexp(logits)^2 (PaLM, arXiv 2204.02311, section 5). `hidden` [N, D], `weight` [V, D], `targets` int64
-    [N]. The sums and the head's gradient are accumulated in float32, or in float64 where the inputs are.
+    With logits = hidden_states @ weight.T these are the sums of -ln softmax(logits)[target] and of
+    z_loss_weight * logsumexp(logits)^2 (PaLM, arXiv 2204.02311, section 5). `hidden_states` [N, D], `weight` [V, D],
+    `targets` int64 [N]. The sums and the head's gradient are accumulated in float32, or in float64 if the inputs are.
 
-    Where `z_loss` is not 0, only the sum of the two has a gradient.
+    If `z_loss_weight` is not 0, only the sum of the two has a gradient.
     """
-    return _ChunkedCrossEntropy.apply(hidden, weight, targets, z_loss)
+    return _ChunkedCrossEntropy.apply(hidden_states, weight, targets, z_loss_weight)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, targets, z_loss):
+    def forward(
+        ctx: Any, hidden_states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, z_loss_weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         precision = torch.promote_types(weight.dtype, torch.float32)
-        total, penalty = (torch.zeros((), dtype=precision, device=hidden.device) for _ in range(2))
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        if wanted:
-            hidden_gradient = torch.empty_like(hidden)
-            weight_gradient = torch.zeros_like(weight, dtype=precision)
-        for start in range(0, len(hidden), CHUNK):
+        cross_entropy, z_loss = (torch.zeros((), dtype=precision, device=hidden_states.device) for _ in range(2))
+        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        if needs_grad:
+            hidden_states_grad = torch.empty_like(hidden_states)
+            weight_grad = torch.zeros_like(weight, dtype=precision)
+        for start in range(0, len(hidden_states), CHUNK):
             chunk = slice(start, start + CHUNK)
-            logits = (hidden[chunk] @ weight.t()).to(precision)
+            logits = (hidden_states[chunk] @ weight.t()).to(precision)
             counted = targets[chunk] != IGNORED
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
             normalizer = logits.logsumexp(1, keepdim=True)
-            total += ((normalizer - logits.gather(1, indices)).squeeze(1) * counted).sum()
-            if z_loss:
-                penalty += z_loss * (normalizer.square().squeeze(1) * counted).sum()
-            if wanted:
-                gradient = logits.sub_(normalizer).exp_()  # softmax, in the place of the logits
-                if z_loss:
-                    gradient.mul_(1 + 2 * z_loss * normalizer)
-                gradient.scatter_add_(1, indices, torch.full_like(normalizer, -1))
-                gradient = gradient.mul_(counted.unsqueeze(1)).to(weight.dtype)
-                hidden_gradient[chunk] = gradient @ weight
+            cross_entropy += ((normalizer - logits.gather(1, indices)).squeeze(1) * counted).sum()
+            if z_loss_weight:
+                z_loss += z_loss_weight * (normalizer.square().squeeze(1) * counted).sum()
+            if needs_grad:
+                logits_grad = logits.sub_(normalizer).exp_()  # softmax, in the memory of the logits
+                if z_loss_weight:
+                    logits_grad.mul_(1 + 2 * z_loss_weight * normalizer)
+                logits_grad.scatter_add_(1, indices, torch.full_like(normalizer, -1))
+                logits_grad = logits_grad.mul_(counted.unsqueeze(1)).to(weight.dtype)
+                hidden_states_grad[chunk] = logits_grad @ weight
                 if weight.dtype == precision:
-                    weight_gradient.addmm_(gradient.t(), hidden[chunk])
+                    weight_grad.addmm_(logits_grad.t(), hidden_states[chunk])
                 else:
-                    weight_gradient += gradient.t() @ hidden[chunk]
-        if wanted:
-            ctx.save_for_backward(hidden_gradient, weight_gradient)
+                    weight_grad += logits_grad.t() @ hidden_states[chunk]
+        if needs_grad:
+            ctx.save_for_backward(hidden_states_grad, weight_grad)
             ctx.weight_dtype = weight.dtype
         ctx.set_materialize_grads(False)
-        ctx.has_penalty = bool(z_loss)
-        if not z_loss:
-            ctx.mark_non_differentiable(penalty)
-        return total, penalty
+        ctx.has_z_loss = bool(z_loss_weight)
+        if not z_loss_weight:
+            ctx.mark_non_differentiable(z_loss)
+        return cross_entropy, z_loss
 
     @staticmethod
-    def backward(ctx, gradient, penalty_gradient):
-        if (gradient is None) or (ctx.has_penalty and penalty_gradient is None):
-            raise AssertionError("the gradient is that of the sum of cross-entropy and penalty")
-        hidden_gradient, weight_gradient = ctx.saved_tensors
-        scaled = weight_gradient * gradient
-        return hidden_gradient * gradient.to(hidden_gradient.dtype), scaled.to(ctx.weight_dtype), None, None
+    def backward(  # type: ignore[override]
+        ctx: Any, grad: torch.Tensor | None, z_loss_grad: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        if (grad is None) or (ctx.has_z_loss and z_loss_grad is None):
+            raise AssertionError("only the sum of cross-entropy and z-loss has a gradient")
+        hidden_states_grad, weight_grad = ctx.saved_tensors
+        scaled = weight_grad * grad
+        return hidden_states_grad * grad.to(hidden_states_grad.dtype), scaled.to(ctx.weight_dtype), None, None

@@ -1,1 +1,1 @@
-"""What `summarize` makes: tables, figures, and the summary's text."""
+"""The report of `summarize`: the table of scores, the figures, and the summary's text."""

@@ -1,34 +1,43 @@
-"""Scores of a tuned run beside those of the model that it was tuned from: before and after, by the same tasks."""
+"""Scores of a tuned run beside those of the model that it was tuned from, task by task."""
+
+from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
-MAIN = ("bits_per_byte", "acc_mutual_info", "acc")
+from stages.lib.report.results import ModelKey
+from stages.lib.report.scores import ScoreRow
+from stages.lib.scoring import local_tasks
 
-SURE = 3.0
-"""Standard errors from which on a difference is not taken for chance."""
+MAIN_METRICS = (*dict.fromkeys(task.metric for task in local_tasks.TASKS), "acc")
 
-LOWER_IS_BETTER = ("bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "brier_score")
+SIGNIFICANT = 3.0
+"""Standard errors from which on a difference is not attributed to chance."""
+
+LOWER_IS_BETTER = {
+    *(task.metric for task in local_tasks.TASKS if task.lower_is_better),
+    *("byte_perplexity", "word_perplexity", "perplexity", "brier_score"),
+}
 
 
-def compared(rows, origin, run_name):
-    """{task: [row before, rows after by their step]} of the tasks by which both were scored.
+def compared(rows: Sequence[ScoreRow], origin: ModelKey, run_name: str) -> dict[str, list[ScoreRow]]:
+    """Return {task: [row before, rows after by their step]} of the tasks that both models were scored with.
 
-    `rows`: dictionaries of run, step, task, metric, value and stderr, sorted. `origin`: (run, step) of what was tuned.
+    `rows`: sorted. `origin`: (run, step) of the model before tuning.
     """
     before = [row for row in rows if (row["run"], row["step"]) == origin]
     after = [row for row in rows if row["run"] == run_name]
     found = {}
     for task in dict.fromkeys(row["task"] for row in before):
-        metrics = [row["metric"] for row in before if row["task"] == task]
-        metric = main_metric(metrics)
+        metric = main_metric([row["metric"] for row in before if row["task"] == task])
         both = [row for row in before + after if (row["task"], row["metric"]) == (task, metric)]
         if len(both) > 1 and all(row["value"] is not None for row in both):
             found[task] = both
     return found
 
 
-def table(rows, origin, run_name):
-    """Lines of text: a task a line, then for each how sure it is that the last model is better or worse than before."""
+def table(rows: Sequence[ScoreRow], origin: ModelKey, run_name: str) -> list[str]:
+    """Return lines of text: a table with one line per task, then the difference of each task in standard errors."""
     found = compared(rows, origin, run_name)
     if not found:
         return []
@@ -36,35 +45,36 @@ def table(rows, origin, run_name):
     titles = [f"{name} {step}" for name, step in steps]
     widths = [max(len(title), 16) for title in titles]
     left = max(map(len, found))
-    lines = [f"  {'':{left}}" + _cells(titles, widths)]
+    lines = [f"  {'':{left}}" + cells_of(titles, widths)]
     for task, both in found.items():
         cells = {(row["run"], row["step"]): shown(row) for row in both}
-        lines.append(f"  {task:{left}}" + _cells([cells.get(place, "-") for place in steps], widths))
+        lines.append(f"  {task:{left}}" + cells_of([cells.get(place, "-") for place in steps], widths))
     return lines + [f"  {task} {_verdict(both[0], both[-1])}" for task, both in found.items()]
 
 
-def _cells(texts, widths):
+def cells_of(texts: Sequence[str], widths: Sequence[int]) -> str:
+    """Return the cells of a table's line, right-aligned, two spaces before each."""
     return "".join(f"  {text:>{width}}" for text, width in zip(texts, widths, strict=True))
 
 
-def main_metric(metrics):
-    """Of a task's metrics (names, in order) the one that speaks for it."""
-    return next((name for name in MAIN if name in metrics), next(iter(metrics)))
+def main_metric(metrics: Collection[str]) -> str:
+    """Return the metric that is shown of a task: the first of MAIN_METRICS, or the task's first."""
+    return next((name for name in MAIN_METRICS if name in metrics), next(iter(metrics)))
 
 
-def shown(row):
-    """A score as text: value and standard error."""
+def shown(row: ScoreRow) -> str:
+    """Return a score as text: value and standard error."""
     return f"{row['value']:.3f}" + (f" +- {row['stderr']:.3f}" if row["stderr"] is not None else "")
 
 
-def _verdict(before, after):
-    """The two errors count as independent, which is cautious: both models were asked the same."""
+def _verdict(before: ScoreRow, after: ScoreRow) -> str:
+    """Compare two scores. Their errors count as independent, which is cautious: the examples are the same."""
     gain = after["value"] - before["value"]
     gain = -gain if after["metric"] in LOWER_IS_BETTER else gain
     word = "better" if gain > 0 else "worse"
     if not before["stderr"] or not after["stderr"]:
         return f"is {word} than before tuning"
     errors = abs(gain) / math.hypot(before["stderr"], after["stderr"])
-    if errors < SURE:
-        return f"did not move surely: {errors:.1f} standard errors {word} than before tuning"
+    if errors < SIGNIFICANT:
+        return f"did not change significantly: {errors:.1f} standard errors {word} than before tuning"
     return f"is {word} than before tuning, by {errors:.1f} standard errors"

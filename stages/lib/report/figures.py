@@ -1,10 +1,22 @@
-"""The figures of a report: one look, and the same bytes for the same numbers."""
+"""One figure of the report: lines against training tokens, with the same bytes for the same numbers."""
+
+from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import files
 
-LOOK = {
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Point = tuple[float, float, float | None]
+"""(tokens, value, standard error)"""
+
+STYLE = {
     "figure.figsize": (7.2, 4.0),
     "figure.constrained_layout.use": True,
     "font.family": "sans-serif",
@@ -21,39 +33,54 @@ LOOK = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito, for all eyes
+COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+)  # Okabe and Ito: distinct for the color-blind
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v")
-NAMED = 20  # lines that a legend names: more would leave no room for the lines
-POINTS = 1000  # more points a line cannot be seen, and make the file large
+LEGEND_LINES = 20  # a legend of more lines leaves no room for the lines
+POINTS = 1000  # more points per line cannot be seen, and make the file large
 
 
-def draw(path, title, y_label, lines, chance=None):
-    """Write an SVG of some lines against training tokens.
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of a figure: its group has a color, its part a dash and a marker; a marked line shows its points."""
 
-    `lines`: a list of {"label", "group", "part", "points": [(tokens, value, stderr or None)], "marked": bool}; a group
-    has a color, a part a dash and a marker; a marked line shows its points. `chance`: a level that is drawn and named.
-    """
+    label: str
+    group: str
+    part: str
+    points: list[Point]
+    marked: bool = True
+
+
+def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], chance_levels: Iterable[float] = ()) -> None:
+    """Write an SVG of lines against training tokens. `chance_levels`: values that are drawn as horizontal lines."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    with matplotlib.rc_context(LOOK):
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure()
         axes = figure.subplots()
-        groups = _numbers(line["group"] for line in lines)
-        parts = _numbers(line["part"] for line in lines)
+        groups = _numbers(line.group for line in lines)
+        parts = _numbers(line.part for line in lines)
         for line in lines:
-            _draw_line(axes, line, groups[line["group"]], parts[line["part"]])
-        if chance is not None:
+            _draw_line(axes, line, groups[line.group], parts[line.part])
+        for chance in chance_levels:
             axes.axhline(chance, color="#888888", linewidth=1, linestyle="--", label=f"chance ({chance:g})")
-        if 0 < len(lines) <= NAMED:
+        if 0 < len(lines) <= LEGEND_LINES:
             axes.legend(loc="best")
         elif lines:
             axes.set_title(f"{len(lines)} lines, named in scores.csv", loc="right", fontsize=9)
         else:
-            axes.text(0.5, 0.5, "nothing to show yet", ha="center", va="center", transform=axes.transAxes)
-        axes.set_title(title, loc="center" if len(lines) <= NAMED else "left")
+            axes.text(0.5, 0.5, "no results yet", ha="center", va="center", transform=axes.transAxes)
+        axes.set_title(title, loc="center" if len(lines) <= LEGEND_LINES else "left")
         axes.set_xlabel("training tokens")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_ylabel(y_label)
@@ -63,15 +90,19 @@ def draw(path, title, y_label, lines, chance=None):
         file.write(buffer.getvalue())
 
 
-def _numbers(names):
+def _numbers(names: Iterable[str]) -> dict[str, int]:
     """Number the names in order of their first appearance."""
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def _draw_line(axes, line, group, part):
-    points = thinned(line["points"])
-    style = {"color": COLORS[group % len(COLORS)], "linestyle": DASHES[part % len(DASHES)], "label": line["label"]}
-    if line["marked"]:
+def _draw_line(axes: Axes, line: Line, group: int, part: int) -> None:
+    points = thinned(line.points)
+    style: dict[str, Any] = {
+        "color": COLORS[group % len(COLORS)],
+        "linestyle": DASHES[part % len(DASHES)],
+        "label": line.label,
+    }
+    if line.marked:
         style |= {"marker": MARKERS[part % len(MARKERS)], "markersize": 5}
     else:
         style |= {"linewidth": 0.9, "alpha": 0.6}
@@ -82,14 +113,14 @@ def _draw_line(axes, line, group, part):
         axes.plot(tokens, values, **style)
 
 
-def thinned(points):
-    """At most POINTS points: each the mean of as many neighbours."""
+def thinned(points: list[Point]) -> list[Point]:
+    """Return at most POINTS points: means of equally many neighbors."""
     stride = -(-len(points) // POINTS)
     if stride <= 1:
         return points
     return [_mean(points[at : at + stride]) for at in range(0, len(points), stride)]
 
 
-def _mean(points):
+def _mean(points: Sequence[Point]) -> Point:
     tokens, values, _ = zip(*points, strict=True)
     return sum(tokens) / len(points), sum(values) / len(points), None

@@ -1,110 +1,140 @@
-"""What a person reads when all is done: what was made, how good it is, where to look."""
+"""The text that is shown at the end: what was trained, its scores, and where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from stages.lib import files
+from stages.lib.manifest import Manifest
 from stages.lib.report import comparison
+from stages.lib.report.results import Results
+from stages.lib.report.scores import ScoreRow
+from stages.lib.scoring import local_tasks
+from stages.lib.scoring.task import LocalTask, TextTask
 
-BITS, CHOICE, ACCURACY, CHANCE = "bits_per_byte", "next_line", "acc_mutual_info", 0.25
-COMPLETION_BITS, COMPLETION_CHOICE = "completion_bits", "completion_choice"
+OTHERS = 5  # other tasks that are named
 
 
-class Report:
-    """The text that a person reads at the end: what was made, how good it is, where to look."""
+class SummaryText:
+    """The summary of all runs as text."""
 
-    def __init__(self, results, rows, missing, warnings, arguments):
+    def __init__(
+        self,
+        results: Results,
+        rows: Sequence[ScoreRow],
+        missing: Sequence[str],
+        warnings: Sequence[str],
+        places: Sequence[Path],
+    ) -> None:
+        """Keep the results, their score rows, missing results and warnings; `places`: paths to look at."""
         self.results, self.rows, self.missing = results, rows, missing
-        self.warnings, self.arguments = warnings, arguments
+        self.warnings, self.places = warnings, places
         self.tuned_from = {name: origin for name in results.runs() if (origin := results.tuned_from(name))}
 
-    def text(self):
-        """The whole text."""
-        lines = []
+    def text(self) -> str:
+        """Return the whole text."""
+        lines: list[str] = []
         for run_name in self.results.runs():
-            lines += [*self._made(run_name), *self._scores(run_name), *self._tuned(run_name), ""]
+            lines += [*self._run(run_name), *self._scores(run_name), *self._before_and_after(run_name), ""]
         if not lines:
             lines += ["There are no results yet.", ""]
         if self.missing:
-            lines += ["Missing, see the logs in results/logs:", *(f"  {name}" for name in self.missing), ""]
+            lines += ["Missing results (see the logs in results/logs):", *(f"  {name}" for name in self.missing), ""]
         if self.warnings:
-            lines += ["Note:", *(f"  {warning}" for warning in self.warnings), ""]
-        return "\n".join([*lines, *self._where_to_look()]) + "\n"
+            lines += ["Warnings:", *(f"  {warning}" for warning in self.warnings), ""]
+        return "\n".join([*lines, f"See {', '.join(map(str, self.places))}"]) + "\n"
 
-    def _made(self, run_name):
+    def _run(self, run_name: str) -> list[str]:
         models = [made for (name, _), made in self.results.models.items() if name == run_name]
         exports = [made for (name, _), made in self.results.exports.items() if name == run_name]
-        facts = []
+        parts = []
         if models:
-            facts.append(f"{models[-1].identity['tokens']:,} training tokens in {models[-1].identity['step']:,} steps")
+            parts.append(f"{models[-1].identity['tokens']:,} training tokens in {models[-1].identity['step']:,} steps")
         if run_name in self.tuned_from:
-            facts.append("tuned from {} at step {}".format(*self.tuned_from[run_name]))
+            parts.append("fine-tuned from {} at step {}".format(*self.tuned_from[run_name]))
         if exports:
-            parameters = exports[-1].record.get("parameters")
-            facts += [f"{parameters / 1e6:,.1f} M parameters"] if parameters else []
-            facts += [f"a tokenizer of {self._vocabulary(exports[-1])}"]
-        lines = [f"Run {run_name}: {', '.join(facts) or 'nothing but scores'}"]
+            if parameters := exports[-1].record.get("parameters"):
+                parts.append(f"{parameters / 1e6:,.1f} M parameters")
+            if vocabulary := _vocabulary(exports[-1]):
+                parts.append(vocabulary)
+        lines = [f"Run {run_name}: {', '.join(parts) or 'scores only'}"]
         if exports:
-            lines.append(f"  transformers loads it from {exports[-1].directory}")
+            lines.append(f"  Hugging Face model: {exports[-1].directory}")
         return lines
 
-    def _vocabulary(self, export):
-        path = export.directory / "config.json"
-        return f"{files.read_json(path)['vocab_size']:,} pieces" if path.exists() else "unknown size"
-
-    def _scores(self, run_name):
+    def _scores(self, run_name: str) -> list[str]:
+        """Return a table of the tasks of validation text, a sentence on each, and the names of the other tasks."""
         rows = [row for row in self.rows if row["run"] == run_name and row["value"] is not None]
-        bits = [row for row in rows if row["metric"] == BITS and row["task"].startswith(BITS)]
-        choice = [row for row in rows if row["metric"] == ACCURACY and row["task"] == CHOICE]
-        others = {row["task"] for row in rows} - {row["task"] for row in bits + choice} - self._compared(run_name)
-        lines = self._table(bits, choice)
-        for task in sorted({row["task"] for row in bits}):
-            values = [row["value"] for row in bits if row["task"] == task]
-            if len(values) > 1:
-                lines.append(f"  {task} {_moved(values[0], values[-1])} from {values[0]:.3f} to {values[-1]:.3f}")
-        if choice:
-            lines.append(f"  {CHOICE} ends at {comparison.shown(choice[-1])}: {_above_chance(choice[-1])}")
+        shown: dict[str, list[ScoreRow]] = {}
+        tasks: dict[str, LocalTask] = {}
+        for local_task in local_tasks.TASKS:
+            for row in rows:
+                if (
+                    isinstance(local_task, TextTask)
+                    and local_task.matches(row["task"])
+                    and row["metric"] == local_task.metric
+                ):
+                    shown.setdefault(row["task"], []).append(row)
+                    tasks[row["task"]] = local_task
+        others = sorted({row["task"] for row in rows} - set(shown) - self._compared(run_name))
+        lines = _table(shown)
+        for name, of_task in shown.items():
+            lines += _sentence(name, tasks[name], of_task)
         if others:
-            lines.append(f"  {len(others)} other tasks: {', '.join(sorted(others)[:5])}{', ...' * (len(others) > 5)}")
+            listed = ", ".join(others[:OTHERS]) + ", ..." * (len(others) > OTHERS)
+            lines.append(f"  other tasks ({len(others)}): {listed}")
         return lines
 
-    def _tuned(self, run_name):
-        """Scores of a tuned run beside those of the model before."""
+    def _before_and_after(self, run_name: str) -> list[str]:
+        """Return the scores of a tuned run beside those of the model that it was tuned from."""
         origin = self.tuned_from.get(run_name)
         return comparison.table(self.rows, origin, run_name) if origin else []
 
-    def _compared(self, run_name):
-        """The tasks of a run that stand in such a table, its own or that of a run which was tuned from it."""
-        found = set()
+    def _compared(self, run_name: str) -> set[str]:
+        """Return the tasks of a run that are in a table before and after tuning, of this run or one tuned from it."""
+        found: set[str] = set()
         for name, origin in self.tuned_from.items():
             if run_name in (name, origin[0]):
                 found.update(comparison.compared(self.rows, origin, name))
         return found
 
-    def _table(self, bits, choice):
-        tasks = sorted({row["task"] for row in bits}) + [CHOICE] * bool(choice)
-        cells = {(row["step"], row["task"]): f"{row['value']:.3f}" for row in bits}
-        cells |= {(row["step"], row["task"]): comparison.shown(row) for row in choice}
-        tokens = {row["step"]: row["tokens"] for row in bits + choice}
-        if not tokens:
-            return []
-        widths = [max(len(task), 16) for task in tasks]
-        head = "".join(f"  {task:>{width}}" for task, width in zip(tasks, widths, strict=True))
-        lines = [f"  {'step':>8} {'tokens':>15}{head}"]
-        for step in sorted(tokens):
-            found = [cells.get((step, task), "-") for task in tasks]
-            row = "".join(f"  {cell:>{width}}" for cell, width in zip(found, widths, strict=True))
-            lines.append(f"  {step:>8} {tokens[step]:>15,}{row}")
-        return lines
 
-    def _where_to_look(self):
-        report = self.arguments.output.with_name("report.html")
-        return [f"Look at {report}, {self.arguments.scores}, {self.arguments.figures}"]
+def _vocabulary(export: Manifest) -> str | None:
+    path = export.directory / "config.json"
+    return f"a vocabulary of {files.read_json(path)['vocab_size']:,} tokens" if path.exists() else None
 
 
-def _moved(first, last):
-    return "fell" if last < first else "did not fall:"
+def _table(shown: dict[str, list[ScoreRow]]) -> list[str]:
+    """Return lines of text: one line per step, one column per task."""
+    rows = [row for of_task in shown.values() for row in of_task]
+    tokens = {row["step"]: row["tokens"] for row in rows}
+    if not tokens:
+        return []
+    cells = {(row["step"], row["task"]): comparison.shown(row) for row in rows}
+    widths = [max(len(task), 16) for task in shown]
+    lines = [f"  {'step':>8} {'tokens':>15}{comparison.cells_of(list(shown), widths)}"]
+    for step in sorted(tokens):
+        found = comparison.cells_of([cells.get((step, task), "-") for task in shown], widths)
+        lines.append(f"  {step:>8} {tokens[step]:>15,}{found}")
+    return lines
 
 
-def _above_chance(row):
+def _sentence(name: str, task: LocalTask, rows: Sequence[ScoreRow]) -> list[str]:
+    """Return a line on a task: accuracy against chance, or the change from the first step to the last."""
+    first, last = rows[0]["value"], rows[-1]["value"]
+    if task.chance is not None:
+        accuracy = f"accuracy {comparison.shown(rows[-1])}, {_against_chance(rows[-1], task.chance)}"
+        return [f"  {name} ({task.description}): {accuracy}"]
+    if len(rows) < 2:
+        return []
+    moved = "fell" if last < first else "rose" if last > first else "stayed:"
+    better = "lower" if task.lower_is_better else "higher"
+    return [f"  {name} {moved} from {first:.3f} to {last:.3f} ({task.description}: {better} is better)"]
+
+
+def _against_chance(row: ScoreRow, chance: float) -> str:
     if not row["stderr"]:
-        return f"chance is {CHANCE}"
-    errors = (row["value"] - CHANCE) / row["stderr"]
-    return f"{abs(errors):.1f} standard errors {'above' if errors > 0 else 'below'} chance ({CHANCE})"
+        return f"chance is {chance:g}"
+    errors = (row["value"] - chance) / row["stderr"]
+    return f"{abs(errors):.1f} standard errors {'above' if errors > 0 else 'below'} chance ({chance:g})"

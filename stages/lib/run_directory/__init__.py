@@ -1,1 +1,1 @@
-"""What stands in a run directory beside checkpoints: the lease, events, and the history of attempts."""
+"""Files of a run directory beside the checkpoints: lease, events, metrics, and the history of attempts."""

@@ -1,55 +1,65 @@
-"""Attempts of a training that crash at one place: after the second, no scheduler may start it again by itself.
+"""Crash-loop detection: a second crash without a new step must not be retried by a scheduler.
 
-A scheduler that sends a failed job again cannot tell a node that died from a loss that always ends there. The run
-directory can: each attempt writes into events.jsonl which step had been reached before it.
+A scheduler that resubmits a failed job cannot distinguish a lost node from a training that always fails at the same
+step. The run directory can: each attempt writes to events.jsonl which step was reached before it.
 """
+
+from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from stages.lib.errors import Preempted, UserError
+from stages.lib.errors import UserError
 from stages.lib.run_directory import history, journal
 
 ATTEMPT = "attempt"
-"""The first event of each attempt; its `step` is the last that any attempt before had taken."""
+"""The first event of each attempt; its `step` is the last step of all attempts before."""
 
 
-def begin(directory, automatic):
-    """Write down that an attempt begins.
+def begin_attempt(directory: Path, automatic: bool) -> None:
+    """Write the event of a new attempt. `automatic`: it was started by a scheduler, not by a person.
 
-    Raises UserError instead where it is `automatic`, no person's, and two before it crashed with no new step between.
+    Raises UserError if it is automatic, and the last two attempts crashed with no new step between them.
     """
     path = directory / "events.jsonl"
-    events, step = journal.read(path), _reached(directory)
+    events, step = journal.read(path), _last_step(directory)
     if automatic:
         _check(directory, events, step)
     journal.append(path, {"time": time.time(), "event": ATTEMPT, "step": step, "job": os.environ.get("SLURM_JOB_ID")})
 
 
-def _reached(directory):
+def _last_step(directory: Path) -> int:
     steps = (entry["step"] for entry in history.entries(directory, [], history.TAIL) if "validation" not in entry)
     return max(steps, default=0)
 
 
-def _check(directory, events, step):
-    begun = [number for number, event in enumerate(events) if event["event"] == ATTEMPT]
-    if len(begun) < 2:
+def _check(directory: Path, events: Sequence[dict[str, Any]], step: int) -> None:
+    starts = [index for index, event in enumerate(events) if event["event"] == ATTEMPT]
+    if len(starts) < 2:
         return
-    first, second = events[begun[-2] : begun[-1]], events[begun[-1] :]
-    if crash_of(first) and crash_of(second) and step <= second[0]["step"]:
+    first, second = events[starts[-2] : starts[-1]], events[starts[-1] :]
+    if crash_reason(first) and crash_reason(second) and step <= second[0]["step"]:
         raise UserError(
-            f"the training in {directory} crashed twice and came to no step after {step}, so that it is not started a "
-            f"third time: at last it {crash_of(second)}; mend that, and start it anew"
+            f"the training in {directory} crashed twice without a step after step {step}, so it is not restarted "
+            f"automatically; the last attempt: {crash_reason(second)}; fix the cause and restart"
         )
 
 
-def crash_of(events):
-    """How the attempt that left these events crashed; None where it came to its end, or was asked to stop."""
+def crash_reason(events: Sequence[dict[str, Any]]) -> str | None:
+    """Return why the attempt with these events crashed; None if it finished, or stopped on request."""
     last = events[-1]
     if last["event"] == "finish":
         return None
     if last["event"] == "hang":
         return f"hung at step {last['step']}"
     if last["event"] != "stop":
-        return f"was killed, or its node was lost, at step {last['step']}"
-    return None if last["reason"].startswith(f"{Preempted.__name__}:") else f"stopped with {last['reason']}"
+        return describe_kill(last)
+    return None if last.get("preempted") else f"stopped with {last['reason']}"
+
+
+def describe_kill(last: dict[str, Any]) -> str:
+    """Return what is known of an attempt whose `last` event is not an end."""
+    return f"no event after '{last['event']}' at step {last['step']:,}: killed, or the node was lost"

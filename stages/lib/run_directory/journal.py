@@ -1,18 +1,18 @@
-"""Append-only JSON lines in the run directory, and the progress that a person sees."""
+"""Append-only JSON lines: events.jsonl and metrics.jsonl of a run directory."""
+
+from __future__ import annotations
 
 import json
-import math
-import sys
-import time
+from pathlib import Path
+from typing import Any
 
 from stages.lib.errors import UserError
-from stages.lib.log import CLEAR, logger
 
 
-def append(path, entry):
+def append(path: Path, entry: dict[str, Any]) -> None:
     """Append one JSON line; it reaches the operating system before the call returns.
 
-    Raises UserError where it cannot be written.
+    Raises UserError if the file cannot be written.
     """
     line = json.dumps(entry, allow_nan=False) + "\n"
     try:
@@ -22,15 +22,15 @@ def append(path, entry):
         raise UserError(f"{path} could not be written: {error.strerror}") from None
 
 
-def mend(path):
-    """End a last line that a kill cut, so that the next entry stands on a line of its own."""
+def end_last_line(path: Path) -> None:
+    """Append a newline if the last line is incomplete after a kill, so that the next entry has its own line."""
     if path.exists() and not path.read_bytes().endswith(b"\n"):
         with open(path, "a", encoding="utf-8") as file:
             file.write("\n")
 
 
-def read(path):
-    """The entries of a file of JSON lines, in order; a last line that a kill cut is left out. [] for no file."""
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the entries in order, without incomplete lines (after a kill); [] if the file does not exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -40,42 +40,5 @@ def read(path):
         try:
             entries.append(json.loads(line))
         except ValueError:
-            continue  # cut by a kill, or the empty end
+            continue  # incomplete after a kill, or the empty end
     return entries
-
-
-class Progress:
-    """One line that is rewritten on a terminal; in the log a line now and then."""
-
-    TERMINAL_SECONDS, LOG_SECONDS = 0.2, 30
-
-    def __init__(self, title, total, done):
-        self.title, self.total, self.first = title, total, done
-        self.started = time.monotonic()
-        self.terminal = sys.stderr.isatty()
-        self.shown = self.logged = -math.inf
-
-    def show(self, done, facts):
-        """Show that `done` of the total are done; `facts` is a short text."""
-        now = time.monotonic()
-        left = (now - self.started) / max(1, done - self.first) * (self.total - done)
-        line = f"{self.title} {done}/{self.total} {facts}, {duration(left)} left"
-        if done == self.total or now - self.logged >= self.LOG_SECONDS:
-            self.logged = now
-            logger.info("%s", line)
-        if self.terminal and (done == self.total or now - self.shown >= self.TERMINAL_SECONDS):
-            self.shown = now
-            self._rewrite(line, "\n" if done == self.total else "")
-
-    def _rewrite(self, line, end):
-        try:
-            print(f"{CLEAR}{line}", end=end, file=sys.stderr, flush=True)
-        except OSError:  # the terminal was closed: nobody looks, and no training shall end for it
-            self.terminal = False
-
-
-def duration(seconds):
-    """A number of seconds as a person reads it: 3:07 or 2:03:07."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

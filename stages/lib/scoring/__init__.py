@@ -1,1 +1,1 @@
-"""Scores: lm-evaluation-harness, and the tasks that are made here for it."""
+"""Scoring with lm-evaluation-harness, and the local tasks that are made from validation data for it."""

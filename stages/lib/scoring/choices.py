@@ -1,60 +1,70 @@
-"""Questions of four choices that are right by chance for who does not read the question.
+"""Questions of four choices that a model without the context answers right by chance.
 
-All that could be asked for is sorted by length and cut into bins; a question's four choices come from one bin, as often
-as they occur in it. So the right choice is no more common and no longer than the others, nor otherwise recognisable.
+All candidates are sorted by length and cut into bins; a question's four choices come from one bin, each candidate with
+the same probability. So the right choice is no more common and no longer than the others.
 """
 
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from stages.lib.scoring.task import Row
 
 CHOICES = 4
-WIDEST_BIN = 1.5  # the longest of a bin by its shortest; where lengths are sparse nothing is asked
+CHANCE = 1 / CHOICES
+WIDEST_BIN = 1.5  # longest length of a bin / shortest; a bin that is wider gives no question
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that can be asked for, and chosen: `origin` is the caller's. It is no wrong choice in its own group."""
+    """A text that may be the right choice, or a wrong one of a candidate of another group. `origin` is the caller's."""
 
     text: str
     group: str
-    origin: object
+    origin: Any
 
     @property
-    def num_bytes(self):
-        """The length that bins are made by."""
+    def num_bytes(self) -> int:
+        """Return the length, by which candidates are binned."""
         return len(self.text.encode())
 
 
-def draw(candidates, count, chance, bin_size):
-    """Up to `count` of the candidates, none twice, each with three wrong choices: [(Candidate, [text])].
+def draw(
+    candidates: Iterable[Candidate], count: int, rng: random.Random, bin_size: int
+) -> list[tuple[Candidate, list[str]]]:
+    """Draw up to `count` different candidates, each with three wrong choices: [(Candidate, [text])].
 
-    `chance`: a random.Random. `bin_size`: how many neighbours by length the choices of a question come from.
+    `bin_size`: the number of candidates in a bin.
     """
     ordered = list(candidates)
-    chance.shuffle(ordered)  # else those of one length would stand in the order of the text
+    rng.shuffle(ordered)  # else candidates of equal length would be in the order of the text
     ordered.sort(key=_length)
     order = list(range(len(ordered)))
-    chance.shuffle(order)
-    drawn = []
+    rng.shuffle(order)
+    drawn: list[tuple[Candidate, list[str]]] = []
     for at in order:
         if len(drawn) == count:
             break
         first = at - at % bin_size
-        wrong = _wrong_for(ordered[at], ordered[first : first + bin_size], chance)
+        wrong = _wrong_for(ordered[at], ordered[first : first + bin_size], rng)
         if wrong is not None:
             drawn.append((ordered[at], wrong))
     return drawn
 
 
-def _length(candidate):
+def _length(candidate: Candidate) -> int:
     return candidate.num_bytes
 
 
-def _wrong_for(right, nearby, chance):
-    """Three texts out of one bin, of other groups, unlike `right` and each other; None where that cannot be."""
+def _wrong_for(right: Candidate, nearby: Sequence[Candidate], rng: random.Random) -> list[str] | None:
+    """Draw three texts from a bin, of other groups, different from `right` and each other; None if it has too few."""
     if nearby[-1].num_bytes > WIDEST_BIN * nearby[0].num_bytes:
         return None
     taken = {right.text.strip(): right.text}
-    for other in chance.sample(nearby, len(nearby)):
+    for other in rng.sample(nearby, len(nearby)):
         if other.group != right.group:
             taken.setdefault(other.text.strip(), other.text)
         if len(taken) == CHOICES:
@@ -62,18 +72,18 @@ def _wrong_for(right, nearby, chance):
     return None
 
 
-def balanced(questions, chance):
-    """The questions in another order, their answers as evenly over the four positions as can be.
+def balanced(questions: list[Row], rng: random.Random) -> list[Row]:
+    """Shuffle the questions and spread their answers evenly over the four positions.
 
-    A question has `right` and `wrong`, and gets `choices` and `answer` instead.
+    A question's keys `right` and `wrong` become `choices` and `answer`.
     """
-    chance.shuffle(questions)
+    rng.shuffle(questions)
     positions = [number % CHOICES for number in range(len(questions))]
-    chance.shuffle(positions)
+    rng.shuffle(positions)
     return [_placed(question, at) for question, at in zip(questions, positions, strict=True)]
 
 
-def _placed(question, position):
+def _placed(question: Row, position: int) -> Row:
     choices = list(question["wrong"])
     choices.insert(position, question["right"])
     kept = {key: value for key, value in question.items() if key not in ("right", "wrong")}

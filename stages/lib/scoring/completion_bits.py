@@ -1,29 +1,41 @@
-"""How many bits a model needs for a byte of a validation completion, given its prompt: before and after fine-tuning.
+"""Bits per byte of a validation completion given its prompt.
 
-The score is the mean over pairs, so that it has a standard error; the EOS behind a completion is not counted, since a
-model that was not tuned does not know that there is one.
+The score is the mean over pairs, so it has a standard error. The EOS after a completion is not counted, since a model
+before fine-tuning has not learned to predict it.
 """
 
+from __future__ import annotations
+
 import random
+from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
+from stages.lib.scoring import task_files
+from stages.lib.scoring.task import PromptCompletionTask, Row, TaskOptions
 
-NAME = "completion_bits"
+if TYPE_CHECKING:
+    from stages.lib.sources.prompt_completion import PairSource
 
 
-def rows(source, count, seed, longest):
-    """Up to `count` validation pairs: {"id", "source", "context", "completion"}. `source`: a PairSource.
+class CompletionBits(PromptCompletionTask):
+    """The bits that a model needs per byte of the right completion."""
 
-    `longest`: bytes of the longest completion that is taken. Raises UserError when there is no pair.
-    """
-    taken = [pair for pair in source.validation if len(pair.completion.encode()) <= longest]
-    if not taken:
-        raise UserError(
-            f"source {source.name} must hold out pairs with completions of at most {longest} bytes for {NAME}, and its "
-            f"{len(source.validation)} have none; see its key validation"
-        )
-    random.Random(f"{seed} {source.name} {NAME}").shuffle(taken)
-    return [
-        {"id": pair.id, "source": source.name, "context": pair.prompt, "completion": pair.completion}
-        for pair in taken[:count]
-    ]
+    name = "completion_bits"
+    metric = "bits_per_byte"
+    description = "bits per byte of validation completions given their prompts"
+    format = task_files.COMPLETION
+
+    def rows(self, source: PairSource, options: TaskOptions) -> dict[str, list[Row]]:
+        """Take up to `num_examples` validation pairs. Raises UserError if no completion is short enough."""
+        taken = [pair for pair in source.validation if len(pair.completion.encode()) <= options.max_completion_bytes]
+        if not taken:
+            raise UserError(
+                f"source {source.name} must have completions of at most {options.max_completion_bytes} bytes for "
+                f"{self.name} in its validation split, which has {len(source.validation)} pairs; see its key validation"
+            )
+        random.Random(f"{options.seed} {source.name} {self.name}").shuffle(taken)
+        rows: list[Row] = [
+            {"id": pair.id, "source": source.name, "context": pair.prompt, "completion": pair.completion}
+            for pair in taken[: options.num_examples]
+        ]
+        return {self.name: rows}

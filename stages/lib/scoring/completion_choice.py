@@ -1,37 +1,56 @@
-"""Which of four completions belongs to a prompt: of the validation pairs of a source, before and after fine-tuning.
+"""Multiple choice: the completion that belongs to a prompt, of four.
 
-The wrong completions are those of other validation pairs, of like length and of other prompts.
+The wrong completions are those of other validation pairs, of similar length and with other prompts.
 """
 
+from __future__ import annotations
+
 import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import choices
+from stages.lib.scoring import choices, task_files
+from stages.lib.scoring.choices import Candidate
+from stages.lib.scoring.task import PromptCompletionTask, Row, TaskOptions
 
-NAME = "completion_choice"
-BIN = 16  # pairs are fewer than lines of text: with 48, the widest bins would take a third of 500 pairs
+if TYPE_CHECKING:
+    from stages.lib.sources.prompt_completion import PairSource
 
-
-def questions(source, count, seed, longest):
-    """Up to `count` questions, their answers evenly over the four positions. `source`: a PairSource.
-
-    `longest`: bytes of the longest completion that is asked for. Raises UserError when there is no question.
-    """
-    candidates = [choices.Candidate(pair.completion, pair.prompt, pair) for pair in source.validation]
-    candidates = [candidate for candidate in candidates if candidate.num_bytes <= longest]
-    drawn = choices.draw(candidates, count, random.Random(f"{seed} {source.name}"), BIN)
-    if not drawn:
-        raise UserError(
-            f"source {source.name} must hold out pairs with {choices.CHOICES} different completions of like length for "
-            f"{NAME}, and its {len(source.validation)} have none; see its key validation"
-        )
-    if len(drawn) < count:
-        logger.warning("%s: source %s gives %d questions, not %d", NAME, source.name, len(drawn), count)
-    made = [_question(source.name, candidate, wrong) for candidate, wrong in drawn]
-    return choices.balanced(made, random.Random(f"{seed} {NAME}"))
+BIN = 16  # there are fewer pairs than lines of text: with 48, the widest bins would take a third of 500 pairs
 
 
-def _question(source, candidate, wrong):
+class CompletionChoice(PromptCompletionTask):
+    """Questions from the validation pairs of a source: which of four completions belongs to the prompt."""
+
+    name = "completion_choice"
+    metric = "acc_mutual_info"
+    chance = choices.CHANCE
+    description = "which of four completions belongs to a prompt"
+    format = task_files.MULTIPLE_CHOICE
+
+    def rows(self, source: PairSource, options: TaskOptions) -> dict[str, list[Row]]:
+        """Make up to `num_examples` questions, their answers spread evenly over the four positions.
+
+        Raises UserError if the pairs give no question.
+        """
+        candidates = [Candidate(pair.completion, pair.prompt, pair) for pair in source.validation]
+        candidates = [candidate for candidate in candidates if candidate.num_bytes <= options.max_completion_bytes]
+        drawn = choices.draw(candidates, options.num_examples, random.Random(f"{options.seed} {source.name}"), BIN)
+        if not drawn:
+            raise UserError(
+                f"source {source.name} must have {choices.CHOICES} different completions of similar length for "
+                f"{self.name} in its validation split, which has {len(source.validation)} pairs; see its key validation"
+            )
+        if len(drawn) < options.num_examples:
+            logger.warning(
+                "%s: source %s gives %d examples, not %d", self.name, source.name, len(drawn), options.num_examples
+            )
+        made = [_question(source.name, candidate, wrong) for candidate, wrong in drawn]
+        return {self.name: choices.balanced(made, random.Random(f"{options.seed} {self.name}"))}
+
+
+def _question(source: str, candidate: Candidate, wrong: Sequence[str]) -> Row:
     pair = candidate.origin
-    return {"id": pair.id, "source": source, "context": pair.prompt, "right": pair.completion, "wrong": wrong}
+    return {"id": pair.id, "source": source, "context": pair.prompt, "right": pair.completion, "wrong": list(wrong)}

@@ -1,18 +1,33 @@
-"""lm-evaluation-harness: its model, its index of tasks, and one call of it. It is imported where it is needed."""
+"""lm-evaluation-harness: its environment, index of tasks, model and evaluation. It is imported lazily."""
+
+from __future__ import annotations
 
 import contextlib
 import logging
 import math
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Manifest
+
+if TYPE_CHECKING:
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from stages.lib.scoring.task import Encoding
+
+Results = dict[str, dict[str, dict[str, float | None]]]
+"""{task: {metric: {"value": x, "stderr": y}}}"""
 
 
-def settle_environment(alone):
-    """What libraries read when they are first imported. `alone`: no task but those made here, which are offline."""
+def settle_environment(alone: bool) -> None:
+    """Set what libraries read when they are first imported. `alone`: only local tasks are scored, which are offline."""
     if alone:
         os.environ["HF_HUB_OFFLINE"] = "1"
     sys.dont_write_bytecode = True  # a task's own .py would leave a __pycache__ among the results
@@ -27,40 +42,44 @@ def settle_environment(alone):
         logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 
-def _no_commit():
-    """Instead of the harness's own, by which git complains on the terminal outside of a checkout; the record has it."""
+def _no_commit() -> None:
+    """Replace the harness's own, which makes git print an error outside of a checkout; the manifest has the commit."""
 
 
-def task_manager(paths, tasks, known):
-    """The harness's index of tasks; its own 4 seconds' worth are read only when a task is not found without.
+def task_manager(paths: Sequence[Path | str], tasks: Sequence[str], known: str) -> TaskManager:
+    """Return the harness's index of tasks. Its own tasks, 4 seconds to read, are added only if a task needs them.
 
-    `paths`: directories with task files. Raises UserError naming a task that is nowhere; `known` says what else is.
+    `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does not.
     """
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=paths, include_defaults=False)
+    include = [str(path) for path in paths]
+    manager = TaskManager(include_path=include, include_defaults=False)
     if set(tasks) - set(manager.all_tasks):
-        manager = TaskManager(include_path=paths, include_defaults=True)
+        manager = TaskManager(include_path=include, include_defaults=True)
     for task in tasks:
         if task not in manager.all_tasks:
             raise UserError(f"evaluate.tasks: {task} must be one of {known}, or a task of lm-evaluation-harness")
     return manager
 
 
-def load_model(directory, tokenizer, batch_size, window):
-    """An export as the harness's model, float32. `tokenizer`: what the corpus says of it (bos, eos, bos_added).
+def load_model(directory: Path, tokenizer: Mapping[str, Any], batch_size: int, window: int) -> HFLM:
+    """Load an export as the harness's model, float32, with a method `encode_as` that sets how requests become ids.
 
-    Where its attribute `encodes_apart` is set, context and continuation of a request become ids apart, as a pair's
-    prompt and completion do in fine-tuning; else as the harness does it: in one, cut where the context's ids end.
+    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus. `window`: the longest context in tokens.
     """
     from lm_eval.models.huggingface import HFLM
     from transformers.utils import logging
 
     class Model(HFLM):
-        encodes_apart = False
+        encoding: Encoding = "joint"
 
-        def _encode_pair(self, context, continuation):
-            if not self.encodes_apart:
+        def encode_as(self, encoding: Encoding) -> None:
+            self.encoding = encoding
+            self.add_bos_token = tokenizer["bos_added"] and encoding != "rolling"  # there the harness adds its own
+
+        def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+            if self.encoding != "separate":
                 return super()._encode_pair(context, continuation)
             first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
             return first, self.tok_encode(continuation, add_special_tokens=False)
@@ -77,28 +96,30 @@ def load_model(directory, tokenizer, batch_size, window):
     )
 
 
-def window_of(export, longest):
-    """The longest context in tokens: `longest`, or training's, since a model knows no position behind that."""
-    declared = files.read_json(export.directory / "config.json")["max_position_embeddings"]
-    return min(declared, longest or export.identity["seq_len"])
+def context_window(export: Manifest, max_length: int | None) -> int:
+    """Return the longest context in tokens: `max_length` or training's, at most the model's number of positions."""
+    positions = files.read_json(export.directory / "config.json")["max_position_embeddings"]
+    return min(positions, max_length or export.identity["seq_len"])
 
 
-def device():
-    """The name of the device that is scored on."""
+def device() -> str:
+    """Return the name of the device that scores are computed on."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def evaluate(model, manager, tasks, *, seed, with_bars, **options):
-    """One call of the harness; returns {task: {metric: {"value", "stderr"}}}.
+def evaluate(
+    model: HFLM, manager: TaskManager, tasks: Sequence[str], *, seed: int, show_progress: bool, **options: Any
+) -> Results:
+    """Evaluate tasks in one call of the harness.
 
-    `with_bars`: whether its progress bars are drawn; it has one for each batch of a rolling task.
+    `show_progress`: draw its progress bars; it has one for each batch of a rolling task.
     """
     from lm_eval import simple_evaluate
 
     seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-    with contextlib.nullcontext() if with_bars else _without_bars():
+    with contextlib.nullcontext() if show_progress else _without_progress_bars():
         found = simple_evaluate(
             model=model, tasks=tasks, task_manager=manager, log_samples=False, **dict.fromkeys(seeds, seed), **options
         )
@@ -109,15 +130,15 @@ def evaluate(model, manager, tasks, *, seed, with_bars, **options):
 
 
 @contextlib.contextmanager
-def _without_bars():
+def _without_progress_bars() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         yield
 
 
-def metrics_of(entries):
-    """The harness's `{"acc,none": x, "acc_stderr,none": y, "alias": ...}` as {"acc": {"value": x, "stderr": y}}.
+def metrics_of(entries: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Convert `{"acc,none": x, "acc_stderr,none": y, "alias": ...}` to {"acc": {"value": x, "stderr": y}}.
 
-    A metric behind a filter is named `metric/filter`. What is not a finite number (a diverged model) becomes None.
+    A metric of a filter is named `metric/filter`. A value that is not finite (a diverged model) becomes None.
     """
     metrics = {}
     for key, value in entries.items():
@@ -129,7 +150,7 @@ def metrics_of(entries):
     return metrics
 
 
-def _number(value):
+def _number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,61 +1,83 @@
-"""Tasks of lm-evaluation-harness as files: NAME.yaml beside NAME.jsonl, so that its own command line reads them too."""
+"""Tasks of lm-evaluation-harness as files: NAME.yaml beside NAME.jsonl, which its own command line reads too."""
+
+from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from stages.lib import files
 from stages.lib.scoring import completion_score
+from stages.lib.scoring.task import HarnessFormat, Row
 
 
-def write_rolling(directory, name, pieces):
-    """Write a task that scores all of each piece's `text`."""
-    config = {
+def _metric(name: str, aggregation: str, higher_is_better: bool) -> dict[str, Any]:
+    return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}
+
+
+ROLLING = HarnessFormat(
+    config={
         "output_type": "loglikelihood_rolling",
         "doc_to_text": "",
         "doc_to_target": "text",
         "metric_list": [
-            {"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False},
-            {"metric": "byte_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
+            _metric("bits_per_byte", "bits_per_byte", higher_is_better=False),
+            _metric("byte_perplexity", "weighted_perplexity", higher_is_better=False),
         ],
     }
-    _write(directory, name, config, pieces)
+)
+"""The log-likelihood of all of each row's `text`."""
 
-
-def write_choice(directory, name, questions):
-    """Write a task of questions: `context`, `choices`, and `answer`, the number of the right one."""
-    config = {
+MULTIPLE_CHOICE = HarnessFormat(
+    config={
         "output_type": "multiple_choice",
         "doc_to_text": "context",
         "doc_to_choice": "choices",
         "doc_to_target": "answer",
         "target_delimiter": "",
-        "metric_list": [{"metric": "acc_mutual_info", "aggregation": "mean", "higher_is_better": True}],
+        "metric_list": [_metric("acc_mutual_info", "mean", higher_is_better=True)],
     }
-    _write(directory, name, config, questions)
+)
+"""Questions: `context`, `choices`, and `answer`, the index of the right choice.
 
+The predicted choice is the one whose log p(choice | context) - log p(choice) is highest. The wrong choices are right
+ones of other questions, so a model that has not read the context expects each with p(choice); by Bayes' rule the odds
+that a choice is right are then p(choice | context) / p(choice). A model of 5 M parameters after 0.5 M tokens was right
+in 0.52 of 400 questions of next_line by this rule, and in 0.29 by log p(choice | context) alone, which mostly measures
+how common a line is.
+"""
 
-def write_completions(directory, name, rows):
-    """Write a task that scores each row's `completion` behind its `context`; NAME.py beside it holds the score."""
-    config = {
+COMPLETION = HarnessFormat(
+    config={
         "output_type": "loglikelihood",
         "doc_to_text": "context",
         "doc_to_target": "completion",
         "target_delimiter": "",
-        "metric_list": [{"metric": "bits_per_byte", "aggregation": "mean", "higher_is_better": False}],
-    }
-    shutil.copyfile(completion_score.__file__, directory / f"{name}.py")
-    _write(directory, name, config, rows, f"process_results: !function {name}.score\n")
+        "metric_list": [_metric("bits_per_byte", "mean", higher_is_better=False)],
+    },
+    score_file=Path(completion_score.__file__),
+)
+"""The log-likelihood of each row's `completion` after its `context`."""
 
 
-def _write(directory, name, config, rows, more=""):
-    """The path in NAME.yaml is absolute, as `datasets` reads it from where it runs. `more`: lines of YAML."""
+def write(directory: Path, name: str, task_format: HarnessFormat, rows: Sequence[Row]) -> None:
+    """Write a task. The path of NAME.jsonl in NAME.yaml is absolute: `datasets` resolves it in the working directory.
+
+    NAME.py is a copy of the format's score file, which the harness imports from beside the YAML file.
+    """
     import yaml
 
     data = directory / f"{name}.jsonl"
     with files.atomic(data, "w") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if task_format.score_file is not None:
+        shutil.copyfile(task_format.score_file, directory / f"{name}.py")
     head = {"task": name, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data.resolve())}},
             "test_split": "test"}  # fmt: skip
+    config = {**head, **task_format.config, "metadata": {"version": 1}}
     with files.atomic(directory / f"{name}.yaml", "w") as file:
-        yaml.safe_dump({**head, **config, "metadata": {"version": 1}}, file, sort_keys=False, allow_unicode=True)
-        file.write(more)
+        yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True)
+        if task_format.score_file is not None:
+            file.write(f"process_results: !function {name}.score\n")

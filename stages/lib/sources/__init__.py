@@ -1,1 +1,1 @@
-"""Where text comes from: the files of a source, and the documents and pairs in them."""
+"""Sources of text: their files, and the documents or prompt-completion pairs in them."""

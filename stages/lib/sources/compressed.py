@@ -1,45 +1,50 @@
-"""Files as they lie in their store, read as the bytes that are packed in them: by gzip, zstd, bzip2, lz4, or nothing.
+"""Files read as the bytes that are compressed in them: by gzip, zstd, bzip2, lz4, or not at all.
 
-The name's ending says by what. Files are read as streams: memory does not grow with their size.
+The name's ending tells the codec. Files are read as streams: memory does not grow with their size.
 """
+
+from __future__ import annotations
 
 import bz2
 import contextlib
 import io
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 from stages.lib.errors import UserError
 from stages.lib.sources import storage
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 ENDINGS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 BUFFER_BYTES = 1 << 20
-LINE_BYTES = 128 << 20
-"""The longest line that is read: a longer one is passed by without a place in memory."""
 
 
-def is_packed(name):
-    """Whether a file must be unpacked, so that it can be read from its beginning alone."""
+def is_compressed(name: str) -> bool:
+    """Return True if a file is compressed, so that it can be read from its beginning only."""
     return os.path.splitext(name)[1] in ENDINGS
 
 
 @contextlib.contextmanager
-def opened(name):
-    """A binary file of what a file holds. Raises UserError naming it where it is cut, damaged or cannot be read."""
+def open_binary(name: str) -> Iterator[BinaryIO]:
+    """Open a file as its decompressed bytes. Raises UserError naming it if it is cut, damaged or cannot be read."""
     try:
-        with storage.opened(name) as raw:
-            if not is_packed(name):
+        with storage.open_binary(name) as raw:
+            if not is_compressed(name):
                 yield raw
                 return
-            with _said_as_os_errors(), _unpacked(name, raw) as unpacked:
-                yield io.BufferedReader(unpacked, BUFFER_BYTES)
+            with _arrow_errors_as_os_errors(), _decompressed(name, raw) as decompressed:
+                yield io.BufferedReader(decompressed, BUFFER_BYTES)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"{name} cannot be read to its end: {reason}") from None
 
 
 @contextlib.contextmanager
-def _said_as_os_errors():
-    """Inside, what Arrow raises of damage is an OSError, as most of it is."""
+def _arrow_errors_as_os_errors() -> Iterator[None]:
+    """Raise Arrow's errors on damaged data as OSError, which most of them are."""
     import pyarrow
 
     try:
@@ -48,11 +53,11 @@ def _said_as_os_errors():
         raise OSError(str(error).partition("\n")[0]) from None
 
 
-def _unpacked(name, raw):
+def _decompressed(name: str, raw: BinaryIO) -> io.RawIOBase:
     import pyarrow
 
     if not raw.read(1):
-        raise OSError("it is empty, and even nothing is some bytes when packed")
+        raise OSError("the file is empty, and a compressed file has at least a header")
     raw.seek(0)
     codec = ENDINGS[os.path.splitext(name)[1]]
     if codec == "bz2":
@@ -61,60 +66,30 @@ def _unpacked(name, raw):
 
 
 class _Bzip2(io.RawIOBase):
-    """What is packed by bzip2, in one stream or many. Arrow refuses an empty one among them, and bz2.BZ2File passes by
-    all that follows a damaged beginning of one.
+    """The bytes compressed by bzip2, in one stream or many.
+
+    Arrow refuses an empty stream among them, and bz2.BZ2File skips everything after a damaged header of one.
     """
 
-    def __init__(self, raw):
+    def __init__(self, raw: BinaryIO) -> None:
         self._raw, self._stream = raw, bz2.BZ2Decompressor()
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer):
-        data = b""
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view, data = memoryview(buffer), b""
         while not data:
-            packed = b""
+            compressed = b""
             if self._stream.eof:
-                packed = self._stream.unused_data or self._raw.read(io.DEFAULT_BUFFER_SIZE)
-                if not packed:
+                compressed = self._stream.unused_data or self._raw.read(io.DEFAULT_BUFFER_SIZE)
+                if not compressed:
                     return 0
                 self._stream = bz2.BZ2Decompressor()
             elif self._stream.needs_input:
-                packed = self._raw.read(io.DEFAULT_BUFFER_SIZE)
-                if not packed:
-                    raise OSError("it ends within what is packed")
-            data = self._stream.decompress(packed, len(buffer))
-        buffer[: len(data)] = data
+                compressed = self._raw.read(io.DEFAULT_BUFFER_SIZE)
+                if not compressed:
+                    raise OSError("the file ends within the compressed data")
+            data = self._stream.decompress(compressed, len(view))
+        view[: len(data)] = data
         return len(data)
-
-
-def lines(file, span, parse=lambda _, line: line):
-    """Yield (position of its first byte, what `parse` makes of position and line) of each line of a file that begins in
-    a span; line ends are kept.
-
-    A line of more than LINE_BYTES is None. One that was parsed takes no memory any more: it may have a hundred MB.
-    """
-    position = 0
-    if span.first:
-        # whether a line begins at `first` is told by the byte before
-        position = file.seek(span.first - 1)
-        position += _pass_by(file)
-    while position in span and (line := file.readline(LINE_BYTES + 1)):
-        begin, position = position, position + len(line)
-        if len(line) > LINE_BYTES and not line.endswith(b"\n"):
-            position += _pass_by(file)
-            line = None
-        else:
-            line = parse(begin, line)
-        yield begin, line
-
-
-def _pass_by(file):
-    """Read up to the end of a line; returns how many bytes that were."""
-    passed = 0
-    while piece := file.readline(BUFFER_BYTES):
-        passed += len(piece)
-        if piece.endswith(b"\n"):
-            break
-    return passed

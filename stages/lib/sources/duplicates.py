@@ -1,47 +1,52 @@
-"""Exact duplicates: documents whose text is the same but for white space.
+"""Exact duplicates: documents whose text is the same except for white space.
 
-A part's documents are numbered in the order in which they are read, those that cannot be read and those that filters
-leave out not counted. Of each a hash is kept (xxh3, 128 bits: among 10^12 documents, two different ones have the same
-with a chance of 10^-15), in sorted runs, so that runs of any number can be held against each other within bounded
-memory.
+A part's documents are numbered in the order in which they are read; malformed records and filtered documents have no
+number. Each document has a hash (xxh3, 128 bits: among 10^12 documents, two different ones have the same hash with a
+probability of 10^-15). The hashes are stored in sorted runs, so that any number of runs are compared in bounded memory.
 """
 
+from __future__ import annotations
+
 from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from stages.lib import files
 from stages.lib.errors import UserError
-from stages.lib.sources.documents import Document, Dropped
+from stages.lib.sources.documents import Entry
+from stages.lib.sources.entries import Document, Filtered
 
 RUN = 1 << 22
 """Documents of a run: 100 MB."""
 
-PIECE_CHARACTERS = 1 << 20  # of a text, whose words are parted at once: each is an object of 50 bytes and more
+SEGMENT_CHARACTERS = 1 << 20  # of a text that is split into words at once: each word is an object of 50 bytes or more
 
 VALIDATION_BIT = np.uint64(1 << 63)
-"""Not set in the number of a validation document, which so comes before all that are trained on."""
+"""Not set in the number of a validation document, so that it sorts before all training documents."""
 
 
 class Runs:
-    """Collects hashes and writes them in sorted runs, uint64 arrays [3, documents]: high and low half, number."""
+    """Writer of hashes in sorted runs, uint64 arrays [3, documents]: high and low half, number."""
 
-    def __init__(self, directory):
-        self.directory, self.names = directory, []
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.names: list[str] = []
         self._begin()
 
-    def _begin(self):
-        self._digests, self._numbers = bytearray(), array("Q")  # no objects: 24 bytes a document
+    def _begin(self) -> None:
+        self._digests, self._numbers = bytearray(), array("Q")  # no objects: 24 bytes per document
 
-    def add(self, digest, number, validation):
-        """A document: 16 bytes of hash, its number in the part, and whether it is held out of training."""
+    def add(self, digest: bytes, number: int, validation: bool) -> None:
+        """Add a document: 16 bytes of hash, its number in the part, and True if it is a validation document."""
         self._digests += digest
         self._numbers.append(number if validation else number | int(VALIDATION_BIT))
         if len(self._numbers) == RUN:
             self.flush()
 
-    def flush(self):
-        """Write what is held, if anything."""
+    def flush(self) -> None:
+        """Write the run in memory, if it has any document."""
         if not self._numbers:
             return
         halves = np.frombuffer(self._digests, ">u8").reshape(-1, 2).T.astype(np.uint64)
@@ -53,105 +58,113 @@ class Runs:
         self._begin()
 
 
-def save(path, found):
-    """Write an array as .npy, whole or not at all. (numpy itself forgets why the system refused to write.)"""
+def save(path: Path, found: np.ndarray) -> None:
+    """Write an array as .npy atomically. (numpy alone loses the system's reason if writing fails.)"""
     with files.atomic(path) as file:
         np.save(files.HashingWriter(file), found)
 
 
-def of_text(text):
-    """The hash of a text, in which runs of white space are all the same: 16 bytes."""
+def hash_of(document: Document) -> bytes:
+    """Return the hash of a document's text or ids, 16 bytes."""
+    if document.ids is not None:
+        return of_ids(document.ids)
+    assert document.text is not None
+    return of_text(document.text)
+
+
+def of_text(text: str) -> bytes:
+    """Return the hash of a text, 16 bytes; all runs of white space are equal."""
     import xxhash
 
-    hashing, some, parted = xxhash.xxh3_128(), False, False
-    for begin in range(0, len(text), PIECE_CHARACTERS):
-        piece = text[begin : begin + PIECE_CHARACTERS]
-        words = piece.split()
+    hashing, has_words, ends_in_space = xxhash.xxh3_128(), False, False
+    for begin in range(0, len(text), SEGMENT_CHARACTERS):
+        segment = text[begin : begin + SEGMENT_CHARACTERS]
+        words = segment.split()
         if words:
-            if some and (parted or piece[0].isspace()):
+            if has_words and (ends_in_space or segment[0].isspace()):
                 hashing.update(b" ")
             hashing.update(" ".join(words).encode())
-            some, parted = True, piece[-1].isspace()
+            has_words, ends_in_space = True, segment[-1].isspace()
         else:
-            parted = True
+            ends_in_space = True
     return hashing.digest()
 
 
-def of_ids(ids):
-    """The hash of token ids: 16 bytes."""
+def of_ids(ids: np.ndarray) -> bytes:
+    """Return the hash of token ids, 16 bytes."""
     import xxhash
 
     return xxhash.xxh3_128_digest(ids.astype("<i8").tobytes())
 
 
-def repeated(runs, at_once=1 << 23):
-    """The numbers of all documents but the first of each kind: one sorted int64 array for each owner.
+def repeated(runs: Sequence[Sequence[Path]], at_once: int = 1 << 23) -> list[np.ndarray]:
+    """Return the numbers of all documents but the first of equal ones: a sorted int64 array per owner.
 
-    `runs`: [[path of a run]] of each owner; owners earlier in the list come first, and validation documents before all
-    others. About `at_once` documents are held in memory at a time, of equal ones in a run the first alone, and 8 bytes
-    for each duplicate.
+    `runs`: the paths of each owner's runs. Owners earlier in the list come first, and validation documents before all
+    training documents. In memory are about `at_once` documents at a time, of equal ones in a run only the first, and 8
+    bytes per duplicate.
     """
     owned = [(owner, path) for owner, paths in enumerate(runs) for path in paths]
     total = sum(_mapped(path).shape[1] for _, path in owned)
     slices = max(1, -(-total // at_once))
     bounds = [number * (1 << 64) // slices for number in range(slices + 1)]
-    found = [[] for _ in runs]
+    found: list[list[np.ndarray]] = [[] for _ in runs]
     for first, end in zip(bounds, bounds[1:], strict=False):
         for owner, numbers in _repeated_between(owned, first, end):
             found[owner].append(numbers)
     return [_sorted(found, owner) for owner in range(len(runs))]
 
 
-def _sorted(found, owner):
-    """The numbers of an owner as one sorted array; what is held of them in pieces is let go."""
-    numbers, found[owner] = np.concatenate([np.empty(0, np.int64), *found[owner]]), None
+def _sorted(found: list[list[np.ndarray]], owner: int) -> np.ndarray:
+    """Return the numbers of an owner as one sorted array, and free its entry of `found`."""
+    numbers, found[owner] = np.concatenate([np.empty(0, np.int64), *found[owner]]), []
     numbers.sort()
     return numbers
 
 
-def _mapped(path):
-    """A run, which is open as long as it is held: of a large corpus they are more than the files that may be open."""
+def _mapped(path: Path) -> np.ndarray:
+    """Map a run. Its file stays open while the array is held, and a process may not open all runs of a large corpus."""
     return np.load(path, mmap_mode="r")
 
 
-def _repeated_between(owned, first, end):
-    """(owner, numbers) of the documents of which the hash's high half is in [first, end)."""
-    pieces, owners = [], []
+def _repeated_between(owned: Iterable[tuple[int, Path]], first: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (owner, numbers) of the repeated documents whose hash has its high half in [first, end)."""
+    segments, owner_of = [], []
     for owner, path in owned:
         run = _mapped(path)
         begin = np.searchsorted(run[0], np.uint64(first))
         stop = run.shape[1] if end > np.iinfo(np.uint64).max else np.searchsorted(run[0], np.uint64(end))
         high, low, numbers = run[:, begin:stop]
-        again = _like_the_one_before(high, low)  # of the same run: one of each goes on, however many there are
+        again = _equal_to_previous(high, low)  # within the run: one of equal documents remains, however many there are
         if again.any():
-            yield owner, _bare(numbers[again])
-        pieces.append(run[:, begin:stop][:, ~again])
-        owners.append(np.full(pieces[-1].shape[1], owner, np.int32))
-    if not pieces:
+            yield owner, _without_bit(numbers[again])
+        segments.append(run[:, begin:stop][:, ~again])
+        owner_of.append(np.full(segments[-1].shape[1], owner, np.int32))
+    if not segments:
         return
-    (high, low, numbers), owners = np.concatenate(pieces, axis=1), np.concatenate(owners)
+    (high, low, numbers), owners = np.concatenate(segments, axis=1), np.concatenate(owner_of)
     order = np.lexsort((numbers & ~VALIDATION_BIT, owners, numbers >> np.uint64(63), low, high))
-    again = order[_like_the_one_before(high[order], low[order])]
+    again = order[_equal_to_previous(high[order], low[order])]
     for owner in np.unique(owners[again]):
-        yield int(owner), _bare(numbers[again[owners[again] == owner]])
+        yield int(owner), _without_bit(numbers[again[owners[again] == owner]])
 
 
-def _like_the_one_before(high, low):
-    """[documents] booleans: whether the hash is that of the document before, by its halves in order."""
+def _equal_to_previous(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """Return booleans [documents]: True if the hash equals that of the document before. The halves are sorted."""
     same = np.zeros(len(high), bool)
     same[1:] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     return same
 
 
-def _bare(numbers):
-    """The numbers of documents without the bit for the side of the split."""
+def _without_bit(numbers: np.ndarray) -> np.ndarray:
+    """Return the numbers of documents without the bit of the split."""
     return (numbers & ~VALIDATION_BIT).astype(np.int64)
 
 
-def without(found, numbers, total, path):
-    """The entries of `documents.read`, those documents dropped whose number is in `numbers` (sorted).
+def without(found: Iterable[Entry], numbers: np.ndarray, total: int, path: Path | str) -> Iterator[Entry]:
+    """Yield the entries of `documents.read`, with Filtered in place of each document whose number is in `numbers`.
 
-    Raises UserError naming `path`, from where the numbers are, unless the documents are `total`.
+    `numbers`: sorted, from the file `path`. Raises UserError naming it unless there are `total` documents.
     """
     waiting = iter(numbers.tolist())
     following, number = next(waiting, None), 0
@@ -161,12 +174,12 @@ def without(found, numbers, total, path):
             continue
         if number == following:
             following = next(waiting, None)
-            yield Dropped(entry.id, "duplicate", entry.text or "")
+            yield Filtered(entry.id, "duplicate", entry.text or "")
         else:
             yield entry
         number += 1
     if number != total:
         raise UserError(
-            f"--duplicates {path} must be made of the documents that are read, and is of {total} in place of {number}; "
+            f"--duplicates {path} must be made of the documents that are read, {number}, and is made of {total}; "
             "run -R hash_documents"
         )

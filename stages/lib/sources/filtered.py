@@ -1,18 +1,32 @@
-"""What is left out of a source: counted by reason, with examples, and refused where it is too much."""
+"""Counts of malformed records and filtered documents, by reason, with examples. Too many malformed ones are refused."""
+
+from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import Any, Protocol
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources.documents import Dropped
+from stages.lib.sources.entries import Document, Filtered, Malformed
 
-EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # of documents left out for one reason
-LOOKED_AT = 10_000  # records after which it is asked again whether most are unreadable
+EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # per reason
+CHECKED_EVERY = 10_000  # records after which reading stops if most of them are malformed
 
 
-def is_empty(document, tokenizer=None):
-    """Whether a document has only white space, or no ids: none besides BOS and EOS at its ends, by its `tokenizer`."""
+class BosEos(Protocol):
+    """A tokenizer's ids of BOS and EOS."""
+
+    @property
+    def bos(self) -> int: ...  # noqa: D102
+
+    @property
+    def eos(self) -> int: ...  # noqa: D102
+
+
+def is_empty(document: Document, tokenizer: BosEos | None = None) -> bool:
+    """Return True if a document has only white space, or no ids besides BOS and EOS of its `tokenizer` at its ends."""
     if document.ids is None:
+        assert document.text is not None
         return not document.text.strip()
     if tokenizer is None or len(document.ids) > 2:
         return len(document.ids) == 0
@@ -20,47 +34,59 @@ def is_empty(document, tokenizer=None):
     return document.ids.tolist() in ([], [bos], [eos], [bos, eos])
 
 
-class LeftOut:
-    """Counts the documents that are left out, by reason, and keeps examples; `log`: the examples are logged as well.
+class FilterCounts:
+    """Counts malformed records and filtered documents by reason, and keeps examples. `log`: examples are logged too.
 
-    `tokenizer`: a Tokenizer, by which a document of no ids but BOS and EOS is empty; None where it is not known.
-    Raises UserError where more than a share of `limit` of all records is unreadable.
+    `name`: the source. `limit`: the largest share of malformed records. `tokenizer`: tells which documents of ids are
+    empty; None if it is not known.
     """
 
-    def __init__(self, name, limit, tokenizer=None, log=True):
+    def __init__(self, name: str, limit: float, tokenizer: BosEos | None = None, log: bool = True) -> None:
         self.name, self.limit, self.tokenizer, self.log = name, limit, tokenizer, log
-        self.counts, self.examples = Counter(), defaultdict(list)
-        self.records = self.unreadable = 0
+        self.filtered: Counter[str] = Counter()
+        self.malformed: Counter[str] = Counter()
+        self.examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        self.num_records = 0
 
-    def look(self, entry):
-        """Count a Document or a Dropped; returns the Document where it is one with text."""
-        self.records += 1
-        if self.records % LOOKED_AT == 0 and self.unreadable > self.records / 2:
-            self.check()  # what begins so badly needs no reading to its end
-        if isinstance(entry, Dropped):
-            self.unreadable += entry.text is None
-            return self._leave(entry, entry.reason)
-        if is_empty(entry, self.tokenizer):
-            return self._leave(entry, "empty")
-        return entry
+    @property
+    def num_malformed(self) -> int:
+        """The number of malformed records."""
+        return self.malformed.total()
 
-    def _leave(self, entry, reason):
-        self.counts[reason] += 1
-        if len(self.examples[reason]) < EXAMPLES:
-            self.examples[reason].append({"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]})
+    def keep(self, entry: Document | Malformed | Filtered) -> Document | None:
+        """Count an entry; return it if it is a document that is not empty, else None.
+
+        Raises UserError if most of the records up to here are malformed, and that is beyond the limit.
+        """
+        self.num_records += 1
+        if self.num_records % CHECKED_EVERY == 0 and self.num_malformed > self.num_records / 2:
+            self.check()  # such a source needs no reading to its end
+        if isinstance(entry, Document):
+            if not is_empty(entry, self.tokenizer):
+                return entry
+            entry = Filtered(entry.id, "empty", entry.text or "")
+        self._count(entry)
+        return None
+
+    def _count(self, entry: Malformed | Filtered) -> None:
+        word = "malformed" if isinstance(entry, Malformed) else "filtered"
+        getattr(self, word)[entry.reason] += 1
+        if len(self.examples[entry.reason]) < EXAMPLES:
+            self.examples[entry.reason].append({"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]})
             if self.log:
-                logger.info("dropped %s: %s", entry.id, reason)
+                logger.info("%s %s: %s", word, entry.id, entry.reason)
 
-    def check(self):
-        """Raise UserError where too many records are unreadable."""
-        if self.unreadable > self.limit * self.records:
-            counted = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
+    def check(self) -> None:
+        """Raise UserError if too many records are malformed."""
+        if self.num_malformed > self.limit * self.num_records:
+            counts = (self.malformed + self.filtered).most_common()
+            counted = ", ".join(f"{count} {reason}" for reason, count in counts)
             raise UserError(
-                f"sources.{self.name}.max_malformed must be at least the share of records that cannot be read, "
-                f"{self.unreadable} of {self.records} ({counted}), got {self.limit:g}"
+                f"sources.{self.name}.max_malformed must be at least the share of malformed records, "
+                f"{self.num_malformed} of {self.num_records} ({counted}), got {self.limit:g}"
             )
 
-    def record(self):
-        """What the manifest's record says: how many were dropped why, and which, for example."""
-        counts = dict(sorted(self.counts.items()))
+    def record(self) -> dict[str, Any]:
+        """Return the counts by reason, and examples, for a manifest's record."""
+        counts = dict(sorted((self.malformed + self.filtered).items()))
         return {"dropped": counts, "dropped_examples": {reason: self.examples[reason] for reason in counts}}

@@ -1,62 +1,69 @@
-"""Which documents are left out for what they look like: simple measures, taken of many documents at once.
+"""Filters of documents by simple measures of their text, taken of many documents at once.
 
-They are of the kind of Gopher's rules (arXiv 2112.11446, table A1): what is cheap, and says at first sight that a text
-is a menu, a table of numbers or a page of one line repeated.
+The measures are like Gopher's rules (arXiv 2112.11446, table A1): cheap, and enough to find a menu, a table of numbers
+or a page of one repeated line.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 
+if TYPE_CHECKING:
+    import pyarrow
+
 SPACE = r"\s\v\x1c-\x1f\x85\p{Z}"
-"""White space as str.isspace() knows it: \\s of Arrow's expressions is that of ASCII."""
+"""White space as of str.isspace(); \\s of Arrow's expressions is that of ASCII."""
 WORD = rf"[^{SPACE}]+"
-LINES_CHARACTERS = 1 << 20  # of a text, whose lines are looked at: the shortest of them take a hundred times their room
+LINES_CHARACTERS = 1 << 20  # of a text whose lines are measured: short lines take a hundred times their size in memory
 SYMBOL = rf"[^\p{{L}}\p{{M}}\p{{N}}{SPACE}]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterRecipe:
-    """What a document must be like; others are left out and counted. Nothing is left out by default."""
+    """The conditions that a document must meet; others are filtered and counted. By default nothing is filtered."""
 
     min_bytes: int | None = identity(None, minimum=1)
-    """The least bytes of text."""
+    """The minimum number of bytes of text."""
 
     max_bytes: int | None = identity(None, minimum=1)
-    """The most bytes of text."""
+    """The maximum number of bytes of text."""
 
     min_words: int | None = identity(None, minimum=1)
-    """The least words: runs of anything but white space."""
+    """The minimum number of words: runs of characters that are not white space."""
 
     max_words: int | None = identity(None, minimum=1)
-    """The most words."""
+    """The maximum number of words."""
 
     max_symbols: float | None = identity(None, minimum=0, maximum=1)
-    """The largest share of characters that are neither letter, mark, digit nor white space."""
+    """The maximum share of characters that are neither letter, mark, digit nor white space."""
 
     max_repeated_lines: float | None = identity(None, minimum=0, maximum=1)
-    """The largest share of the text's bytes in lines that stood in the document before; blank lines do not count. Of a
-    longer text the first 1,048,576 characters are looked at."""
+    """The maximum share of the text's bytes in lines that repeat an earlier line of the document; blank lines do not
+    count. Only the first 1,048,576 characters of a text are measured."""
 
-    def check(self, where):
-        """Raise UserError where a least is above its most."""
+    def check(self, where: str) -> None:
+        """Raise UserError if a minimum is above its maximum."""
         for what in ("bytes", "words"):
-            least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
-            if least is not None and most is not None and least > most:
-                raise UserError(f"{where}.min_{what} must be at most {where}.max_{what} ({most}), got {least}")
+            minimum, maximum = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if minimum is not None and maximum is not None and minimum > maximum:
+                raise UserError(f"{where}.min_{what} must be at most {where}.max_{what} ({maximum}), got {minimum}")
 
     @property
-    def some(self):
-        """Whether there is anything to be held against."""
+    def some(self) -> bool:
+        """True if any filter is set."""
         return any(getattr(self, field.name) is not None for field in dataclasses.fields(self))
 
 
-def faults(recipe, texts):
-    """For each text the first field of the recipe that it breaks, as `filters.FIELD`; None where it breaks none."""
+def first_broken(recipe: FilterRecipe, texts: Sequence[str | None]) -> list[str | None]:
+    """Return for each text the first condition that it does not meet, as `filters.FIELD`; None if it meets all."""
     import pyarrow
 
     column = pyarrow.array(texts, pyarrow.large_string())
@@ -66,42 +73,42 @@ def faults(recipe, texts):
         bound = getattr(recipe, field.name)
         if bound is None:
             continue
-        side, _, what = field.name.partition("_")
+        bound_name, _, what = field.name.partition("_")
         if what not in measured:
             measured[what] = MEASURES[what](column)
-        broken = measured[what] < bound if side == "min" else measured[what] > bound
+        broken = measured[what] < bound if bound_name == "min" else measured[what] > bound
         found[broken & (found == None)] = f"filters.{field.name}"  # noqa: E711 (of each element)
     return found.tolist()
 
 
-def _bytes(column):
+def _bytes(column: pyarrow.Array) -> np.ndarray:
     import pyarrow.compute as pc
 
     return pc.binary_length(column).to_numpy()
 
 
-def _words(column):
+def _words(column: pyarrow.Array) -> np.ndarray:
     import pyarrow.compute as pc
 
     return pc.count_substring_regex(column, WORD).to_numpy()
 
 
-def _symbols(column):
+def _symbols(column: pyarrow.Array) -> np.ndarray:
     import pyarrow.compute as pc
 
     symbols = pc.count_substring_regex(column, SYMBOL).to_numpy()
     return symbols / np.maximum(1, pc.utf8_length(column).to_numpy())
 
 
-def _repeated_lines(column):
+def _repeated_lines(column: pyarrow.Array) -> np.ndarray:
     import pyarrow.compute as pc
 
     split = pc.split_pattern(pc.utf8_slice_codeunits(column, 0, LINES_CHARACTERS), "\n")
     lines = pc.utf8_trim_whitespace(pc.list_flatten(split))
     sizes = pc.binary_length(lines).to_numpy()
     owners = pc.list_parent_indices(split).to_numpy()
-    kinds = lines.dictionary_encode()
-    keys = owners * len(kinds.dictionary) + kinds.indices.to_numpy()
+    distinct = lines.dictionary_encode()
+    keys = owners * len(distinct.dictionary) + distinct.indices.to_numpy()
     again = np.ones(len(keys), dtype=bool)
     again[np.unique(keys, return_index=True)[1]] = False
     repeated, total = (np.bincount(owners, weights=some, minlength=len(column)) for some in (sizes * again, sizes))

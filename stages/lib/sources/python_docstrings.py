@@ -1,35 +1,38 @@
-"""Pairs in the box, to fine-tune on: a function's header, and the first line of its docstring.
+"""Prompt-completion pairs of the Python installation: a function's header, and the first line of its docstring.
 
     prompt      'def isdir(s):\\n    \"\"\"'                the header on one line, without decorators and indentation
     completion  'Return true if the pathname refers ...'  the summary line (PEP 257): a blank line or nothing follows it
 
-They are split by module, with the same keys as the other Python sources. With an equal `validation` share, a function
-of the validation split stands in a module that pretraining has not read either. A pair is left out where a model could
-be right, or wrong, for another reason than what it knows of functions:
+The pairs are split by module, with the same keys as the other Python sources. With an equal `validation` share, a
+function of the validation split stands in a module that pretraining has not read either. A pair is excluded if a model
+could be right, or wrong, for another reason than its knowledge of functions:
 
-- the header stands a second time in the library, so that it does not say which function is meant;
+- the header stands a second time in the library, so that it does not identify the function;
 - the line stands a second time as a summary, or word for word anywhere in another module;
-- the line gives the call away (`walk(top) -> ...`), or has less than three words;
-- the function is special (`__init__`), and its line says what every such function does.
+- the line contains the call (`walk(top) -> ...`), or has less than three words;
+- the function is special (`__init__`), and its line is that of every such function.
 
-Of 6,291 functions with a docstring in Python 3.11.7, 2,701 are left.
+Of 6,291 functions with a docstring in Python 3.11.7, 2,701 remain.
 """
+
+from __future__ import annotations
 
 import ast
 import copy
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from stages.lib.sources import python_source
-from stages.lib.sources.repeats import repeated, words_of
+from stages.lib.sources.kinds import python_source
+from stages.lib.sources.repeats import Words, repeated, words_of
 
 WORDS = 3
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A function of a module: `summary` is None where there is no summary line."""
+    """A function of a module; `summary` is None without a summary line."""
 
     line: int
     name: str
@@ -37,10 +40,10 @@ class _Function:
     summary: str | None
 
 
-def pairs(names, every_name):
-    """Yield (id, split key, prompt, completion) for each function of the modules `names` that makes a pair.
+def pairs(names: Iterable[str], every_name: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (id, split key, prompt, completion) of each function of the modules `names` that makes a pair.
 
-    `every_name`: all modules, in which a header and a line are looked for before they count.
+    `every_name`: all modules; a header or a line that stands in them a second time is excluded.
     """
     texts = {name: python_source.read(name) for name in every_name}
     functions = {name: _functions(text) for name, text in texts.items()}
@@ -55,37 +58,38 @@ def pairs(names, every_name):
             once = headers[function.header] == summaries[_key(function)] == 1
             if _is_telling(function) and once and _key(function) not in elsewhere:
                 prompt = f'{function.header}\n    """'
+                assert function.summary is not None
                 yield f"{name}:{function.line}", python_source.module_of(name), prompt, function.summary
 
 
-def _functions(text):
-    """The functions of a module, in order."""
+def _functions(text: str) -> list[_Function]:
+    """Return the functions of a module, in order."""
     nodes = sorted(python_source.nodes_of(text, python_source.FUNCTIONS), key=_line)
     return [_Function(_line(node), node.name, _header(node), _summary(node)) for node in nodes]
 
 
-def _line(node):
+def _line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.lineno
 
 
-def _header(node):
-    """`def f(a, b=1) -> int:`, or `async def`, on one line."""
+def _header(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return `def f(a, b=1) -> int:`, or `async def`, on one line."""
     bare = copy.copy(node)
     bare.body, bare.decorator_list = [ast.Pass()], []
     return ast.unparse(bare).removesuffix("\n    pass")
 
 
-def _summary(node):
+def _summary(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     lines = (ast.get_docstring(node) or "").strip().splitlines()
     return lines[0].strip() if lines and not "".join(lines[1:2]).strip() else None
 
 
-def _key(function):
+def _key(function: _Function) -> Words:
     return words_of(function.summary or "")
 
 
-def _is_telling(function):
-    """Whether a function has a summary line that can be asked for."""
+def _is_telling(function: _Function) -> bool:
+    """Return True if a function has a summary line that a model can be asked to complete."""
     special = function.name.startswith("__") and function.name.endswith("__")
     if function.summary is None or special or len(_key(function)) < WORDS:
         return False

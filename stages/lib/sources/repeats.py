@@ -1,19 +1,26 @@
-"""Which texts stand, word for word, in another place too: what is held out of training must not be read elsewhere."""
+"""Word sequences that stand, word for word, in another place too: validation text must not be read in training."""
+
+from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+
+Words = tuple[str, ...]
 
 
-def words_of(text):
-    """The words of a text; line ends, spaces and punctuation do not count."""
+def words_of(text: str) -> Words:
+    """Return the words of a text; line ends, spaces and punctuation do not count."""
     return tuple(re.findall(r"\w+", text))
 
 
-def repeated(owners, places, opening):
-    """Those of some word sequences that belong to several places, or stand in a row in the words of another.
+def repeated(
+    owners: Mapping[Words, Collection[Hashable]], places: Iterable[tuple[Hashable, Words]], opening: int
+) -> set[Words]:
+    """Return the word sequences that belong to several places, or stand in a row in the words of another place.
 
-    `owners`: {sequence: the places that it belongs to}. `places`: (place, words) of all that is looked through.
-    `opening`: by how many of its first words a sequence is looked up; each must have so many.
+    `owners`: {sequence: the places that it belongs to}. `places`: (place, words) of all text that is searched.
+    `opening`: the number of first words by which a sequence is looked up; each sequence must have as many.
     """
     by_opening = defaultdict(list)
     for sequence in owners:

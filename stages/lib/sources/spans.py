@@ -1,38 +1,44 @@
-"""How the work on a source is divided: by bytes. A part is a share of the bytes of all files, neighbours in the list.
+"""The division of a source into parts, by bytes: a part is a share of the bytes of all files in the list's order.
 
-A file that is larger than WHOLE_BYTES and can be entered in the middle (lines, row groups) is cut where a share ends;
-the others stay whole and belong to the share that their middle lies in. What a cut file gives is each record whose
-first byte lies in the span, so that every record is in one part, wherever the cuts fall.
+A file larger than WHOLE_BYTES that can be read from its middle (lines, row groups) is cut where a share ends. Other
+files stay whole and belong to the share that holds their middle. A span of a cut file gives each record whose first
+byte lies in it, so every record is in one part, wherever the cuts fall.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 WHOLE_BYTES = 16 << 20
-"""Files up to this size are never cut: what lies in them is read by one part."""
+"""Files up to this size are never cut: one part reads all of them."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The records of a file that begin in its bytes [first, end); all of them where `end` is None."""
+    """The records of a file that begin in its bytes [first, end); all of them if `end` is None."""
 
     name: str
     first: int = 0
     end: int | None = None
 
-    def __contains__(self, position):
-        """Whether a record that begins at a position is one of the span's."""
+    def __contains__(self, position: int) -> bool:
+        """Return True if a record that begins at a position belongs to the span."""
         return self.first <= position and (self.end is None or position < self.end)
 
 
-def whole(names):
-    """Spans of whole files."""
+def whole(names: Iterable[str]) -> list[Span]:
+    """Return spans of whole files."""
     return [Span(name) for name in names]
 
 
-def of_part(listed, part, parts, can_be_cut):
-    """The spans of part number `part` of `parts`.
+def of_part(
+    listed: Sequence[Mapping[str, Any]], part: int, parts: int, can_be_cut: Callable[[str], bool]
+) -> list[Span]:
+    """Return the spans of part number `part` of `parts`.
 
-    `listed`: [{"name", "bytes"}]. `can_be_cut(name)`: whether a reader can begin in the middle of a file.
+    `listed`: [{"name", "bytes"}]. `can_be_cut(name)`: True if a file can be read from its middle.
     """
     total = sum(file["bytes"] for file in listed)
     first, end = (-(-number * total // parts) for number in (part, part + 1))

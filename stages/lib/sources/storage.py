@@ -1,8 +1,10 @@
-"""Where the files of a source lie: on a file system, or behind an address that fsspec knows (s3://, hf://, gs:// ...).
+"""Files of a source: on a local file system, or in a remote store of fsspec (s3://, hf://, gs:// ...).
 
-An address names its store by itself; keys and endpoints are taken from where the store's own tools take them, the
-environment above all (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, HF_TOKEN ...). None of them is kept.
+A URL names its store. Keys and endpoints come from the places where the store's own tools read them, mainly the
+environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, HF_TOKEN ...). None of them is kept.
 """
+
+from __future__ import annotations
 
 import contextlib
 import functools
@@ -10,69 +12,76 @@ import glob
 import io
 import os
 import stat as stat_
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from stages.lib.errors import UserError
 
-BLOCK_BYTES = 4 << 20  # of an address, asked for at once
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from fsspec import AbstractFileSystem
+
+BLOCK_BYTES = 4 << 20  # of a request to a remote store
 BUFFER_BYTES = 1 << 20
-REASON_CHARACTERS = 300  # of what a store says
+REASON_CHARACTERS = 300  # of a store's message
 
 
 @dataclass(frozen=True)
 class Status:
-    """A file as it was found: its size in bytes, and a text that is another one when its content is another.
+    """The state of a file: its size in bytes, and an etag that changes with the content.
 
-    `place`: where it lies, of a local one, whatever its names.
+    `place`: (device, inode) of a local file, the same for all of its names.
     """
 
     bytes: int
     etag: str
-    place: tuple | None = field(default=None, compare=False)
+    place: tuple[int, int] | None = field(default=None, compare=False)
 
 
-def is_address(name):
-    """Whether a name is an address and no path."""
+def is_remote(name: Path | str) -> bool:
+    """Return True if a name is a URL and not a path."""
     return "://" in str(name)
 
 
-def find(pattern):
-    """{name: Status} of the files that a path, a glob or an address means; of a directory, all files below it.
+def find(pattern: str) -> dict[str, Status]:
+    """Return {name: Status} of the files that a path, a glob or a URL matches; of a directory, of all files below it.
 
-    Files and directories whose name begins with a dot are none of a directory's. Raises UserError where an address
-    cannot be asked, a directory cannot be read, or a link leads nowhere.
+    Files and directories of a directory whose names begin with a dot are skipped. Raises UserError if a store or a
+    directory cannot be read, or a link is broken.
     """
     pattern = pattern.removeprefix("file://")
-    if is_address(pattern):
-        return _find_behind(pattern)
+    if is_remote(pattern):
+        return _find_remote(pattern)
     if os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), "**")
     elif os.path.lexists(pattern):
         pattern = glob.escape(pattern)  # a name with [ in it
-    for directory in _to_be_read(pattern):
-        _check_open(directory)
+    for directory in _directories_of_glob(pattern):
+        _check_readable(directory)
     found = {}
     for name in sorted({os.path.normpath(path) for path in glob.glob(pattern, recursive=True)}):
         try:
             stat = os.stat(name)
         except OSError as error:
-            reason = "it is a link to nothing" if os.path.islink(name) else error.strerror
+            reason = "it is a broken link" if os.path.islink(name) else error.strerror
             raise UserError(f"{name} cannot be read: {reason}") from None
         if stat_.S_ISREG(stat.st_mode):
             found[name] = _of_path(stat)
     return found
 
 
-def _to_be_read(pattern):
-    """The directories whose entries a glob looks through."""
+def _directories_of_glob(pattern: str) -> Iterator[str]:
+    """Yield the directories whose entries a glob reads."""
     parts = pattern.split(os.sep)
     for at in range(len(parts) + 1):
         if (at < len(parts) and glob.has_magic(parts[at])) or (at == len(parts) and parts[-1] == "**"):
             yield from glob.glob(os.path.join(os.sep.join(parts[:at]) or (os.sep if at else "."), ""), recursive=True)
 
 
-def _check_open(directory):
-    """Raise UserError where the entries of a directory cannot be seen: glob would pass it by."""
+def _check_readable(directory: str) -> None:
+    """Raise UserError if the entries of a directory cannot be read: glob would skip it."""
     try:
         os.scandir(directory).close()
         os.stat(os.path.join(directory, "."))
@@ -80,68 +89,77 @@ def _check_open(directory):
         raise UserError(f"{directory} must be a directory that can be read: {error.strerror}") from None
 
 
-def status(name):
-    """The Status of a file now. Raises UserError where it is gone."""
-    if not is_address(name):
+def status(name: Path | str) -> Status:
+    """Return the Status of a file now. Raises UserError if it does not exist."""
+    if not is_remote(name):
         try:
             return _of_path(os.stat(name))
         except OSError as error:
             raise UserError(f"{name} cannot be read: {error.strerror}") from None
-    with said(name):
-        system, path = _system(name)
-        if name.startswith("hf://"):  # it lists the whole directory for a file, unless it is asked for all of one
+    url = str(name)
+    with _store_errors(url):
+        system, path = _file_system(url)
+        if url.startswith("hf://"):  # without expand_info it lists the whole directory for one file
             return _of_info(system, system.info(path, refresh=True, expand_info=True))
-        system.invalidate_cache()  # of what was listed before
+        system.invalidate_cache()  # of earlier listings
         return _of_info(system, system.info(path))
 
 
-def opened(name):
-    """A binary file, which can be read from any position. Raises UserError naming what cannot be read."""
-    if not is_address(name):
+def check_unchanged(before: Mapping[str, Status]) -> None:
+    """Raise UserError if a file of {name: Status} has another Status now."""
+    for name, state in before.items():
+        if status(name) != state:
+            raise UserError(f"{name} changed while it was read: finish writing it, and run this again")
+
+
+def open_binary(name: str) -> BinaryIO:
+    """Open a file to read from any position. Raises UserError naming a file that cannot be read."""
+    if not is_remote(name):
         return open(name, "rb", buffering=BUFFER_BYTES)
-    with said(name):
-        system, path = _system(name)
+    with _store_errors(name):
+        system, path = _file_system(name)
         file = system.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
-    return io.BufferedReader(_Behind(name, file), BUFFER_BYTES)
+    return io.BufferedReader(_RemoteFile(name, file), BUFFER_BYTES)
 
 
-class _Behind(io.RawIOBase):
-    """A file behind an address: what its store raises while it is read is a UserError as well."""
+class _RemoteFile(io.RawIOBase):
+    """A remote file. What its store raises while it is read becomes a UserError."""
 
-    def __init__(self, name, file):
+    def __init__(self, name: str, file: Any) -> None:
         self.name, self._file = name, file
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def seekable(self):
+    def seekable(self) -> bool:
         return True
 
-    def tell(self):
+    def tell(self) -> int:
         return self._file.tell()
 
-    def seek(self, position, whence=os.SEEK_SET):
-        with said(self.name):
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        with _store_errors(self.name):
             return self._file.seek(position, whence)
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)
         position, size = self._file.tell(), getattr(self._file, "size", None)
-        with said(self.name):
-            data = self._file.read(len(buffer))
-        if size is not None and len(data) < min(len(buffer), size - position):
+        with _store_errors(self.name):
+            data = self._file.read(len(view))
+        if size is not None and len(data) < min(len(view), size - position):
             raise UserError(f"{self.name} must have {size} bytes, and ends after {position + len(data)}")
-        buffer[: len(data)] = data
+        view[: len(data)] = data
         return len(data)
 
-    def close(self):
+    def close(self) -> None:
         if not self.closed:
             self._file.close()
         super().close()
 
 
 @contextlib.contextmanager
-def said(name):
-    """Inside, whatever a store or a library for it raises is a UserError that names the address."""
+def _store_errors(name: str) -> Iterator[None]:
+    """Raise every error of a store or its library as a UserError that names the file."""
     try:
         yield
     except (UserError, MemoryError):
@@ -150,53 +168,53 @@ def said(name):
         raise UserError(f"{name} cannot be read: {_reason(error)}") from None
 
 
-def _reason(error):
-    """What an error says, in a line; where it has one, the answer of the server alone, as the Hub's errors have it."""
+def _reason(error: Exception) -> str:
+    """Return an error's message on one line; only the server's answer if there is one, as in the Hub's errors."""
     text = getattr(error, "server_message", None) or str(error) or type(error).__name__
     return " ".join(text.split())[:REASON_CHARACTERS]
 
 
 @functools.cache
-def _system(address):
-    """(file system, path in it) of an address."""
+def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
+    """Return (file system, path in it) of a URL."""
     import fsspec
 
-    return fsspec.core.url_to_fs(address)
+    return fsspec.core.url_to_fs(url)
 
 
-def _find_behind(pattern):
+def _find_remote(pattern: str) -> dict[str, Status]:
     protocol = pattern.partition("://")[0]
-    with said(pattern):
-        system, path = _system(pattern)
-        found = system.glob(path, detail=True) if glob.has_magic(path) else _found(system, path)
-        kept = {name: info for name, info in found.items() if info["type"] == "file"}
-        # http keeps the whole address as a path, others leave the protocol out
+    with _store_errors(pattern):
+        system, path = _file_system(pattern)
+        found = system.glob(path, detail=True) if glob.has_magic(path) else _files_below(system, path)
+        kept = {name: info for name, info in cast(dict, found).items() if info["type"] == "file"}
+        # http keeps the whole URL as a path, others remove the protocol
         return {
-            name if is_address(name) else f"{protocol}://{name.lstrip('/')}": _of_info(system, info)
+            name if is_remote(name) else f"{protocol}://{name.lstrip('/')}": _of_info(system, info)
             for name, info in kept.items()
         }
 
 
-def _found(system, path):
-    """{name: info} of a file or of a directory's files. (`isdir` and `exists` are false for all that goes wrong.)"""
+def _files_below(system: AbstractFileSystem, path: str) -> dict[str, dict[str, Any]]:
+    """Return {name: info} of a file or a directory's files. (`isdir` and `exists` are False on any error.)"""
     try:
         info = system.info(path)
     except FileNotFoundError as error:
-        if isinstance(error.__cause__, OSError):  # the Hub says here that a repository or a revision is not there
+        if isinstance(error.__cause__, OSError):  # the Hub's error for a missing repository or revision
             raise
         return {}
     return system.find(path, detail=True) if info["type"] == "directory" else {path: info}
 
 
-def _of_path(stat):
+def _of_path(stat: os.stat_result) -> Status:
     return Status(stat.st_size, f"{stat.st_size}-{stat.st_mtime_ns}", (stat.st_dev, stat.st_ino))
 
 
-def _of_info(system, info):
-    """Of what a store says of a file: its own mark of the content, else all that it says."""
+def _of_info(system: AbstractFileSystem, info: Mapping[str, Any]) -> Status:
+    """Return the Status of a store's info on a file: its own hash of the content, else a hash of the whole info."""
     lfs = info.get("lfs") or {}
-    marks = [info.get("ETag"), info.get("etag"), lfs.get("sha256"), info.get("blob_id"), info.get("xet_hash")]
-    mark = next(filter(None, marks), None) or system.ukey(info["name"])
+    etags = [info.get("ETag"), info.get("etag"), lfs.get("sha256"), info.get("blob_id"), info.get("xet_hash")]
+    etag = next(filter(None, etags), None) or system.ukey(info["name"])
     if info.get("size") is None:
-        raise UserError(f"{info['name']} must say how many bytes it has, and does not")
-    return Status(info["size"], str(mark).strip('"'))
+        raise UserError(f"the store of {info['name']} must report its size in bytes, and does not")
+    return Status(info["size"], str(etag).strip('"'))

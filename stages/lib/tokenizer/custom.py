@@ -1,26 +1,34 @@
-"""A user's own tokenizer.json, of any kind that Hugging Face's tokenizers read: checked, and packaged for a corpus.
+"""A custom tokenizer: a tokenizer.json that Hugging Face's tokenizers can read, checked and packaged for a corpus.
 
-The package gives the same ids of a text. It differs in what stands around them: BOS goes in front and nothing behind,
-and nothing is cut or filled up. A special token never arises from a text.
+The package gives the same ids for a text. It differs in the post-processing: BOS goes in front and nothing behind,
+without truncation and padding. No text becomes a special token.
 """
+
+from __future__ import annotations
 
 import itertools
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
-CHARACTERS = 64  # of a text to look for unknown ones in
+if TYPE_CHECKING:
+    import tokenizers as library
+
+CHARACTERS = 64  # characters of a text in which unknown ones are searched
 
 
-def package_of(path, bos, eos, where):
-    """The tokenizer.json to write for the one at `path`, as data, whose special tokens `bos` and `eos` are.
+def package_of(path: Path, bos: str, eos: str, where: str) -> dict[str, Any]:
+    """Return the tokenizer.json to write for the one at `path`, as JSON data, with the special tokens `bos` and `eos`.
 
-    `where`: the key of the recipe, for messages. Raises UserError where the file is none, or cannot serve.
+    `where`: the key of the recipe, for messages. Raises UserError if the file is not valid or cannot be used.
     """
     try:
         package = json.loads(path.read_bytes())
@@ -34,17 +42,18 @@ def package_of(path, bos, eos, where):
         line = str(error).partition("\n")[0]
         raise UserError(f"{where}.path must be a tokenizer.json that tokenizers can read, got {path}: {line}") from None
     if package["model"].get("dropout"):
-        raise UserError(f"{where}.path must have no dropout, by which a text has other ids each time, got {path}")
+        raise UserError(f"{where}.path must have no dropout, which gives a text other ids each time, got {path}")
     for name, piece in (("bos", bos), ("eos", eos)):
         _make_special(package, piece, f"{where}.{name}", path)
     number = _loaded(package).token_to_id(bos)
+    assert number is not None
     package |= {"truncation": None, "padding": None, "post_processor": tokenizers.bos_in_front(bos, number)}
     _check_unknown(package, {"bos": bos, "eos": eos}, where, path)
     _check_specials(package, (bos, eos), where, path)
     return package
 
 
-def _loaded(package):
+def _loaded(package: Mapping[str, Any]) -> library.Tokenizer:
     import tokenizers as library
 
     made = library.Tokenizer.from_str(json.dumps(package))
@@ -52,8 +61,8 @@ def _loaded(package):
     return made
 
 
-def _make_special(package, piece, where, path):
-    """Let a token be a special one in `package`, so that no text becomes it."""
+def _make_special(package: dict[str, Any], piece: str, where: str, path: Path) -> None:
+    """Make a token special in `package`, so that no text becomes it."""
     number = _loaded(package).token_to_id(piece)
     if number is None:
         raise UserError(f"{where} must be a token of {path}, got {piece!r}")
@@ -63,41 +72,42 @@ def _make_special(package, piece, where, path):
     package["added_tokens"] = sorted([*others, special], key=lambda token: token["id"])
 
 
-def _check_unknown(package, ends, where, path):
-    """Raise UserError where BOS or EOS is the token for unknown text as well, and such text exists.
+def _check_unknown(package: Mapping[str, Any], ends: Mapping[str, str], where: str, path: Path) -> None:
+    """Raise UserError if BOS or EOS is the unknown token as well, and some text becomes it.
 
-    `ends`: {"bos": piece, "eos": piece}. Of GPT-2's kind one token is all three, and no text has it: bytes are known.
+    `ends`: {"bos": piece, "eos": piece}. In GPT-2's tokenizer one token is all three, and no text becomes it, since
+    every byte is known.
     """
     unknown = unknown_of(package)
     name = next((name for name, piece in ends.items() if piece == unknown), None)
-    if name is None:
+    if name is None or unknown is None:
         return
     loaded = _loaded(package)
     number = loaded.token_to_id(unknown)
 
-    def has_it(text):
+    def has_it(text: str) -> bool:
         return number in loaded.encode(text, add_special_tokens=False).ids
 
     found = next(filter(has_it, itertools.chain(EDGE_CASES, _all_characters())), None)
     if found is not None:
         text = next(filter(has_it, found), found)  # one character, or a word that is unknown as a whole
         raise UserError(
-            f"{where}.{name} must be a token that no text has, got {unknown!r}, which stands for what {path} does not "
-            f"know: the text {ascii(text)} has it"
+            f"{where}.{name} must be a token that no text becomes, got {unknown!r}, the unknown token of {path}: "
+            f"the text {ascii(text)} becomes it"
         )
 
 
-def _all_characters():
-    """Texts that hold all characters of Unicode: in all, encoding them takes a second."""
+def _all_characters() -> Iterator[str]:
+    """Yield texts with all characters of Unicode: encoding all of them takes a second."""
     for begin in range(0, sys.maxunicode + 1, CHARACTERS):
         text = "".join(map(chr, range(begin, begin + CHARACTERS)))
         yield text.encode(errors="ignore").decode()  # without surrogates
 
 
-def _check_specials(package, ends, where, path):
-    """Raise UserError where the name of a special token in a text becomes that token all the same.
+def _check_specials(package: Mapping[str, Any], ends: tuple[str, str], where: str, path: Path) -> None:
+    """Raise UserError if a special token's name in a text becomes a special token.
 
-    The token for unknown text may, unless it is one of `ends`, BOS and EOS.
+    The unknown token may, unless it is one of `ends`, BOS and EOS.
     """
     loaded, unknown = _loaded(package), unknown_of(package)
     special = {token["id"]: token["content"] for token in package["added_tokens"] if token["special"]}
@@ -106,28 +116,34 @@ def _check_specials(package, ends, where, path):
             for number in loaded.encode(text, add_special_tokens=False).ids:
                 if number in special and (special[number] != unknown or unknown in ends):
                     raise UserError(
-                        f"{where}.path must keep {special[number]!r} for itself: in {path} the text {text!r} becomes it"
+                        f"{where}.path must give no text the special token {special[number]!r}: in {path} the text "
+                        f"{text!r} becomes it"
                     )
 
 
-def unknown_of(package):
-    """The token that stands for what a tokenizer does not know; None where there is none."""
+def unknown_of(package: Mapping[str, Any]) -> str | None:
+    """Return the unknown token of a tokenizer; None if it has none."""
     model = package["model"]
     if model.get("unk_id") is not None:
         return model["vocab"][model["unk_id"]][0]
     return model.get("unk_token")
 
 
-def facts_of(package, bos, eos):
-    """{"vocabulary", "bos", "eos"} of a package: how many ids it has, and those of the two tokens."""
+def identity_of(package: Mapping[str, Any], bos: str, eos: str) -> dict[str, int]:
+    """Return {"vocab_size", "bos", "eos"} of a package: its number of ids, and the ids of the two tokens."""
     loaded = _loaded(package)
     vocab_size = 1 + max(loaded.get_vocab(with_added_tokens=True).values())
-    return {"vocab_size": vocab_size, "bos": loaded.token_to_id(bos), "eos": loaded.token_to_id(eos)}
+    bos_id, eos_id = loaded.token_to_id(bos), loaded.token_to_id(eos)
+    assert bos_id is not None and eos_id is not None
+    return {"vocab_size": vocab_size, "bos": bos_id, "eos": eos_id}
 
 
-def check_written(directory, where):
-    """Raise UserError unless transformers gives the ids of the package in `directory`; warn of texts that get lost."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local
+def check_written(directory: Path, where: str) -> None:
+    """Raise UserError unless transformers gives the ids of the package in `directory`.
+
+    Logs a warning if texts are not decoded to themselves.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all files are local
     from transformers import AutoTokenizer
 
     theirs = AutoTokenizer.from_pretrained(directory)
@@ -143,6 +159,7 @@ def check_written(directory, where):
             lost.append(text)
     if lost:
         logger.warning(
-            "%s of %s hard texts do not come back from their ids (a normalizer, or unknown characters), such as %s",
+            "%s of %s edge cases are not decoded to the text that was encoded (a normalizer, or unknown characters), "
+            "such as %s",
             *(len(lost), len(EDGE_CASES), ascii(lost[0])),
         )

@@ -1,4 +1,4 @@
-"""Texts on which tokenizers go wrong."""
+"""Texts that tokenizers often handle wrongly."""
 
 EDGE_CASES = (
     "",

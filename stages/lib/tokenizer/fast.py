@@ -1,70 +1,77 @@
-"""Encoding many documents: by gigatoken, as long as its ids are those of the tokenizer's own library.
+"""Fast encoding of many documents: by gigatoken, as long as its ids are those of the tokenizer's own library.
 
 On one thread, gigatoken encodes SentencePiece's BPE 5 to 8 times faster than SentencePiece, and byte-level BPE 25 to 40
-times faster than tokenizers. It is young, so a sample of what it encodes is encoded by both; on a first difference
-nothing that it made is used (`exactly`).
+times faster than tokenizers. It is young, so a sample of the documents is encoded by both; on the first difference, all
+its results are discarded (`encode_exactly`).
 
-Only text goes in: of bytes that are no UTF-8, gigatoken 0.10 reads beyond the end.
+Only text goes in: for bytes that are not UTF-8, gigatoken 0.10 reads beyond the end.
 """
+
+from __future__ import annotations
 
 import functools
 import importlib.metadata
 import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from stages.lib import files
 from stages.lib.log import logger
+from stages.lib.tokenizer.tokenizer import Tokenizer
 
-FIRST, EVERY = 200, 1000
-"""The documents that are compared: so many at the beginning, then each of so many. They cost a second, and then 1%."""
+CHECK_FIRST, CHECK_EVERY = 200, 1000
+"""The documents that are compared: the first ones, then one in so many. They cost a second, and then 1%."""
 
-COMPARED = 20_000
-"""Characters of a document that are compared; of a longer one its middle."""
+CHECK_CHARACTERS = 20_000
+"""Characters of a document that are compared; of a longer document its middle."""
 
-FRESH = 128_000_000
-"""Characters after which gigatoken begins anew: it remembers each word that it meets (150 MB after so many)."""
+RELOAD_CHARACTERS = 128_000_000
+"""Characters after which gigatoken is loaded again: it caches each word that it meets (150 MB after so many)."""
 
-
-class Differs(Exception):
-    """gigatoken does not do as the tokenizer's own library does; the message names the document and what differs."""
+T = TypeVar("T")
 
 
-def exactly(tokenizer, make):
-    """What `make(encoder)` returns. It is called with a fast `Encoder`, and again with a slow one where that `Differs`.
+class EncodingMismatch(Exception):
+    """gigatoken differs from the tokenizer's own library; the message names the document and the difference."""
 
-    `make` must begin anew each time, and must leave nothing of a call that was ended by Differs.
+
+def encode_exactly(tokenizer: Tokenizer, make: Callable[[Encoder], T]) -> T:
+    """Return `make(encoder)`: called with a fast `Encoder`, and again with a slow one after an EncodingMismatch.
+
+    `make` must start from the beginning each time, and must leave nothing of a call that EncodingMismatch ended.
     """
     try:
         return make(Encoder(tokenizer))
-    except Differs as found:
-        logger.warning("%s: all is encoded again, by %s alone", str(found), tokenizer.library)
-    return make(Encoder(tokenizer, fast=False))  # out here: the error holds all that the first call had in memory
+    except EncodingMismatch as found:
+        logger.warning("%s: all documents are encoded again, by %s alone", str(found), tokenizer.library)
+    return make(Encoder(tokenizer, fast=False))  # outside `except`: the error keeps the first call's memory alive
 
 
 class Encoder:
-    """Encodes as a `Tokenizer` does, faster where it can. `compared`: documents whose ids were seen to be the same.
+    """Encodes like a `Tokenizer`, with gigatoken if possible.
 
-    `name`: the library that encodes, with its version.
+    `name`: the library that encodes, with its version. `compared`: number of documents that were compared and equal.
     """
 
-    def __init__(self, tokenizer, fast=True):
+    def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
         self._tokenizer = tokenizer
         self._load = _loader(tokenizer) if fast else None
-        self._fast = self._load and self._load()
-        self._fresh_for, self._seen, self.compared = FRESH, 0, 0
+        self._fast: Any = self._load and self._load()
+        self._until_reload, self._seen, self.compared = RELOAD_CHARACTERS, 0, 0
         library = "gigatoken" if self._fast else tokenizer.library
         self.name = f"{library} {importlib.metadata.version(library)}"
 
     @property
-    def record(self):
-        """What a manifest's record says of it."""
+    def record(self) -> dict[str, Any]:
+        """Return the entries of a manifest's record."""
         return {"encoder": self.name, "compared_documents": self.compared}
 
-    def encode(self, texts, names=None):
-        """The ids of each text, int32 arrays, without BOS and EOS. `names`: of the documents, for a message.
+    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> list[np.ndarray]:
+        """Return the ids of each text, int32 arrays, without BOS and EOS. `names`: of the documents, for messages.
 
-        Raises Differs, after which the ids of earlier calls are not to be trusted either.
+        Raises EncodingMismatch, after which the ids of earlier calls may be wrong too.
         """
         if self._fast is None:
             return self._tokenizer.encode(texts)
@@ -72,58 +79,59 @@ class Encoder:
         for at, text in enumerate(texts):
             name = names[at] if names else f"document {self._seen}"
             found.append(self._ids(text, name))
-            if self._seen < FIRST or self._seen % EVERY == 0:
+            if self._seen < CHECK_FIRST or self._seen % CHECK_EVERY == 0:
                 self._compare(text, found[-1], name)
             self._seen += 1
         return found
 
-    def _ids(self, text, name):
-        if self._fresh_for < 0:
-            self._fast = None  # the memory of the one is free before the other is made
-            self._fast, self._fresh_for = self._load(), FRESH
-        self._fresh_for -= len(text)
+    def _ids(self, text: str, name: str) -> np.ndarray:
+        assert self._load is not None
+        if self._until_reload < 0:
+            self._fast = None  # frees its memory before the next is loaded
+            self._fast, self._until_reload = self._load(), RELOAD_CHARACTERS
+        self._until_reload -= len(text)
         try:
             return self._fast.encode(text).view(np.int32)
         except BaseException as error:
-            if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # of Rust, and no Exception
-                raise Differs(f"{name} cannot be encoded by {self.name} ({_line(error)})") from None
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # Rust's, not an Exception
+                raise EncodingMismatch(f"{name} cannot be encoded by {self.name} ({_line(error)})") from None
             raise
 
-    def _compare(self, text, found, name):
-        if len(text) > COMPARED:
-            begin = (len(text) - COMPARED) // 2
-            text = text[begin : begin + COMPARED]
+    def _compare(self, text: str, found: np.ndarray, name: str) -> None:
+        if len(text) > CHECK_CHARACTERS:
+            begin = (len(text) - CHECK_CHARACTERS) // 2
+            text = text[begin : begin + CHECK_CHARACTERS]
             found = self._ids(text, name)
-        (wanted,) = self._tokenizer.encode([text])
-        if not np.array_equal(found, wanted):
-            shorter = min(len(found), len(wanted))
-            at = next(iter(np.flatnonzero(found[:shorter] != wanted[:shorter]).tolist()), shorter)
-            raise Differs(
+        (expected,) = self._tokenizer.encode([text])
+        if not np.array_equal(found, expected):
+            shorter = min(len(found), len(expected))
+            at = next(iter(np.flatnonzero(found[:shorter] != expected[:shorter]).tolist()), shorter)
+            raise EncodingMismatch(
                 f"{name} has other ids by {self.name} than by {self._tokenizer.library}, from token {at} on: "
-                f"{found[at : at + 4].tolist()} for {wanted[at : at + 4].tolist()}"
+                f"{found[at : at + 4].tolist()} instead of {expected[at : at + 4].tolist()}"
             )
         self.compared += 1
 
 
-def _loader(tokenizer):
-    """A function that makes gigatoken's tokenizer; None where it is not installed or cannot stand for this one."""
+def _loader(tokenizer: Tokenizer) -> Callable[[], Any] | None:
+    """Return a function that loads gigatoken's tokenizer; None if it is not installed or cannot load this one."""
     try:
         import gigatoken
     except ImportError as error:
-        logger.info("gigatoken cannot be imported (%s): %s encodes, which is slower", error, tokenizer.library)
+        logger.info("gigatoken cannot be imported (%s): %s encodes instead, which is slower", error, tokenizer.library)
         return None
     package = files.read_json(tokenizer.package)
-    # a literal </s> in a text is only text; what is no special token is found in texts by tokenizers as well
+    # a literal </s> in a text is only text; added tokens that are not special are matched in texts by tokenizers too
     package["added_tokens"] = [token for token in package["added_tokens"] if not token["special"]]
     package["post_processor"] = None
     load = functools.partial(gigatoken.Tokenizer.from_json, json.dumps(package))
     try:
         load()
     except Exception as error:
-        logger.info("gigatoken has no way for this tokenizer (%s): %s encodes", _line(error), tokenizer.library)
+        logger.info("gigatoken cannot load this tokenizer (%s): %s encodes instead", _line(error), tokenizer.library)
         return None
     return load
 
 
-def _line(error):
+def _line(error: BaseException) -> str:
     return str(error).partition("\n")[0]

@@ -1,57 +1,77 @@
-"""Between text and token ids: a prompt's ids as in training or in transformers, and text that grows token by token."""
+"""The tokenizer of a prompt, with ids as in training or in transformers, and the streaming decoder of new tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
-from stages.lib.huggingface import export
 from stages.lib.tokenizer.tokenizer import PACKAGE, Tokenizer
 
+if TYPE_CHECKING:
+    import tokenizers
+
 TOKENIZER, TOKENIZER_CONFIG = PACKAGE
-HELD = 8  # tokens; a character of UTF-8 has at most 4 bytes, and a token at least one
+MAX_PENDING = 8  # tokens; a character of UTF-8 has at most 4 bytes, and a token at least one
 
 
-class Text:
-    """A tokenizer: `encode(prompt)` gives ids, `ends` are those that end a text, `vocabulary` is how many ids it has.
+class PromptTokenizer:
+    """Encodes prompts and decodes ids. `vocab_size`: number of ids. `ends`: the ids that end a text.
 
-    `learnt`: how many without the tokens that were added later, for which some models have no row. `first`: the id that
-    an empty prompt becomes, since a model continues at least one token; None where nobody says.
+    `num_base_tokens`: number of ids without added tokens, for which some models have no embedding. `first`: the id of
+    an empty prompt, since a model needs at least one token; None if unknown.
     """
 
-    def __init__(self, package, encode, first, ends):
+    def __init__(
+        self, package: tokenizers.Tokenizer, encode: Callable[[str], list[int]], first: int | None, ends: set[int]
+    ) -> None:
         self.package, self._encode, self.first, self.ends = package, encode, first, ends
         self.vocab_size = 1 + max(package.get_vocab(with_added_tokens=True).values())
-        self.learnt = package.get_vocab_size(with_added_tokens=False)
+        self.num_base_tokens = package.get_vocab_size(with_added_tokens=False)
 
-    def encode(self, prompt):
-        """The ids of a text, BOS in front where the tokenizer puts one."""
+    def encode(self, prompt: str) -> list[int]:
+        """Return the ids of a text, with BOS in front if the tokenizer adds it."""
         try:
             prompt.encode()
         except UnicodeEncodeError:
             raise UserError("a prompt must be UTF-8") from None
         ids = self._encode(prompt)
-        if not ids and self.first is None:
-            raise UserError("a prompt must have a token: the tokenizer has no BOS that could stand in for it")
-        return ids or [self.first]
+        if ids:
+            return ids
+        if self.first is None:
+            raise UserError("a prompt must have at least one token, since the tokenizer has no BOS; got none")
+        return [self.first]
 
-    def decode(self, ids):
-        """The text of ids; what is no UTF-8 becomes U+FFFD."""
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; bytes that are not UTF-8 become U+FFFD."""
         return self.package.decode(ids, skip_special_tokens=False)
 
 
-def of_manifest(path, bos_added=True):
-    """The `Text` of a tokenizer's manifest. `bos_added`: whether the corpus' documents begin with BOS."""
-    tokenizer = Tokenizer(path)
-    first = export.first_token({"bos": tokenizer.bos, "eos": tokenizer.eos, "bos_added": bos_added})
+def first_token(tokenizer: Mapping[str, Any]) -> int:
+    """Return the id before a document's first token in training: BOS, or the EOS of the document before.
 
-    def encode(prompt):
+    `tokenizer`: {"bos", "eos", "bos_added"}.
+    """
+    return tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"]
+
+
+def of_manifest(path: Path | str, bos_added: bool = True) -> PromptTokenizer:
+    """Return the PromptTokenizer of a tokenizer's manifest. `bos_added`: documents begin with BOS."""
+    tokenizer = Tokenizer(path)
+    first = first_token({"bos": tokenizer.bos, "eos": tokenizer.eos, "bos_added": bos_added})
+
+    def encode(prompt: str) -> list[int]:
         return [tokenizer.bos] * bos_added + tokenizer.encode([prompt])[0].tolist()
 
-    return Text(_package(tokenizer.package), encode, first, {tokenizer.eos})
+    return PromptTokenizer(_package(tokenizer.package), encode, first, {tokenizer.eos})
 
 
-def of_directory(directory):
-    """The `Text` of a Hugging Face directory, which gives the ids that transformers gives.
+def of_directory(directory: Path) -> PromptTokenizer:
+    """Return the PromptTokenizer of a Hugging Face directory, which gives the same ids as transformers.
 
-    Raises UserError where it has no tokenizer.json.
+    Raises UserError if it has no tokenizer.json.
     """
     package = _package(directory / TOKENIZER)
     options = _read(directory / TOKENIZER_CONFIG)
@@ -59,18 +79,20 @@ def of_directory(directory):
     config = _read(directory / "config.json") | _read(directory / "generation_config.json")
     ends = config.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
-    return Text(package, lambda prompt: package.encode(prompt).ids, config.get("bos_token_id"), set(ends) - {None})
+    return PromptTokenizer(
+        package, lambda prompt: package.encode(prompt).ids, config.get("bos_token_id"), set(ends) - {None}
+    )
 
 
-def _read(path):
-    """What a JSON file says; nothing where it is missing. Raises UserError unless it is a mapping."""
+def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON file; an empty mapping if it is missing. Raises UserError unless it is a mapping."""
     found = files.read_json(path) if path.exists() else {}
     if not isinstance(found, dict):
-        raise UserError(f"{path} must hold the mapping that transformers writes")
+        raise UserError(f"{path} must hold the mapping that transformers writes, got {type(found).__name__}")
     return found
 
 
-def _package(path):
+def _package(path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
     if not path.exists():
@@ -85,30 +107,32 @@ def _package(path):
 
 
 class Stream:
-    """The text of tokens that come one by one after the ids of a prompt, in pieces that are never taken back.
+    """The text of tokens that follow the ids of a prompt one by one, in pieces that are never revised.
 
-    A character may be spread over several tokens, which are held until it is whole. Tokens are decoded behind those
-    before them, since some decoders drop a space at the beginning of a text.
+    A character may be spread over several tokens, which are pending until it is complete. Tokens are decoded after the
+    preceding ones, since some decoders drop a space at the beginning of a text.
     """
 
-    def __init__(self, text, prompt):
-        self.text, self.before, self.held = text, list(prompt), []
+    def __init__(self, tokenizer: PromptTokenizer, prompt: Sequence[int]) -> None:
+        self.tokenizer, self.before = tokenizer, list(prompt)
+        self.pending: list[int] = []
 
-    def push(self, token):
-        """The text that became certain with a token: empty while a character is not yet whole."""
-        self.held.append(token)
-        piece = self._piece()
-        if not piece or (piece.endswith("\ufffd") and len(self.held) < HELD):
+    def push(self, token: int) -> str:
+        """Add a token and return the text that is now certain: empty while a character is not complete."""
+        self.pending.append(token)
+        text = self._decoded()
+        if not text or (text.endswith("\ufffd") and len(self.pending) < MAX_PENDING):
             return ""
-        self.before, self.held = self.held, []
-        return piece
+        self.before, self.pending = self.pending, []
+        return text
 
-    def finish(self):
-        """The text of what is still held."""
-        return self._piece() if self.held else ""
+    def finish(self) -> str:
+        """Return the text of the pending tokens."""
+        return self._decoded() if self.pending else ""
 
-    def _piece(self):
-        before, after = self.text.decode(self.before), self.text.decode(self.before + self.held)
+    def _decoded(self) -> str:
+        before = self.tokenizer.decode(self.before)
+        after = self.tokenizer.decode(self.before + self.pending)
         if after.startswith(before):
             return after[len(before) :]
-        return self.text.decode(self.held)  # bytes that are no UTF-8 spoil the decoding of valid ones beside them
+        return self.tokenizer.decode(self.pending)  # invalid UTF-8 changes the decoding of valid bytes beside it

@@ -1,62 +1,71 @@
-"""A tokenizer by its manifest: a trained one of SentencePiece, or a user's own of Hugging Face's tokenizers.
+"""A tokenizer by its manifest: trained by SentencePiece, or a custom one of Hugging Face's tokenizers.
 
-Both have a package in the form that Hugging Face's libraries read: the trained one's is the twin of its model.
+Both have a package that Hugging Face's libraries read; that of a trained one is equivalent to its SentencePiece model.
 """
+
+from __future__ import annotations
 
 import functools
 import json
 import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
 MODEL = "tokenizer.model"
 PACKAGE = ("tokenizer.json", "tokenizer_config.json")
 SPACE = "\u2581"
 CONTROL = "<(?=(0x[0-9A-F]{2}|/?s|unk)>)"
-"""Where a text says the name of a control or byte piece; unigram in the package would take it for the piece itself."""
+"""The name of a control or byte piece in a text; unigram in the package would encode it as the piece itself."""
 
 
 class Tokenizer:
-    """A tokenizer by the path of its manifest: `bos`, `eos`, `vocabulary`, `digest`.
+    """A tokenizer by the path of its manifest: `bos`, `eos`, `vocab_size`, `digest`.
 
-    `package`: the path of its tokenizer.json. `library`: the one that `encode` calls, whose ids are the right ones.
+    `package`: the path of its tokenizer.json. `library`: the library of `encode`, whose ids are the reference.
 
-    Raises UserError naming the file when one vanished or changed since the manifest was written.
+    Raises UserError naming the file if one is missing or changed since the manifest was written.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: Path | str) -> None:
         self.manifest = manifest.read(path)
         if "bos" not in self.manifest.identity:
-            raise UserError(f"{path} must be a tokenizer's manifest, and is another's")
+            raise UserError(f"{path} must be a tokenizer's manifest, and is another stage's")
         for name, described in self.manifest.identity["outputs"].items():
             manifest.check_content(self.manifest.directory / name, described, path)
         self.digest = self.manifest.digest
         self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
         self.vocab_size = self.manifest.identity["vocab_size"]
         self.package = self.manifest.directory / PACKAGE[0]
-        self._decoder = None
-        # unigram: SentencePiece adds scores in float32, so that the package (float64) breaks ties differently, and ids
-        # would depend on who made them. The package is what a model is scored and used with, so it decides.
+        self._decoder: Any = None
+        # unigram: SentencePiece adds scores in float32, and the package in float64 breaks ties differently. A model is
+        # scored and used with the package, so its ids are the reference.
         model = self._checked_model(path) if "pieces" in self.manifest.identity else None
-        is_bpe = model is not None and self.manifest.identity["recipe"].get("model", "bpe") == "bpe"
-        self.library = "sentencepiece" if is_bpe else "tokenizers"
-        self._encode = _sentencepiece(model) if is_bpe else package_encoder(self.package)
+        if model is not None and self.manifest.identity["recipe"].get("model", "bpe") == "bpe":
+            self.library, self._encode = "sentencepiece", _sentencepiece(model)
+        else:
+            self.library, self._encode = "tokenizers", package_encoder(self.package)
 
-    def _checked_model(self, path):
-        """The path of a trained tokenizer's model, which is no output: it holds its trainer's arguments as well."""
+    def _checked_model(self, path: Path | str) -> Path:
+        """Return the path of a trained tokenizer's model. It is no output, since it holds its trainer's arguments."""
         record, model = self.manifest.record, self.manifest.directory / MODEL
         manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
         return model
 
-    def encode(self, texts):
-        """The ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
         return self._encode(texts)
 
-    def decode(self, ids):
-        """The text of ids, without the special tokens among them."""
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without the special tokens among them."""
         if self._decoder is None:
             import tokenizers
 
@@ -64,41 +73,41 @@ class Tokenizer:
         return self._decoder.decode(ids)
 
 
-def _sentencepiece(model):
+def _sentencepiece(model: Path) -> Callable[[Sequence[str]], list[np.ndarray]]:
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return functools.partial(processor.encode, return_type="numpy")
 
 
-def package_encoder(path):
-    """The function by which tokenizers encodes texts with a tokenizer.json: their ids, without special tokens."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread, as SentencePiece: parts are what is parallel
+def package_encoder(path: Path | str) -> Callable[[Sequence[str]], list[np.ndarray]]:
+    """Return a function that encodes texts by tokenizers with a tokenizer.json, without special tokens."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread, like SentencePiece: parts run in parallel
     import tokenizers
 
     package = tokenizers.Tokenizer.from_file(str(path))
     package.encode_special_tokens = True
 
-    def encode(texts):
+    def encode(texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array(found.ids, np.int32) for found in package.encode_batch_fast(texts, add_special_tokens=False)]
 
     return encode
 
 
-def pieces_of(processor):
-    """[[piece, score, kind]] of all ids: what a tokenizer is, whatever else its file says."""
+def pieces_of(processor: SentencePieceProcessor) -> list[list[Any]]:
+    """Return [[piece, score, kind]] of all ids: the identity of a tokenizer, without the other content of its file."""
     return [[processor.id_to_piece(i), processor.get_score(i), _kind(processor, i)] for i in range(len(processor))]
 
 
-def _kind(processor, number):
+def _kind(processor: SentencePieceProcessor, number: int) -> str:
     for kind in ("unknown", "control", "byte", "unused"):
         if getattr(processor, f"is_{kind}")(number):
             return kind
     return "normal"
 
 
-def write_package(directory, processor, kind):
-    """Write tokenizer.json and tokenizer_config.json so that transformers gives SentencePiece's ids, with BOS in front.
+def write_package(directory: Path, processor: SentencePieceProcessor, kind: str) -> None:
+    """Write tokenizer.json and tokenizer_config.json with which transformers gives SentencePiece's ids after BOS.
 
     `kind`: bpe or unigram. The tokenizer class must be PreTrainedTokenizerFast: LlamaTokenizer rebuilds the
     pre-tokenizer and gives other ids. `split_special_tokens` keeps a literal `</s>` in a text from becoming the control
@@ -131,8 +140,8 @@ def write_package(directory, processor, kind):
     write_files(directory, package, bos, eos, unk)
 
 
-def bos_in_front(bos, number):
-    """A post-processor that puts BOS, a piece and its id, before each text."""
+def bos_in_front(bos: str, number: int) -> dict[str, Any]:
+    """Return a post-processor that puts BOS, a piece and its id, before each text."""
     template = [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     pair = [{"SpecialToken": {"id": bos, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}]
     return {
@@ -143,8 +152,8 @@ def bos_in_front(bos, number):
     }
 
 
-def write_files(directory, package, bos, eos, unk=None):
-    """Write the two files of a package: `package` as tokenizer.json, and what transformers must know of it."""
+def write_files(directory: Path, package: dict[str, Any], bos: str, eos: str, unk: str | None = None) -> None:
+    """Write the two files of a package: `package` as tokenizer.json, and the tokenizer_config.json of transformers."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos,
@@ -160,21 +169,21 @@ def write_files(directory, package, bos, eos, unk=None):
     files.write_json(directory / "tokenizer_config.json", config)
 
 
-def _cut_at(pattern):
-    """A pre-tokenizer that cuts a text after each match, so that no piece goes over the cut."""
+def _cut_at(pattern: str) -> dict[str, Any]:
+    """Return a pre-tokenizer that cuts a text after each match, so that no piece crosses the cut."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "MergedWithPrevious", "invert": False}
 
 
-def _bpe(processor, unk):
-    vocab_size = {processor.id_to_piece(i): i for i in range(len(processor))}
-    normal = {piece: i for piece, i in vocab_size.items() if _kind(processor, i) == "normal"}
+def _bpe(processor: SentencePieceProcessor, unk: str) -> dict[str, Any]:
+    vocabulary = {processor.id_to_piece(i): i for i in range(len(processor))}
+    normal = {piece: i for piece, i in vocabulary.items() if _kind(processor, i) == "normal"}
     merges = []
     for piece, number in normal.items():
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in normal and right in normal:
                 merges.append((-processor.get_score(number), normal[left], normal[right], [left, right]))
-    # SentencePiece merges the pair whose result has the highest score, the leftmost first: the result decides
+    # SentencePiece merges the pair whose result has the highest score, the leftmost first: sort by the result
     merges.sort(key=lambda merge: merge[:3])
     return {
         "type": "BPE",
@@ -185,11 +194,11 @@ def _bpe(processor, unk):
         "fuse_unk": True,
         "byte_fallback": True,
         "ignore_merges": False,
-        "vocab": vocab_size,
+        "vocab": vocabulary,
         "merges": [pair for *_, pair in merges],
     }
 
 
-def _unigram(processor):
+def _unigram(processor: SentencePieceProcessor) -> dict[str, Any]:
     pieces = [[processor.id_to_piece(i), processor.get_score(i)] for i in range(len(processor))]
     return {"type": "Unigram", "unk_id": processor.unk_id(), "byte_fallback": True, "vocab": pieces}

@@ -1,1 +1,1 @@
-"""What text becomes: shards of token ids, and the order in which training reads them."""
+"""Shards of token ids, and the order in which training reads them."""

@@ -1,60 +1,98 @@
-"""The rows of a source whose documents are packed: every document, all of it, once an epoch.
+"""The rows of a source whose documents are packed: each document whole, once per epoch.
 
-    document -> group: a permutation of all documents, cut in groups of 65,536
+    document -> group: a permutation of all documents, cut into groups of 65,536
     (group, epoch) -> rows: the group's documents in another order each epoch, packed
     epoch -> order of the groups: a permutation keyed by seed, source and epoch
 
-So a row is found without packing what comes before it: the rows of a group follow from the lengths of its documents
-alone, and are as many in every epoch. They are counted once at the start, in the order in which the documents lie in
-the shards, since the permutation can be undone: document -> group needs no table. Counting takes 0.08 us a document,
-and 0.11 us for `best_fit`: one second for 10 million documents, two minutes for a billion. It keeps 24 bytes a group,
-and for `best_fit` 4 * seq_len while it counts. Laying a group out takes 10 ms, and 70 ms for `best_fit`; the last four
-groups of a source are held, about 2 MB each.
+So a row is found without packing the rows before it: the number of rows of a group follows from the lengths of its
+documents alone, and is the same in every epoch. Rows are counted once at the start, in the order in which the documents
+lie in the shards, since the permutation can be inverted: document -> group needs no table. Counting takes 0.08 us per
+document, and 0.11 us for `best_fit`: one second for 10 million documents, two minutes for a billion. It keeps 24 bytes
+per group, and for `best_fit` 4 * seq_len while it counts. Laying out a group takes 10 ms, and 70 ms for `best_fit`; the
+last four groups of a source are cached, about 2 MB each.
 
-`concat` lays the documents of a group end to end. Rows come in order, so the pieces of a document follow each
-other. All but the last row of a group are full.
+`concat` lays the documents of a group end to end. Rows come in order, so the segments of a document follow each other.
+All but the last row of a group are full.
 
-`best_fit` cuts only documents of more than `seq_len` + 1 tokens. What is left free in its rows (about 0.3%) is filled
-up with EOS, and no target. Nor is the first token of a document: nothing of its own comes before it. The rows of a
-group come in a random order, so that of a document of several pieces any may come first.
+`best_fit` cuts only documents of more than `seq_len` + 1 tokens. Free room in its rows (about 0.3%) is filled up with
+EOS and is no target. The first token of a document is no target either: no token of the document precedes it. The rows
+of a group come in a random order, so the segments of a document may come in any order.
 """
+
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
 
 import numpy as np
 
-from stages.lib.tokens.documents import Documents
+from stages.lib.tokens.document_index import DocumentIndex
+from stages.lib.tokens.packings.segments import Segments
 from stages.lib.tokens.permutation import permute, positions_of
-from stages.lib.tokens.segments import Segments
+from stages.lib.tokens.token_stream import TokenStream
 
 GROUP = 1 << 16
-"""Documents that are packed together. More would take longer to lay out, fewer would fill rows less well."""
+"""Documents that are packed together. More take longer to lay out, fewer fill rows less well."""
 
-HELD = 4  # groups that are laid out, and epochs whose order is known
+CACHED = 4  # groups that are laid out, and epochs whose order is computed
+
+
+class GroupCounts(Protocol):
+    """Counts rows and targets of groups of documents. Made of (number of groups, seq_len)."""
+
+    def add(self, groups: np.ndarray, lengths: np.ndarray) -> None:
+        """Count documents of some lengths to their groups; int64 arrays [documents]."""
+
+    def rows(self) -> np.ndarray:
+        """Return the rows of each group, int64 [groups]."""
+
+    def targets(self) -> np.ndarray:
+        """Return the targets of each group, int64 [groups]."""
+
+
+class Group(Protocol):
+    """A group of documents laid out in as many rows as GroupCounts counted.
+
+    Made of (first token of each document in the stream, lengths, seq_len, key of its order).
+    """
+
+    def segments(self, rows: np.ndarray) -> Segments:
+        """Return the segments of some rows of the group."""
+
+    def targets_before(self, row: int) -> int:
+        """Return the number of targets in the rows before number `row`."""
 
 
 class DocumentRows:
-    """The rows of a source's documents. `packing`: an entry of packing.PACKINGS. `key` (text) names their order.
+    """The rows of a source's packed documents. `key` (text) names their order. See `packing.Layout`."""
 
-    `rows`, `targets`: rows, and tokens that are targets, an epoch.
-    """
+    packs_documents = True
+    row_name = "row"
 
-    def __init__(self, stream, seq_len, key, packing):
-        self.documents, self.seq_len, self.key = Documents(stream), seq_len, key
-        counting, self._lay_out = packing
-        counts = counting(-(-len(self.documents) // GROUP), seq_len)
+    def __init__(
+        self,
+        stream: TokenStream,
+        seq_len: int,
+        key: str,
+        counts_type: Callable[[int, int], GroupCounts],
+        group_type: Callable[[np.ndarray, np.ndarray, int, str], Group],
+    ) -> None:
+        self.documents, self.seq_len, self.key = DocumentIndex(stream), seq_len, key
+        self._group_type = group_type
+        counts = counts_type(-(-len(self.documents) // GROUP), seq_len)
         for first, bounds in self.documents.all():
             documents = np.arange(first, first + len(bounds) - 1)
             places = positions_of(documents, len(self.documents), f"{key}/groups")
             counts.add(places // GROUP, np.diff(bounds))
         self._group_rows, self._group_targets = counts.rows(), counts.targets()
         self.rows, self.targets = int(self._group_rows.sum()), int(self._group_targets.sum())
-        self._orders, self._groups = {}, {}
+        self._orders: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._groups: dict[tuple[int, int], Group] = {}
 
-    def rows_at(self, _epoch, positions):
-        """The row at each position of an epoch: they are numbered as they come."""
+    def rows_at(self, _epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return the row at each position of an epoch: rows are numbered in the order of the epoch."""
         return positions
 
-    def segments(self, epoch, rows):
-        """The `Pieces` of some rows of an epoch."""
+    def segments(self, epoch: int, rows: np.ndarray) -> Segments:
+        """Return the segments of some rows of an epoch."""
         order, ends = self._order(epoch)
         numbers = np.searchsorted(ends, rows, side="right")  # in the epoch's order of the groups
         parts = []
@@ -63,10 +101,11 @@ class DocumentRows:
             group = int(order[number])
             found = self._group(epoch, group).segments(rows[chosen] - ends[number] + self._group_rows[group])
             parts.append((chosen[found.rows], found.starts, found.counts, found.places))
-        return Segments(*map(np.concatenate, zip(*parts, strict=True)), closed=found.closed)
+        numbers, starts, counts, places = map(np.concatenate, zip(*parts, strict=True))
+        return Segments(numbers, starts, counts, places, found.closed)
 
-    def targets_before(self, epoch, position):
-        """How many targets the first `position` rows of an epoch have."""
+    def targets_before(self, epoch: int, position: int) -> int:
+        """Return the number of targets in the first `position` rows of an epoch."""
         order, ends = self._order(epoch)
         number = int(np.searchsorted(ends, position, side="right"))
         before = int(self._group_targets[order[:number]].sum())
@@ -76,28 +115,28 @@ class DocumentRows:
         row = position - int(ends[number]) + int(self._group_rows[group])
         return before + (self._group(epoch, group).targets_before(row) if row else 0)
 
-    def _order(self, epoch):
-        """(the groups in the order of an epoch, how many rows there are up to the end of each)."""
+    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """(the groups in the order of an epoch, number of rows up to the end of each)."""
         made = self._orders.get(epoch)
         if made is None:
             order = permute(np.arange(len(self._group_rows)), len(self._group_rows), f"{self.key}/{epoch}")
             made = order, np.cumsum(self._group_rows[order])
-            _hold(self._orders, epoch, made)
+            _cache(self._orders, epoch, made)
         return made
 
-    def _group(self, epoch, group):
+    def _group(self, epoch: int, group: int) -> Group:
         made = self._groups.get((epoch, group))
         if made is None:
             total = len(self.documents)
             places = np.arange(group * GROUP, min(total, group * GROUP + GROUP))
             documents = permute(places, total, f"{self.key}/groups")
-            made = self._lay_out(*self.documents.places(documents), self.seq_len, f"{self.key}/{epoch}/{group}")
-            _hold(self._groups, (epoch, group), made)
+            made = self._group_type(*self.documents.places(documents), self.seq_len, f"{self.key}/{epoch}/{group}")
+            _cache(self._groups, (epoch, group), made)
         return made
 
 
-def _hold(held, key, value):
-    # rows are read ahead in one thread and counted in another: what one holds, the other may let go
-    for oldest in list(held)[: max(0, 1 + len(held) - HELD)]:
-        held.pop(oldest, None)
-    held[key] = value
+def _cache(cached: dict[Any, Any], key: Hashable, value: object) -> None:
+    # rows are read ahead in one thread and counted in another: either may remove an entry of the other
+    for oldest in list(cached)[: max(0, 1 + len(cached) - CACHED)]:
+        cached.pop(oldest, None)
+    cached[key] = value

@@ -1,7 +1,10 @@
-"""Which source a sample comes from: a fixed cycle of 4,096 slots, filled by weight and evenly spread.
+"""The source of each sample: a fixed cycle of 4,096 slots, filled by weight and evenly spread.
 
-Weights may change at given samples: see `Phases`.
+Weights may change at given samples: see `StagedMixture`.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +16,11 @@ SLOTS = 4096
 class Mixture:
     """The cycle of sources for some weights.
 
-    `sources`: names, sorted. `counts` int64 [sources]: slots a source. `slots` int64 [SLOTS]: the source of each slot.
-    Weights are rounded to 1/4096 by largest remainder. Raises UserError when a weight would get no slot.
+    `sources`: names, sorted. `counts` int64 [sources]: slots per source. `slots` int64 [SLOTS]: source of each slot.
+    Weights are rounded to 1/4096 by largest remainder. Raises UserError if a weight gets no slot.
     """
 
-    def __init__(self, weights, where="pretrain.weights"):
+    def __init__(self, weights: Mapping[str, float], where: str = "pretrain.weights") -> None:
         self.sources = sorted(weights)
         values = np.array([weights[source] for source in self.sources], dtype=np.float64)
         if not values.size or not values.sum() > 0:
@@ -37,82 +40,82 @@ class Mixture:
         for number, count in enumerate(self.counts):
             self._rank[self.slots == number] = np.arange(count)
 
-    def locate(self, samples):
-        """(source number, how many samples of that source came before) of each global sample; int64 arrays."""
+    def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (source number, number of earlier samples of that source) of each global sample; int64 arrays."""
         cycles, slots = np.divmod(np.asarray(samples, dtype=np.int64), SLOTS)
         sources = self.slots[slots]
         return sources, cycles * self.counts[sources] + self._rank[slots]
 
-    def taken(self, samples):
-        """How many of the first `samples` samples each source gave: {source: count}."""
+    def taken(self, samples: int) -> dict[str, int]:
+        """Return {source: number of its samples} among the first `samples` samples."""
         cycles, rest = divmod(samples, SLOTS)
         counts = cycles * self.counts + np.bincount(self.slots[:rest], minlength=len(self.sources))
         return dict(zip(self.sources, counts.tolist(), strict=True))
 
-    def described(self):
-        """[{"from_sample", "slots": {source: of 4096}}] of all phases, as plain data."""
+    def described(self) -> list[dict[str, Any]]:
+        """Return [{"from_sample", "slots": {source: of 4096}}] of all data stages, as JSON data."""
         return [{"from_sample": 0, "slots": dict(zip(self.sources, self.counts.tolist(), strict=True))}]
 
 
-class Phases:
+class StagedMixture:
     """A mixture whose weights change at some samples. `history`: [(first sample, weights)], the first at sample 0.
 
-    Each phase is a cycle of its own, and each source goes on in it where the phase before left it. `sources`: the names
-    of all phases, sorted. `counts` int64 [phases, sources].
+    Each data stage has a cycle of its own, in which each source resumes where the stage before left it. `sources`: the
+    names in all stages, sorted. `counts` int64 [stages, sources].
     """
 
-    def __init__(self, history):
+    def __init__(self, history: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         self.firsts = np.array([first for first, _ in history], dtype=np.int64)
         self.mixtures = [Mixture(weights) for _, weights in history]
         self.sources = sorted({source for mixture in self.mixtures for source in mixture.sources})
         self._numbers = [np.searchsorted(self.sources, mixture.sources) for mixture in self.mixtures]
         self.counts = np.zeros((len(history), len(self.sources)), dtype=np.int64)
-        self._before = np.zeros_like(self.counts)  # samples of each source before each phase
-        for phase, (mixture, numbers) in enumerate(zip(self.mixtures, self._numbers, strict=True)):
-            self.counts[phase, numbers] = mixture.counts
-            if phase + 1 < len(history):
-                self._before[phase + 1] = self._taken(phase, int(self.firsts[phase + 1]))
+        self._before = np.zeros_like(self.counts)  # samples of each source before each stage
+        for stage, (mixture, numbers) in enumerate(zip(self.mixtures, self._numbers, strict=True)):
+            self.counts[stage, numbers] = mixture.counts
+            if stage + 1 < len(history):
+                self._before[stage + 1] = self._taken(stage, int(self.firsts[stage + 1]))
 
-    def locate(self, samples):
-        """As Mixture.locate; the source numbers are those of `sources`."""
+    def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Like Mixture.locate; the source numbers are those of `sources`."""
         samples = np.asarray(samples, dtype=np.int64)
-        data_stages = np.searchsorted(self.firsts, samples, side="right") - 1
+        stages = np.searchsorted(self.firsts, samples, side="right") - 1
         sources, ordinals = np.empty_like(samples), np.empty_like(samples)
-        for phase in np.unique(data_stages).tolist():
-            chosen = data_stages == phase
-            found, before = self.mixtures[phase].locate(samples[chosen] - self.firsts[phase])
-            sources[chosen] = self._numbers[phase][found]
-            ordinals[chosen] = before + self._before[phase, sources[chosen]]
+        for stage in np.unique(stages).tolist():
+            chosen = stages == stage
+            found, before = self.mixtures[stage].locate(samples[chosen] - self.firsts[stage])
+            sources[chosen] = self._numbers[stage][found]
+            ordinals[chosen] = before + self._before[stage, sources[chosen]]
         return sources, ordinals
 
-    def taken(self, samples):
-        """How many of the first `samples` samples each source gave: {source: count}."""
-        phase = int(np.searchsorted(self.firsts, samples, side="right")) - 1
-        return dict(zip(self.sources, self._taken(phase, samples).tolist(), strict=True))
+    def taken(self, samples: int) -> dict[str, int]:
+        """Return {source: number of its samples} among the first `samples` samples."""
+        stage = int(np.searchsorted(self.firsts, samples, side="right")) - 1
+        return dict(zip(self.sources, self._taken(stage, samples).tolist(), strict=True))
 
-    def described(self):
-        """As Mixture.described."""
+    def described(self) -> list[dict[str, Any]]:
+        """Like Mixture.described."""
         return [
             mixture.described()[0] | {"from_sample": first}
             for first, mixture in zip(self.firsts.tolist(), self.mixtures, strict=True)
         ]
 
-    def _taken(self, phase, samples):
-        counts = self._before[phase].copy()
-        counts[self._numbers[phase]] += list(self.mixtures[phase].taken(samples - int(self.firsts[phase])).values())
+    def _taken(self, stage: int, samples: int) -> np.ndarray:
+        counts = self._before[stage].copy()
+        counts[self._numbers[stage]] += list(self.mixtures[stage].taken(samples - int(self.firsts[stage])).values())
         return counts
 
 
-def of(history):
-    """The Mixture of a history [(first sample, weights)]: Phases where the weights change."""
-    return Mixture(history[0][1]) if len(history) == 1 else Phases(history)
+def from_history(history: Sequence[tuple[int, Mapping[str, float]]]) -> Mixture | StagedMixture:
+    """Return the mixture of a history [(first sample, weights)], staged if the weights change."""
+    return Mixture(history[0][1]) if len(history) == 1 else StagedMixture(history)
 
 
-def _spread(counts):
-    """The source of each slot: up to any slot, each source had its share of the slots, give or take less than one.
+def _spread(counts: np.ndarray) -> np.ndarray:
+    """Return the source of each slot: up to any slot, each source has its share of the slots, within less than one.
 
-    Number k of a source's n slots may be slot floor(k * SLOTS / n) to ceil((k + 1) * SLOTS / n) - 1; of those that
-    may, the one that is due first is taken (Baruah and others, "Proportionate progress", 1996).
+    Number k of a source's n slots may be slot floor(k * SLOTS / n) to ceil((k + 1) * SLOTS / n) - 1; of the sources
+    that may take a slot, the one that is due first takes it (Baruah and others, "Proportionate progress", 1996).
     """
     slots, taken = np.empty(SLOTS, dtype=np.int64), np.zeros_like(counts)
     for slot in range(SLOTS):

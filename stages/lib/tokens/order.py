@@ -1,44 +1,50 @@
-"""What fixes the order of a pretraining's samples: it stands in the recipe, and in each checkpoint what goes beyond.
+"""The order of a pretraining's samples: the recipe fixes it, and a checkpoint stores the rest.
 
-A training that goes on from another's checkpoint with `initial.data: continue` goes on in the order of the samples too:
-its first sample is the one after the other's last. Each source goes on where it was, whatever the weights are now; one
-that the corpus has since begins at its start. What was before stands in the checkpoint: `history`, the weights from
-which sample on, and `sources`, what the text of each source is known by.
+A training that starts from another's checkpoint with `initial.data: continue` continues the order of the samples too:
+its first sample is the one after the other's last. Each source resumes at its position, whatever the weights are now; a
+source that is new in the corpus begins at its start. The checkpoint stores the past: `history`, the weights and the
+sample from which they hold, and `sources`, the digest of each source's text.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from stages.lib.tokens.loader import CHUNK, Samples
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.loader import Samples
+from stages.lib.tokens.packing import CHUNK
 
 SEED = 0
-"""The recipe's default: a checkpoint leaves out what the user did not write."""
+"""The recipe's default: a checkpoint holds only the keys that the user wrote."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """The order of a run's samples.
 
-    `history`: [[first sample, {source: weight}]], the first at sample 0. `begin`: the first sample of this run, None
-    where its checkpoints do not say it. `sources`: {source: digest of its training text}, None likewise.
+    `history`: [[first sample, {source: weight}]], the first at sample 0. `begin`: the first sample of this run, None if
+    its checkpoints do not store it. `sources`: {source: digest of its training text}, None likewise.
     """
 
     seq_len: int
     seed: int
     packing: str
-    history: list
+    history: list[Any]
     begin: int | None
-    sources: dict | None
+    sources: dict[str, str] | None
 
-    def facts(self):
-        """What a checkpoint says besides the recipe, as plain data."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the part of the order that a checkpoint stores beside the recipe, as JSON data."""
         return {"history": self.history, "begin": self.begin, "sources": self.sources}
 
-    def samples(self, corpus, document_end=None):
-        """The Samples of a corpus in this order."""
+    def samples(self, corpus: Corpus, document_end: int | None = None) -> Samples:
+        """Return the Samples of a corpus in this order."""
         return Samples(corpus, self.history, self.seq_len, self.seed, document_end, self.packing)
 
-    def difference(self, other, corpus):
-        """What of another order, which it shall go on from with a Corpus, is not the same, in words; None for none."""
+    def difference(self, other: Order, corpus: Corpus) -> str | None:
+        """Return why this order on `corpus` cannot continue `other`: the property that differs; None if it can."""
         for key in ("seq_len", "packing", "seed"):
             if getattr(self, key) != getattr(other, key):
                 return key
@@ -50,34 +56,31 @@ class Order:
         return None
 
 
-def of_run(plan, corpus, before=None):
-    """The Order of a run by its recipe. `before`: what the commit.json of the checkpoint says that it goes on from."""
+def from_recipe(recipe: Any, corpus: Corpus, before: Mapping[str, Any] | None = None) -> Order:
+    """Return the Order of a run by its PretrainRecipe. `before`: commit.json of the checkpoint that it continues."""
     begin, history = 0, []
     if before is not None:
         begin = before["samples"]
-        history = [entry for entry in of_commit(before).history if entry[0] < begin]
-    data_stages = [
-        (0, plan.weights),
-        *((phase.step * plan.global_batch_size, phase.weights) for phase in plan.data_stages),
-    ]
-    for first, weights in data_stages:
-        if not history or history[-1][1] != weights:  # the same weights go on in the same cycle
+        history = [entry for entry in from_commit(before).history if entry[0] < begin]
+    data_stages = [(stage.step * recipe.global_batch_size, stage.weights) for stage in recipe.data_stages]
+    for first, weights in [(0, recipe.weights), *data_stages]:
+        if not history or history[-1][1] != weights:  # equal weights continue in the same cycle
             history.append([begin + first, weights])
     named = sorted({source for _, weights in history for source in weights if source in corpus.sources})
     return Order(
-        seq_len=plan.seq_len,
-        seed=plan.seed,
-        packing=plan.packing,
+        seq_len=recipe.seq_len,
+        seed=recipe.seed,
+        packing=recipe.packing,
         history=history,
         begin=begin,
         sources={source: corpus.digest_of(source) for source in named},
     )
 
 
-def of_commit(commit):
-    """The Order of a pretraining by what the commit.json of one of its checkpoints says."""
+def from_commit(commit: Mapping[str, Any]) -> Order:
+    """Return the Order of a pretraining by the commit.json of one of its checkpoints."""
     recipe = commit["recipe"]
-    data = commit.get("data", {})  # checkpoints of before have none
+    data = commit.get("data", {})  # checkpoints of earlier versions have none
     return Order(
         seq_len=recipe["seq_len"],
         seed=recipe.get("seed", SEED),

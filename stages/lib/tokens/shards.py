@@ -1,10 +1,15 @@
 """Shards: Arrow IPC files of token ids, uncompressed, with the byte positions of their buffers.
 
-One column `tokens: large_list<uint16|uint32>`, a document a row. The positions let a reader take a window with one
-`pread`.
+One column `tokens: large_list<uint16|uint32>`, one row per document. The positions let a reader take any range
+of tokens with one `pread`.
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,67 +17,71 @@ import pyarrow as pa
 from stages.lib import files
 
 SHARD_BYTES = 1 << 27
-"""Bytes of token ids that a shard holds at most, but for one document that alone has more: it bounds the memory of the
-writer, to three times as much. A shard is one record batch, whose header costs nothing at this size."""
+"""Maximum bytes of token ids in a shard, unless one document alone has more. It bounds the writer's memory to three
+times as much. A shard is one record batch, whose header costs nothing at this size."""
 
-DOCUMENTS = 1 << 16  # that are put in order at once: each is an object meanwhile
+ORDERED_DOCUMENTS = 1 << 16  # documents that are put in order at once: each is an object meanwhile
 
 
-def dtype_of(vocab_size):
-    """The name of the smallest dtype that holds every id."""
+def dtype_of(vocab_size: int) -> str:
+    """Return the name of the smallest dtype that holds every id."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
-def schema_of(dtype):
-    """The Arrow schema of a shard with ids of a dtype."""
+def schema_of(dtype: np.typing.DTypeLike) -> pa.Schema:
+    """Return the Arrow schema of a shard with ids of a dtype."""
     ids = pa.large_list(pa.from_numpy_dtype(dtype))
     return pa.schema([pa.field("tokens", ids, nullable=False)])
 
 
 class Writer:
-    """Writes the documents of one side of a split into shards `directory`/`name`-00000.arrow, -00001 ...
+    """Writes the documents of one split into shards `directory`/`name`-00000.arrow, -00001 ...
 
-    `seed`: a list of whole numbers by which the documents of a shard are shuffled; None leaves them in order.
-    `finish` writes what is left, at least one shard, and returns what the manifest says of each:
+    `seed`: integers that seed the shuffling of the documents of a shard; None keeps their order. `finish` writes the
+    remaining documents, at least one shard, and returns the manifest's entry of each:
     {"path" (the file's name), "bytes", "sha256", "tokens", "documents", "text_bytes", "batches": [{"documents",
     "tokens", "offsets_at", "values_at"}]}
     """
 
-    def __init__(self, directory, name, dtype, seed=None):
+    def __init__(
+        self, directory: Path, name: str, dtype: np.typing.DTypeLike, seed: Sequence[int] | None = None
+    ) -> None:
         self.directory, self.name, self.dtype, self.seed = directory, name, np.dtype(dtype), seed
-        self.written = []
+        self.written: list[dict[str, Any]] = []
         self._begin()
 
-    def _begin(self):
-        self.values, self.lengths, self.held, self.text_bytes = [], [], 0, 0
+    def _begin(self) -> None:
+        self.values: list[np.ndarray] = []
+        self.lengths: list[np.ndarray] = []
+        self.num_tokens = self.text_bytes = 0
 
-    def add(self, values, lengths, text_bytes):
-        """Documents one after the other: their ids [tokens] of the dtype; the length of each in ids, and in bytes."""
-        text_bytes = np.asarray(text_bytes)
+    def add(self, values: np.ndarray, lengths: np.ndarray, text_bytes: Sequence[int]) -> None:
+        """Add documents: their ids end to end [tokens] of the dtype; the length of each in ids, and in bytes."""
+        num_bytes = np.asarray(text_bytes)
         limit = SHARD_BYTES // self.dtype.itemsize
         ends = np.cumsum(lengths, dtype=np.int64)
         begin = 0
         while begin < len(lengths):
             before = ends[begin - 1] if begin else 0
-            end = int(np.searchsorted(ends, before + limit - self.held, side="right"))
+            end = int(np.searchsorted(ends, before + limit - self.num_tokens, side="right"))
             if end <= begin:
-                if self.held:
+                if self.num_tokens:
                     self._flush()
                     continue
-                end = begin + 1  # it is longer than a shard, and gets one of its own
+                end = begin + 1  # a document longer than a shard gets a shard of its own
             self.values.append(values[before : ends[end - 1]])
             self.lengths.append(lengths[begin:end])
-            self.held += int(ends[end - 1] - before)
-            self.text_bytes += int(text_bytes[begin:end].sum())
+            self.num_tokens += int(ends[end - 1] - before)
+            self.text_bytes += int(num_bytes[begin:end].sum())
             begin = end
 
-    def finish(self):
-        """Write what is left; returns the description of all shards."""
-        if self.held or not self.written:
+    def finish(self) -> list[dict[str, Any]]:
+        """Write the remaining documents; return the manifest's entries of all shards."""
+        if self.num_tokens or not self.written:
             self._flush()
         return self.written
 
-    def _flush(self):
+    def _flush(self) -> None:
         number = len(self.written)
         path = self.directory / f"{self.name}-{number:05d}.arrow"
         values = self.values[0] if len(self.values) == 1 else np.concatenate(self.values or [np.empty(0, self.dtype)])
@@ -88,19 +97,19 @@ class Writer:
         self.written.append({"path": path.name, **_write(path, values, offsets), "text_bytes": text_bytes})
 
 
-def _ordered(values, offsets, order):
-    """The ids and offsets of documents in an order. (Arrow's `take` copies id by id, and needs ten times as long.)"""
+def _ordered(values: np.ndarray, offsets: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids and offsets of documents in an order. (Arrow's `take` copies id by id, ten times as slowly.)"""
     ordered = np.empty_like(values)
     bounds = np.concatenate([[0], np.cumsum(np.diff(offsets)[order])])
-    for begin in range(0, len(order), DOCUMENTS):
-        chosen = order[begin : begin + DOCUMENTS]
-        segments = [values[first:end] for first, end in zip(offsets[chosen], offsets[chosen + 1], strict=True)]
-        np.concatenate(segments, out=ordered[bounds[begin] : bounds[begin + len(chosen)]])
+    for begin in range(0, len(order), ORDERED_DOCUMENTS):
+        chosen = order[begin : begin + ORDERED_DOCUMENTS]
+        documents = [values[first:end] for first, end in zip(offsets[chosen], offsets[chosen + 1], strict=True)]
+        np.concatenate(documents, out=ordered[bounds[begin] : bounds[begin + len(chosen)]])
     return ordered, bounds
 
 
-def _write(path, values, offsets):
-    """Write a shard, whole or not at all; returns what is known of it."""
+def _write(path: Path, values: np.ndarray, offsets: np.ndarray) -> dict[str, Any]:
+    """Write a shard atomically; return its entry in the manifest."""
     schema = schema_of(values.dtype)
     with files.atomic(path) as file:
         hashing = files.HashingWriter(file)
@@ -118,8 +127,8 @@ def _write(path, values, offsets):
     }
 
 
-def positions(path):
-    """Where the buffers of each batch begin, in bytes from the file's begin."""
+def positions(path: Path | str) -> list[dict[str, int]]:
+    """Return the byte positions in the file of the buffers of each batch, and its numbers of documents and tokens."""
     with pa.memory_map(os.fspath(path)) as mapped:
         base = mapped.read_buffer(1).address  # an empty buffer has no address
         mapped.seek(0)

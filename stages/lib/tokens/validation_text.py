@@ -1,15 +1,17 @@
 """The validation documents of a corpus, as text."""
 
 import json
+from collections.abc import Iterator
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
 
 
-def documents(corpus, source):
+def documents(corpus: Manifest, source: str) -> Iterator[tuple[str, str]]:
     """Yield (id, text) of a source's validation documents, in the order of its validation shards.
 
-    `corpus`: the corpus' Manifest. Raises UserError when a file vanished or changed since the manifest was written.
+    Raises UserError if a file is missing or changed since the manifest was written.
     """
     for described in corpus.identity["sources"][source]["validation"]["texts"]:
         path = corpus.directory / described["path"]

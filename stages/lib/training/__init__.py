@@ -1,1 +1,1 @@
-"""The training loop, and what only a training needs."""
+"""The training loop and its parts."""

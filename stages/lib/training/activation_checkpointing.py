@@ -1,16 +1,19 @@
-"""Activation checkpointing: what a block keeps for its backward pass, and what it computes once more.
+"""Activation checkpointing: a block keeps some activations for its backward pass, and recomputes the others.
 
-A block then keeps its input, and in `selective` some results. No choice changes a gradient: the same kernels run again
-on the same numbers.
+A checkpointed block keeps its input, and in mode `selective` some results. No mode changes a gradient: the same kernels
+run again on the same numbers.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from stages.lib.errors import UserError
+from stages.lib.model.llama import Llama
 from stages.lib.recipe import operation
 
 MODES = ("none", "ratio", "selective", "full", "offload")
@@ -18,48 +21,47 @@ MODES = ("none", "ratio", "selective", "full", "offload")
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationCheckpointingRecipe:
-    """What is kept of the forward pass, and what is computed again for the backward pass."""
+    """Activations that are kept for the backward pass; the others are recomputed."""
 
     mode: str = operation("none", choices=MODES)
-    """none: everything is kept. ratio: a share of the blocks keeps its input alone, and is computed again. selective:
-    each block keeps its input, attention, and every second matrix product. full: each block keeps its input alone.
-    offload: as full, and the inputs wait in the CPU's memory."""
+    """none: all are kept. ratio: a share of the blocks keeps only its input. selective: each block keeps its input, the
+    result of attention, and every second matrix product. full: each block keeps only its input. offload: as full, with
+    the inputs in CPU memory."""
 
     ratio: float | None = operation(None, above=0, maximum=1)
-    """The share of blocks that is computed again, evenly spread; for mode ratio."""
+    """Share of the blocks that are recomputed, evenly spread; for mode ratio only."""
 
-    def check(self, where):
-        """Raise UserError where a ratio is missing, or does nothing."""
+    def check(self, where: str) -> None:
+        """Raise UserError if a ratio is missing, or has no effect."""
         if self.mode == "ratio" and self.ratio is None:
-            raise UserError(
-                f"{where}.ratio is missing: mode ratio needs the share of blocks, greater than 0 and at most 1"
-            )
+            raise UserError(f"{where}.ratio is missing: for mode ratio it must be greater than 0 and at most 1")
         if self.mode != "ratio" and self.ratio is not None:
             raise UserError(
-                f"{where}.ratio must be left out but for mode ratio, got {self.ratio} with mode {self.mode}"
+                f"{where}.ratio must be left out except for mode ratio, got {self.ratio} with mode {self.mode}"
             )
 
 
-def apply(model, recipe):
-    """Make the blocks of a Llama keep what a recipe says. Before FSDP and torch.compile, which then see it inside.
+def apply(model: Llama, recipe: ActivationCheckpointingRecipe) -> None:
+    """Checkpoint the blocks of a Llama. Call it before FSDP and torch.compile, so that they wrap the checkpoint.
 
-    State-dict keys stay as they are. Raises UserError where a ratio is so small that it chooses no block.
+    State-dict keys do not change. Raises UserError if the ratio is so small that no block is chosen.
     """
     if recipe.mode == "none":
         return
     contexts = {"context_fn": _selective_contexts} if recipe.mode == "selective" else {}
     blocks = model.base_model.layers
-    for number in chosen(len(blocks), recipe.ratio if recipe.mode == "ratio" else 1.0):
+    for number in chosen(len(blocks), recipe.ratio if recipe.ratio is not None else 1.0):
         block = blocks[number]
-        block.forward = functools.partial(_recomputed, block.forward, contexts)
+        block.forward = functools.partial(_recomputed, block.forward, contexts)  # type: ignore[method-assign]
     if recipe.mode == "offload":
-        model.base_model.forward = functools.partial(_offloading, model.base_model.forward)
+        forward = model.base_model.forward
+        model.base_model.forward = functools.partial(_offloading, forward)  # type: ignore[method-assign]
 
 
-def chosen(layers, ratio):
-    """The numbers of round(ratio * layers) of so many blocks, evenly spread, as fms-fsdp spreads them.
+def chosen(layers: int, ratio: float) -> list[int]:
+    """Return the numbers of round(ratio * layers) blocks, evenly spread, as fms-fsdp spreads them.
 
-    Raises UserError where that is none.
+    Raises UserError if the list is empty.
     """
     count = int(ratio * layers + 0.5)
     if count == 0:
@@ -68,23 +70,25 @@ def chosen(layers, ratio):
     return [number for number in range(layers) if reached[number + 1] > reached[number]]
 
 
-def _recomputed(forward, contexts, x, *shared):
-    # what the blocks share (rotation, mask) goes around the checkpoint, which would hold on to it once a block
-    def run(x):
+def _recomputed(
+    forward: Callable[..., torch.Tensor], contexts: dict[str, Any], x: torch.Tensor, *shared: torch.Tensor | None
+) -> torch.Tensor:
+    # what the blocks share (rotation, mask) bypasses the checkpoint, which would keep it once per block
+    def run(x: torch.Tensor) -> torch.Tensor:
         return forward(x, *shared)
 
     return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False, **contexts)
 
 
-def _offloading(forward, tokens, *rest):
-    # around the blocks, not in them: torch.compile knows no hooks, and runs a function that sets some uncompiled
-    def pack(tensor):
+def _offloading(forward: Callable[..., torch.Tensor], tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+    # around the blocks, not in them: torch.compile does not compile a function that sets such hooks
+    def pack(tensor: torch.Tensor) -> tuple[torch.device | None, torch.Tensor]:
         if not tensor.is_floating_point() or tensor.shape[:-1] != tokens.shape:
-            return None, tensor  # no block's input [B, L, D]
+            return None, tensor  # not a block's input [B, L, D]
         waiting = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
         return tensor.device, waiting.copy_(tensor, non_blocking=True)
 
-    def unpack(packed):
+    def unpack(packed: tuple[torch.device | None, torch.Tensor]) -> torch.Tensor:
         device, tensor = packed
         return tensor if device is None else tensor.to(device, non_blocking=True)
 
@@ -92,17 +96,17 @@ def _offloading(forward, tokens, *rest):
         return forward(tokens, *rest)
 
 
-def _selective_contexts():
+def _selective_contexts() -> Any:
     return create_selective_checkpoint_contexts(_Policy())
 
 
 class _Policy:
-    """torchtitan's: attention is kept, for it is dear and its result is small, and of the products each second one."""
+    """torchtitan's policy: keep attention, which is expensive and has a small result, and every second product."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.products = {False: 0, True: 0}
 
-    def __call__(self, context, operator, *_, **__):
+    def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         if operator == torch.ops.aten.mm.default:
             self.products[context.is_recompute] += 1
             kept = self.products[context.is_recompute] % 2 == 1
@@ -112,12 +116,12 @@ class _Policy:
 
 
 @functools.cache
-def _attentions():
+def _attentions() -> set[Any]:
     aten = torch.ops.aten
     return {
         aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,
-        torch.ops.higher_order.flex_attention,  # to be seen in a compiled block alone: elsewhere it runs once more
+        torch.ops.higher_order.flex_attention,  # visible only in a compiled block: elsewhere it is recomputed
     }

@@ -1,8 +1,14 @@
-"""Training on from another model: what is taken from it besides its weights is said, never guessed."""
+"""Training that starts from the weights of another model; the recipe says what else it takes from it."""
+
+from __future__ import annotations
 
 import dataclasses
 import functools
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
@@ -11,86 +17,115 @@ from stages.lib.huggingface import load_hf
 from stages.lib.recipe import identity
 from stages.lib.tokens import order
 
-FREE = ("max_position_embeddings", "initializer_range")  # of a model's recipe: what no weight depends on
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama, ModelRecipe
+    from stages.lib.tokens.corpus import Corpus
+
+FREE = ("max_position_embeddings", "initializer_range")
+"""Fields of a model's recipe on which no weight depends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialRecipe:
-    """What is taken from the model that a training goes on from, besides its weights."""
+    """State that a training takes from its initial model besides the weights."""
 
     optimizer: str = identity(choices=("keep", "reset"))
-    """keep: AdamW's averages. reset: they begin at zero."""
+    """keep: the optimizer's moments. reset: they start at zero."""
 
     schedule: str = identity(choices=("continue", "reset"))
-    """continue: the learning rate goes on where it was, and `steps` are added to the steps before. reset: a new
-    schedule of `steps` steps."""
+    """continue: the learning-rate schedule resumes where it was, and `steps` are added to the steps before. reset: a
+    new schedule of `steps` steps."""
 
     data: str = identity(choices=("continue", "reset"))
-    """continue: from the first sample that was not seen. It needs the same seq_len, packing and seed, and a corpus that
-    has all sources of before with the same text; weights may be others, and sources may be added. Each source goes on
-    where it was, and a new one begins at its start. reset: from the first sample."""
+    """continue: from the first sample that the model was not trained on. It requires the same seq_len, packing and
+    seed, and a corpus that has all sources of the earlier one with the same text; weights may differ, and sources may
+    be added. Each source resumes where it was, and a new one begins at its start. reset: from the first sample."""
 
 
 RESET = InitialRecipe(optimizer="reset", schedule="reset", data="reset")
 
 
 class Initial:
-    """The model that a training goes on from.
+    """The model whose weights a training starts from.
 
-    `shape`: the recipe that it must have; None for whatever it has, which `found.recipe` says. `facts`: what is known
-    of the data. `steps_before`, `samples_before`: where schedule and data go on.
+    `steps_before`, `samples_before`: the position in schedule and data at which it starts.
     """
 
-    def __init__(self, path, recipe, shape, facts, where):
+    def __init__(
+        self,
+        path: Path,
+        recipe: InitialRecipe,
+        model_config: ModelRecipe | None,
+        *,
+        tokenizer: str,
+        vocab_size: int,
+        where: str,
+    ) -> None:
+        """Find the model. Raises UserError if it does not fit.
+
+        `model_config`: the model's recipe must be this one; None for any, see `found.model_config`. `tokenizer`,
+        `vocab_size`: digest and size of the tokenizer of the data. `where`: name of the stage.
+        """
         self.recipe, self.path, self.found = recipe, path, find_model.find(path, "--initial")
         self.commit = self.found.commit
-        if shape is not None:
-            self._check_shape(path, shape, where)
-        self._check_tokenizer(path, facts)
+        if model_config is not None:
+            self._check_model(model_config, where)
+        self._check_tokenizer(tokenizer, vocab_size)
         if self.commit is None:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
                     raise UserError(f"{where}.initial.{key} must be reset for a Hugging Face model, got {value}")
         self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
-        self.samples_before = 0 if recipe.data == "reset" else self.commit["samples"]
+        self.samples_before = 0 if recipe.data == "reset" else self._commit()["samples"]
 
     @functools.cached_property
-    def digest(self):
-        """What the model is known by. It takes a while: of a Hugging Face model every file is read."""
+    def digest(self) -> str:
+        """Digest of the model. It is slow for a Hugging Face model: every file is read."""
         if self.commit is None:
             return load_hf.open_directory(self.found.directory).digest
         return manifest.digest_of(self.commit["files"])
 
-    def _steps(self):
-        return self.commit["step"] + self.commit.get("steps_before", 0)
+    def _commit(self) -> dict[str, Any]:
+        assert self.commit is not None
+        return self.commit
 
-    def _check_shape(self, path, shape, where):
-        for field in dataclasses.fields(shape):
-            wanted, found = getattr(shape, field.name), getattr(self.found.recipe, field.name)
+    def _steps(self) -> int:
+        commit = self._commit()
+        return commit["step"] + commit.get("steps_before", 0)
+
+    def _check_model(self, model_config: ModelRecipe, where: str) -> None:
+        for field in dataclasses.fields(model_config):
+            value, found = getattr(model_config, field.name), getattr(self.found.model_config, field.name)
             if field.name == "num_key_value_heads":
-                wanted, found = shape.kv_heads, self.found.recipe.kv_heads
-            if field.name not in FREE and wanted != found:
-                raise UserError(f"{where}.model.{field.name} must be that of --initial {path} ({found}), got {wanted}")
+                value, found = model_config.kv_heads, self.found.model_config.kv_heads
+            if field.name not in FREE and value != found:
+                raise UserError(
+                    f"{where}.model.{field.name} must be that of --initial {self.path} ({found}), got {value}"
+                )
 
-    def _check_tokenizer(self, path, facts):
-        if self.found.vocab_size != facts["vocab_size"]:
+    def _check_tokenizer(self, tokenizer: str, vocab_size: int) -> None:
+        if self.found.vocab_size != vocab_size:
             raise UserError(
-                f"--initial {path} has a vocabulary of {self.found.vocab_size}, and the tokenizer of the data has "
-                f"{facts['vocabulary']}: they must be one"
+                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), "
+                f"got {self.found.vocab_size}"
             )
-        if self.found.tokenizer not in (None, facts["tokenizer"]):
-            raise UserError(f"--initial {path} was trained with another tokenizer than that of the data")
+        if self.found.tokenizer not in (None, tokenizer):
+            raise UserError(f"--initial {self.path} must be trained with the data's tokenizer, got another tokenizer")
 
-    def check_data(self, wanted, corpus, where):
-        """Raise UserError where the samples cannot go on in the order that the model's own had.
+    def check_data(self, run_order: order.Order, corpus: Corpus, where: str) -> None:
+        """Raise UserError if the samples cannot continue in the order of the model's own training.
 
-        `wanted`: the order.Order that the recipe has without what was before. `corpus`: a Corpus.
+        `run_order`: the order by the recipe alone, as if nothing came before.
         """
-        if "weights" not in self.commit["recipe"]:
-            raise UserError(f"{where}.initial.data must be reset, since --initial {self.path} is no pretraining")
-        before = order.of_commit(self.commit)
-        other = wanted.difference(before, corpus)
-        if other is None and before.sources is None and self.commit["corpus"] != corpus.digest:
+        commit = self._commit()
+        if "weights" not in commit["recipe"]:
+            raise UserError(
+                f"{where}.initial.data must be reset for a model that was not pretrained (--initial {self.path}), "
+                "got continue"
+            )
+        before = order.from_commit(commit)
+        other = run_order.difference(before, corpus)
+        if other is None and before.sources is None and commit["corpus"] != corpus.digest:
             other = "corpus"
         if other is not None:
             raise UserError(
@@ -98,12 +133,12 @@ class Initial:
                 "got continue"
             )
 
-    def load(self, model, moments):
-        """Fill a model, sharded or whole, and with `optimizer: keep` the tensors `moments`; all ranks call it."""
+    def load(self, model: Llama, optimizer_state: dict[str, dict[str, torch.Tensor]]) -> None:
+        """Fill a model, sharded or whole, and with `optimizer: keep` the optimizer's state; all ranks call it."""
         if self.commit is None:
             load_hf.load_into(model, self.found.read)
             return
-        tensors = {"model": model.state_dict()}
+        tensors: dict[str, Any] = {"model": model.state_dict()}
         if self.recipe.optimizer == "keep":
-            tensors["optimizer"] = moments
+            tensors["optimizer"] = optimizer_state
         dcp.load(self.found.directory, tensors)

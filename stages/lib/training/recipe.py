@@ -1,4 +1,4 @@
-"""What every training has, whatever its data."""
+"""The recipe keys that every training has."""
 
 from dataclasses import dataclass
 
@@ -9,108 +9,109 @@ from stages.lib.training.activation_checkpointing import ActivationCheckpointing
 from stages.lib.training.faults.loss_guard import LossGuardRecipe
 from stages.lib.training.faults.watchdog import WatchdogRecipe
 from stages.lib.training.metrics.trackers import TrackerRecipe
-from stages.lib.training.optimizer import OptimizerRecipe
-from stages.lib.training.schedule import ScheduleRecipe
+from stages.lib.training.optimizers.recipe import OptimizerRecipe
+from stages.lib.training.optimizers.schedule import ScheduleRecipe
 from stages.lib.training.validation import ValidationRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRecipe:
-    """When checkpoints are written, and which are kept."""
+    """Frequency of checkpoints, and number of those that are kept."""
 
     every: int = operation(500, minimum=1)
     """Steps between two checkpoints; each milestone has one as well."""
 
     keep: int = operation(2, minimum=1)
-    """How many of the newest checkpoints stay on the disk; those of milestones stay for ever."""
+    """Number of the newest checkpoints that are kept; those of milestones are always kept."""
 
     asynchronous: bool = operation(True)
-    """Whether training goes on while a checkpoint is written. It takes a copy of the state in the CPU's memory."""
+    """Write checkpoints while training continues. It needs CPU memory for a copy of the state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRecipe:
-    """What every training has, whatever its data."""
+    """The keys of a training, whatever its data."""
 
     steps: int = horizon(minimum=1)
     """Optimizer steps of the whole run: the learning-rate schedule ends here."""
 
     seq_len: int = identity(minimum=2)
-    """Tokens a sample."""
+    """Tokens per sample."""
 
     global_batch_size: int = identity(minimum=1)
-    """Samples a step, over all ranks; micro_batch_size x ranks x accumulation."""
+    """Samples per step, over all ranks: micro_batch_size x ranks x gradient accumulation steps."""
 
     seed: int = identity(0, minimum=0)
     """Seed of the initial weights and of the order of the data."""
 
     dtype: str = identity("bfloat16", choices=("float32", "bfloat16", "float64"))
-    """Precision of the forward and backward pass. With bfloat16 the weights, their gradients' sum over the ranks and
-    the optimizer stay float32; float64 is for tests."""
+    """Precision of the forward and backward passes. With bfloat16 the weights, the reduction of gradients over the
+    ranks and the optimizer stay float32; float64 is for tests."""
 
     optimizer: OptimizerRecipe = identity(OptimizerRecipe())
     """The optimizer."""
 
     schedule: ScheduleRecipe = identity(ScheduleRecipe())
-    """The learning rate over the steps."""
+    """The learning-rate schedule."""
 
     z_loss: float = identity(0.0, minimum=0)
-    """Weight of the square of the logits' logsumexp, added to the loss (PaLM, arXiv 2204.02311, uses 1e-4)."""
+    """Weight of the squared logsumexp of the logits, which is added to the loss (PaLM, arXiv 2204.02311: 1e-4)."""
 
     loss_guard: LossGuardRecipe = identity(LossGuardRecipe())
-    """Steps that are skipped."""
+    """Conditions under which a step is skipped, and the reaction to many of them."""
 
     micro_batch_size: int = operation(1, minimum=1)
-    """Samples a rank and forward pass: as many as fit into memory."""
+    """Samples per rank and forward pass: as many as fit into memory."""
 
     sharding: str = operation("full", choices=sharding.KINDS)
-    """What is cut over the ranks. full: parameters, gradients and optimizer. grad: the same, but gathered parameters
-    stay until the backward pass is through: faster, larger. hybrid-full, hybrid-grad: the same within groups of
-    `shard_degree`, which are replicas of each other. none: nothing but the batch."""
+    """Sharding over the ranks. full (FSDP's FULL_SHARD): parameters, gradients and optimizer state. grad
+    (SHARD_GRAD_OP): the same, but gathered parameters stay until the backward pass used them: faster, more memory.
+    hybrid-full (HYBRID_SHARD), hybrid-grad (_HYBRID_SHARD_ZERO2): the same within groups of `shard_degree` ranks, which
+    are replicas of each other. none (NO_SHARD): only the batch."""
 
     shard_degree: int | None = operation(None, minimum=2)
-    """Ranks of a group of the hybrid shardings. Default: those of a node."""
+    """Ranks per group of the hybrid shardings. Default: the ranks of a node."""
 
     cpu_offload: bool = operation(False)
-    """Whether parameters, gradients and optimizer live in the CPU's memory, and the GPU holds a block at a time."""
+    """Keep parameters, gradients and optimizer state in CPU memory, and one block at a time on the GPU."""
 
     activation_checkpointing: ActivationCheckpointingRecipe = operation(ActivationCheckpointingRecipe())
-    """What the backward pass keeps in memory."""
+    """Activations that are kept for the backward pass; the others are recomputed."""
 
     compile: bool = operation(False)
-    """Whether each block is compiled by torch.compile. It takes minutes at the start, and rounds differently."""
+    """Compile each block with torch.compile. It takes minutes at the start, and rounds differently."""
 
     deterministic: bool = operation(False)
-    """Whether a GPU uses deterministic kernels alone: the same bits in each run of the same ranks, for some speed."""
+    """Use only deterministic kernels on a GPU: slower, and the same bits in each run on the same ranks."""
 
     checkpoint: CheckpointRecipe = operation(CheckpointRecipe())
-    """When checkpoints are written, and which are kept."""
+    """Frequency of checkpoints, and number of those that are kept."""
 
     validation: ValidationRecipe = operation(ValidationRecipe())
     """Evaluation on the validation split."""
 
     watchdog: WatchdogRecipe = operation(WatchdogRecipe())
-    """After how many minutes without progress a hang ends the training."""
+    """Minutes without progress after which a training counts as hung and ends."""
 
     trackers: TrackerRecipe = operation(TrackerRecipe())
-    """Where metrics are shown, beside metrics.jsonl."""
+    """Experiment trackers that receive the metrics, beside metrics.jsonl."""
 
-    def check(self, where):
-        """Raise UserError where the schedule does not fit into the steps."""
+    def check(self, where: str) -> None:
+        """Raise UserError if the schedule does not fit into the steps."""
         self.schedule.check_steps(self.steps, f"{where}.schedule")
 
-    def check_ranks(self, world_size, where):
-        """Raise UserError when the global batch cannot be shared by so many ranks, saying what would divide it."""
+    def check_ranks(self, world_size: int, where: str) -> None:
+        """Raise UserError, with the sizes that fit, if the global batch cannot be divided among the ranks."""
         if self.global_batch_size % world_size:
             fitting = ", ".join(str(n) for n in range(1, self.global_batch_size + 1) if self.global_batch_size % n == 0)
             raise UserError(
                 f"{where}.global_batch_size must be divisible by the number of ranks ({world_size}), "
-                f"got {self.global_batch_size}; it can be shared by {fitting} ranks"
+                f"got {self.global_batch_size}, which fits {fitting} ranks"
             )
         share = self.global_batch_size // world_size
         if share % self.micro_batch_size:
             fitting = ", ".join(str(n) for n in range(1, share + 1) if share % n == 0)
             raise UserError(
                 f"{where}.micro_batch_size must divide the {share} samples per rank ({where}.global_batch_size "
-                f"{self.global_batch_size} over {world_size} ranks), got {self.micro_batch_size}; {fitting} would"
+                f"{self.global_batch_size} over {world_size} ranks), got {self.micro_batch_size}; {fitting} fit"
             )

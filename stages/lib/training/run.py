@@ -1,143 +1,158 @@
-"""A run up to a milestone: its directory, its lease, and the manifest at its end. Every training stage is one of these.
+"""A run up to a milestone: its directory, its lease, and its manifest. Every training stage calls train_to_milestone.
 
-The run directory is TRAIN_DIR/<digest of what the run belongs to>; it holds checkpoints/, metrics.jsonl, events.jsonl
-and the lease.
+The run directory is TRAIN_DIR/<digest of the run's identity>; it holds checkpoints/, metrics.jsonl, events.jsonl and
+the lease.
 """
 
+from __future__ import annotations
+
+import argparse
 import contextlib
+import dataclasses
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from stages.lib import files, manifest
-from stages.lib.checkpoints import dcp
-from stages.lib.checkpoints.manager import BELONGS_TO, IDENTITY
+from stages.lib.checkpoints.commit import COMMIT, MILESTONE, directory_of, read_commit, verify
 from stages.lib.distributed import collectives
-from stages.lib.errors import UserError
+from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
-from stages.lib.training import options, sharding
+from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
+from stages.lib.training import sharding
 from stages.lib.training.faults import run_lock
+from stages.lib.training.inputs import Run, TrainingData
+from stages.lib.training.options import Start
 from stages.lib.training.trainer import Trainer
 
+if TYPE_CHECKING:
+    from stages.lib.run_directory.lease import Lease
+    from stages.lib.training.recipe import TrainRecipe
 
-def _check_horizon(arguments, plan):
+
+def _check_horizon(arguments: argparse.Namespace, recipe: TrainRecipe) -> None:
     if arguments.until < 1:
         raise UserError(f"--until must be at least 1, got {arguments.until}")
-    if arguments.until > plan.steps:
-        raise UserError(f"--until must be at most {arguments.stage_name}.steps ({plan.steps}), got {arguments.until}")
+    if arguments.until > recipe.steps:
+        raise UserError(f"--until must be at most {arguments.stage_name}.steps ({recipe.steps}), got {arguments.until}")
 
 
-def train_to_milestone(arguments, plan, shape, facts, read_data, device, initial=None):
+def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Callable[[], TrainingData]) -> None:
     """Train up to the milestone `arguments.until`, and write its manifest; all ranks call it.
 
-    `shape`: the model's recipe. `facts`: what the run belongs to, {"recipe", "tokenizer", "vocabulary", "corpus" ...}.
-    `initial`: the model to go on from, see initial.py; its digest becomes one of the facts.
-    `read_data()` gives the samples and what is held out; it is called only where there is something to train.
+    The digest of `run.initial` becomes part of the run's identity. `read_data` is called only if there is something to
+    train.
     """
     clock = manifest.Clock(arguments.code)
     with collectives.raise_on_all_ranks():
-        begin = options.of(arguments)
-        _check_horizon(arguments, plan)
-        # asked here, sent below: where the first rank fails, the others must not wait for what it never sends
-        origin = initial.digest if initial is not None and dist.get_rank() == 0 else None
-    if initial is not None:
-        facts = facts | {"initial": collectives.broadcast_object(origin)}
+        start = Start.from_args(arguments)
+        _check_horizon(arguments, run.recipe)
+        # computed here, sent below: if the first rank fails, the others must not wait for the broadcast
+        initial = run.initial.digest if run.initial is not None and dist.get_rank() == 0 else None
+    if run.initial is not None:
+        identity = dataclasses.replace(run.identity, initial=collectives.broadcast_object(initial))
+        run = dataclasses.replace(run, identity=identity)
     with collectives.raise_on_all_ranks():
-        _check_previous(arguments.previous, facts)
-    digest = manifest.digest_of({key: facts[key] for key in IDENTITY if key in facts})
-    directory = arguments.train_dir / digest[:16]
-    kept = dcp.directory_of(directory, arguments.until) / dcp.MILESTONE
+        _check_previous(arguments.previous, run.identity)
+    directory = arguments.train_dir / run.identity.digest()[:16]
+    kept = directory_of(directory, arguments.until) / MILESTONE
     finished = _finished(kept)
     if finished:
         if dist.get_rank() == 0:
-            message = "step %s was reached before: only its manifest is written; to really retrain, delete %s"
+            message = "step %s was reached before: only its manifest is written; to train again, delete %s"
             logger.warning(message, arguments.until, directory)
     else:
         with collectives.raise_on_all_ranks():
-            plan.check_ranks(dist.get_world_size(), arguments.stage_name)
-            sharding.check(plan, arguments.stage_name, device)
-            samples, validation = read_data()
-        with run_lock.taken(directory, begin) as lease:
+            run.recipe.check_ranks(dist.get_world_size(), arguments.stage_name)
+            sharding.check(run.recipe, arguments.stage_name, run.device)
+            data = read_data()
+        with run_lock.acquire_run_lock(directory, start) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
             if finished is None:
-                trainer = Trainer(plan, shape, samples, validation, directory, facts, device, lease, begin, initial)
-                finished = _train(arguments, plan, trainer, facts, directory, lease, clock)
+                finished = _train(arguments, Trainer(run, data, directory, lease, start), lease, clock)
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
             files.write_json(arguments.output, finished)
 
 
-def _train(arguments, plan, trainer, facts, directory, lease, clock):
-    """Train; returns what the milestone's manifest says, which is kept beside its checkpoint (None but on rank 0)."""
-    content = None
+def _train(
+    arguments: argparse.Namespace, trainer: Trainer, lease: Lease | None, clock: manifest.Clock
+) -> dict[str, Any] | None:
+    """Train; return the milestone's manifest, which is kept beside its checkpoint (None except on rank 0)."""
+    content, directory = None, trainer.directory
     try:
-        with trainer.stop_requests.heard():
-            trainer.start(arguments.until)
+        with trainer.stop_requests.handle_signals():
+            trainer.resume(arguments.until)
             scores = trainer.train(arguments.until)
         with collectives.raise_on_all_ranks():
-            if dist.get_rank() == 0:
+            if lease is not None:
                 record = clock.record(
-                    horizon={"steps": plan.steps},
+                    horizon={"steps": trainer.recipe.steps},
                     run_directory=os.path.relpath(directory, arguments.output.parent),
                     validation=scores,
                     world_size=dist.get_world_size(),
-                    data=trainer.samples.described(),
+                    data=trainer.data.samples.described(),
                 )
-                content = manifest.content(_identity(arguments, plan, directory, facts), record)
+                content = manifest.content(_milestone_identity(arguments, trainer.run, directory), record)
                 lease.check()
-                files.write_json(dcp.directory_of(directory, arguments.until) / dcp.MILESTONE, content)
+                files.write_json(directory_of(directory, arguments.until) / MILESTONE, content)
         trainer.event("finish")
     except BaseException as error:
-        with contextlib.suppress(UserError):  # what cannot be written must not hide why the run stops
-            trainer.event("stop", reason=f"{type(error).__name__}: {error}")
+        preempted = isinstance(error, Preempted)
+        reason = str(error) if preempted else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(UserError):  # a failing write must not hide why the run stops
+            trainer.event("stop", reason=reason, preempted=preempted)
         raise
     finally:
         trainer.close()
     return content
 
 
-def _identity(arguments, plan, directory, facts):
-    saved = dcp.directory_of(directory, arguments.until)
-    commit = dcp.read_commit(saved)
+def _milestone_identity(arguments: argparse.Namespace, run: Run, directory: Path) -> dict[str, Any]:
+    saved = directory_of(directory, arguments.until)
+    commit = read_commit(saved)
     relative = os.path.relpath(saved, arguments.output.parent)
-    outputs = dict(commit["files"]) | {dcp.COMMIT: manifest.describe(saved / dcp.COMMIT)}
-    samples = arguments.until * plan.global_batch_size
+    outputs = dict(commit["files"]) | {COMMIT: manifest.describe(saved / COMMIT)}
+    samples = arguments.until * run.recipe.global_batch_size
     return {
-        **{key: facts[key] for key in BELONGS_TO if key in facts},
+        **run.identity.owner(),
         "step": arguments.until,
         "samples": samples,
-        "tokens": samples * plan.seq_len,
+        "tokens": samples * run.recipe.seq_len,
         "checkpoint": relative,
         "outputs": {f"{relative}/{name}": outputs[name] for name in sorted(outputs)},
     }
 
 
-def _finished(kept):
-    """The milestone's manifest as it was first written, where its checkpoint is complete and unchanged; else None.
+def _finished(kept: Path) -> dict[str, Any] | None:
+    """Return the milestone's manifest as first written, if its checkpoint is complete and unchanged, else None.
 
     All ranks call it, hash a part each, and get the same answer.
     """
     commit = content = None
     try:
         if dist.get_rank() == 0 and kept.exists():
-            commit, content = dcp.read_commit(kept.parent), files.read_json(kept)
+            commit, content = read_commit(kept.parent), files.read_json(kept)
     except UserError as error:
-        logger.warning("the milestone was reached before, but its checkpoint is torn: %s", error)
+        logger.warning("the milestone was reached before, but its checkpoint is incomplete: %s", error)
     commit, content = collectives.broadcast_object((commit, content))
     if content is None:
         return None
     try:
         with collectives.raise_on_all_ranks():
-            dcp.verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
+            verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is damaged: %s", error)
         return None
     return content
 
 
-def _check_previous(path, facts):
+def _check_previous(path: Path | None, identity: RunIdentity) -> None:
     if path is None:
         return
-    previous = manifest.read(path).identity
-    if any(previous.get(key) != facts.get(key) for key in IDENTITY):
-        raise UserError(f"--previous {path} must be a milestone of the same run, and is not: its recipe or data differ")
+    key = identity.first_difference(manifest.read(path).identity, DIRECTORY_KEYS)
+    if key is not None:
+        raise UserError(f"--previous {path} must be a milestone of the same run, got one with another {key}")

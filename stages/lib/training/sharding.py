@@ -1,101 +1,110 @@
-"""Spreading a model over the ranks with FSDP2.
+"""Sharding of a model over the ranks with FSDP2. FSDP's names are in brackets.
 
-    full          parameters, gradients and optimizer are sharded over all ranks (ZeRO-3)
-    grad          as full, but gathered parameters stay until the backward pass has used them (ZeRO-2): faster, larger
-    hybrid-full   full within groups of `shard_degree` ranks, which are replicas of each other (HSDP)
-    hybrid-grad   grad within such groups
-    none          every rank holds everything and gradients alone are shared, as DistributedDataParallel does
+    full          parameters, gradients and optimizer state over all ranks, ZeRO-3 [FULL_SHARD]
+    grad          as full, but gathered parameters stay until the backward pass used them, ZeRO-2: faster, more memory
+                  [SHARD_GRAD_OP]
+    hybrid-full   full within groups of `shard_degree` ranks; the groups are replicas, HSDP [HYBRID_SHARD]
+    hybrid-grad   grad within such groups [_HYBRID_SHARD_ZERO2]
+    none          every rank holds everything, and only gradients are reduced, as in DDP [NO_SHARD]
 
-All are one or two dimensions of a device mesh, so checkpoints of one load under any other.
+All are one or two dimensions of a device mesh, so a checkpoint of one loads under any other.
 """
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from stages.lib.errors import UserError
 
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama
+    from stages.lib.training.recipe import TrainRecipe
+
 KINDS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
 
 
-def check(plan, where, device):
-    """Raise UserError where the ranks that there are cannot be sharded as the recipe says."""
+def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:
+    """Raise UserError if the recipe's sharding does not fit the number of ranks or the device."""
     world_size = dist.get_world_size()
-    if plan.cpu_offload and device.type == "cpu":
+    if recipe.cpu_offload and device.type == "cpu":
         raise UserError(f"{where}.cpu_offload must be false without a GPU, got true")
-    if not plan.sharding.startswith("hybrid"):
-        if plan.shard_degree is not None:
+    if not recipe.sharding.startswith("hybrid"):
+        if recipe.shard_degree is not None:
             raise UserError(
-                f"{where}.shard_degree must be left out but for hybrid-full and hybrid-grad, got {plan.shard_degree} "
-                f"with sharding {plan.sharding}"
+                f"{where}.shard_degree must be left out except for hybrid-full and hybrid-grad, "
+                f"got {recipe.shard_degree} with sharding {recipe.sharding}"
             )
         return
-    ranks = shard_degree(plan)
+    ranks = shard_degree(recipe)
     if ranks < 2 or world_size % ranks or world_size // ranks < 2:
         fitting = ", ".join(str(n) for n in range(2, world_size // 2 + 1) if world_size % n == 0)
         raise UserError(
-            f"{where}.sharding {plan.sharding} needs at least two groups of at least two ranks: {where}.shard_degree "
+            f"{where}.sharding {recipe.sharding} needs at least two groups of at least two ranks: {where}.shard_degree "
             f"(by default the ranks of a node) must be one of {fitting or 'none'} for {world_size} ranks, got {ranks}"
         )
 
 
-def shard_degree(plan):
-    """The ranks of a group over which a hybrid sharding shards."""
-    return plan.shard_degree or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def shard_degree(recipe: TrainRecipe) -> int:
+    """Return the number of ranks in a group of a hybrid sharding."""
+    return recipe.shard_degree or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def mesh_of(plan, device):
-    """The device mesh of a sharding; its last dimension, `shard`, is the one over which parameters are cut."""
+def mesh_of(recipe: TrainRecipe, device: torch.device) -> DeviceMesh:
+    """Return the device mesh of a sharding; parameters are sharded over its last dimension, `shard`."""
     world_size = dist.get_world_size()
-    if plan.sharding == "none":
+    shape: tuple[int, ...]
+    if recipe.sharding == "none":
         shape = (world_size, 1)
-    elif plan.sharding.startswith("hybrid"):
-        shape = (world_size // shard_degree(plan), shard_degree(plan))
+    elif recipe.sharding.startswith("hybrid"):
+        shape = (world_size // shard_degree(recipe), shard_degree(recipe))
     else:
         shape = (world_size,)
     names = ("replicate", "shard")[-len(shape) :]
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    if mesh.shape != shape or (plan.sharding in ("full", "grad")) != (mesh.ndim == 1):
-        raise AssertionError(f"sharding {plan.sharding} on a mesh of {mesh.shape}")
+    if mesh.shape != shape or (recipe.sharding in ("full", "grad")) != (mesh.ndim == 1):
+        raise AssertionError(f"sharding {recipe.sharding} on a mesh of {mesh.shape}")
     return mesh
 
 
-def shard(model, plan, device):
-    """Shard a model on the meta device over all ranks and give it memory; its weights are not yet set.
+def shard(model: Llama, recipe: TrainRecipe, device: torch.device) -> dist.ProcessGroup:
+    """Shard a model on the meta device over all ranks and allocate it; its weights are not yet set.
 
     Gradients are summed over the ranks, not averaged: the loss is divided by the tokens of the whole global batch.
-    Returns the process group over which a parameter's shards lie, for norms. A lone rank whose forward pass has the
-    precision of its weights needs nothing of FSDP, and gets nothing.
+    Returns the process group over which a parameter's shards lie, for norms. A single rank whose forward pass has the
+    precision of its weights does not use FSDP.
     """
-    if dist.get_world_size() == 1 and plan.dtype != "bfloat16" and not plan.cpu_offload:
+    if dist.get_world_size() == 1 and recipe.dtype != "bfloat16" and not recipe.cpu_offload:
         model.to_empty(device=device)
-        if (
-            model.recipe.tie_word_embeddings
-        ):  # to_empty gives each module a tensor of its own; FSDP's parameters stay tied
+        if model.recipe.tie_word_embeddings:
+            # to_empty gives each module a tensor of its own; FSDP's parameters stay tied
             model.head.weight = model.base_model.embedding.weight
+        assert dist.group.WORLD is not None
         return dist.group.WORLD
-    mesh = mesh_of(plan, device)
+    mesh = mesh_of(recipe, device)
     policy = MixedPrecisionPolicy()
-    if plan.dtype == "bfloat16":
+    if recipe.dtype == "bfloat16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    options = {"mesh": mesh, "mp_policy": policy}
-    options["offload_policy"] = CPUOffloadPolicy() if plan.cpu_offload else OffloadPolicy()
-    keep_gathered = plan.sharding in ("grad", "hybrid-grad", "none")
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    options["offload_policy"] = CPUOffloadPolicy() if recipe.cpu_offload else OffloadPolicy()
+    keep_gathered = recipe.sharding in ("grad", "hybrid-grad", "none")
     for block in model.base_model.layers:
         fully_shard(block, reshard_after_forward=not keep_gathered, **options)
     fully_shard(model, reshard_after_forward=False, **options)  # used again at once, by the backward pass
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other way to not divide
-    model.to_empty(device="cpu" if plan.cpu_offload else device)
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot sum without dividing otherwise
+    model.to_empty(device="cpu" if recipe.cpu_offload else device)
     return mesh.get_group("shard")
 
 
-def share_gradients(model, wanted):
-    """Whether the next backward pass reduces gradients over the ranks: only the last of a step must."""
+def set_gradient_sync(model: torch.nn.Module, enabled: bool) -> None:
+    """Let the next backward pass reduce gradients over the ranks, or not: only the last of a step must."""
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(wanted)
+        model.set_requires_gradient_sync(enabled)

@@ -1,45 +1,68 @@
 """Loss and bits per byte on the validation split of each source."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from stages.lib.distributed.collectives import CollectiveError
 from stages.lib.errors import UserError
 from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
 from stages.lib.recipe import operation
 
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama
+    from stages.lib.tokens.corpus import Corpus
+
+Windows = tuple[np.ndarray, np.ndarray]
+"""Inputs and targets, int64 [windows, L] each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRecipe:
-    """When the validation split is scored while training."""
+    """Evaluation on the validation split during training."""
 
     every: int = operation(500, minimum=1)
     """Steps between two evaluations; each milestone is evaluated as well."""
 
     tokens: int = operation(1 << 20, minimum=1)
-    """At most so many tokens of each source's validation split, from its beginning."""
+    """Maximum number of tokens of each source's validation split, from its beginning."""
 
 
 class Validation:
-    """What is held out of training, by source.
+    """The validation split of each source.
 
-    `windows`: {source: (inputs, targets)}, int64 [windows, L] each. `bytes_per_target`: {source: text bytes a target}.
-    `document_end`: the token that ends a document, where documents are kept apart.
+    `windows`: inputs and targets by source. `bytes_per_target`: text bytes per target by source. `document_end`: the
+    token that ends a document, if attention stays within documents.
     """
 
-    def __init__(self, windows, bytes_per_target, document_end=None):
+    def __init__(
+        self,
+        windows: Mapping[str, Windows],
+        bytes_per_target: Mapping[str, float],
+        document_end: int | None = None,
+    ) -> None:
         self.windows, self.bytes_per_target, self.document_end = windows, bytes_per_target, document_end
 
     @torch.no_grad()
-    def evaluate(self, model, micro_batch_size, device, poll=None):
-        """{source: {"loss": nats a token, "bits_per_byte"}}; every rank calls it and gets the same.
+    def evaluate(
+        self,
+        model: Llama,
+        micro_batch_size: int,
+        device: torch.device,
+        poll: Callable[[], None] | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """Return {source: {"loss": nats per token, "bits_per_byte"}}; all ranks call it and get the same.
 
-        Each rank runs the same number of forwards, or FSDP would wait for ever: a short share is filled up with windows
-        that have no target. `poll` is called before each forward, and may raise.
+        Each rank runs the same number of forward passes, otherwise FSDP would wait for ever: a short share is padded
+        with windows that have no target. `poll` is called before each forward pass, and may raise.
         """
         rank, world_size = dist.get_rank(), dist.get_world_size()
         results = {}
@@ -50,19 +73,30 @@ class Validation:
                     poll()
                 begin = first + rank * micro_batch_size
                 tokens = _rows(inputs, begin, micro_batch_size, 0).to(device)
-                wanted = _rows(targets, begin, micro_batch_size, IGNORED).to(device)
-                loss, _ = model(tokens, wanted, documents_of(tokens, self.document_end))
-                sums += torch.stack([loss.double(), (wanted != IGNORED).sum().double()])
+                labels = _rows(targets, begin, micro_batch_size, IGNORED).to(device)
+                loss, _ = model(tokens, labels, documents_of(tokens, self.document_end))
+                sums += torch.stack([loss.double(), (labels != IGNORED).sum().double()])
             dist.all_reduce(sums)
             loss = (sums[0] / sums[1]).item()
             results[source] = {"loss": loss, "bits_per_byte": loss / math.log(2) / self.bytes_per_target[source]}
         return results
 
 
-def of_corpus(corpus, sources, seq_len, tokens, document_end=None):
-    """The validation split of some sources of a corpus, at most `tokens` tokens each.
+def check_finite(results: Mapping[str, Mapping[str, float]], step: int) -> None:
+    """Raise CollectiveError if a validation loss is not finite."""
+    for source, scores in results.items():
+        if not math.isfinite(scores["loss"]):
+            raise CollectiveError(
+                f"the weights overflowed: the validation loss of {source} is {scores['loss']} at step {step}"
+            )
 
-    Raises UserError where a source has too little text to be scored.
+
+def from_corpus(
+    corpus: Corpus, sources: Iterable[str], seq_len: int, tokens: int, document_end: int | None = None
+) -> Validation:
+    """Return the validation split of some sources of a corpus, at most `tokens` tokens each.
+
+    Raises UserError if a source has too little validation text.
     """
     windows = {
         source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer) for source in sources
@@ -71,16 +105,16 @@ def of_corpus(corpus, sources, seq_len, tokens, document_end=None):
     for source, (_, targets) in windows.items():
         if not (targets != IGNORED).any() or not bytes_per_target[source]:
             raise UserError(
-                f"source {source} must have validation text of two tokens at least, and has none; "
+                f"source {source} must have at least two tokens of validation text, and has fewer; "
                 f"raise sources.{source}.validation"
             )
     return Validation(windows, bytes_per_target, document_end)
 
 
-def _windows(stream, seq_len, limit, tokenizer):
-    """Inputs and targets int64 [windows, L] over the first `limit` tokens; the last window is filled up.
+def _windows(stream: Any, seq_len: int, limit: int, tokenizer: Mapping[str, Any]) -> Windows:
+    """Return windows over the first `limit` tokens; the last one is padded.
 
-    The BOS that follows a document's end is no target: it is certain in text and says nothing about the model.
+    The BOS that follows a document's end is not a target: it is certain, and does not measure the model.
     """
     tokens = stream.read(0, limit + 1).astype(np.int64)
     count = -(-(len(tokens) - 1) // seq_len)
@@ -91,7 +125,7 @@ def _windows(stream, seq_len, limit, tokenizer):
     return inputs, targets
 
 
-def _rows(array, begin, count, fill):
+def _rows(array: np.ndarray, begin: int, count: int, fill: int) -> torch.Tensor:
     rows = torch.from_numpy(array[begin : begin + count])
     missing = count - len(rows)
     return torch.nn.functional.pad(rows, (0, 0, 0, missing), value=fill)

@@ -1,1 +1,1 @@
-"""What keeps a training from hanging, diverging, and losing work."""
+"""Protection against hangs, diverging losses, lost work, and two trainers in one run directory."""

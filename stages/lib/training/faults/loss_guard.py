@@ -1,8 +1,10 @@
-"""Guards against steps that would spoil the weights: NaN, infinity, spikes of the loss.
+"""Skips steps that would spoil the weights: NaN, infinity, spikes of the loss.
 
-Whether a step is bad is decided on the device, without waiting for it: the optimizer skips it there. What the guard
-remembers is a part of the checkpoint, so a resumed run skips the same steps.
+The device decides whether a step is bad, without synchronization, and the optimizer skips it there. The guard's state
+is part of the checkpoint, so a resumed run skips the same steps.
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -13,38 +15,39 @@ from stages.lib.recipe import identity
 
 @dataclass(frozen=True, kw_only=True)
 class LossGuardRecipe:
-    """When a step is bad, and what happens after many of them. A bad step changes no weight; its batch is passed by."""
+    """Detection of bad steps, and the reaction to many of them. A bad step changes no weights; its batch is skipped."""
 
     spike: float | None = identity(None, above=0)
-    """A loss is a spike when it is so many standard deviations above the mean of the last `window` good losses; 6 is
-    usual. Default: only a loss or gradient that is not finite is bad."""
+    """A loss is a spike if it is more than this number of standard deviations above the mean of the last `window` good
+    losses; 6 is usual. Default: only a loss or gradient that is not finite is bad."""
 
     window: int = identity(128, minimum=8)
-    """How many losses the mean and deviation are taken over; before half as many are known nothing is a spike."""
+    """Number of losses for the mean and the deviation; no loss is a spike before half as many are known."""
 
     bad_steps: int = identity(10, minimum=1)
-    """After so many bad steps in a row the training does what `on_repeated` says."""
+    """Number of consecutive bad steps after which `on_repeated` applies."""
 
     on_repeated: str = identity("stop", choices=("stop", "rollback"))
-    """stop: end with an error. rollback: go back to the newest checkpoint before the bad steps, and pass by all samples
-    since."""
+    """stop: end with an error. rollback: load the newest checkpoint before the bad steps, and skip all samples since
+    then."""
 
     max_rollbacks: int = identity(3, minimum=1)
-    """How often a run may rollback before it stops."""
+    """Number of rollbacks of a run; after them it stops."""
 
 
 class LossGuard:
-    """Judges steps. `tensors` is its memory, for the checkpoint."""
+    """Decides whether a step is bad. `tensors` is its state, for the checkpoint."""
 
-    def __init__(self, recipe, device):
+    def __init__(self, recipe: LossGuardRecipe, device: torch.device) -> None:
+        """`device`: where losses are compared."""
         self.recipe = recipe
         self.tensors = {
             "losses": torch.full((recipe.window,), float("nan"), dtype=torch.float64, device=device),
             "bad_steps": torch.zeros((), dtype=torch.int64, device=device),
         }
 
-    def judge(self, step, loss, norm):
-        """1.0 where the step must be skipped, else 0.0: a float32 tensor. `loss` and `norm`: float64 tensors."""
+    def is_bad(self, step: int, loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """Return 1.0 if the step must be skipped, else 0.0 (float32 scalar). `loss`, `norm`: float64 scalars."""
         bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
         losses, bad_steps = self.tensors["losses"], self.tensors["bad_steps"]
         if self.recipe.spike is not None:
@@ -57,11 +60,11 @@ class LossGuard:
         torch.where(bad, bad_steps + 1, torch.zeros_like(bad_steps), out=bad_steps)
         return bad.float()
 
-    def forget(self):
-        """Begin anew, as with the first step."""
+    def reset(self) -> None:
+        """Restore the state before the first step."""
         self.tensors["losses"].fill_(torch.nan)
-        self.forget_streak()
+        self.reset_bad_steps()
 
-    def forget_streak(self):
-        """Begin to count anew, after a rollback."""
+    def reset_bad_steps(self) -> None:
+        """Set the count of consecutive bad steps to 0, after a rollback."""
         self.tensors["bad_steps"].zero_()

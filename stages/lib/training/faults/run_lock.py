@@ -1,9 +1,14 @@
-"""A training's turn in its run directory: one trainer at a time, whoever else was started."""
+"""The lock on a run directory: one trainer at a time."""
+
+from __future__ import annotations
 
 import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -14,67 +19,70 @@ from stages.lib.run_directory import crashes, journal
 from stages.lib.run_directory.lease import HeldError, Lease
 from stages.lib.training.faults.stop_requests import REASONS, StopRequests
 
-LOOK_SECONDS = 5.0
-SHARED_SECONDS = 60.0
-"""How late a shared file system may show a new file."""
+if TYPE_CHECKING:
+    from stages.lib.training.options import Start
+
+RETRY_SECONDS = 5.0
+VISIBLE_SECONDS = 60.0
+"""Longest time until a shared file system shows a new file on another node."""
 
 
 @contextlib.contextmanager
-def taken(directory, begin):
-    """Hold the lease on a run directory (made where it is missing); all ranks call it, and the first alone gets it.
+def acquire_run_lock(directory: Path, begin: Start) -> Iterator[Lease | None]:
+    """Hold the lease on a run directory, which is created if missing. Collective; yields None on all but rank 0.
 
-    A job of Slurm waits for a live trainer: it may be an orphan, whose Snakemake was killed, and it does the same work.
-    Elsewhere a person is told. Raises CollectiveError or Preempted on all ranks alike. `begin`: a `start.Start`.
+    A Slurm job waits for a live trainer: it may be the orphan of a killed Snakemake, which does the same work. Outside
+    Slurm a live trainer is an error. Raises CollectiveError or Preempted on all ranks.
     """
     lease = None
     try:
-        lease = _wait(directory, begin)
+        lease = _wait_for_lease(directory, begin)
         _check_shared(directory)
         with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
                 for name in ("metrics.jsonl", "events.jsonl"):
-                    journal.mend(directory / name)
-                crashes.begin(directory, begin.automatic)
+                    journal.end_last_line(directory / name)
+                crashes.begin_attempt(directory, begin.automatic)
         yield lease
     finally:
         if lease:
             lease.release()
 
 
-def _wait(directory, begin):
-    asked, told = StopRequests(None, begin.deadline, 0), False
-    with asked.heard():
+def _wait_for_lease(directory: Path, begin: Start) -> Lease | None:
+    requests, logged = StopRequests(None, begin.deadline, 0), False
+    with requests.handle_signals():
         while True:
-            lease, holder = _try(directory)
-            holder, code = collectives.broadcast_object((holder, asked.code()))
-            if holder is None:
+            lease, held = _try_lease(directory)
+            held, code = collectives.broadcast_object((held, requests.code()))
+            if held is None:
                 return lease
             if code:
-                raise Preempted(f"stopped by {REASONS[code]} while it waited for its turn; start it again")
-            if dist.get_rank() == 0 and not told:
-                logger.warning("waiting for another trainer: %s", holder)
-                told = True
-            time.sleep(LOOK_SECONDS)
+                raise Preempted(f"stopped by {REASONS[code]} while waiting for the lease; restart to resume")
+            if dist.get_rank() == 0 and not logged:
+                logger.warning("waiting for another trainer: %s", held)
+                logged = True
+            time.sleep(RETRY_SECONDS)
 
 
-def _check_shared(directory):
-    """Raise CollectiveError where a rank does not see the lease: its part of a checkpoint would lie elsewhere."""
+def _check_shared(directory: Path) -> None:
+    """Raise CollectiveError if a rank does not see the lease: its shards of a checkpoint would be on another disk."""
     with collectives.raise_on_all_ranks():
-        deadline = time.monotonic() + SHARED_SECONDS
+        deadline = time.monotonic() + VISIBLE_SECONDS
         while not (directory / "lease.json").exists():
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"--train-dir {directory.parent} must lie on a file system that all nodes share: "
+                    f"--train-dir {directory.parent} must be on a file system that all nodes share: "
                     f"{socket.gethostname()} does not see {directory / 'lease.json'}"
                 )
             time.sleep(0.1)
 
 
-def _try(directory):
-    """(lease, why there is none): on the first rank one of them is None, on the others both are."""
+def _try_lease(directory: Path) -> tuple[Lease | None, str | None]:
+    """Return (lease, error): one of them is None on the first rank, both are None on the others."""
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
-            _make(directory)
+            _create(directory)
             try:
                 return Lease(directory), None
             except HeldError as error:
@@ -84,10 +92,8 @@ def _try(directory):
     return None, None
 
 
-def _make(directory):
+def _create(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"--train-dir {directory.parent} must be a directory that can be written: {error.strerror}"
-        ) from None
+        raise UserError(f"--train-dir {directory.parent} must be a writable directory: {error.strerror}") from None

@@ -1,10 +1,15 @@
-"""Requests to stop: signals, a file in the run directory, a deadline. The training saves, and can be started again."""
+"""Requests to stop: signals, a file in the run directory, a deadline. The training then saves, and can be resumed."""
+
+from __future__ import annotations
 
 import contextlib
 import json
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
@@ -12,29 +17,29 @@ from stages.lib.errors import UserError
 STOP_FILE, MARKER = "stop", "stopped.json"
 REASONS = ("", "the deadline", "SIGUSR1", "SIGTERM", f"the file {STOP_FILE} in the run directory", "Ctrl-C")
 NONE, DEADLINE, USR1, TERM, FILE, INTERRUPT = range(len(REASONS))
-FILE_SECONDS = 1.0  # a look at a shared file system is not free
-BYTES_A_SECOND = 200e6  # a save, until one was measured
+FILE_SECONDS = 1.0  # between two checks for the file: a shared file system is slow
+SAVE_BYTES_PER_SECOND = 200e6  # until a save was measured
 
 
 class StopRequests:
-    """What asks this rank to stop. The ranks hear it at different moments: they must agree on the answer of `code`."""
+    """Requests to stop that this rank received. Ranks receive them at different times: they must agree on `code`."""
 
-    def __init__(self, directory, deadline, state_bytes):
-        """`deadline`: a time.monotonic(), None for none. `state_bytes`: what this rank's share of a save weighs.
+    def __init__(self, directory: Path | None, deadline: float | None, state_bytes: int) -> None:
+        """`directory`: None on ranks that do not check for the file. `deadline`: a time.monotonic(), None for none.
 
-        `directory` is None on the ranks that need not look for the file.
+        `state_bytes`: this rank's share of a checkpoint.
         """
         self.directory = directory
         self.deadline = deadline
-        self.slowest = {"save": state_bytes / BYTES_A_SECOND, "step": 0.0, "evaluation": 0.0}
-        self._asked = NONE
-        self._looked = 0.0
+        self.slowest = {"save": state_bytes / SAVE_BYTES_PER_SECOND, "step": 0.0, "evaluation": 0.0}
+        self._received = NONE
+        self._checked = 0.0
 
     @contextlib.contextmanager
-    def heard(self):
-        """A block in which the signals are requests, and end nothing by themselves."""
+    def handle_signals(self) -> Iterator[None]:
+        """Treat SIGUSR1, SIGTERM and Ctrl-C as requests inside this block."""
         before, codes = {}, {signal.SIGUSR1: USR1, signal.SIGTERM: TERM}
-        if "RANK" not in os.environ:  # behind the launcher, a Ctrl-C comes as SIGTERM
+        if "RANK" not in os.environ:  # torchrun turns Ctrl-C into SIGTERM
             codes[signal.SIGINT] = INTERRUPT
         try:
             for number, code in codes.items():
@@ -44,58 +49,61 @@ class StopRequests:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def took(self, what, seconds):
-        """Remember how long the slowest "save", "step" and "evaluation" took."""
-        self.slowest[what] = max(self.slowest[what], seconds)
+    def record_duration(self, name: str, seconds: float) -> None:
+        """Record how long a "save", "step" or "evaluation" took; the longest is kept."""
+        self.slowest[name] = max(self.slowest[name], seconds)
 
-    def code(self):
-        """Which of REASONS there is to stop, by its number; 0 for none."""
-        if self._asked == NONE:
-            self._asked = self._look()
-        return self._asked
+    def code(self) -> int:
+        """Return the index in REASONS of the request, 0 for none."""
+        if self._received == NONE:
+            self._received = self._check()
+        return self._received
 
-    def _handler(self, code):
-        def handle(*_):
-            self._asked = self._asked or code
+    def _handler(self, code: int) -> Callable[..., None]:
+        def handle(*_: Any) -> None:
+            self._received = self._received or code
 
         return handle
 
-    def _look(self):
+    def _check(self) -> int:
         now = time.monotonic()
-        if self.deadline is not None and now + self._needed() > self.deadline:
+        if self.deadline is not None and now + self._needed_seconds() > self.deadline:
             return DEADLINE
-        if self.directory is not None and now - self._looked > FILE_SECONDS:
-            self._looked = now
+        if self.directory is not None and now - self._checked > FILE_SECONDS:
+            self._checked = now
             if (self.directory / STOP_FILE).exists():
                 return FILE
         return NONE
 
-    def check_time(self, end_of_job):
-        """Raise UserError where the job leaves no time for a step and two saves: started again, it would not either."""
+    def check_time(self, end_of_job: float | None) -> None:
+        """Raise UserError if the job has no time for a step and two saves: a restart would not have it either.
+
+        `end_of_job`: a time.monotonic(), None for no limit.
+        """
         left = None if end_of_job is None else end_of_job - time.monotonic()
-        if left is not None and left < self._needed():
+        if left is not None and left < self._needed_seconds():
             raise UserError(
-                f"no step fits in before the deadline: {max(left, 0):.0f} s are left after the start, and two saves "
-                f"take about {self._needed():.0f} s; raise the job's time limit (`runtime` in a profile)"
+                f"no step fits in before the deadline: {max(left, 0):.0f} s are left after startup, and two saves "
+                f"take about {self._needed_seconds():.0f} s; raise the job's time limit (`runtime` in a profile)"
             )
 
-    def _needed(self):
+    def _needed_seconds(self) -> float:
         return 2 * self.slowest["save"] + self.slowest["step"] + self.slowest["evaluation"]
 
 
-def leave_marker(directory, reason, step):
-    """Say in the run directory why the training stopped; the request by file is hereby answered."""
+def leave_marker(directory: Path, reason: str, step: int) -> None:
+    """Write the reason of the stop to stopped.json, and delete the file that requested it."""
     (directory / STOP_FILE).unlink(missing_ok=True)
     files.write_json(directory / MARKER, {"reason": reason, "step": step, "time": time.time()})
 
 
-def clear_marker(directory):
-    """A training that starts is stopped no more."""
+def clear_marker(directory: Path) -> None:
+    """Delete stopped.json at the start of a training."""
     (directory / MARKER).unlink(missing_ok=True)
 
 
-def read_marker(directory):
-    """What `leave_marker` wrote; None where the training was not asked to stop."""
+def read_marker(directory: Path) -> dict[str, Any] | None:
+    """Return the content of stopped.json; None if the training did not stop on request."""
     try:
         return json.loads((directory / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,9 +1,11 @@
-"""A watchdog for hangs: a thread a rank that ends a training in which nothing moves, with the stacks of all ranks.
+"""A watchdog for hangs: a thread per rank that ends a training without progress, with the stacks of all ranks.
 
-A rank that does not come to a collective blocks all the others, so the one that hangs may not be the one whose time is
-up: the first to notice calls all ranks through a file in the run directory, and each writes its own stacks. Then they
-end to be started again, since most hangs (a lost packet, a sick network card, a stuck file system) are gone then.
+A rank that does not reach a collective blocks all others, so the rank that hangs may not be the one whose limit passes.
+The first rank whose limit passes calls all ranks through a file in the run directory, and each writes its stacks. Then
+they end, to be started again: most hangs (a lost packet, a faulty network card, a stuck file system) do not return.
 """
+
+from __future__ import annotations
 
 import ctypes
 import faulthandler
@@ -15,8 +17,10 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -25,44 +29,53 @@ from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.recipe import operation
 from stages.lib.run_directory import journal
+from stages.lib.training.callbacks.callback import Callback
 from stages.lib.training.faults import stacks
 
-LOOK_SECONDS = 1.0  # between two looks at the clock
-QUIET_SECONDS = 5.0  # no call is looked for before a phase has lasted so long: training that steps asks no file system
-ANSWER_SECONDS = 10.0  # how long the ranks wait for each other's stacks
-BACKSTOP_SECONDS = 5.0  # after its limit, when the thread itself cannot run, Python's own C code ends the process
+LOOK_SECONDS = 1.0
+"""Seconds between two checks."""
+
+QUIET_SECONDS = 5.0
+"""Seconds of a phase before the file of calls is read: a training that makes steps reads no file system."""
+
+ANSWER_SECONDS = 10.0
+"""Seconds for which the ranks wait for each other's stacks."""
+
+BACKSTOP_SECONDS = 5.0
+"""Seconds after the limit at which Python's C code ends the process, if the thread itself cannot run."""
+
 SENTENCES = {
     "start": "no first step for {seconds:.0f} s since the start, at step {step}",
     "step": "no step for {seconds:.0f} s at step {step}",
-    "save": "a save or an evaluation went on for {seconds:.0f} s at step {step}",
+    "save": "a save or an evaluation did not end within {seconds:.0f} s at step {step}",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchdogRecipe:
-    """After how many minutes without progress a training ends, to be started again; null: never."""
+    """Minutes without progress after which a training ends, to be started again; null: never."""
 
     start: float | None = operation(30.0, above=0)
-    """Minutes from the start of training to the end of its first step: loading and compiling are part of it."""
+    """Minutes from the start of training to the end of its first step, loading and compiling included."""
 
     step: float | None = operation(10.0, above=0)
-    """Minutes a step may take."""
+    """Maximum minutes per step."""
 
     save: float | None = operation(30.0, above=0)
-    """Minutes a save or an evaluation may take."""
+    """Maximum minutes per save or evaluation."""
 
 
-class Watchdog:
-    """Watches the time that each phase takes, from now on ("start"), until `stop()`; all ranks make theirs together.
+class Watchdog(Callback):
+    """Watches the duration of each phase until `close()`, the first being "start"; all ranks make theirs together.
 
-    `directory` is the run directory. When time is up, every rank writes its stacks, calls `on_hang(sentence)`, in the
-    watchdog's thread, and ends with the exit code that it returns; with 75 when some rank gave no answer, so that
-    torchrun ends that one. The first also writes an event.
-    The time in which this process was suspended does not count. Where the main thread holds the interpreter's lock for
-    ever, no thread can run: then its stacks go to stderr, and its exit code is 1.
+    `directory`: the run directory. When a limit passes, every rank writes its stacks, calls `on_hang(sentence)` in the
+    watchdog's thread, and ends with the exit code that it returns; with 75 if a rank did not answer, so that torchrun
+    ends that one. The first rank to notice also writes an event.
+    Time in which the process was suspended does not count. If the main thread never releases the GIL, no thread can
+    run: then its stacks go to stderr, and its exit code is 1.
     """
 
-    def __init__(self, recipe, directory, on_hang):
+    def __init__(self, recipe: WatchdogRecipe, directory: Path | str, on_hang: Callable[[str], int]) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.directory, self._on_hang = Path(directory), on_hang
         self._limits = {
@@ -78,14 +91,14 @@ class Watchdog:
         if shortest != float("inf"):
             self._thread.start()
 
-    def phase(self, name, step):
-        """Say what begins now: "step" after each finished step, "save" before a save or an evaluation.
+    def phase(self, name: str, step: int) -> None:
+        """Begin a phase and restart the clock: "step" after each step, "save" before a save or an evaluation.
 
-        The clock starts anew. Until the first call it is "start", so that the first step is part of that.
+        The phase is "start" until the first call, so that the first step is part of it.
         """
-        self._phase = (name, step, self._limits[name])  # a new object each time, by which the thread knows
+        self._phase = (name, step, self._limits[name])  # a new object each time: the thread compares identities
 
-    def stop(self):
+    def close(self) -> None:
         """End the watch."""
         self._stopped.set()
         if self._thread.is_alive():
@@ -94,8 +107,9 @@ class Watchdog:
         if self.rank == 0:
             self._call.path.unlink(missing_ok=True)
 
-    def _watch(self):
-        phase, lasted, last = None, 0.0, time.monotonic()
+    def _watch(self) -> None:
+        phase: tuple[str, int, float | None] | None = None
+        lasted, last = 0.0, time.monotonic()
         while not self._stopped.wait(self._look):
             now = time.monotonic()
             gap, last = now - last, now
@@ -109,11 +123,11 @@ class Watchdog:
                 faulthandler.dump_traceback_later(max(0.0, limit - lasted) + BACKSTOP_SECONDS, exit=True, file=2)
             if limit is not None and lasted > limit:
                 self._end(self._call.make(_facts(self.rank, name, step, lasted)))
-            elif lasted > self._quiet and (heard := self._call.heard()):
-                self._end(heard)
+            elif lasted > self._quiet and (call := self._call.read()):
+                self._end(call)
 
-    def _end(self, call):
-        """Write the stacks, say why, wait for the others, and end the process, whatever fails on the way."""
+    def _end(self, call: dict[str, Any]) -> None:
+        """Write the stacks and the reason, wait for the others, and end the process, whatever fails on the way."""
         faulthandler.dump_traceback_later(3 * ANSWER_SECONDS, exit=True, file=2)  # a file system may be what hangs
         code, answered = stage.OUT_OF_TIME, False
         try:
@@ -125,28 +139,28 @@ class Watchdog:
                 self._write_event(call)
             code = self._on_hang(sentence)
             answered = self._wait_for_all(pattern)
-            # The others learn of it within one look. Until they end as well, the main thread may not run: it would see
-            # their connections close, and tell of that. So wait in C, with the interpreter's lock.
+            # The others read the call within one check. Until they end as well, the main thread must not run: it would
+            # report that their connections closed. So wait in C, with the GIL held.
             ctypes.PyDLL(None).usleep(int(2e6 * self._look))
-        except Exception:  # nothing may keep a rank that hangs
+        except Exception:  # nothing may keep a hung rank alive
             traceback.print_exc()
         finally:
             os._exit(code if answered else stage.OUT_OF_TIME)
 
-    def _here(self):
+    def _here(self) -> str:
         name, step, _ = self._phase
         host, process = socket.gethostname(), os.getpid()
         return f"rank {self.rank} of {self.world_size}, host {host}, process {process}, phase {name}, step {step}"
 
-    def _write_event(self, call):
+    def _write_event(self, call: dict[str, Any]) -> None:
         entry = {"time": time.time(), "event": "hang", "world_size": self.world_size, **call}
         try:
             journal.append(self.directory / "events.jsonl", entry)
         except UserError as error:
             print(error, file=sys.stderr, flush=True)
 
-    def _wait_for_all(self, pattern):
-        """Whether the stacks of all ranks are there before the time for it is up."""
+    def _wait_for_all(self, pattern: Path) -> bool:
+        """Wait for the stacks of all ranks; return False if some are missing after ANSWER_SECONDS."""
         until = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < until:
             if len(list(pattern.parent.glob(pattern.name))) == self.world_size:
@@ -156,14 +170,13 @@ class Watchdog:
 
 
 class _Call:
-    """The file by which the first rank whose time is up calls the others: a token of this start, then calls.
+    """The file by which the first rank whose limit passes calls the others: a token of this start, then calls.
 
-    A rank of an earlier start that is still about somewhere neither hears nor is heard. The file is there from the
-    start and is opened at each look, since NFS may take a minute to show a new file, but asks for the content of a
-    known one when it is opened.
+    The token keeps out ranks of an earlier start that still run somewhere. The file exists from the start and is opened
+    at each check: NFS may take a minute to show a new file, but fetches the content of a known one when it is opened.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.token = collectives.broadcast_object(uuid.uuid4().hex)
         with collectives.raise_on_all_ranks():
@@ -171,25 +184,25 @@ class _Call:
                 with files.atomic(path, "w") as file:
                     file.write(f"{self.token}\n")
 
-    def make(self, facts):
-        """Call all ranks; returns the call that all answer, which is another rank's when that one was faster."""
+    def make(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Call all ranks; return the call that all answer, which is another rank's if that one was faster."""
         try:
-            if self.path.read_text(encoding="utf-8").startswith(self.token) and not self.heard():
+            if self.path.read_text(encoding="utf-8").startswith(self.token) and not self.read():
                 journal.append(self.path, facts)
         except (OSError, UserError) as error:
             print(f"the other ranks could not be called: {error}", file=sys.stderr, flush=True)
-        return self.heard() or facts
+        return self.read() or facts
 
-    def heard(self):
-        """The facts of the first call; None where there is none."""
+    def read(self) -> dict[str, Any] | None:
+        """Return the facts of the first call, None if nobody called."""
         try:
             token, *calls = self.path.read_text(encoding="utf-8").splitlines()
             return json.loads(calls[0]) if token == self.token and calls else None
-        except (OSError, ValueError):  # not there, or half written
+        except (OSError, ValueError):  # missing, or half written
             return None
 
 
-def _facts(rank, phase, step, seconds):
+def _facts(rank: int, phase: str, step: int, seconds: float) -> dict[str, Any]:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     host = socket.gethostname()
     return {"stamp": stamp, "rank": rank, "host": host, "phase": phase, "step": step, "seconds": round(seconds, 1)}

@@ -1,1 +1,1 @@
-"""What a training measures of itself, and where it writes it."""
+"""Metrics of a training: measurement, files and trackers."""

@@ -1,48 +1,58 @@
-"""How long this rank itself worked: the forward passes of its blocks, in which no rank waits for another.
+"""Time that this rank itself needs: the forward passes of its blocks, in which no rank waits for another.
 
-All else of a step takes equally long on all ranks, since every collective ends on all of them together. So whole steps
-cannot tell a slow GPU, or a node whose cores somebody else uses, from those that wait for it.
+The rest of a step takes the same time on all ranks, since every collective ends on all of them together. So step times
+cannot distinguish a slow GPU, or a node with busy cores, from the ranks that wait for it.
 """
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama
 
 
 class StragglerTimer:
-    """Times the blocks of a Llama that was sharded before, in training. Nothing in it waits for the device.
+    """Times the forward passes of a Llama's blocks in training, without synchronization with the device.
 
-    With torch.compile, hooks must stay outside of what is compiled: the blocks' forward, not the blocks.
+    The model must be sharded before. torch.compile must not compile the hooks: compile the blocks' forward, not the
+    blocks.
     """
 
-    def __init__(self, model, device):
+    def __init__(self, model: Llama, device: torch.device) -> None:
+        """Register hooks on the model's blocks."""
         self.on_gpu = device.type == "cuda"
-        self._pairs, self._began = [], None
+        self._intervals: list[tuple[Any, Any]] = []
+        self._begin: Any = None
         for block in model.base_model.layers:
-            block.register_forward_pre_hook(self._begin)  # behind FSDP's, which waits for the block's weights
-            block.register_forward_hook(self._end, prepend=True)  # before FSDP's
+            block.register_forward_pre_hook(self._before)  # after FSDP's hook, which waits for the block's weights
+            block.register_forward_hook(self._after, prepend=True)  # before FSDP's
 
-    def _begin(self, block, *_):
-        self._began = self._now() if block.training else None
+    def _before(self, block: nn.Module, *_: Any) -> None:
+        self._begin = self._now() if block.training else None
 
-    def _end(self, *_):
-        if self._began is not None:
-            self._pairs.append((self._began, self._now()))
+    def _after(self, *_: Any) -> None:
+        if self._begin is not None:
+            self._intervals.append((self._begin, self._now()))
 
-    def _now(self):
+    def _now(self) -> float | torch.cuda.Event:
         if not self.on_gpu:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def marks(self):
-        """What was measured since the last call, for `seconds` when the device has come so far."""
-        pairs, self._pairs = self._pairs, []
-        return pairs
+    def pop_intervals(self) -> list[tuple[Any, Any]]:
+        """Return the intervals since the last call, for `seconds` once the device has reached their end."""
+        intervals, self._intervals = self._intervals, []
+        return intervals
 
-    def seconds(self, marks):
-        """How long the blocks took, all together."""
+    def seconds(self, intervals: list[tuple[Any, Any]]) -> float:
+        """Return the sum of the intervals in seconds."""
         if self.on_gpu:
-            return sum(began.elapsed_time(ended) for began, ended in marks) / 1e3
-        return sum(ended - began for began, ended in marks)
+            return sum(begin.elapsed_time(end) for begin, end in intervals) / 1e3
+        return sum(end - begin for begin, end in intervals)

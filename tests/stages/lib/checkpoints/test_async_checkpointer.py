@@ -7,13 +7,13 @@ import torch
 
 from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 
 
 @pytest.fixture(autouse=True)
 def group_of_one():
-    with collectives.ranks():
+    with process_group():
         yield
 
 

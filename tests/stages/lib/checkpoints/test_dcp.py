@@ -1,8 +1,7 @@
-"""Checkpoints by themselves; test_pretrain.py shows them around a training, on several ranks and after damage."""
+"""Saving and loading tensors; test_pretrain.py has trainings on several ranks and with damaged checkpoints."""
 
 import os
 import pickle
-import shutil
 
 import pytest
 import torch
@@ -10,7 +9,8 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from stages.lib import files
 from stages.lib.checkpoints import dcp
-from stages.lib.distributed import collectives
+from stages.lib.checkpoints.commit import read_commit
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 
 FACTS = {"step": 3, "recipe": {"a": 1}}
@@ -18,7 +18,7 @@ FACTS = {"step": 3, "recipe": {"a": 1}}
 
 @pytest.fixture(autouse=True)
 def group_of_one():
-    with collectives.ranks():
+    with process_group():
         yield
 
 
@@ -48,9 +48,9 @@ def test_what_was_saved_is_loaded(tmp_path):
     assert dcp.keys_of(tmp_path / "00000003") == ["model.b", "model.w", "rng"]
 
 
-def test_commit_says_the_facts_and_the_sha256_of_every_file(tmp_path):
+def test_commit_has_the_facts_and_the_sha256_of_every_file(tmp_path):
     dcp.save(tmp_path / "00000003", tensors(), FACTS)
-    commit = dcp.read_commit(tmp_path / "00000003")
+    commit = read_commit(tmp_path / "00000003")
     assert FACTS.items() <= commit.items()
     names = {path.name for path in (tmp_path / "00000003").iterdir()}
     assert set(commit["files"]) | {"commit.json"} == names == {"__0_0.distcp", ".metadata", "commit.json"}
@@ -72,15 +72,6 @@ def test_save_over_a_torn_checkpoint_leaves_nothing_of_it(tmp_path):
     assert not (tmp_path / "00000003" / "__9_0.distcp").exists()
 
 
-def test_kill_at_any_moment_of_a_removal_leaves_no_complete_checkpoint(tmp_path, monkeypatch):
-    dcp.save(tmp_path / "checkpoints" / "00000003", tensors(), FACTS)
-    assert dcp.complete_steps(tmp_path) == [3]
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
-    dcp.remove(tmp_path / "checkpoints" / "00000003")
-    assert (tmp_path / "checkpoints" / "00000003" / "__0_0.distcp").exists()
-    assert dcp.complete_steps(tmp_path) == []
-
-
 def test_lease_that_was_lost_while_saving_leaves_no_marker(tmp_path):
     class Lost:
         def check(self):
@@ -92,31 +83,11 @@ def test_lease_that_was_lost_while_saving_leaves_no_marker(tmp_path):
     assert not (tmp_path / "00000003" / "commit.json").exists()
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 2, "files": {}}', "not JSON"])
-def test_marker_that_is_none_is_refused(tmp_path, content):
+def test_missing_file_is_an_error_of_one_line(tmp_path):
     dcp.save(tmp_path / "00000003", tensors(), FACTS)
-    (tmp_path / "00000003" / "commit.json").write_text(content)
-    with pytest.raises(UserError, match="commit.json must"):
-        dcp.read_commit(tmp_path / "00000003")
-
-
-def test_file_that_vanished_or_changed_is_named(tmp_path):
-    directory = tmp_path / "00000003"
-    dcp.save(directory, tensors(), FACTS)
-    commit = dcp.read_commit(directory)
-    dcp.verify(directory, commit)
-    content = (directory / "__0_0.distcp").read_bytes()
-    (directory / "__0_0.distcp").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert dcp.read_commit(directory) == commit
-    with pytest.raises(UserError, match="__0_0.distcp changed since it was written"):
-        dcp.verify(directory, commit)
-    (directory / "__0_0.distcp").unlink()
-    with pytest.raises(UserError, match="__0_0.distcp must have .* bytes by commit.json, found None"):
-        dcp.read_commit(directory)
-    with pytest.raises(UserError, match="__0_0.distcp could not be read"):
-        dcp.verify(directory, commit)
+    (tmp_path / "00000003/__0_0.distcp").unlink()
     with pytest.raises(UserError, match="00000003 could not be read"):
-        dcp.load(directory, tensors())
+        dcp.load(tmp_path / "00000003", tensors())
 
 
 def test_key_that_a_checkpoint_lacks_is_named(tmp_path):
@@ -154,11 +125,3 @@ def test_metadata_that_would_run_code_is_refused(tmp_path, call):
     (tmp_path / "00000003/.metadata").write_bytes(pickle.dumps(Call(*call)))
     with pytest.raises(UserError, match="may not"):
         dcp.keys_of(tmp_path / "00000003")
-
-
-def test_marker_in_which_a_number_changed_is_refused(tmp_path):
-    dcp.save(tmp_path / "00000003", tensors(), FACTS | {"samples": 36})
-    path = tmp_path / "00000003/commit.json"
-    path.write_text(path.read_text().replace('"samples": 36', '"samples": 37'))
-    with pytest.raises(UserError, match="commit.json changed since it was written"):
-        dcp.read_commit(tmp_path / "00000003")

@@ -1,4 +1,4 @@
-"""Addresses that lead to nobody, or to another host than was meant."""
+"""Connections to unreachable addresses and to the wrong host."""
 
 import contextlib
 import socket
@@ -11,21 +11,21 @@ from stages.lib.doctor import network
 
 @pytest.fixture
 def address():
-    """Where a host called node1 answers."""
+    """The address at which a host named node1 answers."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
-        threading.Thread(target=network._answer, args=(server, "node1"), daemon=True).start()
+        threading.Thread(target=network._serve_name, args=(server, "node1"), daemon=True).start()
         yield server.getsockname()
 
 
-def test_a_host_that_answers_with_its_name_is_reached(address):
+def test_host_that_answers_with_its_name_is_reached(address):
     assert network._connect(address, "node1") is None
 
 
-def test_an_address_that_leads_to_another_host_is_told(address):
+def test_address_of_another_host_is_reported(address):
     assert network._connect(address, "node2") == "node1 answers there"
 
 
-def test_the_address_is_that_of_the_interface_which_the_environment_names(monkeypatch):
+def test_address_is_that_of_the_interface_in_the_environment(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth7")
     assert network._own_address() == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")

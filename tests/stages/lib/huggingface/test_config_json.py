@@ -1,10 +1,10 @@
-"""config.json: both forms of transformers, and what our Llama cannot be."""
+"""config.json: both forms of transformers, and the keys that are not supported."""
 
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.huggingface.config_json import shape_of
-from stages.lib.model.llama import ModelRecipe, RopeScaling
+from stages.lib.huggingface.config_json import read_config
+from stages.lib.model.llama_config import ModelRecipe, RopeScaling
 
 LLAMA_2 = {  # as transformers 4 writes it
     "architectures": ["LlamaForCausalLM"],
@@ -47,11 +47,11 @@ def without(*keys):
 
 
 def recipe_of(config):
-    return shape_of(config, "config.json")[0]
+    return read_config(config, "config.json")[0]
 
 
 def test_a_config_of_transformers_4():
-    assert shape_of(LLAMA_2, "config.json") == (ModelRecipe(**SHAPE), 300)
+    assert read_config(LLAMA_2, "config.json") == (ModelRecipe(**SHAPE), 300)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,10 @@ def test_missing_keys_have_the_defaults_of_transformers():
         ({"mlp_bias": True}, "mlp_bias must be false, got true"),
         ({"quantization_config": {"bits": 4}}, 'quantization_config must be null, got {"bits": 4}'),
         ({"head_dim": 32}, "head_dim must be hidden_size / num_attention_heads (16), got 32"),
-        ({"num_attention_heads": 3}, "num_attention_heads must divide hidden_size (64) into heads of an even width"),
+        (
+            {"num_attention_heads": 3},
+            "num_attention_heads must divide hidden_size (64) into heads of an even",
+        ),
         ({"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads (4), got 3"),
         ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
         ({"num_hidden_layers": True}, "num_hidden_layers must be a whole number of at least 1, got true"),
@@ -109,13 +112,13 @@ def test_missing_keys_have_the_defaults_of_transformers():
         ({"partial_rotary_factor": 0.5}, "config.json: partial_rotary_factor must be 1, got 0.5"),
     ],
 )
-def test_what_our_llama_cannot_be_is_refused_by_its_key(change, sentence):
+def test_what_is_not_supported_is_refused_by_its_key(change, sentence):
     with pytest.raises(UserError) as caught:
-        shape_of(LLAMA_2 | change, "config.json")
+        read_config(LLAMA_2 | change, "config.json")
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("config.json: ")
 
 
-def test_a_config_that_is_none_is_refused():
-    with pytest.raises(UserError, match="config.json must hold the mapping"):
-        shape_of([], "config.json")
+def test_a_config_that_is_not_a_mapping_is_refused():
+    with pytest.raises(UserError, match="config.json must hold a mapping"):
+        read_config([], "config.json")

@@ -1,4 +1,4 @@
-"""The export against transformers and ibm-fms, over the shapes of model that there are."""
+"""The export against transformers and ibm-fms, for several model configs."""
 
 import json
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from stages.lib.errors import UserError
-from stages.lib.huggingface import export, parity
-from stages.lib.model.llama import Llama, ModelRecipe, RopeScaling
+from stages.lib.huggingface import config_json, export, parity
+from stages.lib.model.llama import Llama
+from stages.lib.model.llama_config import ModelRecipe, RopeScaling
 from tests.helpers.export_fixtures import random_model
 
 VOCABULARY = 300
@@ -19,7 +20,7 @@ SMALL = {
     "intermediate_size": 96,
     "max_position_embeddings": 256,
 }
-SHAPES = {
+CONFIGS = {
     "mha": {},
     "gqa": {"num_key_value_heads": 2},
     "mqa": {"num_key_value_heads": 1},
@@ -33,7 +34,7 @@ def exported(directory, recipe, model, dtype="float32", shard_mb=100, vocab_size
     """Write the export of a model that is held in memory."""
     state = model.state_dict()
     export.write_weights(directory, recipe, vocab_size, reader(state), dtype, shard_mb)
-    export.write_config(directory, export.config_of(recipe, {**TOKENIZER, "vocab_size": vocab_size}, dtype))
+    config_json.write_config(directory, config_json.config_of(recipe, {**TOKENIZER, "vocab_size": vocab_size}, dtype))
 
 
 def reader(state):
@@ -47,9 +48,9 @@ def batch():
     return [torch.randint(0, VOCABULARY, (2, length), generator=generator) for length in (7, 200)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_logits_equal_those_of_transformers(tmp_path, shape):
-    recipe = ModelRecipe(**SMALL, **SHAPES[shape])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_equal_those_of_transformers(tmp_path, name):
+    recipe = ModelRecipe(**SMALL, **CONFIGS[name])
     model = random_model(recipe, VOCABULARY)
     exported(tmp_path, recipe, model)
     figures = parity.compare_logits(model, parity.load_exported(tmp_path), batch(), tolerance=1e-4)
@@ -58,10 +59,10 @@ def test_logits_equal_those_of_transformers(tmp_path, shape):
     assert figures["argmax_agreement"] > 0.99
 
 
-@pytest.mark.parametrize("shape", ["gqa", "tied"])
-def test_logits_equal_those_of_ibm_fms(shape):
+@pytest.mark.parametrize("name", ["gqa", "tied"])
+def test_logits_equal_those_of_ibm_fms(name):
     fms = pytest.importorskip("fms.models.llama")
-    recipe = ModelRecipe(**SMALL, **SHAPES[shape])
+    recipe = ModelRecipe(**SMALL, **CONFIGS[name])
     ours = random_model(recipe, VOCABULARY)
     theirs = fms.LLaMA(
         fms.LLaMAConfig(

@@ -1,4 +1,4 @@
-"""Hugging Face directories as FMS's tensors: back from our own export, and from what transformers writes."""
+"""Hugging Face directories as FMS tensors: those of our export, and those that transformers writes."""
 
 import json
 import os
@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lib.errors import UserError
-from stages.lib.huggingface import export, load_hf
-from stages.lib.model.llama import Llama, ModelRecipe, RopeScaling
+from stages.lib.huggingface import config_json, export, load_hf
+from stages.lib.model.keys import keys_of
+from stages.lib.model.llama import Llama
+from stages.lib.model.llama_config import ModelRecipe, RopeScaling
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.load_huggingface import MESHES
 
@@ -26,7 +28,7 @@ SMALL = {
     "intermediate_size": 96,
     "max_position_embeddings": 256,
 }
-SHAPES = {
+CONFIGS = {
     "mha": {},
     "gqa": {"num_key_value_heads": 2},
     "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
@@ -41,7 +43,7 @@ def exported(directory, recipe, dtype="float32", shard_mb=100):
     state = model.state_dict()
     directory.mkdir(exist_ok=True)
     export.write_weights(directory, recipe, VOCABULARY, lambda keys: {key: state[key] for key in keys}, dtype, shard_mb)
-    export.write_config(directory, export.config_of(recipe, TOKENIZER, dtype))
+    config_json.write_config(directory, config_json.config_of(recipe, TOKENIZER, dtype))
     return model
 
 
@@ -52,11 +54,11 @@ def directory(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_what_was_exported_comes_back_in_the_same_bits(tmp_path, shape):
-    model = exported(tmp_path, ModelRecipe(**SMALL, **SHAPES[shape]))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_was_exported_comes_back_in_the_same_bits(tmp_path, name):
+    model = exported(tmp_path, ModelRecipe(**SMALL, **CONFIGS[name]))
     found = load_hf.open_directory(tmp_path)
-    assert found.recipe == model.recipe
+    assert found.model_config == model.recipe
     assert found.vocab_size == VOCABULARY
     state = model.state_dict()
     tensors = found.read(list(state))
@@ -88,7 +90,7 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
     theirs.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     found = load_hf.open_directory(tmp_path)
-    ours = Llama(found.recipe, found.vocab_size)
+    ours = Llama(found.model_config, found.vocab_size)
     load_hf.load_into(ours, found.read)
     tokens = torch.randint(0, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
@@ -99,8 +101,8 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
 
 def test_one_layer_is_read_without_the_others(directory):
     found = load_hf.open_directory(directory)
-    found.places.update({name: "gone.safetensors" for name in found.places if ".layers.1." not in name})
-    read = found.read(export.layer_keys(1))
+    found.file_of.update({name: "gone.safetensors" for name in found.file_of if ".layers.1." not in name})
+    read = found.read(keys_of(found.model_config.key_table(VOCABULARY).layers[1]))
     assert [list(tensor.shape) for tensor in read.values()] == [[64], [128, 64], [64, 64], [64], [192, 64], [64, 96]]
 
 
@@ -169,32 +171,32 @@ def test_weights_of_whole_numbers_are_refused(directory):
     assert "model.norm.weight must be one of F64, F32, BF16, F16, found I8" in refusal(directory)
 
 
-def test_buffers_of_old_versions_are_left_alone(directory):
+def test_buffers_of_old_versions_are_ignored(directory):
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     change_weights(directory, lambda weights: weights.update({name: torch.ones(8)}))
-    assert name not in load_hf.open_directory(directory).places
+    assert name not in load_hf.open_directory(directory).file_of
 
 
-def test_a_tied_head_may_be_written_out_but_only_as_the_embedding(tmp_path):
+def test_a_tied_head_may_be_stored_but_only_as_the_embedding(tmp_path):
     exported(tmp_path, ModelRecipe(**SMALL, tie_word_embeddings=True))
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     change_weights(tmp_path, lambda weights: weights.update({"lm_head.weight": embedding.clone()}))
-    assert "lm_head.weight" not in load_hf.open_directory(tmp_path).places
+    assert "lm_head.weight" not in load_hf.open_directory(tmp_path).file_of
     embedding[-1, -1] += 1
     change_weights(tmp_path, lambda weights: weights.update({"lm_head.weight": embedding}))
     assert "tie_word_embeddings must be false" in refusal(tmp_path)
 
 
-def test_files_that_are_missing_or_none_are_named(directory):
+def test_files_that_are_missing_or_not_valid_are_named(directory):
     weights = directory / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1])
-    assert f"{weights} must be a file of safetensors" in refusal(directory)
+    assert f"{weights} must be a safetensors file" in refusal(directory)
     weights.unlink()
     assert "must hold model.safetensors or model.safetensors.index.json" in refusal(directory)
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}))
-    assert "model-00001-of-00001.safetensors must be a file of safetensors" in refusal(directory)
+    assert "model-00001-of-00001.safetensors must be a safetensors file" in refusal(directory)
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "../model.safetensors"}}))
     assert "weight_map must name files beside it, got ../model.safetensors" in refusal(directory)
     index.write_text("{}")

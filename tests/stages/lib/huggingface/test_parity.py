@@ -1,10 +1,10 @@
-"""What the parity check finds, and how it names it."""
+"""The parity check of models: the differences that it finds, and the names that it gives them."""
 
 import pytest
 import torch
 
-from stages.lib.huggingface import export, parity
-from stages.lib.model.llama import ModelRecipe
+from stages.lib.huggingface import config_json, export, parity
+from stages.lib.model.llama_config import ModelRecipe
 from tests.helpers.export_fixtures import random_model
 
 RECIPE = ModelRecipe(
@@ -25,8 +25,8 @@ def theirs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("export")
     state = ours().state_dict()
     export.write_weights(directory, RECIPE, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
-    facts = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-    export.write_config(directory, export.config_of(RECIPE, facts, "float32"))
+    tokenizer = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+    config_json.write_config(directory, config_json.config_of(RECIPE, tokenizer, "float32"))
     return parity.load_exported(directory)
 
 
@@ -77,9 +77,9 @@ def test_greedy_text_is_the_same(theirs):
     assert torch.equal(text[:, :10], prompts)
 
 
-def test_greedy_text_that_parts_is_found(theirs):
+def test_greedy_text_that_diverges_is_found(theirs):
     broken = changed("head.weight", lambda tensor: tensor.copy_(tensor.roll(1, 0)))
-    with pytest.raises(parity.ParityError, match="parts after 0 tokens"):
+    with pytest.raises(parity.ParityError, match="diverges after 0 tokens"):
         parity.compare_text(broken, theirs, TOKENS.view(4, 10), 1e-4)
 
 
@@ -87,7 +87,7 @@ def test_a_missing_weight_is_refused(tmp_path):
     state = ours().state_dict()
     other = ModelRecipe(**{**vars(RECIPE), "num_hidden_layers": 2})
     export.write_weights(tmp_path, other, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
-    facts = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-    export.write_config(tmp_path, export.config_of(RECIPE, facts, "float32"))
+    tokenizer = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
+    config_json.write_config(tmp_path, config_json.config_of(RECIPE, tokenizer, "float32"))
     with pytest.raises(parity.ParityError, match=r"model\.layers\.2"):
         parity.load_exported(tmp_path)

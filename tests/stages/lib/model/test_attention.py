@@ -7,12 +7,12 @@ from torch.nn.attention import flex_attention as flex
 from stages.lib.model.attention import attend, block_mask, compiled_flex_attention, exact_mask, mask_of
 
 LENGTHS = [[5, 1, 130, 64], [200]]  # two rows; blocks of flex_attention are 128 tokens
-HEADS, KEY_HEADS, HEAD_WIDTH = 4, 2, 8
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 
 
 @pytest.fixture
 def flex_with_gradients(monkeypatch):
-    """flex_attention has a backward pass on the CPU, and refuses it: there it is not fast."""
+    """flex_attention has a slow backward pass on the CPU, which it refuses."""
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
 
 
@@ -23,9 +23,9 @@ def documents():
 
 def inputs(dtype=torch.float64):
     generator = torch.Generator().manual_seed(4)
-    shape = len(LENGTHS), HEADS, sum(LENGTHS[0]), HEAD_WIDTH
+    shape = len(LENGTHS), HEADS, sum(LENGTHS[0]), HEAD_DIM
     q, k, v = (torch.randn(shape, generator=generator, dtype=dtype) for _ in range(3))
-    return [t.requires_grad_() for t in (q, k[:, :KEY_HEADS].clone(), v[:, :KEY_HEADS].clone())]
+    return [t.requires_grad_() for t in (q, k[:, :KV_HEADS].clone(), v[:, :KV_HEADS].clone())]
 
 
 def output_and_gradients(mask, dtype=torch.float64):
@@ -36,7 +36,7 @@ def output_and_gradients(mask, dtype=torch.float64):
     return [output.detach(), *(t.grad for t in given)]
 
 
-def test_a_token_sees_its_own_document_up_to_itself():
+def test_a_token_attends_to_its_own_document_up_to_itself():
     mask = exact_mask(torch.tensor([[0, 0, 1, 1]]))
     assert mask.tolist() == [
         [
@@ -73,10 +73,10 @@ def test_the_block_mask_gives_the_output_and_gradients_of_the_exact_one(flex_wit
         torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
 
 
-def test_the_block_mask_passes_over_what_is_masked():
+def test_the_block_mask_skips_masked_blocks():
     long = torch.arange(8).repeat_interleave(128).unsqueeze(0)  # each document fills a block
-    looked_at = block_mask(long).kv_num_blocks + block_mask(long).full_kv_num_blocks
-    assert looked_at.tolist() == [[[1] * 8]]
+    computed = block_mask(long).kv_num_blocks + block_mask(long).full_kv_num_blocks
+    assert computed.tolist() == [[[1] * 8]]
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Counts in closed form, held against the model itself and against what torch counts while it runs."""
+"""Parameter and FLOP counts against the model itself and against torch's FLOP counter."""
 
 import pytest
 import torch
@@ -30,18 +30,18 @@ VOCABULARY, SEQ_LEN = 320, 64
     head_dim=st.sampled_from((2, 6, 8)),
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 3),
-    hidden=st.integers(1, 50),
+    intermediate_size=st.integers(1, 50),
     tie=st.booleans(),
     vocab_size=st.integers(1, 100),
 )
-def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group, hidden, tie, vocab_size):
+def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group, intermediate_size, tie, vocab_size):
     heads = kv_heads * group
     made = ModelRecipe(
         num_hidden_layers=layers,
         hidden_size=heads * head_dim,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        intermediate_size=hidden,
+        intermediate_size=intermediate_size,
         tie_word_embeddings=tie,
     )
     with torch.device("meta"):
@@ -66,18 +66,18 @@ def test_a_published_utilization_comes_out():
     assert rate == pytest.approx(0.545, abs=5e-4)
 
 
-def counted(kind, ratio=None):
-    """FLOPs a token of the matrix products of a forward and backward pass, and of attention's forward passes."""
+def counted(mode, ratio=None):
+    """FLOPs per token of the matrix products of a forward and backward pass, and of attention's forward passes."""
     torch.manual_seed(0)
     model = Llama(SMALL, VOCABULARY)
     activation_checkpointing.apply(
-        model, activation_checkpointing.ActivationCheckpointingRecipe(mode=kind, ratio=ratio)
+        model, activation_checkpointing.ActivationCheckpointingRecipe(mode=mode, ratio=ratio)
     )
     tokens = torch.randint(VOCABULARY, (2, SEQ_LEN))
 
     def attention(query, key, *_, **__):
-        batch, heads, length, width = query
-        return 4 * batch * heads * length * key[2] * width
+        batch, heads, length, head_dim = query
+        return 4 * batch * heads * length * key[2] * head_dim
 
     mapping = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
@@ -86,12 +86,12 @@ def counted(kind, ratio=None):
 
 
 @pytest.mark.parametrize(
-    ("kind", "ratio"),
+    ("mode", "ratio"),
     [("ratio", 0.3), ("ratio", 0.5), ("ratio", 1.0), ("selective", None), ("full", None), ("offload", None)],
 )
-def test_what_is_repeated_is_what_torch_computes_again(kind, ratio):
-    repeated = flops.repeated_flops_per_token(SMALL, SEQ_LEN, kind, ratio)
-    assert counted(kind, ratio) - counted("none") == repeated > 0
+def test_what_is_repeated_is_what_torch_computes_again(mode, ratio):
+    repeated = flops.repeated_flops_per_token(SMALL, SEQ_LEN, mode, ratio)
+    assert counted(mode, ratio) - counted("none") == repeated > 0
 
 
 def test_nothing_is_repeated_without_checkpointing():
@@ -121,5 +121,5 @@ def test_the_model_flops_are_what_torch_counts_and_the_norms():
         ("cpu", None),
     ],
 )
-def test_the_peak_is_the_devices_own_or_not_known(name, peak):
+def test_peak_is_that_of_the_device_or_unknown(name, peak):
     assert flops.peak_flops(name) == peak

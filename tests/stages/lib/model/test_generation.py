@@ -1,4 +1,4 @@
-"""Decoding with a cache against plain forwards, and what the sampler keeps and draws."""
+"""Generation with a KV cache against full forward passes, and the sampler."""
 
 import pytest
 import torch
@@ -16,12 +16,12 @@ SMALL = {
     "intermediate_size": 48,
     "max_position_embeddings": 64,
 }
-SHAPES = {"mha": {}, "gqa": {"num_key_value_heads": 2}, "mqa": {"num_key_value_heads": 1, "tie_word_embeddings": True}}
+CONFIGS = {"mha": {}, "gqa": {"num_key_value_heads": 2}, "mqa": {"num_key_value_heads": 1, "tie_word_embeddings": True}}
 GREEDY = generation.Sampler(0, 1, [])
 
 
-def model_of(shape, dtype=torch.float32):
-    return random_model(ModelRecipe(**SMALL, **SHAPES[shape]), VOCABULARY).to(dtype)
+def model_of(name, dtype=torch.float32):
+    return random_model(ModelRecipe(**SMALL, **CONFIGS[name]), VOCABULARY).to(dtype)
 
 
 def tokens(rows=3, length=40):
@@ -34,12 +34,12 @@ def texts(model, prompt, limit, sampler, ends=(), vocab_size=VOCABULARY):
     return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("prompt", [1, 17])
 @torch.inference_mode()
-def test_cached_logits_equal_those_of_a_full_forward(shape, dtype, tolerance, prompt):
-    model, given = model_of(shape, dtype), tokens()
+def test_cached_logits_equal_those_of_a_full_forward(name, dtype, tolerance, prompt):
+    model, given = model_of(name, dtype), tokens()
     expected = model.logits(given)
     cache = generation.Cache(model, len(given), given.shape[1])
     found = [generation.next_logits(model, given[:, :prompt], cache)]
@@ -47,17 +47,17 @@ def test_cached_logits_equal_those_of_a_full_forward(shape, dtype, tolerance, pr
     torch.testing.assert_close(torch.stack(found, 1), expected[:, prompt - 1 :], rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", CONFIGS)
 @torch.inference_mode()
-def test_greedy_text_equals_that_of_full_forwards(shape):
-    model, prompt = model_of(shape), tokens(length=5)
+def test_greedy_text_equals_that_of_full_forwards(name):
+    model, prompt = model_of(name), tokens(length=5)
     grown = prompt
     for _ in range(20):
         grown = torch.cat([grown, model.logits(grown)[:, -1:].argmax(-1)], 1)
     assert texts(model, prompt, 20, GREEDY) == grown[:, 5:].tolist()
 
 
-def test_rows_stop_before_their_end_while_others_go_on():
+def test_rows_stop_before_their_end_while_others_continue():
     model, prompt = model_of("gqa"), tokens(length=5)
     whole = texts(model, prompt, 30, GREEDY)
     end = whole[1][4]
@@ -75,7 +75,7 @@ def test_nothing_is_computed_after_all_rows_have_ended(monkeypatch):
     assert len(forwards) == whole.index(whole[3]) + 1
 
 
-def test_a_text_may_fill_every_position_and_choose_one_token_more():
+def test_a_text_may_fill_every_position_and_one_token_more():
     model = model_of("mha")
     prompt = tokens(rows=1, length=SMALL["max_position_embeddings"] - 3)
     assert len(texts(model, prompt, 4, GREEDY)[0]) == 4
@@ -90,11 +90,11 @@ def test_padding_of_the_vocabulary_is_never_chosen():
     assert max(texts(model, prompt, 20, GREEDY, vocab_size=VOCABULARY - 2)[0]) < VOCABULARY - 2
 
 
-def test_a_model_of_no_finite_numbers_is_refused():
+def test_logits_that_are_not_finite_are_refused():
     model = model_of("mha")
     with torch.no_grad():
         model.base_model.dec_norm.weight[0] = float("nan")
-    with pytest.raises(UserError, match="no finite numbers"):
+    with pytest.raises(UserError, match="must be finite numbers"):
         texts(model, tokens(), 3, GREEDY)
 
 
@@ -128,7 +128,7 @@ def test_tokens_are_drawn_from_the_nucleus_by_their_probabilities_at_the_tempera
     assert found[2] == 0
 
 
-def test_a_nearly_greedy_temperature_overflows_nowhere():
+def test_a_nearly_greedy_temperature_does_not_overflow():
     logits = torch.tensor([[1e4, 0.0, -1e4]])
     assert generation.Sampler(1e-300, 0.9, [0])(logits).tolist() == [0]
 

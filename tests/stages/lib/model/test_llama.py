@@ -28,12 +28,12 @@ def test_forward_is_the_cross_entropy_of_the_logits():
     model = random_model(ModelRecipe(**SMALL), VOCABULARY)
     given = tokens()
     expected = cross_entropy(model.logits(given[:, :-1]).flatten(0, 1), given[:, 1:].flatten(), reduction="sum")
-    loss, penalty = model(given[:, :-1], given[:, 1:])
+    loss, z_loss = model(given[:, :-1], given[:, 1:])
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-4)
-    assert penalty == 0
+    assert z_loss == 0
 
 
-def test_a_token_sees_none_that_follow_it():
+def test_a_token_does_not_attend_to_later_tokens():
     model = random_model(ModelRecipe(**SMALL), VOCABULARY)
     given = tokens()
     changed = given.clone()

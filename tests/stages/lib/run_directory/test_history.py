@@ -1,4 +1,4 @@
-"""What a run directory tells of its steps, each once, whatever was killed, skipped and rewound."""
+"""The steps of a run directory, each once, after kills, skips and rollbacks."""
 
 import json
 
@@ -10,7 +10,7 @@ BATCH = 4
 
 
 def line(step, clock, samples=None, **more):
-    """The line of a step, at so many seconds; `samples`: the first that it read."""
+    """The entry of a step at time `clock`; `samples`: the first sample that it read."""
     first = (step - 1) * BATCH if samples is None else samples
     return {"step": step, "tokens": step * 8, "loss": 5.0, "samples": [first, first + BATCH], "time": clock} | more
 
@@ -29,53 +29,53 @@ def write(directory, entries, events=()):
 
 
 def steps(directory):
-    """(step, first sample) of the entries that are left, in the order of writing."""
+    """(step, first sample) of the remaining entries, in the order of writing."""
     left = history.entries(directory, journal.read(directory / "events.jsonl"))
-    return [(entry["step"], entry.get("samples", ["held out"])[0]) for entry in left]
+    return [(entry["step"], entry.get("samples", ["validation"])[0]) for entry in left]
 
 
-# Steps 3 and 4 were bad: back to step 1, and on behind the samples of step 4.
+# Steps 3 and 4 were bad: rollback to step 1, continuing after the samples of step 4.
 BAD = [line(1, 1), line(2, 2), validation(2, 2.5), line(3, 3, loss=None), line(4, 4, loss=None)]
 ROLLBACK = event("rollback", 1, 5, left=5, samples=[4, 16])
 
 
-def test_run_that_has_not_begun_has_no_entries(tmp_path):
+def test_run_without_metrics_has_no_entries(tmp_path):
     assert steps(tmp_path) == []
 
 
-def test_steps_of_before_a_rollback_are_gone_at_once_and_their_evaluation_as_well(tmp_path):
+def test_rollback_discards_steps_and_their_evaluation_at_once(tmp_path):
     write(tmp_path, BAD, [ROLLBACK])
     assert steps(tmp_path) == [(1, 0)]
     write(tmp_path, [*BAD, line(2, 6, 16), validation(2, 6.5), line(3, 7, 20)], [ROLLBACK])
-    assert steps(tmp_path) == [(1, 0), (2, 16), (2, "held out"), (3, 20)]
+    assert steps(tmp_path) == [(1, 0), (2, 16), (2, "validation"), (3, 20)]
 
 
-def test_evaluation_at_the_step_that_a_rollback_goes_back_to_stays(tmp_path):
+def test_evaluation_at_the_step_a_rollback_returns_to_stays(tmp_path):
     write(tmp_path, [line(1, 1), validation(1, 1.5), *BAD[1:]], [ROLLBACK])
-    assert steps(tmp_path) == [(1, 0), (1, "held out")]
+    assert steps(tmp_path) == [(1, 0), (1, "validation")]
 
 
-def test_steps_that_a_killed_training_takes_again_without_a_rollback_stay(tmp_path):
-    # killed after the rollback, before a checkpoint: the same samples once more, and on other ranks they were not bad
+def test_steps_repeated_after_a_kill_without_a_rollback_stay(tmp_path):
+    # killed after the rollback, before a checkpoint: the same samples are repeated, and are not bad on other ranks
     again = [line(2, 8), line(3, 9), line(4, 10), line(5, 11)]
     write(tmp_path, [*BAD, line(2, 6, 16), *again], [ROLLBACK, event("resume", 1, 7)])
     assert steps(tmp_path) == [(1, 0), (2, 16), (2, 4), (3, 8), (4, 12), (5, 16)]
 
 
-def test_entries_of_before_there_were_samples_are_read(tmp_path):
+def test_entries_without_samples_of_older_runs_are_read(tmp_path):
     old = {"step": 2, "tokens": 16, "loss": 5.0, "time": 2}
     write(tmp_path, [old], [ROLLBACK])
     assert list(history.entries(tmp_path, [ROLLBACK])) == [old]
 
 
-def test_lines_that_a_kill_cut_are_left_out(tmp_path):
+def test_incomplete_lines_after_a_kill_are_skipped(tmp_path):
     write(tmp_path, [line(1, 1)])
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 2, "tok\n' + json.dumps(line(2, 3)) + '\n{"step": 3')
     assert steps(tmp_path) == [(1, 0), (2, 4)]
 
 
-def test_the_end_of_a_long_file_is_read_from_a_whole_line_on(tmp_path):
+def test_reading_the_end_of_a_long_file_starts_at_a_complete_line(tmp_path):
     write(tmp_path, [line(step, step) for step in range(1, 101)])
     size = (tmp_path / "metrics.jsonl").stat().st_size
     for last_bytes in (200, 201, 250, size - 1, size, size + 1):
@@ -93,11 +93,11 @@ def test_the_end_of_a_long_file_is_read_from_a_whole_line_on(tmp_path):
         (line(1, 1, loss=None), False),
     ],
 )
-def test_step_is_good_when_it_changed_the_weights(entry, good):
+def test_step_is_good_if_it_changed_the_weights(entry, good):
     assert history.is_good(entry) == good
 
 
-def test_troubles_are_counted_once_also_when_a_killed_training_met_them_again():
+def test_troubles_repeated_after_a_kill_count_once():
     skip, later = event("skip", 3, 3, samples=[8, 12]), event("skip", 3, 9, samples=[16, 20])
     events = [event("start", 0, 0), skip, ROLLBACK, event("resume", 1, 6), skip, ROLLBACK, later]
     assert history.troubles(events) == ["2 steps skipped", "1 rollback"]

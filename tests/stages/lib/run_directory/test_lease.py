@@ -1,4 +1,4 @@
-"""The lease between processes. test_pretrain.py shows it around a training."""
+"""The lease between processes. test_run_directory.py tests it around a training."""
 
 import json
 import subprocess
@@ -49,13 +49,13 @@ print(json.dumps(outcomes))
 """
 
 
-def test_of_two_processes_that_race_for_a_stale_lease_exactly_one_wins(tmp_path):
+def test_exactly_one_of_two_processes_wins_a_race_for_a_stale_lease(tmp_path):
     command = [sys.executable, "-c", RACE, str(tmp_path)]
     done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(done.stdout) == [["refused", "won"]] * 30
 
 
-def test_lease_that_was_taken_over_fails_its_check_and_is_not_deleted(tmp_path):
+def test_lease_taken_over_by_another_process_fails_its_check_and_is_not_deleted(tmp_path):
     held = lease.Lease(tmp_path)
     held.check()
     (tmp_path / "lease.json").write_text(json.dumps(ELSEWHERE | {"heartbeat": time.time()}))
@@ -81,18 +81,18 @@ def test_heartbeat_is_renewed_while_the_lease_is_held(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"host": '])
-def test_file_that_is_no_lease_is_refused_in_one_line(tmp_path, content):
+def test_invalid_lease_file_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "lease.json").write_text(content)
-    with pytest.raises(UserError, match="lease.json must hold a lease"):
+    with pytest.raises(UserError, match="lease.json is not a valid lease"):
         lease.Lease(tmp_path)
 
 
-def test_directory_that_is_gone_is_named(tmp_path):
-    with pytest.raises(UserError, match="lease.json could not be made: No such file"):
+def test_missing_directory_is_named_in_the_error(tmp_path):
+    with pytest.raises(UserError, match="lease.json could not be created: No such file"):
         lease.Lease(tmp_path / "gone")
 
 
-def test_requeued_slurm_job_takes_its_own_lease_back_at_once(tmp_path, monkeypatch):
+def test_requeued_slurm_job_acquires_its_own_lease_at_once(tmp_path, monkeypatch):
     held = ELSEWHERE | {"job": "7", "restart": None, "heartbeat": time.time()}
     (tmp_path / "lease.json").write_text(json.dumps(held))
     monkeypatch.setenv("PATH", str(tmp_path))  # no squeue
@@ -114,7 +114,7 @@ def test_requeued_slurm_job_takes_its_own_lease_back_at_once(tmp_path, monkeypat
         ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
     ],
 )
-def test_lease_of_another_job_is_stale_when_slurm_says_so(tmp_path, monkeypatch, answer, stale):
+def test_lease_of_another_job_is_stale_if_slurm_reports_that_it_ended(tmp_path, monkeypatch, answer, stale):
     squeue = tmp_path / "bin" / "squeue"
     squeue.parent.mkdir()
     squeue.write_text(f"#!/bin/sh\n{answer}\n")

@@ -1,4 +1,4 @@
-"""Questions of four choices: drawn so that nothing but the question says which one is right."""
+"""Questions of four choices: without the context each choice is right by chance."""
 
 import random
 
@@ -15,14 +15,14 @@ candidates = st.lists(
 
 
 def lines(count):
-    """Candidates of 20 to 59 letters, all different, each of a group of its own."""
+    """Return different candidates of 20 to 59 characters, each in its own group."""
     return [Candidate(f"{number:04d}" + "x" * (16 + number % 40), str(number), number) for number in range(count)]
 
 
 @settings(deadline=None)
 @given(candidates, st.integers(0, 80), st.randoms(use_true_random=False))
-def test_choices_are_of_a_bin_of_other_groups_and_all_different(made, count, chance):
-    drawn = draw(made, count, chance, BIN)
+def test_choices_differ_and_come_from_one_bin_and_other_groups(made, count, rng):
+    drawn = draw(made, count, rng, BIN)
     assert len(drawn) <= min(count, len(made))
     for right, wrong in drawn:
         texts = [right.text, *wrong]
@@ -32,24 +32,24 @@ def test_choices_are_of_a_bin_of_other_groups_and_all_different(made, count, cha
         assert max(sizes) <= WIDEST_BIN * min(sizes)
 
 
-def test_nothing_is_asked_twice():
+def test_no_candidate_is_drawn_twice():
     drawn = [right.origin for right, _ in draw(lines(400), 1000, random.Random(0), BIN)]
     assert len(set(drawn)) == len(drawn) > 350
 
 
-def test_a_wrong_choice_is_the_right_one_of_another_question():
+def test_wrong_choice_is_the_right_one_of_another_question():
     made = lines(400)
     drawn = draw(made, 1000, random.Random(0), BIN)
-    asked = {right.text for right, _ in drawn}
-    assert {text for _, wrong in drawn for text in wrong} <= asked
+    right_texts = {right.text for right, _ in drawn}
+    assert {text for _, wrong in drawn for text in wrong} <= right_texts
 
 
-@pytest.mark.parametrize("taste", [len, lambda text: int(text[:4]), lambda text: -int(text[:4])])
-def test_a_taste_for_some_texts_is_right_by_chance(taste):
+@pytest.mark.parametrize("preference", [len, lambda text: int(text[:4]), lambda text: -int(text[:4])])
+def test_preference_for_some_texts_is_right_by_chance(preference):
     hits, drawn = 0.0, draw(lines(3000), 3000, random.Random(0), BIN)
     for right, wrong in drawn:
-        best = max(map(taste, [right.text, *wrong]))
-        liked = [text for text in [right.text, *wrong] if taste(text) == best]
+        best = max(map(preference, [right.text, *wrong]))
+        liked = [text for text in [right.text, *wrong] if preference(text) == best]
         hits += (right.text in liked) / len(liked)
     assert abs(hits / len(drawn) - 0.25) < 3 * (0.25 * 0.75 / len(drawn)) ** 0.5
 

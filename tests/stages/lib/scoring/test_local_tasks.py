@@ -1,16 +1,15 @@
-"""The tasks made from validation text: which text, which questions, and that they do not depend on chance."""
+"""Local tasks made from validation text: their text, their questions, and that both depend on the seed alone."""
 
 import json
 import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.scoring import choices, local_tasks
+from stages.lib.scoring import choices, local_tasks, text_pieces
+from stages.lib.scoring.task import TaskOptions
 from tests.helpers.export_fixtures import documents
 
 
@@ -28,9 +27,10 @@ def corpus_of(directory, texts):
 
 
 def written(directory, corpus, names=local_tasks.OF_TEXT, **options):
-    """Write tasks; returns (what write returns, {task: rows})."""
-    options = {"num_bytes": 5000, "num_examples": 40, "seed": 0, "longest": 128, **options}
-    tasks = local_tasks.write(directory, names, corpus, None, **options)
+    """Write tasks; returns ({harness task: local task's name}, {harness task: rows})."""
+    options = {"bytes_per_source": 5000, "num_examples": 40, "seed": 0, "max_completion_bytes": 128, **options}
+    written_by = local_tasks.write(directory, names, corpus, None, TaskOptions(**options))
+    tasks = {name: task.name for name, task in written_by.items()}
     return tasks, {task: [json.loads(line) for line in open(directory / f"{task}.jsonl")] for task in tasks}
 
 
@@ -41,20 +41,24 @@ def corpus(tmp_path_factory):
     return corpus_of(tmp_path_factory.mktemp("corpus"), texts)
 
 
-def test_one_rolling_task_a_source_and_one_question_task(corpus, tmp_path):
+def test_one_rolling_task_per_source_and_one_task_of_questions(corpus, tmp_path):
     tasks, _ = written(tmp_path, corpus)
-    assert tasks == {"bits_per_byte_code": "rolling", "bits_per_byte_prose": "rolling", "next_line": "line"}
+    assert tasks == {
+        "bits_per_byte_code": "bits_per_byte",
+        "bits_per_byte_prose": "bits_per_byte",
+        "next_line": "next_line",
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"{task}.{ending}" for task in tasks for ending in ("yaml", "jsonl")
     )
 
 
-def test_text_is_held_out_text_of_the_wanted_amount(corpus, tmp_path):
+def test_text_is_validation_text_of_the_given_size(corpus, tmp_path):
     _, rows = written(tmp_path, corpus)
     whole = "".join(text for _, text in documents("code", count=20, lines=60))
     pieces = [row["text"] for row in rows["bits_per_byte_code"]]
     assert all(piece in whole and piece.endswith("\n") for piece in pieces)
-    assert 5000 <= sum(len(piece.encode()) for piece in pieces) < 5000 + local_tasks.PIECE_BYTES
+    assert 5000 <= sum(len(piece.encode()) for piece in pieces) < 5000 + text_pieces.PIECE_BYTES
     assert len({row["id"] for row in rows["bits_per_byte_code"]}) == len(pieces)
 
 
@@ -76,7 +80,7 @@ def test_answers_and_sources_are_balanced(corpus, tmp_path):
     assert Counter(row["source"] for row in rows["next_line"]) == {"code": 20, "prose": 20}
 
 
-def test_who_knows_no_context_is_right_by_chance(tmp_path):
+def test_model_without_context_is_right_by_chance(tmp_path):
     texts = {source: documents(source, count=80, lines=40) for source in ("code", "prose")}
     _, rows = written(tmp_path, corpus_of(tmp_path / "corpus", texts), num_examples=1200)
     assert len(rows["next_line"]) == 1200
@@ -106,7 +110,7 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(corpus, tmp_
     assert first["bits_per_byte_code"] != other["bits_per_byte_code"]
 
 
-def test_the_choice_does_not_depend_on_the_order_of_documents(corpus, tmp_path):
+def test_chosen_text_does_not_depend_on_the_order_of_documents(corpus, tmp_path):
     texts = {source: documents(source, count=20, lines=60) for source in ("code", "prose")}
     for found in texts.values():
         random.Random(1).shuffle(found)
@@ -115,14 +119,14 @@ def test_the_choice_does_not_depend_on_the_order_of_documents(corpus, tmp_path):
     assert shuffled == sorted_
 
 
-def test_a_source_without_held_out_text_is_left_out(tmp_path):
+def test_source_without_validation_text_is_skipped(tmp_path):
     corpus = corpus_of(tmp_path / "corpus", {"code": documents("code"), "prose": []})
     tasks, rows = written(tmp_path, corpus)
     assert list(tasks) == ["bits_per_byte_code", "next_line"]
     assert {row["source"] for row in rows["next_line"]} == {"code"}
 
 
-def test_no_held_out_text_at_all_is_refused(tmp_path):
+def test_corpus_without_validation_text_is_refused(tmp_path):
     with pytest.raises(UserError, match="validation text"):
         written(tmp_path, corpus_of(tmp_path / "corpus", {"code": []}))
 
@@ -133,7 +137,7 @@ def test_too_little_text_for_a_question_is_refused(tmp_path):
         written(tmp_path, corpus)
 
 
-def test_a_changed_text_is_refused(tmp_path):
+def test_changed_text_is_refused(tmp_path):
     corpus = corpus_of(tmp_path / "corpus", {"code": documents("code")})
     path = tmp_path / "corpus" / "code" / "validation.jsonl"
     path.write_text(path.read_text().replace("return", "revert"))
@@ -141,21 +145,23 @@ def test_a_changed_text_is_refused(tmp_path):
         written(tmp_path, corpus)
 
 
-@given(st.text(alphabet="ab\n\r\u2028\u00e9 ", max_size=60), st.integers(1, 20))
-def test_pieces_are_the_text_cut_at_line_ends(text, limit):
-    pieces = list(local_tasks.cut(text, limit))
-    assert "".join(pieces) == text
-    assert all(piece.endswith("\n") for piece in pieces[:-1])
-    assert all(len(piece.encode()) <= limit or piece.count("\n") <= 1 for piece in pieces)
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("bits_per_byte_code", "bits_per_byte"),
+        ("validation/bits_per_byte_code", "bits_per_byte"),
+        ("next_line", "next_line"),
+        ("docstrings/completion_choice", "completion_choice"),
+        ("next_lines", None),
+        ("hellaswag", None),
+    ],
+)
+def test_task_is_found_by_its_name_in_the_harness(name, task):
+    found = local_tasks.find(name)
+    assert (found and found.name) == task
 
 
-@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 200), st.randoms())
-def test_a_sample_is_the_shortest_start_of_the_order_that_is_large_enough(sizes, wanted, chance):
-    pieces = [{"id": str(number), "text": "x" * size} for number, size in enumerate(sizes)]
-    whole = local_tasks.sample(pieces, 0, 10**9)
-    chance.shuffle(pieces)
-    taken = local_tasks.sample(pieces, 0, wanted)
-    assert taken == whole[: len(taken)]
-    size = sum(len(piece["text"]) for piece in taken)
-    assert size >= wanted or len(taken) == len(whole)
-    assert not taken or size - len(taken[-1]["text"]) < wanted
+def test_every_task_describes_its_score():
+    for task in local_tasks.TASKS:
+        assert task.lower_is_better == (task.chance is None)
+        assert task.description

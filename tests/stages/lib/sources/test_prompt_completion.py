@@ -1,4 +1,4 @@
-"""The pairs of a source: what a record must hold, how the two sides are told apart, and where there are none."""
+"""The pairs of a source: the fields of a record, the split, and sources of other kinds."""
 
 import json
 
@@ -26,7 +26,7 @@ def both(source):
     return source.train + source.validation
 
 
-def test_every_record_is_a_pair_on_one_side(tmp_path):
+def test_every_record_is_a_pair_in_one_split(tmp_path):
     source = prompt_completion.read(write(tmp_path, records()))
     assert {(pair.prompt, pair.completion) for pair in both(source)} == {
         (entry["prompt"], entry["completion"]) for entry in records()
@@ -54,7 +54,7 @@ def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
         prompt_completion.read(listed(tmp_path / "inside", "qa", recipe))
 
 
-def test_equal_prompts_are_on_one_side(tmp_path):
+def test_equal_prompts_are_in_one_split(tmp_path):
     entries = [{"prompt": WORDS[number % 6], "completion": str(number)} for number in range(60)]
     source = prompt_completion.read(write(tmp_path, entries))
     assert source.train and source.validation
@@ -84,18 +84,18 @@ GOOD = '{"prompt": "a", "completion": "b"}\n'
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"prompt": "a"}', "must have the field completion, and has prompt"),
+        ('{"prompt": "a"}', "must have the field completion, got prompt"),
         ('{"prompt": "a", "completion": ""}', "must have text in the field completion, got ''"),
         ('{"prompt": "a", "completion": " \\n"}', "must have text in the field completion, got ' \\n'"),
         ('{"prompt": "a", "completion": null}', "must have text in the field completion, got None"),
         ('{"prompt": "a", "completion": ["b"]}', "must have text in the field completion, got ['b']"),
-        ('{"completion": "b"}', "must have the field prompt, and has completion"),
+        ('{"completion": "b"}', "must have the field prompt, got completion"),
         ('{"prompt": "", "completion": "b"}', "must have text in the field prompt, got ''"),
         ('["a", "b"]', "must be a JSON object with the field prompt, got ['a', 'b']"),
         ('{"prompt": "a", ', "must be a JSON object: "),
     ],
 )
-def test_a_record_that_is_no_pair_is_named_by_file_and_line(tmp_path, line, said):
+def test_a_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
     path = tmp_path / "bad.jsonl"
     path.write_text(f"{GOOD}\n{line}\n{GOOD}")
     source_list = listed(tmp_path, "qa", {"kind": "prompt_completion", "paths": [str(path)]})

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stages.lib.sources import documents, python_source, source, spans
+from stages.lib.sources import documents, source, spans
+from stages.lib.sources.kinds import python_source
 from stages.lib.sources.prompt_completion import records
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import split_of
@@ -102,7 +103,7 @@ def test_ids_name_the_file_and_the_line_of_the_function():
     assert [pair.id for pair in made()] == ["one.py:4", "one.py:11", "one.py:40"]
 
 
-def test_functions_are_held_out_with_their_module_like_its_code():
+def test_functions_and_code_of_a_module_are_in_the_same_split():
     plan = SourceRecipe(kind="python-code", validation=0.5)
     names = ["one.py", "three.py", "two.py"]
     code = {found.id: found.split for found in documents.read(plan, spans.whole(names), names)}

@@ -3,7 +3,8 @@
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.sources import documents, python_source, source, spans
+from stages.lib.sources import documents, entries, source, spans
+from stages.lib.sources.kinds import python_source
 from stages.lib.sources.source import SourceRecipe
 
 ONE = "Words that stand in this one module and in no other."
@@ -48,7 +49,7 @@ def texts(kind):
     return {found.id: found.text for found in documents_of(kind) if isinstance(found, documents.Document)}
 
 
-def test_modules_are_sorted_and_tests_and_packages_of_others_left_out():
+def test_modules_are_sorted_without_tests_and_installed_packages():
     expected = ["broken", "latin", "one", "package/__init__", "pydoc_data/topics", "quoted", "quoting", "short", "two"]
     assert python_source.modules() == [f"{name}.py" for name in expected]
 
@@ -75,9 +76,9 @@ def test_code_is_whole_modules_without_the_topics(library):
     assert "pydoc_data/topics.py" not in code
 
 
-def test_a_module_that_is_not_utf_8_is_dropped_with_a_reason():
-    assert [found for found in documents_of("python-code") if isinstance(found, documents.Dropped)] == [
-        documents.Dropped("latin.py", "not UTF-8")
+def test_a_module_that_is_not_utf_8_is_malformed():
+    assert [found for found in documents_of("python-code") if isinstance(found, entries.Malformed)] == [
+        entries.Malformed("latin.py", "not UTF-8")
     ]
 
 

@@ -8,13 +8,13 @@ from stages.lib.sources.split import TRAIN, VALIDATION, split_of
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(0, 0.9), st.floats(0, 0.9))
-def test_a_larger_fraction_only_adds_to_what_is_held_out(key, one, other):
+def test_a_larger_fraction_only_adds_to_the_validation_split(key, one, other):
     if split_of(key, min(one, other)) == VALIDATION:
         assert split_of(key, max(one, other)) == VALIDATION
     assert split_of(key, 0) == TRAIN
 
 
-def test_the_share_that_is_held_out_is_about_the_fraction():
+def test_the_validation_share_is_about_the_fraction():
     validation = sum(split_of(str(number), 0.15) == VALIDATION for number in range(10000))
     assert 1350 < validation < 1650
 
@@ -22,4 +22,4 @@ def test_the_share_that_is_held_out_is_about_the_fraction():
 def test_the_split_of_a_key_never_changes():
     keys = [f"json.{name}" for name in ("decoder", "encoder", "scanner", "tool", "", "x", "y", "z")]
     drawn = "".join(split_of(key, 0.5)[0] for key in keys)
-    assert drawn == "vvvtttvv", "what was held out of older runs would be trained on by newer ones"
+    assert drawn == "vvvtttvv", "newer runs would train on the validation text of older ones"

@@ -1,4 +1,4 @@
-"""The fast way of encoding gives the ids of the tokenizer's own library, and is left, loudly, where it does not."""
+"""The fast encoder gives the ids of the tokenizer's own library, and is replaced with a warning if it does not."""
 
 import inspect
 import logging
@@ -59,8 +59,8 @@ def fast_encoder(tokenizer):
 def same(fast_encoder, tokenizer, texts):
     ids = fast_encoder.encode(texts)
     assert all(found.dtype == np.int32 for found in ids)
-    for text, found, wanted in zip(texts, ids, tokenizer.encode(texts), strict=True):
-        assert found.tolist() == wanted.tolist(), ascii(text[:80])
+    for text, found, expected in zip(texts, ids, tokenizer.encode(texts), strict=True):
+        assert found.tolist() == expected.tolist(), ascii(text[:80])
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +105,15 @@ def test_one_thread_encodes(fast_encoder):
     assert len(list(Path("/proc/self/task").iterdir())) == before
 
 
-def test_beginning_anew_changes_nothing(fast_encoder, tokenizer, monkeypatch):
-    monkeypatch.setattr(fast, "FRESH", 50)
+def test_reloading_changes_nothing(fast_encoder, tokenizer, monkeypatch):
+    monkeypatch.setattr(fast, "RELOAD_CHARACTERS", 50)
     fast_encoder.encode(["x" * 200])
     same(fast_encoder, tokenizer, ["def f(a, b):\n    return a </s> 1"] * 9)
 
 
 def test_a_sample_of_the_documents_is_compared(fast_encoder, monkeypatch):
-    monkeypatch.setattr(fast, "FIRST", 10)
-    monkeypatch.setattr(fast, "EVERY", 100)
+    monkeypatch.setattr(fast, "CHECK_FIRST", 10)
+    monkeypatch.setattr(fast, "CHECK_EVERY", 100)
     for _ in range(5):
         fast_encoder.encode(["a b c"] * 50)
     assert fast_encoder.record == {"encoder": fast_encoder.name, "compared_documents": 12}
@@ -142,7 +142,7 @@ def broken(monkeypatch):
 
 
 @pytest.mark.parametrize("documents", [["fine", "spoilt", "fine"], ["fine", "x" * 30_000 + "spoilt" + "y" * 30_000]])
-def test_a_difference_makes_all_documents_again_by_the_slow_way(broken, tokenizer, caplog, documents):
+def test_a_difference_makes_all_documents_again_by_the_slow_encoder(broken, tokenizer, caplog, documents):
     made = []
 
     def make(encoder):
@@ -151,13 +151,13 @@ def test_a_difference_makes_all_documents_again_by_the_slow_way(broken, tokenize
             documents, names=[f"a.jsonl:{number}" for number in range(len(documents))]
         ), encoder.record
 
-    ids, record = fast.exactly(tokenizer, make)
-    assert [found.tolist() for found in ids] == [wanted.tolist() for wanted in tokenizer.encode(documents)]
+    ids, record = fast.encode_exactly(tokenizer, make)
+    assert [found.tolist() for found in ids] == [expected.tolist() for expected in tokenizer.encode(documents)]
     assert record == {"encoder": made[1], "compared_documents": 0}
     assert made[0].startswith("gigatoken ") and made[1].startswith("sentencepiece ")
     (warning,) = [line for line in caplog.records if line.levelname == "WARNING"]
     assert warning.message.startswith(f"a.jsonl:1 has other ids by {made[0]} than by sentencepiece, from token 1 on: [")
-    assert warning.message.endswith("all is encoded again, by sentencepiece alone")
+    assert warning.message.endswith("all documents are encoded again, by sentencepiece alone")
 
 
 def test_nothing_of_the_first_try_is_in_memory_during_the_second(broken, tokenizer):
@@ -173,27 +173,27 @@ def test_nothing_of_the_first_try_is_in_memory_during_the_second(broken, tokeniz
             assert made[0]() is None
         return encoder.encode(["fine", "spoilt"])
 
-    fast.exactly(tokenizer, make)
+    fast.encode_exactly(tokenizer, make)
     assert len(made) == 2
 
 
 def test_a_panic_is_a_difference(broken, tokenizer, caplog):
-    (ids,) = fast.exactly(tokenizer, lambda encoder: encoder.encode(["panic"]))
+    (ids,) = fast.encode_exactly(tokenizer, lambda encoder: encoder.encode(["panic"]))
     assert ids.tolist() == tokenizer.encode(["panic"])[0].tolist()
     assert "document 0 cannot be encoded by gigatoken 0.10.0 (index out of bounds)" in caplog.text
 
 
 def test_without_gigatoken_the_tokenizers_own_library_encodes(tokenizer, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "gigatoken", None)
-    (ids,) = fast.exactly(tokenizer, lambda encoder: encoder.encode(["a text"]))
+    (ids,) = fast.encode_exactly(tokenizer, lambda encoder: encoder.encode(["a text"]))
     assert ids.tolist() == tokenizer.encode(["a text"])[0].tolist()
     assert [line for line in caplog.messages if line.startswith("gigatoken cannot be imported")]
 
 
-def test_what_gigatoken_cannot_stand_for_is_encoded_by_the_tokenizers_own_library(tmp_path, capsys):
+def test_a_tokenizer_that_gigatoken_cannot_load_is_encoded_by_the_tokenizers_own_library(tmp_path, capsys):
     recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "some words here " * 99}])]}
     source = listed(tmp_path, "a", recipe | {"validation": 0})
     made = trained(tmp_path, [source], vocab_size=268, sample={"a": 1}, model="unigram")
     encoder = fast.Encoder(Tokenizer(made))
     assert encoder.name.startswith("tokenizers ")
-    assert "\ngigatoken has no way for this tokenizer (" in capsys.readouterr().err
+    assert "\ngigatoken cannot load this tokenizer (" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_a_special_token_in_a_prompt_is_text_only_where_the_directory_says_so(tm
 def test_an_empty_prompt_becomes_bos(tmp_path):
     assert written(tmp_path, bytes_tokenizer()).encode("") == [1]
     assert written(tmp_path, byte_level_tokenizer()).encode("") == [1]
-    with pytest.raises(UserError, match="a prompt must have a token"):
+    with pytest.raises(UserError, match="a prompt must have at least one token"):
         written(tmp_path, byte_level_tokenizer(), bos_token_id=None).encode("")
 
 

@@ -1,4 +1,4 @@
-"""The package for transformers gives SentencePiece's ids, on strings made to break it."""
+"""The package for transformers gives SentencePiece's ids, on edge cases."""
 
 import pytest
 import sentencepiece
@@ -41,7 +41,7 @@ alphabet = st.one_of(
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Tokenizers bpe and unigram, trained on a few modules' source code and the hard strings."""
+    """Tokenizers bpe and unigram, trained on a few modules' source code and the edge cases."""
     import argparse
     import inspect
     import textwrap

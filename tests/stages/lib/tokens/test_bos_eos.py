@@ -1,4 +1,4 @@
-"""Long texts are encoded in pieces, and their ids are those of the whole text."""
+"""Long texts are encoded in segments, and their ids are those of the whole text."""
 
 import json
 
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Theirs
 from tokenizers import decoders, models, normalizers, trainers
 
 from stages import index, train_tokenizer
-from stages.lib.huggingface import parity
+from stages.lib.huggingface import tokenizer_parity as parity
 from stages.lib.sources.documents import Document
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import bos_eos, pretokenized
@@ -21,7 +21,7 @@ from tests.helpers import custom_tokenizers
 from tests.helpers.custom_tokenizers import BOS, EOS
 from tests.helpers.data_fixtures import listed, make, small_tokenizer, texts, tokenized, write_jsonl
 
-PIECE, CONTEXT = 300, 60
+SEGMENT, CONTEXT = 300, 60
 TEXT = "".join(texts("a", 30))
 
 
@@ -55,13 +55,13 @@ def tokenizer(request, tmp_path_factory):
 
 
 @pytest.fixture
-def short_pieces(monkeypatch):
-    monkeypatch.setattr(bos_eos, "PIECE_CHARACTERS", PIECE)
+def short_segments(monkeypatch):
+    monkeypatch.setattr(bos_eos, "SEGMENT_CHARACTERS", SEGMENT)
     monkeypatch.setattr(bos_eos, "CONTEXT", CONTEXT)
 
 
-def in_pieces(tokenizer, text):
-    """The ids of a text, and how many pieces it was encoded in."""
+def in_segments(tokenizer, text):
+    """The ids of a text, and the number of segments in which it was encoded."""
     whole = []
 
     def encode(some, _):
@@ -73,37 +73,37 @@ def in_pieces(tokenizer, text):
 
 
 @pytest.mark.parametrize("line_ends", [True, False])
-def test_ids_of_pieces_are_those_of_the_whole_text(short_pieces, tokenizer, line_ends):
+def test_ids_of_segments_are_those_of_the_whole_text(short_segments, tokenizer, line_ends):
     tokenizer = Tokenizer(tokenizer)
     text = TEXT if line_ends else TEXT.replace("\n", " ")
-    ids, segments = in_pieces(tokenizer, text)
-    assert segments > len(text) / PIECE
+    ids, segments = in_segments(tokenizer, text)
+    assert segments > len(text) / SEGMENT
     np.testing.assert_array_equal(ids, tokenizer.encode([text])[0])
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=st.text("ab \n\u00e9\u2003", min_size=PIECE, max_size=4 * PIECE))
-def test_pieces_join_to_the_text_but_for_spaces_between(text):
+@given(text=st.text("ab \n\u00e9\u2003", min_size=SEGMENT, max_size=4 * SEGMENT))
+def test_segments_join_to_the_text_but_for_spaces_between(text):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bos_eos, "PIECE_CHARACTERS", PIECE)
+        patch.setattr(bos_eos, "SEGMENT_CHARACTERS", SEGMENT)
         for ids_of_text in (lambda text: [text.count("a")], lambda text: [0, *map(ord, text)]):
             at = 0
-            for piece in bos_eos._pieces(text, ids_of_text):
-                at += text.startswith(" " + piece, at) and not text.startswith(piece, at)
-                assert 0 < len(piece) <= PIECE and text.startswith(piece, at)
-                at += len(piece)
+            for segment in bos_eos._segments(text, ids_of_text):
+                at += text.startswith(" " + segment, at) and not text.startswith(segment, at)
+                assert 0 < len(segment) <= SEGMENT and text.startswith(segment, at)
+                at += len(segment)
             assert at == len(text)
 
 
-def test_a_text_that_cannot_be_cut_well_is_cut_all_the_same(short_pieces, tokenizer):
+def test_a_text_that_cannot_be_cut_well_is_cut_all_the_same(short_segments, tokenizer):
     tokenizer = Tokenizer(tokenizer)
-    ids, _ = in_pieces(tokenizer, "\u4e2d" * 3 * PIECE)
-    assert tokenizer.decode(ids.tolist()).count("\u4e2d") == 3 * PIECE
+    ids, _ = in_segments(tokenizer, "\u4e2d" * 3 * SEGMENT)
+    assert tokenizer.decode(ids.tolist()).count("\u4e2d") == 3 * SEGMENT
 
 
-def test_long_held_out_documents_are_no_mistake_of_the_export(short_pieces, tokenizer, tmp_path):
-    """Of the corpus' first validation documents, the export must have the same ids: in the same pieces."""
-    entries = [{"text": "\u4e2d" * 500 + TEXT[at : at + 4 * PIECE]} for at in range(20)]
+def test_long_validation_documents_are_no_mistake_of_the_export(short_segments, tokenizer, tmp_path):
+    """Of the corpus' first validation documents, the export must have the same ids: in the same segments."""
+    entries = [{"text": "\u4e2d" * 500 + TEXT[at : at + 4 * SEGMENT]} for at in range(20)]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
     parts = tokenized(tmp_path, "a", source, tokenizer)
@@ -121,7 +121,9 @@ def test_ids_of_a_source_need_not_be_those_of_their_text(tokenizer, tmp_path, ca
     recipe = {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], "token_ids_field": "ids", "validation": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert json.loads(part.read_text())["record"]["given_ids"] == {"compared": 99, "same": 0}
-    said = "source a has other token ids than its text has here, in 99 of 99 compared documents: are they of another"
+    said = (
+        "source a: the token ids of 99 of 99 compared documents differ from those of the tokenizer: were they made by"
+    )
     assert said in capsys.readouterr().err
     corpus = make(index, tokenizer=tokenizer, parts=[part], output=tmp_path / "tokens" / "manifest.json")
     parity.compare_corpus_tokens(parity.load_tokenizer(tokenizer.parent), Corpus(corpus))
@@ -131,8 +133,8 @@ MIXED = TEXT + "\u4e2d\u6587 \U0001f469 e\u0301\ufffd  " * 300 + TEXT + "\u4e2d"
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 64, 5000])
-def test_many_ids_are_decoded_in_pieces_to_the_text_of_all(tokenizer, monkeypatch, length):
-    monkeypatch.setattr(pretokenized, "PIECE_IDS", length)
+def test_many_ids_are_decoded_in_segments_to_the_text_of_all(tokenizer, monkeypatch, length):
+    monkeypatch.setattr(pretokenized, "SEGMENT_IDS", length)
     tokenizer = Tokenizer(tokenizer)
     ids = tokenizer.encode([MIXED])[0].astype(np.uint16)
     document = pretokenized.with_text(Document("a", None, "train", ids), tokenizer)

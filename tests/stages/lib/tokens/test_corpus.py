@@ -82,7 +82,7 @@ def test_many_pieces_are_read_to_where_they_belong(written, data):
 def test_no_more_shards_are_open_than_a_stream_may_hold(written):
     directory, expected = written
     stream = Corpus(directory / "manifest.json").stream("a")
-    stream.files = 1
+    stream.max_files = 1
     for start in (0, len(expected) - 5, 0, len(expected) - 5):
         assert stream.read(start, 5).tolist() == expected[start : start + 5]
         assert len(stream._files) == 1
@@ -93,7 +93,7 @@ def test_threads_that_read_side_by_side_each_get_what_they_asked_for(written):
     """As the loader and the counters do; with one shard open at a time, each read closes what the other reads."""
     directory, expected = written
     stream = Corpus(directory / "manifest.json").stream("a")
-    stream.files = 1
+    stream.max_files = 1
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     ends = (0, len(expected) - 20)  # in the first shard, and in the last

@@ -5,7 +5,7 @@
 | D2 every document, all of it, once an epoch and twice in two | test_D2_D4_... |
 | D3 no document comes back before its epoch ends | test_D3_... |
 | D4 cut anywhere and read on: everything once | test_D2_D4_... |
-| D5 pieces are contiguous and in order, BOS and EOS stay where they are | test_D5_... |
+| D5 segments are contiguous and in order, BOS and EOS stay where they are | test_D5_... |
 | D9 padding is no target and bounded, neighbouring rows share a token | test_D9_... |
 | D10 counters are exact | test_D10_... |
 | D12 empty, one-token and special documents | test_D12_... |
@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.model.loss import IGNORED
-from stages.lib.tokens import document_rows, documents
+from stages.lib.tokens import document_index, document_rows
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
 from tests.stages.lib.tokens import shard_files
@@ -41,8 +41,8 @@ def group(request):
         patch.setattr(document_rows, "GROUP", request.param)
         if request.param == 5:
             patch.setattr(shard_files, "BATCH_DOCUMENTS", 4)
-            patch.setattr(documents, "KEPT", 0)
-            patch.setattr(documents, "CHUNK", 3)
+            patch.setattr(document_index, "IN_MEMORY", 0)
+            patch.setattr(document_index, "AT_ONCE", 3)
         yield request.param
 
 
@@ -82,8 +82,8 @@ def test_D5_pieces_of_a_document_are_contiguous_and_in_order(packing, made, seq_
         rows = samples.read(np.arange(int(samples.rows[0])))
         inputs, targets = samples.batch(np.arange(len(rows)))
         follows = {a: b for document in documents["a"] for a, b in itertools.pairwise(document)}
-        for row, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
-            for token, target in zip(row, wanted, strict=True):
+        for row, expected in zip(inputs.tolist(), targets.tolist(), strict=True):
+            for token, target in zip(row, expected, strict=True):
                 if token >= FIRST and target != IGNORED:
                     assert target == follows[token]
         if packing == "concat":  # in the order of the samples too
@@ -120,7 +120,7 @@ def test_D9_best_fit_leaves_less_than_a_hundredth_free_of_rows_of_many_documents
     sizes = np.exp(np.random.default_rng(0).normal(3, 1.2, 800)).astype(int) + 2
     with Made({"a": [sizes.tolist()]}, "best_fit", 64) as (samples, _):
         full = samples.layouts[0].rows * 65
-        used = int(np.sum(sizes + np.maximum(sizes - 2, 0) // 64))  # neighbouring pieces share a token
+        used = int(np.sum(sizes + np.maximum(sizes - 2, 0) // 64))  # neighbouring segments share a token
         assert used < full < (used * 1.01 if group > 800 else used * 2)
 
 
@@ -168,7 +168,7 @@ def test_D12_empty_and_one_token_documents_and_documents_of_special_tokens_only(
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_D12_a_source_without_a_target_is_refused(packing, tmp_path):
     path, _ = write(tmp_path, {"a": [[0, 1]] if packing == "best_fit" else [[1]]})
-    with pytest.raises(UserError, match="source a must have a document of two tokens, and has none"):
+    with pytest.raises(UserError, match="source a must have a document of at least two tokens, and has none"):
         Samples(Corpus(path), {"a": 1.0}, 7, 0, packing=packing)
 
 
@@ -201,22 +201,22 @@ def test_D15_a_shard_whose_offsets_are_wrong_is_named(packing, tmp_path):
     content = bytearray(shard.read_bytes())
     content[batch["offsets_at"] + 9] ^= 1  # 256 tokens more in the first document
     shard.write_bytes(content)
-    with pytest.raises(UserError, match=r"a-0\.arrow must have offsets that rise from 0 to its tokens"):
+    with pytest.raises(UserError, match=r"a-0\.arrow must have offsets that rise from 0 to its number of tokens"):
         Samples(Corpus(path), {"a": 1.0}, 7, 0, packing=packing)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_group_that_another_thread_lets_go_at_once_is_still_read(packing, monkeypatch):
-    """The loader reads ahead in a thread, and metrics.jsonl counts targets in another: they hold the same groups."""
-    hold = document_rows._hold
+def test_a_group_that_another_thread_removes_from_the_cache_is_still_read(packing, monkeypatch):
+    """The loader reads ahead in a thread, and metrics.jsonl counts targets in another: they share the cached groups."""
+    cache = document_rows._cache
 
-    def hold_and_let_go(held, key, value):
-        hold(held, key, value)
-        held.clear()
+    def cache_and_clear(cached, key, value):
+        cache(cached, key, value)
+        cached.clear()
 
     with Made({"a": [[9] * 40]}, packing) as (samples, _):
         numbers = np.arange(int(samples.rows[0]))
-        wanted = [samples.batch(numbers)[1].tolist(), samples.figures(5)]
-    monkeypatch.setattr(document_rows, "_hold", hold_and_let_go)
+        expected = [samples.batch(numbers)[1].tolist(), samples.figures(5)]
+    monkeypatch.setattr(document_rows, "_cache", cache_and_clear)
     with Made({"a": [[9] * 40]}, packing) as (samples, _):
-        assert [samples.batch(numbers)[1].tolist(), samples.figures(5)] == wanted
+        assert [samples.batch(numbers)[1].tolist(), samples.figures(5)] == expected

@@ -1,12 +1,12 @@
-"""What must hold of the training data, whatever the documents, files, ranks, cuts and seeds; in each packing.
+"""Invariants of the training data for any documents, files, ranks, cuts and seeds; in each packing.
 
 | | holds | tests, beside those here with its number |
 |---|---|---|
 | D1 | the ranks' samples are all samples, and no two have one | test_loader.py: test_D1 |
 | D2 | everything comes once an epoch | test_loader.py: test_D2_D9; test_document_rows.py: test_D2_D4 |
-| D3 | nothing comes back before its epoch ends, across phases too | test_loader.py: test_D3 |
+| D3 | nothing comes back before its epoch ends, across data stages too | test_loader.py: test_D3 |
 | D4 | cut anywhere, the rest comes once | test_document_rows.py: test_D2_D4 |
-| D5 | pieces are contiguous and in order; BOS and EOS are as in the shards | test_document_rows.py: test_D5 |
+| D5 | segments are contiguous and in order; BOS and EOS are as in the shards | test_document_rows.py: test_D5 |
 | D6 | a resume gives the same batches, after a kill too | test_loader.py: test_D6; test_pretrain.py: test_killed_run |
 | D7 | no change of the world size, at any step, changes the order | test_loader.py: test_D7 |
 | D8 | shares are the weights, rounded to 1/4096 | test_mixture.py; test_loader.py: test_D8; test_initial.py |
@@ -35,13 +35,14 @@ from hypothesis import strategies as st
 
 from stages.lib import manifest
 from stages.lib.tokens.corpus import Corpus
-from stages.lib.tokens.loader import KINDS, Prefetch, Samples, share_of
+from stages.lib.tokens.loader import Prefetch, Samples, share_of
+from stages.lib.tokens.packing import PACKINGS
 from tests.stages.lib.tokens import shard_files
 from tests.stages.lib.tokens.made import FIRST, WORLD_SIZES, Made, lengths, trained
 
 GLOBAL_BATCH = 24
 some = settings(max_examples=10, deadline=None)
-every_packing = pytest.mark.parametrize("packing", KINDS)
+every_packing = pytest.mark.parametrize("packing", PACKINGS)
 chains = st.lists(st.sampled_from(WORLD_SIZES), min_size=1, max_size=5)
 
 
@@ -52,7 +53,7 @@ def on_ranks(samples, step, world_size):
 
 
 def enough(made):
-    """Documents that are longer than a window."""
+    """Documents that are longer than a chunk."""
     return [*made, [30]]
 
 
@@ -65,7 +66,7 @@ def epoch_of(samples, world_sizes):
 
 
 def check_whole(targets, made, packing, seq_len):
-    """Each body token was a target once; `window` leaves out a tail, and all but the first token of the stream."""
+    """Each body token was a target once; with `chunk`, but for the tail and the first token of the stream."""
     bodies = {token: n for token, n in trained(targets).items() if token >= FIRST}
     assert set(bodies.values()) <= {1}
     wanted = {token for document in made for token in document if token >= FIRST}
@@ -140,7 +141,7 @@ histories = st.lists(st.tuples(st.integers(1, 60), weights), min_size=1, max_siz
 @every_packing
 @some
 @given(data_stages=histories, seed=st.integers(0, 5), number=st.integers(0, 300))
-def test_D3_D8_D10_each_source_goes_on_over_phases_where_it_was(packing, data_stages, seed, number):
+def test_D3_D8_D10_each_source_resumes_over_data_stages_where_it_was(packing, data_stages, seed, number):
     firsts = [0, *itertools.accumulate(length for length, _ in data_stages)]
     history = [(first, named) for first, (_, named) in zip(firsts, data_stages, strict=False)]
     by_source = {"a": [[30, 9]], "b": [[50]], "c": [[12, 12, 12]]}

@@ -1,4 +1,4 @@
-"""The order of windows: what must hold for any documents, world size, cut and seed; see test_invariants.py."""
+"""The order of chunks: invariants for any documents, world size, cut and seed; see test_invariants.py."""
 
 import hashlib
 import itertools
@@ -38,8 +38,8 @@ def write_corpus(directory, sources):
         files = []
         for number, documents in enumerate(made):
             path = f"{name}-{number}.arrow"
-            framed = [np.array([BOS, *document, EOS], np.uint16) for document in documents]
-            files.append({"path": path, **shard_files.write(directory / path, framed, "uint16")})
+            with_bos_eos = [np.array([BOS, *document, EOS], np.uint16) for document in documents]
+            files.append({"path": path, **shard_files.write(directory / path, with_bos_eos, "uint16")})
         described[name] = {"train": {"shards": files}}
     path = directory / "manifest.json"
     identity = {"tokenizer": {"vocab_size": 512}, "dtype": "uint16", "sources": described}
@@ -71,7 +71,7 @@ class Made:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Two sources of a few hundred windows each, for what needs no random documents."""
+    """Two sources of a few hundred chunks each, for tests without random documents."""
     chance = np.random.default_rng(0)
     made = {name: [[chance.integers(3, 400, size).tolist() for size in chance.integers(0, 60, 60)]] for name in "ab"}
     return Corpus(write_corpus(tmp_path_factory.mktemp("corpus"), made))
@@ -96,22 +96,22 @@ def test_D1_ranks_share_each_step_between_them(step, share):
 
 @given(sources, st.integers(2, 9), st.integers(0, 9))
 @few
-def test_D2_D9_every_window_comes_once_an_epoch_and_less_than_a_window_is_left_out(made, seq_len, seed):
+def test_D2_D9_every_chunk_comes_once_an_epoch_and_less_than_a_chunk_is_left_out(made, seq_len, seed):
     with Made(made, seq_len, seed=seed) as samples:
         for number, name in enumerate(samples.mixture.sources):
             stream = tokens_of(made[name])
-            windows = int(samples.rows[number])
-            assert 0 <= len(stream) - 1 - windows * seq_len < seq_len
-            ordinals = np.flatnonzero(samples.mixture.locate(np.arange(4 * windows))[0] == number)[: 2 * windows]
+            chunks = int(samples.rows[number])
+            assert 0 <= len(stream) - 1 - chunks * seq_len < seq_len
+            ordinals = np.flatnonzero(samples.mixture.locate(np.arange(4 * chunks))[0] == number)[: 2 * chunks]
             rows = samples.read(ordinals).tolist()
-            expected = sorted(stream[k * seq_len : k * seq_len + seq_len + 1] for k in range(windows))
+            expected = sorted(stream[k * seq_len : k * seq_len + seq_len + 1] for k in range(chunks))
             for epoch in (0, 1):
-                assert sorted(rows[epoch * windows : (epoch + 1) * windows]) == expected
+                assert sorted(rows[epoch * chunks : (epoch + 1) * chunks]) == expected
 
 
-def test_D3_no_window_comes_back_before_its_epoch_ends(samples):
-    sources, epochs, windows = samples.locate(np.arange(3 * int(samples.rows.sum())))
-    seen = set(zip(sources.tolist(), epochs.tolist(), windows.tolist(), strict=True))
+def test_D3_no_chunk_comes_back_before_its_epoch_ends(samples):
+    sources, epochs, chunks = samples.locate(np.arange(3 * int(samples.rows.sum())))
+    seen = set(zip(sources.tolist(), epochs.tolist(), chunks.tolist(), strict=True))
     assert len(seen) == len(sources)
     for source in (0, 1):
         assert (np.diff(epochs[sources == source]) >= 0).all()
@@ -130,7 +130,7 @@ def test_D7_any_change_of_the_world_size_leaves_the_order(samples, data):
 
 @given(weights, st.integers(0, 20000))
 @few
-def test_D8_tokens_of_a_source_are_within_a_window_of_its_rounded_share(corpus, weights, number):
+def test_D8_tokens_of_a_source_are_within_a_chunk_of_its_rounded_share(corpus, weights, number):
     mixed = Samples(corpus, weights, 7, 3)
     sources, _, _ = mixed.locate(np.arange(number))
     for index, count in enumerate(mixed.mixture.counts.tolist()):
@@ -170,17 +170,17 @@ def test_D12_empty_and_one_token_documents_and_documents_of_special_tokens_are_w
     documents = [[], [7], [EOS, EOS], [BOS], [], [0], [], []] * 3
     with Made({"a": [documents, documents]}, seq_len=2) as samples:
         stream = tokens_of({"a": [documents, documents]}["a"])
-        windows = int(samples.rows[0])
-        rows = sorted(samples.read(np.arange(windows)).tolist())
-        assert rows == sorted(stream[k * 2 : k * 2 + 3] for k in range(windows))
+        chunks = int(samples.rows[0])
+        rows = sorted(samples.read(np.arange(chunks)).tolist())
+        assert rows == sorted(stream[k * 2 : k * 2 + 3] for k in range(chunks))
 
 
 def test_D13_seeds_and_epochs_give_unrelated_orders_and_sources_do_not_touch_each_other(corpus):
     def order(seed, epoch, weights):
         mixed = Samples(corpus, weights, 7, seed)
         number = mixed.mixture.sources.index("a")
-        windows = int(mixed.rows[number])
-        sources, epochs, found = mixed.locate(np.arange(8 * windows))
+        chunks = int(mixed.rows[number])
+        sources, epochs, found = mixed.locate(np.arange(8 * chunks))
         return found[(sources == number) & (epochs == epoch)].tolist()
 
     orders = [order(seed, epoch, {"a": 1, "b": 1}) for seed in (0, 1) for epoch in (0, 1)]
@@ -193,7 +193,7 @@ def test_D13_seeds_and_epochs_give_unrelated_orders_and_sources_do_not_touch_eac
 
 
 def shares(steps):
-    """What the second of two ranks trains on in these steps, eight samples each."""
+    """The samples of the second of two ranks in these steps, eight samples each."""
     return [share_of(8 * step, 1, 2, 8) for step in steps]
 
 
@@ -218,7 +218,7 @@ def test_what_fails_while_reading_ahead_is_raised_where_the_batch_is_asked_for(t
     samples = Samples(Corpus(path), {"a": 1.0}, 7, 0)
     (tmp_path / "a-0.arrow").write_bytes(b"")
     prefetch = Prefetch(samples, [np.arange(4)])
-    with pytest.raises(UserError, match=r"a-0\.arrow ends before its tokens do"):
+    with pytest.raises(UserError, match=r"a-0\.arrow ends before its last token"):
         prefetch.next()
     prefetch.close()
 

@@ -47,16 +47,16 @@ def samples_of(made, bos=True, seed=0):
 def pairs_in(inputs, targets):
     """(prompt's ids with BOS, target ids) of each pair in a batch; what is left over must be filling."""
     found = []
-    for row, wanted in zip(inputs, targets, strict=True):
+    for row, expected in zip(inputs, targets, strict=True):
         at = 0
         while at < len(row) and row[at] != EOS:
             end = at + int(np.argmax(row[at:] == EOS)) + 1  # its EOS is an input, too
-            counted = np.flatnonzero(wanted[at:end] != IGNORED) + at
+            counted = np.flatnonzero(expected[at:end] != IGNORED) + at
             assert (np.diff(counted) == 1).all() and counted[-1] == end - 2
-            assert (wanted[counted] == row[counted + 1]).all()
-            found.append((row[at : counted[0] + 1].tolist(), wanted[counted].tolist()))
+            assert (expected[counted] == row[counted + 1]).all()
+            found.append((row[at : counted[0] + 1].tolist(), expected[counted].tolist()))
             at = end
-        assert (row[at:] == EOS).all() and (wanted[at:] == IGNORED).all()
+        assert (row[at:] == EOS).all() and (expected[at:] == IGNORED).all()
     return found
 
 
@@ -127,10 +127,10 @@ def test_a_pair_as_long_as_a_row_stays():
 
 
 def test_no_pair_that_is_short_enough_is_refused():
-    said = r"training side of source qa must have a pair of at most seq_len \(24\) tokens, .* shortest has 28"
+    said = r"training split of source qa must have a pair of at most seq_len \(24\) tokens, .* shortest has 28"
     with pytest.raises(UserError, match=said):
         samples_of([("a" * SEQ_LEN, "b")])
-    with pytest.raises(UserError, match="validation side of source qa must have a pair, and has none"):
+    with pytest.raises(UserError, match="validation split of source qa must have a pair, and has none"):
         validation("qa", [], SEQ_LEN, EOS, 100)
 
 
@@ -143,7 +143,7 @@ def test_samples_say_what_the_trainer_counts():
 
 @some
 @given(many, st.integers(1, 400))
-def test_held_out_windows_hold_whole_pairs_up_to_the_limit(made, limit):
+def test_validation_rows_hold_whole_pairs_up_to_the_limit(made, limit):
     encoded = [pair for pair in encode(pairs_of(made), Letters(), True) if len(pair.ids) <= SEQ_LEN]
     (inputs, targets), bytes_per_target = validation("qa", encoded, SEQ_LEN, EOS, limit)
     found = pairs_in(inputs, targets)
@@ -158,7 +158,7 @@ def test_held_out_windows_hold_whole_pairs_up_to_the_limit(made, limit):
     assert inputs.dtype == targets.dtype == np.int64
 
 
-def test_held_out_windows_are_those_of_every_run():
+def test_validation_rows_are_the_same_in_every_run():
     encoded = encode(pairs_of([("ab", "cd")] * 30), Letters(), True)
     first, again = (validation("qa", encoded, SEQ_LEN, EOS, 100) for _ in range(2))
     assert (first[0][0] == again[0][0]).all()
@@ -167,5 +167,5 @@ def test_held_out_windows_are_those_of_every_run():
 def test_a_pair_without_anything_before_its_completion_is_refused():
     pair = Pair("a.jsonl:3", "", "b", "train")
     assert [made.prompt for made in encode([pair], Letters(), True)] == [1]
-    with pytest.raises(UserError, match="^a.jsonl:3 must have a prompt of a token at least, "):
+    with pytest.raises(UserError, match="^a.jsonl:3 must have a prompt of at least one token, "):
         encode([pair], Letters(), False)

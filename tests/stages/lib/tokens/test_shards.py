@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.tokens import shards
-from stages.lib.tokens.corpus import Stream
+from stages.lib.tokens.token_stream import TokenStream
 
 LIMIT = 10  # tokens a shard
 
@@ -25,7 +25,7 @@ def test_every_document_is_written_once_in_order(tmp_path_factory, lengths):
             writer.add(np.arange(first, first + total, dtype=np.uint16), given_, given_)
             first += total
         written = writer.finish()
-    stream = Stream(directory, written, "uint16")
+    stream = TokenStream(directory, written, "uint16")
     assert stream.read(0, first + 1).tolist() == list(range(first))
     assert sum(shard["documents"] for shard in written) == sum(map(len, lengths))
     assert sum(shard["text_bytes"] for shard in written) == first

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from stages.lib import stage
 from stages.lib.distributed import collectives, local_shards
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training import activation_checkpointing, sharding
@@ -42,7 +43,7 @@ def measure(kind, how, device):
     loss.backward()
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(local_shards.local(parameter.grad).numpy().tobytes())
+        digest.update(local_shards.local_tensor(parameter.grad).numpy().tobytes())
     return {"gradients": digest.hexdigest(), "forwards": len(forwards)}
 
 
@@ -55,7 +56,7 @@ def _counted(forward, calls):
 
 
 if __name__ == "__main__":
-    with collectives.ranks() as device:
+    with process_group() as device:
         measured = {how: {kind: measure(kind, how, device) for kind in MODES} for how in ("full", "grad")}
         of_all_ranks = collectives.all_gather_object(measured)
         if dist.get_rank() == 0:

@@ -8,11 +8,12 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from stages.lib import stage
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe
-from stages.lib.training import optimizer, sharding
-from stages.lib.training.optimizer import OptimizerRecipe
+from stages.lib.training import sharding
+from stages.lib.training.optimizers import registry
+from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.recipe import TrainRecipe
 
 
@@ -22,13 +23,13 @@ def digests(moments, device):
         model = Llama(ModelRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70)
     sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32"), device)
     initialize(model, seed=3)
-    built = optimizer.build(model, OptimizerRecipe(state_dtype=moments))
+    built = registry.build(model, OptimizerRecipe(state_dtype=moments))
     found = []
     for skipped in (False, True, False):
         for parameter in model.parameters():
             # a gradient that no reduction has rounded: the same bits on any number of ranks
             parameter.grad = torch.full_like(parameter, float("nan")) if skipped else parameter.detach().clone()
-        optimizer.skip_if(built, torch.tensor(float(skipped)))
+        registry.skip_if(built, torch.tensor(float(skipped)))
         built.step()
         found.append(digest(model, built))
     return found
@@ -37,7 +38,7 @@ def digests(moments, device):
 def digest(model, built):
     """sha256 of all that a step changes."""
     made = hashlib.sha256()
-    for name, state in optimizer.moments(model, built).items():
+    for name, state in registry.named_state(model, built).items():
         for tensor in (model.get_parameter(name), *state.values()):
             whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             made.update(whole.detach().double().numpy().tobytes())
@@ -45,7 +46,7 @@ def digest(model, built):
 
 
 if __name__ == "__main__":
-    with collectives.ranks() as device:
+    with process_group() as device:
         found = {moments: digests(moments, device) for moments in ("float32", "bfloat16")}
         if dist.get_rank() == 0:
             print(json.dumps(found))

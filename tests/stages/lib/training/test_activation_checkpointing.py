@@ -38,7 +38,7 @@ def built(kind, dtype=torch.float32):
 
 def loss_of(model, end=None):
     tokens = torch.randint(0, 70, (2, 48), generator=torch.Generator().manual_seed(1))
-    loss, penalty = model(tokens, tokens.roll(-1), documents_of(tokens, end), z_loss=1e-2)
+    loss, penalty = model(tokens, tokens.roll(-1), documents_of(tokens, end), z_loss_weight=1e-2)
     return loss + penalty
 
 
@@ -135,10 +135,10 @@ def test_a_ratio_belongs_to_the_kind_ratio():
         recipe.load(ActivationCheckpointingRecipe, {"mode": "ratio", "ratio": "0.25"}, "activation_checkpointing").ratio
         == 0.25
     )
-    with pytest.raises(UserError, match="activation_checkpointing.ratio is missing: mode ratio needs"):
+    with pytest.raises(UserError, match="activation_checkpointing.ratio is missing: for mode ratio it must be"):
         recipe.load(ActivationCheckpointingRecipe, {"mode": "ratio"}, "activation_checkpointing")
     with pytest.raises(
-        UserError, match="activation_checkpointing.ratio must be left out but for mode ratio, got 0.5 with mode full"
+        UserError, match="activation_checkpointing.ratio must be left out except for mode ratio, got 0.5 with mode full"
     ):
         recipe.load(ActivationCheckpointingRecipe, {"mode": "full", "ratio": 0.5}, "activation_checkpointing")
 

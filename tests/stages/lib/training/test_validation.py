@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model.llama import ModelRecipe
 from stages.lib.model.loss import IGNORED
@@ -44,8 +44,10 @@ def test_loss_is_the_mean_over_every_target_but_bos(micro_batch_size, limit):
     model = random_model(
         ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24), VOCABULARY
     )
-    with collectives.ranks() as device:
-        scores = validation.of_corpus(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch_size, device)["a"]
+    with process_group() as device:
+        scores = validation.from_corpus(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch_size, device)[
+            "a"
+        ]
     losses = []
     given = torch.from_numpy(TOKENS[: limit + 1].astype(np.int64))
     for start in range(0, len(given) - 1, SEQ_LEN):
@@ -61,12 +63,12 @@ def test_loss_is_the_mean_over_every_target_but_bos(micro_batch_size, limit):
 @pytest.mark.parametrize("bos", [True, False])
 def test_bits_per_byte_are_the_bits_of_all_targets_by_the_bytes_of_the_text(tmp_path, bos):
     corpus = Corpus(tiny_corpus(tmp_path, documents=60, bos=bos))
-    scored = validation.of_corpus(corpus, ["a"], SEQ_LEN, 10**9)
+    scored = validation.from_corpus(corpus, ["a"], SEQ_LEN, 10**9)
     model = random_model(
         ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24),
         corpus.tokenizer["vocab_size"],
     )
-    with collectives.ranks() as device:
+    with process_group() as device:
         scores = scored.evaluate(model, 8, device)["a"]
     targets = int((scored.windows["a"][1] != IGNORED).sum())
     text = "".join(text for _, text in validation_text.documents(corpus.manifest, "a"))
@@ -85,7 +87,7 @@ def test_no_begin_of_a_document_is_a_target_also_where_bos_and_eos_are_one(bos, 
         def read(self, start, count):
             return np.array([bos, 5, EOS, bos, 9, EOS])[start : start + count]
 
-    found = validation.of_corpus(Given(), ["a"], SEQ_LEN, 99).windows["a"][1]
+    found = validation.from_corpus(Given(), ["a"], SEQ_LEN, 99).windows["a"][1]
     assert found[found != IGNORED].tolist() == targets
 
 
@@ -94,5 +96,5 @@ def test_held_out_text_without_a_target_is_refused():
         def read(self, start, count):
             return np.array([EOS])[start : start + count]
 
-    with pytest.raises(UserError, match="^source a must have validation text of two tokens at least, and has none; "):
-        validation.of_corpus(Empty(), ["a"], SEQ_LEN, 99)
+    with pytest.raises(UserError, match="^source a must have at least two tokens of validation text, and has fewer; "):
+        validation.from_corpus(Empty(), ["a"], SEQ_LEN, 99)

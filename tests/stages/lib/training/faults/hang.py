@@ -11,22 +11,22 @@ import torch
 import torch.distributed as dist
 
 from stages.lib import log, recipe, stage
-from stages.lib.distributed import collectives
+from stages.lib.distributed.process_group import enable_flight_recorder, process_group
 from stages.lib.training.faults import watchdog
 
 
 def sleep_for_ever():
-    """Hang, as a rank that waits for a file system."""
+    """Hang like a rank that waits for a file system."""
     time.sleep(1000)
 
 
 def sleep_with_the_lock():
-    """Hang in C, with the interpreter's lock, so that no thread of this process can run."""
+    """Hang in C, with the GIL held, so that no thread of this process can run."""
     ctypes.PyDLL(None).sleep(1000)
 
 
 def train(dog, behaviour):
-    """Six steps and a save, of which one does not end."""
+    """Take six steps and a save, one of which does not end."""
     last = dist.get_rank() == dist.get_world_size() - 1
     for step in range(6):
         dog.phase("step", step)
@@ -44,15 +44,15 @@ def train(dog, behaviour):
 if __name__ == "__main__":
     directory, behaviour, limits = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     log.to(None)
-    collectives.flight_recorder_environment()
-    with collectives.ranks():
+    enable_flight_recorder()
+    with process_group():
         (directory / f"pid{dist.get_rank()}").write_text(str(os.getpid()), encoding="utf-8")
-        plan = recipe.load(watchdog.WatchdogRecipe, limits, "watchdog")
-        dog = watchdog.Watchdog(plan, directory, lambda message: stage.out_of_time("hang", message))
+        limits_recipe = recipe.load(watchdog.WatchdogRecipe, limits, "watchdog")
+        dog = watchdog.Watchdog(limits_recipe, directory, lambda message: stage.out_of_time("hang", message))
         try:
             if behaviour == "start":
                 sleep_for_ever()
             train(dog, behaviour)
-        finally:  # as a trainer does: of a rank that another hang ends, nothing is said
-            dog.stop()
+        finally:  # as a trainer does: a rank that another's hang ends prints nothing
+            dog.close()
     stage.leave(0)

@@ -16,10 +16,10 @@ CPU = torch.device("cpu")
 def run(profiler, steps):
     """The training loop, with a matrix product for a step; the step's number is the size."""
     for step in steps:
-        profiler.before(step)
+        profiler.before_step(step)
         with torch.profiler.record_function(f"the work of {step}"):
             torch.ones(step, step) @ torch.ones(step, step)
-        profiler.after(step)
+        profiler.after_step(step)
 
 
 def traced(path):
@@ -75,9 +75,9 @@ def test_a_full_disk_does_not_stop_the_training(tmp_path):
 
 
 def test_a_snapshot_of_memory_needs_a_gpu_and_a_range(tmp_path):
-    with pytest.raises(UserError, match="^--memory-snapshot needs a GPU, and this training runs on the cpu$"):
+    with pytest.raises(UserError, match="^--memory-snapshot requires a GPU, got a training on the cpu$"):
         Profiler(tmp_path, (1, 2), True, CPU)
-    with pytest.raises(UserError, match="^--memory-snapshot needs --profile-steps A:B, the steps that it records$"):
+    with pytest.raises(UserError, match="^--memory-snapshot requires --profile-steps A:B, the steps that it records$"):
         Profiler(tmp_path, None, True, CPU)
 
 
@@ -86,9 +86,9 @@ def test_a_snapshot_of_memory_is_written(tmp_path):
     device = torch.device("cuda", 0)
     profiler = Profiler(tmp_path, (1, 2), True, device)
     for step in (1, 2, 3):
-        profiler.before(step)
+        profiler.before_step(step)
         torch.ones(1 << 20, device=device) * step
-        profiler.after(step)
+        profiler.after_step(step)
     snapshot = tmp_path / "profile" / "rank0-steps1-2.pickle"
     assert b"test_profiler.py" in snapshot.read_bytes()
     assert "CUDA" in (tmp_path / "profile" / "rank0-steps1-2.txt").read_text()

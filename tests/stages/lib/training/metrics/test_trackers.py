@@ -27,7 +27,7 @@ def offline(monkeypatch, tmp_path):
 
 
 def trackers(directory, step=0, **keys):
-    made = recipe.load(TrackerRecipe, keys, "pretrain.monitors")
+    made = recipe.load(TrackerRecipe, keys, "pretrain.trackers")
     return Trackers(made, directory, "base", {"digest": "0123", "peak_flops": "n/a"}, step)
 
 
@@ -69,8 +69,8 @@ def history(directory):
 
 def test_tensorboard_reads_numbers_by_name_and_leaves_out_the_rest(tmp_path):
     shown = trackers(tmp_path, tensorboard=True)
-    shown.write(ENTRY)
-    shown.write({"step": 1, "validation": {"web": {"loss": 4.5, "bits_per_byte": 2.0}}})
+    shown.metrics(ENTRY)
+    shown.metrics({"step": 1, "validation": {"web": {"loss": 4.5, "bits_per_byte": 2.0}}})
     shown.close()
     assert scalars(tmp_path) == {
         "loss": {1: 5.0},
@@ -83,11 +83,11 @@ def test_tensorboard_reads_numbers_by_name_and_leaves_out_the_rest(tmp_path):
 def test_steps_after_a_resume_replace_those_of_before(tmp_path):
     killed = trackers(tmp_path, tensorboard=True)
     for step in range(1, 9):
-        killed.write({"step": step, "loss": 5.0})
+        killed.metrics({"step": step, "loss": 5.0})
     killed.close()
     resumed = trackers(tmp_path, step=5, tensorboard=True)
     for step in (6, 7):
-        resumed.write({"step": step, "loss": 4.0})
+        resumed.metrics({"step": step, "loss": 4.0})
     resumed.close()
     assert scalars(tmp_path)["loss"] == {1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 4, 7: 4}
 
@@ -95,9 +95,9 @@ def test_steps_after_a_resume_replace_those_of_before(tmp_path):
 def test_steps_after_a_rollback_replace_those_of_before(tmp_path):
     shown = trackers(tmp_path, tensorboard=True)
     for step in (1, 2, 3):
-        shown.write({"step": step, "loss": 5.0})
-    shown.rollback(1)
-    shown.write({"step": 2, "loss": 4.0})
+        shown.metrics({"step": step, "loss": 5.0})
+    shown.event("rollback", 1, {})
+    shown.metrics({"step": 2, "loss": 4.0})
     shown.close()
     assert scalars(tmp_path)["loss"] == {1: 5, 2: 4}
 
@@ -105,7 +105,7 @@ def test_steps_after_a_rollback_replace_those_of_before(tmp_path):
 def test_a_wandb_run_goes_on_under_the_same_id(tmp_path, offline):
     for step in (0, 1):
         shown = trackers(tmp_path, step=step, wandb="caravan")
-        shown.write(ENTRY | {"step": step + 1})
+        shown.metrics(ENTRY | {"step": step + 1})
         shown.close()
     deadline = time.monotonic() + 20
     while len(history(tmp_path)) < 2 and time.monotonic() < deadline:  # its service writes behind our back
@@ -131,7 +131,7 @@ def test_another_project_gets_another_run(tmp_path, offline):
 
 def test_nothing_is_written_by_default(tmp_path):
     shown = trackers(tmp_path)
-    shown.write(ENTRY)
+    shown.metrics(ENTRY)
     shown.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -142,12 +142,12 @@ def test_nothing_is_written_by_default(tmp_path):
         (
             "tensorboard",
             {"tensorboard": True},
-            "trackers.tensorboard must be false where the package tensorboard is not installed, got true",
+            "trackers.tensorboard must be false if the package tensorboard is not installed, got true",
         ),
         (
             "wandb",
             {"wandb": "caravan"},
-            "trackers.wandb must be left out where the package wandb is not installed, got 'caravan'",
+            "trackers.wandb must be left out if the package wandb is not installed, got 'caravan'",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_without_a_login_wandb_is_refused_in_one_sentence(tmp_path):
     command = [sys.executable, "-c", START, str(tmp_path)]  # wandb reads its variables once a process
     environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(HOME)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert re.match(r"trackers.wandb could not start \(No API key.*\); log in with WANDB_API_KEY, or let", done.stdout)
+    assert re.match(r"trackers.wandb could not start \(No API key.*\); set WANDB_API_KEY, or set", done.stdout)
 
 
 START = """
@@ -189,10 +189,10 @@ def test_a_monitor_that_fails_is_left_out_and_the_training_goes_on(tmp_path, mon
     log.to(tmp_path / "log")
     broken = trackers(tmp_path, tensorboard=True)
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", _full)
-    broken.write(ENTRY)
-    broken.write(ENTRY | {"step": 2})
+    broken.metrics(ENTRY)
+    broken.metrics(ENTRY | {"step": 2})
     broken.close()
-    said = "TensorBoard failed and is left out from here on: No space left on device"
+    said = "TensorBoard failed and receives no more metrics: No space left on device"
     assert (tmp_path / "log").read_text().count(said) == 1
 
 

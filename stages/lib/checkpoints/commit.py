@@ -1,0 +1,103 @@
+"""The commit format: which files a checkpoint has, and when it is complete. Imports no torch.
+
+    RUN_DIRECTORY/checkpoints/00000300/__0_0.distcp ...   tensors, one file per rank
+    RUN_DIRECTORY/checkpoints/00000300/.metadata          which tensor lies where
+    RUN_DIRECTORY/checkpoints/00000300/commit.json        the commit marker, which is written last
+    RUN_DIRECTORY/checkpoints/00000300/milestone.json     a copy of the milestone's manifest
+
+commit.json has the format, the step, what the caller adds (samples, recipe, corpus, tokenizer), the bytes and sha256 of
+each file, and its own sha256. A directory without commit.json, or with a file of another size or hash, is torn: it is
+skipped, never read. A checkpoint with milestone.json is never deleted.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+
+FORMAT = 1
+COMMIT = "commit.json"
+MILESTONE = "milestone.json"
+
+
+def directory_of(run_directory: Path | str, step: int) -> Path:
+    """The directory of the checkpoint of a step."""
+    return Path(run_directory) / "checkpoints" / f"{step:08d}"
+
+
+def write_commit(directory: Path, facts: Mapping[str, Any], described: Mapping[str, dict[str, Any]]) -> None:
+    """Write the commit marker to the disk.
+
+    `facts`: the keys of commit.json beside the files. `described`: {name of a file: {"bytes", "sha256"}}.
+    """
+    commit = {"format": FORMAT, **facts, "files": {name: described[name] for name in sorted(described)}}
+    files.write_json(directory / COMMIT, commit | {"sha256": manifest.digest_of(commit)})
+    files.sync_directory(directory.parent)
+
+
+def read_commit(directory: Path | str) -> dict[str, Any]:
+    """The content of commit.json. Raises UserError if it is missing or changed, or a file has another size."""
+    directory = Path(directory)
+    if not (directory / COMMIT).exists():
+        raise UserError(f"{directory} is not a complete checkpoint: it has no {COMMIT}")
+    commit = files.read_json(directory / COMMIT)
+    found = commit.get("format") if isinstance(commit, dict) else None
+    if found != FORMAT:
+        raise UserError(f"{directory / COMMIT} must have format {FORMAT}, found {found}")
+    if commit.pop("sha256", None) not in (None, manifest.digest_of(commit)):  # the first checkpoints had none
+        raise UserError(f"{directory / COMMIT} changed since it was written: its sha256 differs from its content's")
+    for name, file in commit["files"].items():
+        size = (directory / name).stat().st_size if (directory / name).exists() else None
+        if size != file["bytes"]:
+            raise UserError(f"{directory / name} must have {file['bytes']} bytes by {COMMIT}, found {size}")
+    return commit
+
+
+def verify(directory: Path | str, commit: Mapping[str, Any], part: int = 0, parts: int = 1) -> None:
+    """Compare the sha256 of every `parts`-th file, from file `part` on. Raises UserError for the first that differs."""
+    for name in sorted(commit["files"])[part::parts]:
+        path = Path(directory) / name
+        try:
+            found = files.sha256_file(path)
+        except OSError as error:
+            raise UserError(f"{path} could not be read: {error}") from None
+        if found != commit["files"][name]["sha256"]:
+            raise UserError(f"{path} changed since it was written: its sha256 differs from {COMMIT}")
+
+
+def complete_steps(run_directory: Path | str, at_most: int | None = None) -> list[int]:
+    """The steps that have a complete checkpoint, ascending. A torn checkpoint is named in a warning."""
+    steps = []
+    for directory in _directories(run_directory, at_most):
+        try:
+            read_commit(directory)
+        except UserError as error:
+            logger.warning("skipping a torn checkpoint: %s", error)
+            continue
+        steps.append(int(directory.name))
+    return steps
+
+
+def remove_uncommitted(run_directory: Path | str, at_most: int) -> None:
+    """Delete the directories without a commit marker, up to a step. Damaged checkpoints stay for inspection."""
+    for directory in _directories(run_directory, at_most):
+        if not (directory / COMMIT).exists():
+            remove(directory)
+
+
+def _directories(run_directory: Path | str, at_most: int | None) -> list[Path]:
+    found = sorted((Path(run_directory) / "checkpoints").glob("[0-9]*"))
+    numbered = [directory for directory in found if directory.name.isdecimal()]  # and no 00000300.copy
+    return [directory for directory in numbered if at_most is None or int(directory.name) <= at_most]
+
+
+def remove(directory: Path | str) -> None:
+    """Delete a checkpoint, its commit marker first, so that a killed removal leaves a torn checkpoint."""
+    with contextlib.suppress(FileNotFoundError):
+        (Path(directory) / COMMIT).unlink()
+    shutil.rmtree(directory, ignore_errors=True)

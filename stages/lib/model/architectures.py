@@ -1,0 +1,47 @@
+"""The registry of architectures. docs/extend/architecture.md lists what a new one needs beside an entry here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from stages.lib.model.llama import Llama
+from stages.lib.model.llama_config import ModelRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A kind of model, in our code and in transformers."""
+
+    model_type: str
+    """transformers' name of it, `model_type` in config.json."""
+
+    hf_class: str
+    """transformers' class, `architectures` in config.json."""
+
+    config_class: type[ModelRecipe]
+    """The config; its `key_table` gives the tensors with their names and shapes, from which all counts follow."""
+
+    model_class: type[Llama]
+    """The model: built from a config and a vocabulary size, its `forward` gives the loss, its `logits` the logits."""
+
+    fixed: dict[str, Any]
+    """Further keys of config.json for which the model supports one value."""
+
+
+LLAMA = Architecture(
+    model_type="llama",
+    hf_class="LlamaForCausalLM",
+    config_class=ModelRecipe,
+    model_class=Llama,
+    fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+)
+
+ARCHITECTURES = {architecture.model_type: architecture for architecture in (LLAMA,)}
+
+DEFAULT = LLAMA
+"""The architecture of recipes, commits and config.json files that name none."""
+
+
+def architecture_of(model_config: ModelRecipe) -> Architecture:
+    """The architecture of a config, by its class."""
+    (found,) = (known for known in ARCHITECTURES.values() if known.config_class is type(model_config))
+    return found

@@ -1,0 +1,43 @@
+"""The table of scores: one row per run, step, task and metric."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files
+from stages.lib.report.results import Results
+
+COLUMNS = ("run", "step", "tokens", "task", "metric", "value", "stderr")
+
+ScoreRow = dict[str, Any]
+"""A row of the table: a mapping with the keys COLUMNS."""
+
+
+def score_rows(results: Results) -> list[ScoreRow]:
+    """Return all scores, sorted. A task that is in several suites is named SUITE/TASK."""
+    tasks: Counter[tuple[str, int, str]] = Counter()
+    for (run_name, step, _), evaluation in results.evaluations.items():
+        tasks.update((run_name, step, task) for task in evaluation.identity["results"])
+    rows = []
+    for (run_name, step, suite), evaluation in results.evaluations.items():
+        for task, metrics in evaluation.identity["results"].items():
+            name = task if tasks[run_name, step, task] == 1 else f"{suite}/{task}"
+            at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"], "task": name}
+            rows += [{**at, "metric": metric, **score} for metric, score in metrics.items()]
+    return sorted(rows, key=_row_order)
+
+
+def _row_order(row: ScoreRow) -> tuple[str, int, str, str]:
+    return row["run"], row["step"], row["task"], row["metric"]
+
+
+def write_scores(path: Path, rows: Iterable[ScoreRow]) -> None:
+    """Write the table as CSV; an unknown value is empty."""
+    with files.atomic(path, "w") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

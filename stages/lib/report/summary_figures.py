@@ -1,0 +1,50 @@
+"""The three figures of the report: loss, bits per byte and accuracy against training tokens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from stages.lib.report import figures
+from stages.lib.report.curves import Curves
+from stages.lib.report.figures import Line, Point
+from stages.lib.report.scores import ScoreRow
+from stages.lib.scoring import local_tasks
+
+ACCURACIES = ("acc", "acc_mutual_info")
+
+
+def draw(directory: Path, rows: Sequence[ScoreRow], curves: Mapping[str, Curves]) -> list[Path]:
+    """Draw the figures; returns their paths. `rows`: scores, with the tokens of the models before added."""
+    paths = [directory / name for name in ("loss.svg", "bits_per_byte.svg", "accuracy.svg")]
+    bits = [row for row in rows if row["metric"] == "bits_per_byte" and local_tasks.find(row["task"]) is not None]
+    accuracy = [row for metric in ACCURACIES for row in rows if row["metric"] == metric]
+    tasks = [local_tasks.find(row["task"]) for row in rows]
+    chance_levels = sorted({task.chance for task in tasks if task is not None and task.chance is not None})
+    figures.draw(paths[0], "Loss", "nats per token", _loss_lines(curves))
+    figures.draw(paths[1], "Validation text", "bits per byte", _score_lines(bits))
+    figures.draw(paths[2], "Accuracy", "accuracy", _score_lines(accuracy), chance_levels)
+    return paths
+
+
+def _loss_lines(curves: Mapping[str, Curves]) -> list[Line]:
+    lines = []
+    for run_name, curve in curves.items():
+        if curve.train:
+            label = f"{run_name}, training"
+            lines.append(Line(label=label, group=run_name, part="training", points=curve.train, marked=False))
+        for source, points in sorted(curve.validation.items()):
+            lines.append(Line(label=f"{run_name}, validation {source}", group=run_name, part=source, points=points))
+    return lines
+
+
+def _score_lines(rows: Iterable[ScoreRow]) -> list[Line]:
+    points: defaultdict[tuple[str, str, str], list[Point]] = defaultdict(list)
+    for row in rows:
+        if row["value"] is not None:
+            points[row["metric"], row["run"], row["task"]].append((row["tokens"], row["value"], row["stderr"]))
+    return [
+        Line(label=f"{run_name}, {task}", group=run_name, part=task, points=found)
+        for (_, run_name, task), found in points.items()
+    ]

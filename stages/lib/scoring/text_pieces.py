@@ -1,0 +1,83 @@
+"""Pieces of validation text, chosen by a hash: the data of the tasks that are made from text."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+from stages.lib.log import logger
+from stages.lib.manifest import Manifest
+from stages.lib.scoring.task import Row, ValidationText
+from stages.lib.tokens import validation_text
+
+PIECE_BYTES = 2048  # the start of a piece has no context, which changes its bits by less than 1%
+
+
+def read(corpus: Manifest, seed: int, num_bytes: int) -> ValidationText:
+    """Read `num_bytes` of each source's validation text; a source that has none is skipped with a warning."""
+    pools = {}
+    for source in sorted(corpus.identity["sources"]):
+        pool = sample(_pieces(validation_text.documents(corpus, source), source), seed, num_bytes)
+        if pool:
+            pools[source] = pool
+        else:
+            logger.warning("source %s has no validation text: it is not scored", source)
+    return ValidationText(pools, corpus.path)
+
+
+def _pieces(documents: Iterable[tuple[str, str]], source: str) -> Iterator[Row]:
+    """Cut documents at line ends into pieces {"id", "source", "text"} with unique ids; blank pieces are skipped."""
+    for name, text in documents:
+        for number, piece in enumerate(cut(text, PIECE_BYTES)):
+            if piece.strip():
+                yield {"id": f"{name}#{number}", "source": source, "text": piece}
+
+
+def cut(text: str, num_bytes: int) -> Iterator[str]:
+    """Cut a text at line ends into pieces of at most `num_bytes` bytes of UTF-8; a longer line is its own piece."""
+    piece: list[str] = []
+    size = 0
+    for line in io.StringIO(text, newline="\n"):
+        length = len(line.encode())
+        if piece and size + length > num_bytes:
+            yield "".join(piece)
+            piece, size = [], 0
+        piece.append(line)
+        size += length
+    if piece:
+        yield "".join(piece)
+
+
+def sample(pieces: Iterable[Row], seed: int, num_bytes: int) -> list[Row]:
+    """Return the pieces with the lowest hashes of (seed, id) that together have `num_bytes`, in order of the hash.
+
+    The choice does not depend on the order of `pieces`. Memory is that of the result.
+    """
+    heap: list[tuple[int, str, Row]] = []
+    total = 0
+    for piece in pieces:
+        digest = hashlib.blake2b(f"{seed}\0{piece['id']}".encode(), digest_size=16).digest()
+        key = -int.from_bytes(digest)  # heapq keeps the smallest on top: here the highest hash
+        heapq.heappush(heap, (key, piece["id"], piece))
+        total += len(piece["text"].encode())
+        while heap and total - len(heap[0][2]["text"].encode()) >= num_bytes:
+            total -= len(heapq.heappop(heap)[2]["text"].encode())
+    return [piece for _, _, piece in sorted(heap, key=_order)]
+
+
+def _order(entry: tuple[int, str, Row]) -> tuple[int, str]:
+    return -entry[0], entry[1]
+
+
+def first_bytes(pieces: Sequence[Row], num_bytes: int) -> list[Row]:
+    """Return the first pieces that together have at least `num_bytes`, or all."""
+    taken: list[Row] = []
+    total = 0
+    for piece in pieces:
+        if total >= num_bytes:
+            break
+        taken.append(piece)
+        total += len(piece["text"].encode())
+    return taken

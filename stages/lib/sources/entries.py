@@ -1,0 +1,92 @@
+"""The entries of a source: a document, a malformed record, a filtered document."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stages.lib.sources.split import split_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.lib.sources.source import SourceRecipe
+
+HASHED_IDS = 1 << 20  # ids that are converted to 8 bytes each at once
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document with an id that is unique in its source. `split`: train or validation.
+
+    `ids`: token ids [L] of a pre-tokenized document, an integer array; `text` is None then.
+    """
+
+    id: str
+    text: str | None
+    split: str
+    ids: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A record that is no document, and the reason."""
+
+    id: str
+    reason: str
+    text: ClassVar[None] = None
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A document that is filtered, the reason, and its text (empty for token ids)."""
+
+    id: str
+    reason: str
+    text: str
+
+
+def document_of_text(
+    recipe: SourceRecipe, identifier: str, text: str | bytes, key: str | None = None
+) -> Document | Malformed:
+    """Return the Document of a text. `key`: the split key; default: the id."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return Malformed(identifier, "not UTF-8")
+    return Document(identifier, text, split_of(key or identifier, recipe.validation))
+
+
+def document_of_fields(recipe: SourceRecipe, identifier: str, record: Mapping[str, Any]) -> Document | Malformed:
+    """Return the Document of a record with fields; Malformed if a field that the recipe names is missing or wrong."""
+    if recipe.id_field is not None:
+        if not isinstance(record.get(recipe.id_field), (str, int)):
+            return Malformed(identifier, f"no text or whole number in {recipe.id_field}")
+        identifier = str(record[recipe.id_field])
+    text: Any = None
+    ids: Any = None
+    if recipe.token_ids_field is None:
+        text = record.get(recipe.text_field)
+        if not isinstance(text, str):
+            return Malformed(identifier, f"no text in {recipe.text_field}")
+    else:
+        ids = record[recipe.token_ids_field]
+        if not hasattr(ids, "dtype"):
+            return Malformed(identifier, f"no token ids in {recipe.token_ids_field}")
+    if recipe.split_field is None:
+        key = hashlib.sha256(text.encode()).hexdigest() if ids is None else _digest_of_ids(ids)
+    elif isinstance(record.get(recipe.split_field), (str, int)):
+        key = str(record[recipe.split_field])
+    else:  # null as well: it would put all these records into one split
+        return Malformed(identifier, f"no text or whole number in {recipe.split_field}")
+    return Document(identifier, text, split_of(key, recipe.validation), ids)
+
+
+def _digest_of_ids(ids: np.ndarray) -> str:
+    hashing = hashlib.sha256()
+    for begin in range(0, len(ids), HASHED_IDS):
+        hashing.update(ids[begin : begin + HASHED_IDS].astype("<i8"))  # type: ignore[arg-type]
+    return hashing.hexdigest()

@@ -1,0 +1,1 @@
+"""The kinds of sources, one file per kind, and their registry."""

@@ -1,0 +1,129 @@
+"""The rows of parquet and Arrow files as mappings, in memory that does not grow with the files.
+
+A malformed row is its reason, a str. A damaged file is a UserError that names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stages.lib.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from stages.lib.sources.source import SourceRecipe
+
+Row = dict[str, Any] | str
+
+ROWS, FEW_ROWS = 1024, 64  # read at once: few if long rows may stand among short ones
+ROWS_BYTES = 16 << 20  # of rows that become Python objects at once; larger batches are converted row by row
+
+
+@contextlib.contextmanager
+def arrow_errors(name: str) -> Iterator[None]:
+    """Raise Arrow's errors on a file as a UserError that names the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        raise UserError(f"{name} cannot be read to its end: {str(error).partition(chr(10))[0]}") from None
+
+
+def columns_to_read(recipe: SourceRecipe, names: Sequence[str], file: str) -> list[str]:
+    """Return the columns that the recipe reads. Raises UserError unless `names`, those of `file`, has each once."""
+    fields = [recipe.token_ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
+    columns = list(dict.fromkeys(column for column in fields if column is not None))
+    for column in columns:
+        if column not in names:
+            raise UserError(f"{file} must have the column {column}, got {', '.join(names)}")
+        if names.count(column) > 1:
+            raise UserError(f"{file} must have the column {column} once, got {names.count(column)} of them")
+    return columns
+
+
+def slices_of(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
+    """Yield slices of few rows. Rows with shared values are fewer: the size of a batch does not tell their own."""
+    rows = FEW_ROWS if has_shared_values(batch.schema) else ROWS
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)
+
+
+def has_shared_values(fields: Iterable[pyarrow.Field]) -> bool:
+    """Return True if a column is dictionary-encoded."""
+    import pyarrow
+
+    return any(pyarrow.types.is_dictionary(field.type) for field in fields)
+
+
+def first_row(batches: Iterable[pyarrow.RecordBatch]) -> list[Any] | None:
+    """Return the values of the first row; None without rows, or if a value is not UTF-8."""
+    for batch in batches:
+        if len(batch):
+            # columns get numbers as names, since several may have one name
+            numbered = batch.slice(0, 1).rename_columns([str(number) for number in range(batch.num_columns)])
+            row = next(iter(_rows_of(numbered)), None)
+            return list(row.values()) if isinstance(row, dict) else None
+    return None
+
+
+def numbered_rows(name: str, number: int, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[tuple[str, Row]]:
+    """Yield (id, row) of all rows; the first of them has the number `number` in the file `name`."""
+    for batch in batches:
+        for row in _rows_of(batch):
+            yield f"{name}:{number}", row
+            number += 1
+
+
+def _rows_of(batch: pyarrow.RecordBatch) -> Iterable[Row]:
+    """Return the rows of a batch; token ids are arrays."""
+    names, columns = batch.schema.names, [_decoded(column) for column in batch.columns]
+    if sum(column.nbytes for column in columns) <= ROWS_BYTES:
+        with contextlib.suppress(UnicodeDecodeError):  # Arrow does not check UTF-8 when it reads
+            values = [_values(column) for column in columns]
+            return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+    return (_row(names, columns, at) for at in range(len(batch)))
+
+
+def _row(names: Sequence[str], columns: Sequence[pyarrow.Array], at: int) -> Row:
+    try:
+        return {name: _values(column.slice(at, 1))[0] for name, column in zip(names, columns, strict=True)}
+    except UnicodeDecodeError:
+        return "not UTF-8"
+
+
+def _decoded(column: pyarrow.Array) -> pyarrow.Array:
+    """Return the column; if it is dictionary-encoded text, with a text per row."""
+    import pyarrow
+
+    types = pyarrow.types
+    shared = types.is_dictionary(column.type)
+    text = shared and (types.is_string(column.type.value_type) or types.is_large_string(column.type.value_type))
+    return column.dictionary_decode() if text else column
+
+
+def _values(column: pyarrow.Array) -> list[Any]:
+    """Return the values of a column; a value that Python cannot hold stays an Arrow array."""
+    import pyarrow
+
+    type_ = column.type
+    is_list = pyarrow.types.is_list(type_) or pyarrow.types.is_large_list(type_)
+    if not (is_list and pyarrow.types.is_integer(type_.value_type)):
+        try:
+            return column.to_pylist()
+        except UnicodeDecodeError:
+            raise
+        except (ArithmeticError, LookupError, ValueError):  # a day in the year 30000, an unknown time zone
+            alone = len(column) == 1
+            return [column] if alone else [_values(column.slice(at, 1))[0] for at in range(len(column))]
+    valid, offsets = column.is_valid().to_pylist(), column.offsets.to_numpy()
+    first = int(offsets[0])
+    values = column.values.slice(first, int(offsets[-1]) - first)  # `values` itself is that of the whole batch
+    if values.null_count:  # a list with a null is not token ids
+        valid = [row and not column[at].values.null_count for at, row in enumerate(valid)]
+        values = values.fill_null(0)
+    values, offsets = values.to_numpy(), offsets - first
+    return [values[offsets[at] : offsets[at + 1]] if valid[at] else None for at in range(len(column))]

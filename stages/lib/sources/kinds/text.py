@@ -1,0 +1,78 @@
+"""The kind `text`: plain text files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from stages.lib.sources import compressed, lines
+from stages.lib.sources.entries import Document, Malformed, document_of_text
+from stages.lib.sources.kinds.kind import SourceKind
+from stages.lib.sources.spans import WHOLE_BYTES, Span
+
+if TYPE_CHECKING:
+    from stages.lib.sources.source import SourceRecipe
+
+SEGMENT_BYTES = WHOLE_BYTES
+"""A text of more bytes is cut into documents: each begins with the first line after a multiple of it."""
+
+
+class Text(SourceKind):
+    """A document is a file, or a segment of a large file."""
+
+    name = "text"
+    is_readable = True
+
+    def can_be_cut(self, name: str) -> bool:
+        """Return True if a file is not compressed."""
+        return not compressed.is_compressed(name)
+
+    def cut_positions(self, name: str, size: int) -> list[int]:
+        """Return the positions of the segments."""
+        return list(range(0, size, SEGMENT_BYTES)) if self.can_be_cut(name) else [0]
+
+    def extent(self, span: Span) -> tuple[int, int | None]:
+        """Return the bytes of the segments that begin in a span."""
+        return (0, None) if span.end is None else lines.extent(_of_segments(span))
+
+    def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, bytes | str]]:
+        """Yield (id, text as bytes): one record, or one for each segment of a large file."""
+        if span.end is None:
+            with compressed.open_binary(span.name) as file:
+                text = file.read(SEGMENT_BYTES + 1)
+            if len(text) <= SEGMENT_BYTES:
+                yield span.name, text
+                return
+        yield from _segments(span)
+
+    def document(self, recipe: SourceRecipe, identifier: str, record: bytes) -> Document | Malformed:
+        """Return the document of a text as bytes."""
+        return document_of_text(recipe, identifier, record)
+
+
+def _segments(span: Span) -> Iterator[tuple[str, bytes | str]]:
+    with compressed.open_binary(span.name) as file:
+        gathered: list[bytes] = []
+        segment = None
+        for position, line in lines.lines_of(file, _of_segments(span), _as_it_is):
+            if position // SEGMENT_BYTES != segment:
+                if gathered:
+                    yield f"{span.name}#{segment}", b"".join(gathered)
+                gathered, segment = [], position // SEGMENT_BYTES
+            if line is None:
+                yield f"{span.name}@{position}", lines.TOO_LONG
+            else:
+                gathered.append(line)
+        if gathered:
+            yield f"{span.name}#{segment}", b"".join(gathered)
+
+
+def _as_it_is(_: int, line: bytes) -> bytes:
+    return line
+
+
+def _of_segments(span: Span) -> Span:
+    """Return the span of the segments that begin in a span."""
+    first = -(-span.first // SEGMENT_BYTES) * SEGMENT_BYTES
+    end = span.end and -(-span.end // SEGMENT_BYTES) * SEGMENT_BYTES
+    return Span(span.name, first, end)

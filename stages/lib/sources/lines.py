@@ -1,0 +1,62 @@
+"""The lines of a file that begin in a span of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeVar
+
+from stages.lib.sources import compressed
+from stages.lib.sources.spans import Span
+
+T = TypeVar("T")
+
+LINE_BYTES = 128 << 20
+"""The longest line that is read: a longer one is skipped and takes no memory."""
+
+TOO_LONG = f"a line longer than {LINE_BYTES >> 20} MiB"
+
+
+def lines_of(file: BinaryIO, span: Span, parse: Callable[[int, bytes], T]) -> Iterator[tuple[int, T | None]]:
+    """Yield (position of its first byte, parse(position, line)) of each line of an open file that begins in a span.
+
+    Line ends are kept. A line of more than LINE_BYTES is None. No line is held after `parse`: it may have 100 MB.
+    """
+    position = 0
+    if span.first:
+        # the byte before `first` tells if a line begins there
+        position = file.seek(span.first - 1)
+        position += _skip_line(file)
+    while position in span and (line := file.readline(LINE_BYTES + 1)):
+        begin, position = position, position + len(line)
+        if len(line) > LINE_BYTES and not line.endswith(b"\n"):
+            position += _skip_line(file)
+            parsed = None
+        else:
+            parsed = parse(begin, line)
+        del line
+        yield begin, parsed
+        del parsed  # before the next line is parsed
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Read up to the end of a line; return the number of bytes."""
+    skipped = 0
+    while segment := file.readline(compressed.BUFFER_BYTES):
+        skipped += len(segment)
+        if segment.endswith(b"\n"):
+            break
+    return skipped
+
+
+def extent(span: Span) -> tuple[int, int | None]:
+    """Return the bytes [first, end) of the lines that begin in a span; `end` is None for the file's end."""
+    with compressed.open_binary(span.name) as file:
+        bounds = [
+            None if bound is None else next(lines_of(file, Span(span.name, bound), _length), (None,))[0]
+            for bound in (span.first, span.end)
+        ]
+    return bounds[0] or 0, bounds[1]
+
+
+def _length(_: int, line: bytes) -> int:
+    return len(line)

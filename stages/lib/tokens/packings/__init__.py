@@ -1,0 +1,1 @@
+"""Packings of documents into samples, one file each; `tokens/packing.py` is their registry."""

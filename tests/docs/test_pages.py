@@ -1,0 +1,92 @@
+"""Links, anchors and names of files in the documentation exist, and its tables agree with the schema."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.docs.pages import HOME, LINKING, PAGES, README, anchors, files_named, links, name_of, text_of
+
+ON_GITHUB = "../../actions/"  # below the repository's page, the badge of CI
+
+
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_links_and_anchors_exist(page):
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        if path.startswith(ON_GITHUB):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_named_in_code_exist(page):
+    for path in files_named(page):
+        if "NAME" not in path:
+            assert (HOME / path).exists(), path
+
+
+def pages_of(nav):
+    """The pages of a nav of mkdocs, at any depth."""
+    for entry in nav:
+        for value in entry.values():
+            yield from pages_of(value) if isinstance(value, list) else [value]
+
+
+def test_the_site_has_every_page_and_the_readme_leads_to_each():
+    text = re.sub(r"!!python/name:\S+", "''", text_of(HOME / "mkdocs.yml"))
+    docs = {str(page.relative_to(HOME / "docs")) for page in (HOME / "docs").rglob("*.md")}
+    shown = list(pages_of(yaml.safe_load(text)["nav"]))
+    assert len(shown) == len(docs)
+    assert set(shown) == docs
+    assert {f"docs/{page}" for page in docs - {"index.md"}} <= {link.partition("#")[0] for link in links(README)}
+
+
+def test_the_picture_is_small():
+    assert (HOME / "docs/images/report.png").stat().st_size < 200_000
+
+
+def keys_of(schema, prefix=""):
+    """The dotted keys of a JSON schema, groups included."""
+    for key, value in schema.get("properties", {}).items():
+        yield f"{prefix}{key}"
+        yield from keys_of(value, f"{prefix}{key}.")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from keys_of(schema["additionalProperties"], f"{prefix}NAME.")
+    for choice in schema.get("anyOf", ()):  # a group of keys, or null
+        yield from keys_of(choice, prefix)
+
+
+def test_renamed_keys_are_those_of_the_schema():
+    schema = yaml.safe_load(text_of(HOME / "workflow/schemas/config.schema.yaml"))
+    keys = {key.removeprefix("runs.NAME.") for key in keys_of(schema)}
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", text_of(HOME / "docs/renamed_keys.md"), re.MULTILINE)
+    assert len(rows) > 30
+    for old, new in rows:
+        assert new.removeprefix("runs.NAME.") in keys, new
+        assert old.removeprefix("runs.NAME.") not in keys, old
+
+
+def test_each_shipped_config_names_the_schema():
+    for path in sorted((HOME / "config").glob("*.yaml")):
+        line = text_of(path).splitlines()[0]
+        schema = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)[1]
+        assert (path.parent / schema).resolve() == HOME / "workflow/schemas/config.schema.yaml"
+
+
+def code():
+    """The text of all code that prints messages, adjacent string literals joined."""
+    files = [path for folder in ("stages", "tools", "workflow") for path in sorted((HOME / folder).rglob("*.py"))]
+    text = "\n".join(text_of(path) for path in [*files, HOME / "workflow/launch", HOME / "workflow/Snakefile"])
+    return re.sub(r"[\"']\s*\n\s*f?[\"']", "", text)
+
+
+def test_messages_of_the_troubleshooting_page_are_those_of_the_code():
+    chapter = text_of(HOME / "docs/troubleshooting.md").split("## Messages of ")[1]
+    messages = re.findall(r"^\| `([^`]+)`", chapter, re.MULTILINE)
+    assert len(messages) > 10
+    text = code()
+    missing = [part for message in messages for part in message.split("...") if part.strip() not in text]
+    assert not missing

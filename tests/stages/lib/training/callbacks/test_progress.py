@@ -1,0 +1,66 @@
+"""The progress line of a training."""
+
+import io
+import re
+
+import pytest
+
+from stages.lib import log
+from stages.lib.training.callbacks import progress
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.4, "0:07"), (187, "3:07"), (7387.2, "2:03:07"), (359999.6, "100:00:00")]
+)
+def test_durations_are_minutes_and_seconds_or_hours(seconds, text):
+    assert progress.format_duration(seconds) == text
+
+
+class Terminal(io.StringIO):
+    closed_by_user = False
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        if self.closed_by_user:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def terminal_of(monkeypatch, tmp_path):
+    """A terminal on which a step takes a millisecond, and a log. Not a fixture: pytest replaces stderr after those."""
+    made, clock = Terminal(), iter(number / 1000 for number in range(10**6))
+    monkeypatch.setattr(progress.sys, "stderr", made)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    log.to(tmp_path / "log")
+    return made
+
+
+def test_progress_is_rewritten_on_a_terminal_and_logged_every_30_seconds(monkeypatch, tmp_path):
+    terminal = terminal_of(monkeypatch, tmp_path)
+    line = progress.Progress("step", 60_000, 0)
+    for step in range(1, 60_001):
+        line.show(step, "loss 1.0")
+    seen, logged = terminal.getvalue(), (tmp_path / "log").read_text()
+    assert seen.count("\r\x1b[2Kstep ") == seen.count("step ") == 60_000 // 200 + 1
+    assert seen.endswith("step 60000/60000 loss 1.0, 0:00 left\n") and seen.count("\n") == 1
+    assert [int(step) for step in re.findall(r"step (\d+)/", logged)] == [1, 30_001, 60_000]
+
+
+def test_log_line_replaces_the_progress_line(monkeypatch, tmp_path):
+    terminal = terminal_of(monkeypatch, tmp_path)
+    log.to(None)
+    progress.Progress("step", 10, 0).show(1, "loss 1.0")
+    log.logger.info("save at step 1")
+    assert terminal.getvalue().endswith(" left\r\x1b[2Ksave at step 1\n")
+
+
+def test_training_continues_after_its_terminal_is_closed(monkeypatch, tmp_path):
+    terminal = terminal_of(monkeypatch, tmp_path)
+    line = progress.Progress("step", 60_000, 0)
+    line.show(1, "loss 1.0")
+    terminal.closed_by_user = True
+    for step in range(2, 60_001):
+        line.show(step, "loss 1.0")
+    assert "step 60000/60000" in (tmp_path / "log").read_text()

@@ -1,0 +1,173 @@
+"""AdamW's groups, its moments, the steps that it skips, and the clipping of gradients against torch's."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+
+from stages.lib import recipe
+from stages.lib.distributed.process_group import process_group
+from stages.lib.errors import UserError
+from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.training.optimizers import registry
+from stages.lib.training.optimizers.gradient_clipping import clip_gradients
+from stages.lib.training.optimizers.recipe import OptimizerRecipe
+from tests.helpers.training import HOME, environment
+
+MOMENTS = ("float32", "bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def group_of_one():
+    with process_group():
+        yield
+
+
+def parameters_with_gradients():
+    generator = torch.Generator().manual_seed(2)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in [(300, 40), (40,), (7, 5)]]
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    return [*parameters, torch.nn.Parameter(torch.zeros(3))]  # the last has no gradient
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e6])
+def test_gradients_are_clipped_as_torch_clips_them(limit):
+    ours, theirs = parameters_with_gradients(), parameters_with_gradients()
+    norm = clip_gradients(ours, limit)
+    assert norm.dtype == torch.float64
+    assert norm.item() == pytest.approx(torch.nn.utils.clip_grad_norm_(theirs, limit).item(), rel=1e-7)
+    for our, their in zip(ours[:3], theirs[:3], strict=True):
+        torch.testing.assert_close(our.grad, their.grad, rtol=1e-6, atol=0)
+
+
+def test_matrices_decay_and_norms_do_not():
+    model = Llama(
+        ModelRecipe(
+            num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, tie_word_embeddings=True
+        ),
+        11,
+    )
+    built = registry.build(model, OptimizerRecipe(weight_decay=0.3))
+    decay = {id(parameter): group["weight_decay"] for group in built.param_groups for parameter in group["params"]}
+    named = dict(model.named_parameters())
+    assert len(decay) == len(named)
+    for name, parameter in named.items():
+        assert decay[id(parameter)] == (0.0 if "ln" in name or "norm" in name else 0.3)
+
+
+@pytest.mark.parametrize("moments", MOMENTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_moments_before_the_first_step_are_zeros_of_the_same_keys_as_after_it(moments, dtype):
+    model = Llama(ModelRecipe(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8), 11).to(
+        dtype
+    )
+    built = registry.build(model, OptimizerRecipe(state_dtype=moments))
+    before = registry.named_state(model, built)
+    assert not any(tensor.any() for state in before.values() for tensor in state.values())
+    kinds = {
+        (name, key): (tensor.shape, tensor.dtype) for name, state in before.items() for key, tensor in state.items()
+    }
+    assert {kind for (_, key), (_, kind) in kinds.items() if key != "step"} == {
+        torch.bfloat16 if moments == "bfloat16" else dtype
+    }
+    given = torch.arange(6).view(1, 6)
+    model(given, given)[0].backward()
+    built.step()
+    after = registry.named_state(model, built)
+    after_kinds = {
+        (name, key): (tensor.shape, tensor.dtype) for name, state in after.items() for key, tensor in state.items()
+    }
+    assert after_kinds == kinds
+    assert all(state["step"] == 1 for state in after.values())
+
+
+def stepped(moments, steps, dtype=torch.float32, beta2=0.95):
+    """A matrix and a norm's vector after some steps, whose gradients are the same for all `moments`."""
+    module = torch.nn.Linear(30, 20).to(dtype)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(generator=generator)
+    built = registry.build(module, OptimizerRecipe(learning_rate=1e-2, beta2=beta2, state_dtype=moments))
+    for _ in range(steps):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=dtype)
+        built.step()
+    return module, built
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+def test_the_first_step_with_moments_in_bfloat16_is_adamws(dtype, tolerance):
+    (ours, _), (theirs, _) = (stepped(moments, 1, dtype) for moments in ("bfloat16", "float32"))
+    for our, their in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
+
+
+def test_later_steps_with_moments_in_bfloat16_stay_near_adamws():
+    (ours, _), (theirs, _), (start, _) = (
+        stepped(*case) for case in [("bfloat16", 50), ("float32", 50), ("float32", 0)]
+    )
+    for our, their, first in zip(ours.parameters(), theirs.parameters(), start.parameters(), strict=True):
+        assert 0 < (our - their).norm() < 0.02 * (their - first).norm()
+
+
+def test_an_average_in_bfloat16_that_would_stand_still_is_refused():
+    module, built = stepped("bfloat16", 1, beta2=0.999)
+    before = built.state[module.weight]["exp_avg_sq"].clone()
+    for _ in range(20):
+        module.weight.grad = torch.zeros_like(module.weight)
+        built.step()
+    assert torch.equal(built.state[module.weight]["exp_avg_sq"], before)  # 2% less would be right
+    with pytest.raises(
+        UserError, match="optimizer.beta2 must be less than 0.9961 with state_dtype bfloat16, .* got 0.999"
+    ):
+        recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.999}, "optimizer")
+    assert recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.99}, "optimizer").beta2 == 0.99
+
+
+@pytest.mark.parametrize("moments", MOMENTS)
+def test_a_flagged_step_changes_nothing_and_the_next_goes_on(moments):
+    module, built = stepped(moments, 2)
+    expected = kept(module, built)
+    good = [parameter.grad.clone() for parameter in module.parameters()]
+    for parameter in module.parameters():
+        parameter.grad.fill_(float("nan"))
+    registry.skip_if(built, torch.ones((), dtype=torch.float64))
+    built.step()
+    assert_equal(kept(module, built), expected)
+
+    for parameter, gradient in zip(module.parameters(), good, strict=True):
+        parameter.grad = gradient
+    registry.skip_if(built, torch.zeros(()))
+    built.step()
+    other, other_built = stepped(moments, 2)
+    other_built.step()
+    assert_equal(kept(module, built), kept(other, other_built))
+
+
+def kept(module, built):
+    """All that a step changes."""
+    states = registry.named_state(module, built)
+    tensors = [*module.parameters(), *(tensor for state in states.values() for tensor in state.values())]
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def assert_equal(ours, theirs):
+    for our, their in zip(ours, theirs, strict=True):
+        assert torch.equal(our, their)
+
+
+@pytest.mark.long
+def test_sharded_steps_are_those_of_one_rank_and_can_be_skipped():
+    found = []
+    for ranks in ("1", "2"):
+        command = [HOME / "workflow/launch", ranks, "-m", "tests.stages.lib.training.sharded_optimizer"]
+        ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=True)
+        found.append(json.loads(ended.stdout.splitlines()[-1]))
+    assert found[0] == found[1]
+    assert set(found[0]) == set(MOMENTS)
+    for digests in found[0].values():
+        first, skipped, second = digests
+        assert first == skipped != second

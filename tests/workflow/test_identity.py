@@ -1,0 +1,60 @@
+"""The identity of a recipe in the config is the one that its manifest has."""
+
+import copy
+
+import pytest
+import yaml
+
+from scripts.config_check import checked, load_schema
+from scripts.identity import identity_of
+from stages.lib import recipe
+from stages.pretrain import PretrainRecipe
+from tests.workflow.checkout import HOME
+
+SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
+RUN = SCHEMA["properties"]["runs"]["additionalProperties"]["properties"]
+DEFAULT = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
+
+MODEL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+LEAST = {"model": MODEL, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 4, "steps": 100}
+RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"loss_guard": {"spike": "6", "on_repeated": "rollback"}, "z_loss": "1e-4", "document_mask": True},
+        {"schedule": {"kind": "wsd", "decay_steps": 10, "warmup_steps": 5}, "optimizer": {"state_dtype": "bfloat16"}},
+        {"initial": RESET},
+        {"data_stages": [{"step": 3, "weights": {"code": "1e-3", "prose": 2}}], "packing": "best_fit"},
+        {"data_stages": [], "packing": "chunk"},
+        {"model": {**MODEL, "rope_scaling": {"factor": "8", "low_freq_factor": 1}}},
+        # defaults spelled out
+        {"loss_guard": {"spike": None, "window": 128}, "schedule": {"warmup_steps": 100}, "initial": None},
+        # operation: no result depends on it
+        {
+            "activation_checkpointing": {"mode": "ratio", "ratio": "0.5"},
+            "compile": True,
+            "trackers": {"tensorboard": True},
+        },
+        {
+            "sharding": "hybrid-full",
+            "shard_degree": 2,
+            "watchdog": {"step": None},
+            "checkpoint": {"asynchronous": False},
+        },
+    ],
+)
+def test_recipe_in_the_config_has_the_identity_of_the_manifest(more):
+    written = LEAST | more
+    config = copy.deepcopy(DEFAULT)
+    del config["runs"]["docstrings"]
+    run = config["runs"]["base"]
+    run["pretrain"] = {name: value for name, value in written.items() if name != "model"}
+    run["model"] = written["model"]
+    if written.get("initial"):
+        run["initial"] = {"path": "model"}
+    run = checked(config, SCHEMA)["runs"]["base"]
+    found = identity_of(RUN["pretrain"], run["pretrain"]) | {"model": identity_of(RUN["model"], run["model"])}
+    assert found == recipe.written(recipe.load(PretrainRecipe, written, "pretrain"), "identity")

@@ -1,0 +1,31 @@
+"""The identity of a recipe: what a stage keeps of it in a manifest."""
+
+from typing import Any
+
+
+def identity_of(schema: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+    """Return the identity keys of a recipe that differ from their defaults, groups of keys included.
+
+    `schema`: the JSON schema of the recipe. `written`: the keys that the user wrote, with numbers as numbers. The
+    stages do the same with their dataclasses (`stages.lib.recipe.written`), and a test holds both equal.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in written.items():
+        field = schema["properties"][name]
+        group = next((choice for choice in (field, *field.get("anyOf", ())) if "properties" in choice), None)
+        if group is not None and isinstance(value, dict):
+            if below := identity_of(group, value):
+                kept[name] = below
+        elif field["x-kind"] == "identity":
+            plain = _plain(field, value)
+            if name in schema.get("required", ()) or "default" not in field or plain != field["default"]:
+                kept[name] = plain
+    return kept
+
+
+def _plain(field: dict[str, Any], value: Any) -> Any:
+    """Return a list of groups with each group's identity, any other value unchanged."""
+    items = field.get("items", {})
+    if isinstance(value, list) and "properties" in items:
+        return [identity_of(items, item) for item in value]
+    return value
