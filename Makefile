@@ -1,4 +1,4 @@
-# Everything here runs in .venv, which is made on first use and brought up to date when the requirements change.
+# Every target runs in .venv, which is created on first use and updated when the requirements change.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,46 +7,58 @@ RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-.PHONY: help env demo test test-long drill lint format clean gc lock
+PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
+
+.PHONY: help env demo test-fast test test-long test-slurm drill lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-env: $(VENV)/demo.stamp ## make the environment in .venv
+env: $(VENV)/demo.stamp ## create the environment in .venv
 
 demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends with results/report.html
 	$(BIN)/snakemake --profile profiles/local all --report results/report.html --report-after-run
 	@cat results/summary.txt
 
+test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in less than two minutes
+	$(RUN) pytest -m "not long" --no-processes --numprocesses 2 --dist loadfile $(PYTEST) tests/stages/lib tests/config tests/workflow
+
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
-	$(RUN) pytest -m "not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(RUN) pytest -m "not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
-	$(RUN) pytest -m long
+	$(RUN) pytest -m long $(PYTEST)
 
-drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; it must end in the same bits
+test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a private cluster of four nodes
+	$(RUN) pytest -m "not long" $(PYTEST) tests/slurm
+
+drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; its result must have the same bits
 	$(RUN) tests.drill --kills 20
 
-lint: $(VENV)/dev.stamp ## check style and workflow
+lint: $(VENV)/dev.stamp ## check style, types and workflow
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
+	$(BIN)/mypy
 
-format: $(VENV)/dev.stamp ## bring all code into the project's style
+docs: $(VENV)/docs.stamp ## build the documentation in site/; a broken link is an error
+	$(RUN) mkdocs build --strict
+
+format: $(VENV)/dev.stamp ## apply the project's style to all code
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 	$(BIN)/snakefmt workflow
 
 clean: ## delete the environment and caches; results stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 gc: $(VENV)/demo.stamp ## list run directories that no milestone refers to
 	$(RUN) tools.status --results results --unused
 
-lock: $(VENV)/dev.stamp ## compile the requirements anew from pyproject.toml
+lock: $(VENV)/dev.stamp ## compile the requirements from pyproject.toml again
 	$(COMPILE) --output-file requirements.txt pyproject.toml
 	$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
 	@for file in requirements.txt requirements-dev.txt; do \
@@ -64,4 +76,9 @@ $(VENV)/demo.stamp: requirements.txt | $(VENV)/bin/python
 
 $(VENV)/dev.stamp: requirements-dev.txt | $(VENV)/demo.stamp
 	$(BIN)/python -m pip install -qq -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' | \
+	  $(BIN)/python -m pip install -qq --constraint requirements.txt -r /dev/stdin
 	@touch $@

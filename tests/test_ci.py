@@ -1,0 +1,88 @@
+"""CI calls existing targets of the Makefile on the Python versions of pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+HOME = Path(__file__).resolve().parents[1]
+WORKFLOW = yaml.safe_load((HOME / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+JOBS = WORKFLOW["jobs"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(encoding="utf-8"), re.M))
+PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def commands(job):
+    return [step["run"] for step in JOBS[job]["steps"] if "run" in step]
+
+
+def targets(job):
+    """Targets of the Makefile that a job makes, also by way of .ci/run."""
+    return set(re.findall(r"(?:\bmake|\.ci/run) ([a-z-]+)", "\n".join(commands(job))))
+
+
+def uploads(job):
+    return [step for step in JOBS[job]["steps"] if step.get("uses", "").startswith("actions/upload-artifact@")]
+
+
+def test_jobs_make_existing_targets():
+    made = {job: targets(job) for job in JOBS}
+    assert made == {
+        "lint": {"lint"},
+        "test": {"test"},
+        "slurm": {"test-slurm"},
+        "demo": {"demo"},
+        "nightly": {"test-long"},
+    }
+    assert set.union(*made.values()) <= TARGETS
+
+
+def test_ci_run_makes_existing_targets():
+    script = (HOME / ".ci/run").read_text(encoding="utf-8")
+    assert {*re.findall(r"^\s*make ([a-z-]+)$", script, re.M)} == {"test", "test-long"} <= TARGETS
+
+
+def test_every_target_has_a_line_in_help():
+    text = (HOME / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.M)
+    assert set(phony.split()) == TARGETS == set(re.findall(r"^([a-z-]+):.* ## ", text, re.M))
+
+
+def test_python_versions_agree_with_the_metadata():
+    tested = JOBS["test"]["strategy"]["matrix"]["python"]
+    assert all(isinstance(version, str) for version in tested), "3.10 without quotes is 3.1"
+    assert PROJECT["requires-python"] == f">={tested[0]}"
+    classified = [name.split(" :: ")[-1] for name in PROJECT["classifiers"] if "Python :: 3." in name]
+    assert classified and set(classified) <= set(tested)
+
+
+@pytest.mark.parametrize(
+    ("job", "when"), [("test", "failure()"), ("slurm", "failure()"), ("demo", "always()"), ("nightly", "always()")]
+)
+def test_logs_are_uploaded_also_after_a_failure(job, when):
+    (upload,) = uploads(job)
+    assert upload["if"] == when
+    assert ".log" in upload["with"]["path"]
+
+
+def test_demo_uploads_its_report():
+    assert "results/report.html" in uploads("demo")[0]["with"]["path"].splitlines()
+
+
+def test_long_tests_run_every_night_and_nothing_else_does():
+    assert WORKFLOW[True]["schedule"], "YAML reads the key `on` as true"
+    assert [job for job in JOBS if "schedule' |" in JOBS[job].get("if", "")] == ["nightly"]
+    assert all("!= 'schedule'" in JOBS[job]["if"] for job in set(JOBS) - {"nightly"})
+
+
+def test_the_citation_names_the_version():
+    citation = yaml.safe_load((HOME / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_pre_commit_needs_no_other_repository():
+    hooks = yaml.safe_load((HOME / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [repository["repo"] for repository in hooks] == ["local"]
