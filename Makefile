@@ -7,6 +7,7 @@ RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder # tests/conftest.py says how tests are divided
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
 .PHONY: help env demo test-fast test test-long test-slurm drill lint docs format clean gc lock
@@ -22,13 +23,13 @@ demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends 
 	@cat results/summary.txt
 
 test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in less than two minutes
-	$(RUN) pytest -m "not long" --no-processes --numprocesses 2 --dist loadfile $(PYTEST) tests/stages/lib tests/config tests/workflow
+	$(RUN) pytest -m "not long" --no-processes $(PARALLEL) $(PYTEST) tests/stages/lib tests/config tests/workflow
 
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
-	$(RUN) pytest -m "not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+	$(RUN) pytest -m "not long" $(PARALLEL) $(PYTEST)
 
 test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
-	$(RUN) pytest -m long $(PYTEST)
+	$(RUN) pytest -m long $(PARALLEL) $(PYTEST)
 
 test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a private cluster of four nodes
 	$(RUN) pytest -m "not long" $(PYTEST) tests/slurm

@@ -16,7 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_COMMAND = re.compile(r"python[0-9.]*|launch|snakemake|make|bash|torchrun")
-LAST = ("tests/benchmarks", "tests/workflow", "tests/test_", "tests/drill", "tests/slurm")
+SLURM = "tests/slurm/"
+LAST = ("tests/benchmarks", "tests/workflow", "tests/test_", "tests/drill", SLURM)
 
 
 def pytest_addoption(parser):
@@ -45,12 +46,29 @@ def _skip(*_):
 
 
 def pytest_collection_modifyitems(items):
-    """Run the tests of single stages first, then those of the whole workflow, and those of a cluster last."""
+    """Run the tests of single stages first, then those of the whole workflow, and those of a cluster last.
+
+    If several tests run at a time, those of the cluster begin at once: they mostly wait, and take a worker from begin to end.
+    """
     items.sort(key=_order)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(SLURM))
 
 
 def _order(item):
     return next((number for number, start in enumerate(LAST, 1) if item.nodeid.startswith(start)), 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker whole files, and one worker all tests of the cluster, so that there is one cluster."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return SLURM if nodeid.startswith(SLURM) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
