@@ -48,7 +48,7 @@ def _skip(*_):
 def pytest_collection_modifyitems(items):
     """Run the tests of single stages first, then those of the whole workflow, and those of a cluster last.
 
-    If several tests run at a time, those of the cluster begin at once: they mostly wait, and take a worker from begin to end.
+    If several tests run at a time, those of the cluster are first: they take one worker's whole time, mostly waiting.
     """
     items.sort(key=_order)
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -29,5 +29,5 @@ def main():
 
 
 if __name__ == "__main__":
-    run_lock.SHARED_SECONDS = 0.5
+    run_lock.VISIBLE_SECONDS = 0.5
     stage.leave(main())

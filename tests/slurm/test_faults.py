@@ -28,6 +28,7 @@ def test_requeued_training_resumes_and_uses_no_attempt(training, cluster, undist
     assert len(training.submitted("pretrain")) == 1
 
 
+@pytest.mark.long
 def test_interrupted_driver_cancels_its_jobs_and_the_next_one_resumes(training, cluster, undisturbed):
     driver = training.start("models")
     job = training.job_at_step(15)

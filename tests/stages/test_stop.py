@@ -22,7 +22,7 @@ from tests.helpers.training import (
     weights_of,
 )
 
-STEPS = 400
+STEPS = 200  # the file `stop` is looked for once per second
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ ASKED = {
     [
         pytest.param("SIGUSR1", marks=pytest.mark.long),
         pytest.param("SIGTERM", marks=pytest.mark.long),
-        "the file stop in the run directory",
+        pytest.param("the file stop in the run directory", marks=pytest.mark.long),
         "SIGTERM to the launcher",
     ],
 )
