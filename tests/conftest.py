@@ -17,6 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_COMMAND = re.compile(r"python[0-9.]*|launch|snakemake|make|bash|torchrun")
 SLURM = "tests/slurm/"
+LONGEST = (SLURM, "tests/drill/", "tests/test_demo.py", "tests/test_crash_drill.py")
 LAST = ("tests/benchmarks", "tests/workflow", "tests/test_", "tests/drill", SLURM)
 
 
@@ -48,15 +49,15 @@ def _skip(*_):
 def pytest_collection_modifyitems(items):
     """Run the tests of single stages first, then those of the whole workflow, and those of a cluster last.
 
-    If several tests run at a time, those of the cluster are first: they take one worker's whole time, mostly waiting.
+    If several workers run, the longest files are first, so that no worker has one of them left at the end.
     """
-    items.sort(key=_order)
+    items.sort(key=lambda item: _number(item, LAST, 0))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not item.nodeid.startswith(SLURM))
+        items.sort(key=lambda item: _number(item, LONGEST, len(LONGEST) + 1))
 
 
-def _order(item):
-    return next((number for number, start in enumerate(LAST, 1) if item.nodeid.startswith(start)), 0)
+def _number(item, starts, default):
+    return next((number for number, start in enumerate(starts, 1) if item.nodeid.startswith(start)), default)
 
 
 @pytest.hookimpl(optionalhook=True)
