@@ -42,20 +42,36 @@ def write_commit(directory: Path, facts: Mapping[str, Any], described: Mapping[s
 
 def read_commit(directory: Path | str) -> dict[str, Any]:
     """The content of commit.json. Raises UserError if it is missing or changed, or a file has another size."""
-    directory = Path(directory)
-    if not (directory / COMMIT).exists():
+    commit = read_marker(directory)
+    for name, file in commit["files"].items():
+        path = Path(directory) / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != file["bytes"]:
+            raise UserError(f"{path} must have {file['bytes']} bytes by {COMMIT}, found {size}")
+    return commit
+
+
+def read_marker(directory: Path | str) -> dict[str, Any]:
+    """The content of commit.json; no other file is looked at. Raises UserError if it is missing or changed."""
+    path = Path(directory) / COMMIT
+    if not path.exists():
         raise UserError(f"{directory} is not a complete checkpoint: it has no {COMMIT}")
-    commit = files.read_json(directory / COMMIT)
+    commit = files.read_json(path)
     found = commit.get("format") if isinstance(commit, dict) else None
     if found != FORMAT:
-        raise UserError(f"{directory / COMMIT} must have format {FORMAT}, found {found}")
+        raise UserError(f"{path} must have format {FORMAT}, found {found!r:.20}")
     if commit.pop("sha256", None) not in (None, manifest.digest_of(commit)):  # the first checkpoints had none
-        raise UserError(f"{directory / COMMIT} changed since it was written: its sha256 differs from its content's")
-    for name, file in commit["files"].items():
-        size = (directory / name).stat().st_size if (directory / name).exists() else None
-        if size != file["bytes"]:
-            raise UserError(f"{directory / name} must have {file['bytes']} bytes by {COMMIT}, found {size}")
+        raise UserError(f"{path} changed since it was written: its sha256 differs from its content's")
+    listed = commit.get("files")
+    if not isinstance(listed, dict) or not all(_is_file(name, file) for name, file in listed.items()):
+        raise UserError(f"{path} must list files of its directory, each with bytes and sha256")
     return commit
+
+
+def _is_file(name: str, described: Any) -> bool:
+    if name in ("", ".", "..") or "/" in name or not isinstance(described, dict):
+        return False
+    return type(described.get("bytes")) is int and isinstance(described.get("sha256"), str)
 
 
 def verify(directory: Path | str, commit: Mapping[str, Any], part: int = 0, parts: int = 1) -> None:
