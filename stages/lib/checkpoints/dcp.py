@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from stages.lib import files, manifest
 from stages.lib.checkpoints import dcp_metadata
-from stages.lib.checkpoints.commit import read_marker, remove, write_commit
+from stages.lib.checkpoints.commit import directory_beside, publish, read_marker, write_commit
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 
@@ -45,28 +46,36 @@ def save(
     """Write a checkpoint; all ranks call it together.
 
     `tensors`: nested dictionary of tensors and DTensors. `facts`: the keys of commit.json beside the files. `lease` is
-    checked before the marker is written, on the rank that has one. `group`: a gloo group for the ranks' communication
-    while the training uses the default group. When it returns, the checkpoint is on the disk; if it raises (UserError
-    on all ranks for a full or failing disk), the directory has no commit marker. Needs a process group, if only of one
-    rank.
+    checked before the first change, and before the checkpoint takes its place, on the rank that has one. `group`: a
+    gloo group for the ranks' communication while the training uses the default group. When it returns, the checkpoint
+    is on the disk; if it raises (UserError on all ranks for a full or failing disk), `directory` is as it was. Needs a
+    process group, if only of one rank.
     """
     directory = Path(directory)
+    making, is_first = collectives.all_gather_object(directory_beside(directory), group)[0], dist.get_rank() == 0
     failing = f"{directory} could not be written"
-    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-        if dist.get_rank() == 0:
-            remove(directory)  # the files of a killed attempt
-            directory.mkdir(parents=True, exist_ok=True)
-    writer = _HashingDiskWriter(directory)
-    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-        dcp.save(tensors, storage_writer=writer, process_group=group)
-    gathered = collectives.all_gather_object(writer.fs.described, group)
-    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-        if dist.get_rank() == 0:
-            described = {name: file for rank_files in gathered for name, file in rank_files.items()}
-            described[".metadata"] = manifest.describe(directory / ".metadata")
-            if lease:
-                lease.check()
-            write_commit(directory, facts, described)
+    try:
+        with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
+            if is_first:
+                if lease:
+                    lease.check()
+                making.mkdir(parents=True)
+        writer = _HashingDiskWriter(making)
+        with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
+            dcp.save(tensors, storage_writer=writer, process_group=group)
+        gathered = collectives.all_gather_object(writer.fs.described, group)
+        with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
+            if is_first:
+                described = {name: file for rank_files in gathered for name, file in rank_files.items()}
+                described[".metadata"] = manifest.describe(making / ".metadata")
+                write_commit(making, facts, described)
+                if lease:
+                    lease.check()
+                publish(making, directory)
+    except UserError:  # of all ranks: none writes any more
+        if is_first:
+            shutil.rmtree(making, ignore_errors=True)
+        raise
 
 
 def load(directory: Path | str, tensors: dict[str, Any]) -> None:
