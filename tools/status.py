@@ -140,7 +140,7 @@ def _last_hang(events: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _last_checkpoint(directory: Path) -> str:
-    complete = [path.parent for path in directory.glob(f"checkpoints/*/{COMMIT}") if _is_complete(path.parent)]
+    complete = [path.parent for path in directory.glob(f"checkpoints/[0-9]*/{COMMIT}") if _is_complete(path.parent)]
     if not complete:
         return "none"
     newest = max(complete)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.lib.checkpoints.commit import COMMIT
+from stages.lib.checkpoints.commit import COMMIT, MAKING
 from tests.drill.processes import Fault, Training
 
 
@@ -87,7 +87,7 @@ def kill_all(moment):
 
 
 def kill_while_saving(moment):
-    """The same during a save: a checkpoint's directory exists, and its commit marker does not."""
+    """The same during a save: a checkpoint is written beside its place."""
     moment.wait()
     moment.training.wait_until(lambda: _is_saving(moment))
     time.sleep(moment.rng.uniform(0, 0.02))
@@ -97,9 +97,9 @@ def kill_while_saving(moment):
 
 def _is_saving(moment):
     """Return whether this start is writing a checkpoint; directories of earlier kills are older."""
-    for path in (moment.directory / "checkpoints").glob("[0-9]*"):
+    for path in (moment.directory / "checkpoints").glob(f".*{MAKING}"):
         with contextlib.suppress(FileNotFoundError):  # deleted in between
-            if path.stat().st_mtime > moment.training.begun and not (path / COMMIT).exists():
+            if path.stat().st_mtime > moment.training.begun:
                 return True
     return False
 

@@ -51,12 +51,12 @@ class Verdict:
 
     def _leftovers(self):
         directory = run_directory(self.drill.disturbed)
-        for name in ("lease.json", "stop", "stopped.json", ".watchdog"):
-            if (directory / name).exists():
-                yield f"{directory / name} was not deleted"
+        for name in ("lease.json", "stop", "stopped.json", ".watchdog*"):
+            for path in directory.glob(name):
+                yield f"{path} was not deleted"
         for path in sorted((directory / "checkpoints").iterdir()):
-            if not (path / COMMIT).exists():
-                yield f"{path} has no commit marker, and was not deleted"
+            if path.name.startswith(".") or not (path / COMMIT).exists():
+                yield f"{path} is no complete checkpoint, and was not deleted"
 
     def table(self):
         """Return a table of the disturbances and the steps they cost, as text."""

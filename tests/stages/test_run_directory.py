@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import time
@@ -69,7 +70,7 @@ def test_damaged_checkpoint_is_skipped_and_the_bits_stay(corpus, uninterrupted, 
     else:
         (directory / "commit.json").unlink()
     assert train(corpus, tmp_path, 30) == 0
-    assert "skipping a" in (tmp_path / "log").read_text()
+    assert ("deleting a torn" if damage == "uncommitted" else "skipping a") in (tmp_path / "log").read_text()
     assert [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"] == [20, 20]
     assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
 
@@ -157,7 +158,7 @@ def test_checkpoint_that_would_run_code_is_refused(corpus, tmp_path, capsys):
     described = {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
     change_commit(directory, files=files | {".metadata": described})
     assert train(corpus, tmp_path, 10) == 2
-    assert "may not name os.system" in capsys.readouterr().err
+    assert "may not name 'os.system'" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
 
@@ -209,6 +210,50 @@ def test_milestone_that_changed_on_the_disk_is_trained_again(corpus, tmp_path):
     assert [entry["step"] for entry in steps_of(tmp_path)] == [1, 2, 3, 1, 2, 3]
     assert weights_of(tmp_path, 3) == first
     assert hashlib.sha256(file.read_bytes()).hexdigest() == first[file.name]
+
+
+def test_trainer_that_lost_its_lease_leaves_the_other_trainers_checkpoint(corpus, uninterrupted, tmp_path, capsys):
+    from stages.lib.checkpoints import dcp
+
+    save = dcp.save
+
+    def save_after_the_loss(directory, *arguments):
+        if directory.name == "00000030":
+            (run_directory(tmp_path) / "lease.json").unlink()
+            shutil.copytree(run_directory(uninterrupted) / "checkpoints/00000030", directory)
+        save(directory, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dcp, "save", save_after_the_loss)
+        assert train(corpus, tmp_path, 30, checkpoint={"every": 10, "keep": 1}) == 2
+    assert "was taken over" in capsys.readouterr().err
+    directory = run_directory(tmp_path) / "checkpoints"
+    assert sorted(path.name for path in directory.iterdir()) == ["00000020", "00000030"]
+    assert (directory / "00000030/milestone.json").exists()
+
+
+def test_milestone_that_is_saved_again_on_the_way_is_kept(corpus, tmp_path):
+    every = {"every": 5, "keep": 1}
+    assert train(corpus, tmp_path, 5, checkpoint=every) == 0
+    first = milestone(tmp_path, 5).read_bytes()
+    commit = run_directory(tmp_path) / "checkpoints/00000005/commit.json"
+    content = commit.read_text()
+    commit.write_text(content.replace('"samples": 60', '"samples": 61'))
+    assert train(corpus, tmp_path, 15, checkpoint=every) == 0
+    assert complete_steps(run_directory(tmp_path)) == [5, 15]
+    assert commit.read_text() == content
+    milestone(tmp_path, 5).unlink()
+    assert train(corpus, tmp_path, 5, checkpoint=every) == 0
+    assert milestone(tmp_path, 5).read_bytes() == first
+
+
+def test_kept_manifest_of_other_files_is_written_again(corpus, tmp_path):
+    assert train(corpus, tmp_path, 5) == 0
+    first, directory = milestone(tmp_path, 5).read_bytes(), run_directory(tmp_path) / "checkpoints/00000005"
+    change_commit(directory, rollbacks=1)
+    assert train(corpus, tmp_path, 5) == 0
+    assert [entry["step"] for entry in steps_of(tmp_path)] == [1, 2, 3, 4, 5]
+    assert milestone(tmp_path, 5).read_bytes() == (directory / "milestone.json").read_bytes() != first
 
 
 def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):

@@ -4,9 +4,11 @@ The keys are `model.<FMS key>`, `optimizer.<FMS key>.<moment>`, `rng` and `loss_
 is computed while it is written. commit.py has the commit format.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
-import pickle
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,30 +19,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
+from torch.distributed.checkpoint.metadata import Metadata
 
 from stages.lib import files, manifest
-from stages.lib.checkpoints.commit import remove, write_commit
+from stages.lib.checkpoints import dcp_metadata
+from stages.lib.checkpoints.commit import directory_beside, publish, read_marker, write_commit
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
-
-# the names that DCP's .metadata may contain; all others are refused, since a pickle can run code
-ALLOWED = {
-    "torch": {"Size", "device", "float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "strided"},
-    "torch.serialization": {"_get_layout"},
-    "collections": {"OrderedDict"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
-    "torch.distributed.checkpoint.metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-}
 
 
 class Lease(Protocol):
@@ -61,62 +46,77 @@ def save(
     """Write a checkpoint; all ranks call it together.
 
     `tensors`: nested dictionary of tensors and DTensors. `facts`: the keys of commit.json beside the files. `lease` is
-    checked before the marker is written, on the rank that has one. `group`: a gloo group for the ranks' communication
-    while the training uses the default group. When it returns, the checkpoint is on the disk; if it raises (UserError
-    on all ranks for a full or failing disk), the directory has no commit marker. Needs a process group, if only of one
-    rank.
+    checked before the first change, and before the checkpoint takes its place, on the rank that has one. `group`: a
+    gloo group for the ranks' communication while the training uses the default group. When it returns, the checkpoint
+    is on the disk; if it raises (UserError on all ranks for a full or failing disk), `directory` is as it was. Needs a
+    process group, if only of one rank.
     """
     directory = Path(directory)
+    making, is_first = collectives.all_gather_object(directory_beside(directory), group)[0], dist.get_rank() == 0
     failing = f"{directory} could not be written"
-    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-        if dist.get_rank() == 0:
-            remove(directory)  # the files of a killed attempt
-            directory.mkdir(parents=True, exist_ok=True)
-    writer = _HashingDiskWriter(directory)
-    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-        dcp.save(tensors, storage_writer=writer, process_group=group)
-    gathered = collectives.all_gather_object(writer.fs.described, group)
-    with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
-        if dist.get_rank() == 0:
-            described = {name: file for rank_files in gathered for name, file in rank_files.items()}
-            described[".metadata"] = manifest.describe(directory / ".metadata")
-            if lease:
-                lease.check()
-            write_commit(directory, facts, described)
+    try:
+        with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
+            if is_first:
+                if lease:
+                    lease.check()
+                making.mkdir(parents=True)
+        writer = _HashingDiskWriter(making)
+        with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
+            dcp.save(tensors, storage_writer=writer, process_group=group)
+        gathered = collectives.all_gather_object(writer.fs.described, group)
+        with collectives.raise_on_all_ranks(group), _in_one_sentence(failing):
+            if is_first:
+                described = {name: file for rank_files in gathered for name, file in rank_files.items()}
+                described[".metadata"] = manifest.describe(making / ".metadata")
+                write_commit(making, facts, described)
+                if lease:
+                    lease.check()
+                publish(making, directory)
+    except UserError:  # of all ranks: none writes any more
+        if is_first:
+            shutil.rmtree(making, ignore_errors=True)
+        raise
 
 
 def load(directory: Path | str, tensors: dict[str, Any]) -> None:
-    """Fill `tensors` (as given to `save`, on any world size) from a checkpoint, in place; all ranks call it."""
-    reader = _GuardedReader(directory)
+    """Fill `tensors` (as given to `save`, on any world size) from a checkpoint, in place; all ranks call it.
+
+    Raises UserError on all ranks if the checkpoint is not valid, or lacks a tensor.
+    """
+    reader = _Reader(directory)
     with collectives.raise_on_all_ranks():
         reader.read_metadata()  # before DCP does, which would continue without it and fail later
-    with collectives.raise_on_all_ranks(), _in_one_sentence(f"{directory} could not be read"):
-        dcp.load(tensors, storage_reader=reader)
+    with collectives.raise_on_all_ranks(), _in_one_sentence(f"{directory} could not be read", Exception):
+        dcp.load(tensors, storage_reader=reader, planner=_TensorPlanner())
 
 
 def load_tensors(directory: Path | str, keys: Sequence[str]) -> dict[str, torch.Tensor]:
     """Read some tensors by their full keys (`model.head.weight`) as {key: CPU tensor}, without a process group.
 
-    Raises UserError if the checkpoint lacks a key.
+    Raises UserError if the checkpoint is not valid, or lacks a key.
     """
-    reader = _GuardedReader(directory)
+    return _load_tensors(_Reader(directory), keys)
+
+
+def _load_tensors(reader: _Reader, keys: Sequence[str]) -> dict[str, torch.Tensor]:
     known: dict[str, Any] = reader.read_metadata().state_dict_metadata
     for key in keys:
         if key not in known:
-            raise UserError(f"{directory} must hold {key}, and does not")
+            raise UserError(f"{reader.path} must hold {key}, and does not")
     tensors = {key: torch.empty(known[key].size, dtype=known[key].properties.dtype) for key in keys}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended: one process
-        with _in_one_sentence(f"{directory} could not be read"):
-            dcp.load(tensors, storage_reader=_GuardedReader(directory), no_dist=True)
+        with _in_one_sentence(f"{reader.path} could not be read", Exception):
+            dcp.load(tensors, storage_reader=reader, planner=_TensorPlanner(), no_dist=True)
     return tensors
 
 
 def model_reader(directory: Path | str) -> Callable[[Sequence[str]], dict[str, torch.Tensor]]:
     """A function that reads a checkpoint's model: FMS keys -> {FMS key: CPU tensor}."""
+    reader = _Reader(directory)
 
     def read(keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        tensors = load_tensors(directory, [f"model.{key}" for key in keys])
+        tensors = _load_tensors(reader, [f"model.{key}" for key in keys])
         return {key: tensors[f"model.{key}"] for key in keys}
 
     return read
@@ -124,20 +124,24 @@ def model_reader(directory: Path | str) -> Callable[[Sequence[str]], dict[str, t
 
 def keys_of(directory: Path | str) -> list[str]:
     """The full keys of a checkpoint's tensors, sorted."""
-    return sorted(_GuardedReader(directory).read_metadata().state_dict_metadata)
+    return sorted(_Reader(directory).read_metadata().state_dict_metadata)
 
 
 @contextlib.contextmanager
-def _in_one_sentence(failing: str) -> Iterator[None]:
-    """Raise a UserError of one line for a failing disk. DCP raises many lines, in a class that is not an Exception."""
+def _in_one_sentence(failing: str, mistake: type[Exception] = OSError) -> Iterator[None]:
+    """Raise a UserError of one line for an error of the class `mistake`.
+
+    DCP raises many lines, in a class that is not an Exception. A disk that fails is a mistake in a save; in a load it
+    is any error: the file is not what commit.json and .metadata describe.
+    """
     try:
         yield
     except CheckpointException as error:
         cause, _ = next(iter(error.failures.values()))
         if isinstance(cause, UserError):
             raise cause from None
-        kind = UserError if isinstance(cause, OSError) else RuntimeError
-        raise kind(f"{failing}: {cause}") from error
+        kind = UserError if isinstance(cause, mistake) else RuntimeError
+        raise kind(f"{failing}: {next(iter(str(cause).splitlines()), repr(cause))}") from error
     except OSError as error:
         raise UserError(f"{failing}: {error}") from None
 
@@ -200,33 +204,19 @@ class _HashingDiskWriter(dcp.FileSystemWriter):
         return None
 
 
-def _memory_format(enumeration: Any, name: str) -> Any:
-    """The getattr by which Python before 3.11.4 pickles a member of an enumeration, for the one that DCP uses."""
-    if enumeration is not _MEM_FORMAT_ENCODING:
-        raise pickle.UnpicklingError(f"a checkpoint's .metadata may not take {name!r} from {enumeration!r}")
-    return _MEM_FORMAT_ENCODING[name]
+class _Reader(dcp.FileSystemReader):
+    """DCP's reader, for a checkpoint that may be anybody's: it reads .metadata once, and tensors only."""
 
-
-class _GuardedUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):
-            return _memory_format
-        if name in ALLOWED.get(module, ()):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"a checkpoint's .metadata may not name {module}.{name}")
-
-
-class _GuardedReader(dcp.FileSystemReader):
-    """DCP's reader, for a .metadata that names DCP's own classes only. It reads tensors with weights_only=True."""
+    _metadata: Metadata | None = None
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        path = Path(self.path) / ".metadata"
-        try:
-            with open(path, "rb") as file:
-                metadata = _GuardedUnpickler(file).load()
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise UserError(f"{path} is not the .metadata of a checkpoint: {error}") from None
-        if getattr(metadata, "storage_meta", None) is None:
-            metadata.storage_meta = dcp.metadata.StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+        if self._metadata is None:
+            directory = Path(self.path)
+            self._metadata = dcp_metadata.read(directory, read_marker(directory)["files"])
+        return self._metadata
+
+
+class _TensorPlanner(dcp.DefaultLoadPlanner):
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        """DCP's own runs the code of a pickle."""
+        raise UserError(f"{read_item.dest_index.fqn} must be a tensor")

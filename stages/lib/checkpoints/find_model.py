@@ -9,7 +9,6 @@
 The sizes of a checkpoint's files are compared with commit.json; `convert` compares their hashes.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from stages.lib.huggingface import load_hf
 from stages.lib.huggingface.config_json import CONFIG
 from stages.lib.huggingface.export import Read
 from stages.lib.model.architectures import DEFAULT, architecture_of
-from stages.lib.model.keys import KeyTable, keys_of
+from stages.lib.model.keys import KeyTable
 from stages.lib.model.llama import Llama
 from stages.lib.model.llama_config import ModelRecipe
 
@@ -115,25 +114,10 @@ def _of_checkpoint(directory: Path) -> FoundModel:
         directory=directory,
         model_config=model_config,
         vocab_size=commit["vocab_size"],
-        read=_by_layers(dcp.model_reader(directory), table),
+        read=dcp.model_reader(directory),
         commit=commit,
         tokenizer=commit["tokenizer"],
     )
-
-
-def _by_layers(read: Read, table: KeyTable) -> Callable[[Sequence[str]], dict[str, torch.Tensor]]:
-    """A `read` of one key that reads its whole layer, since each read parses a checkpoint's .metadata of all ranks."""
-    layer_of = {weight.key: keys_of(layer) for layer in table.layers for weight in layer}
-    held: dict[str, torch.Tensor] = {}
-
-    def read_one(keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        (key,) = keys
-        if key not in held:
-            held.clear()
-            held.update(read(layer_of.get(key, keys)))
-        return {key: held[key]}
-
-    return read_one
 
 
 def _check_keys(directory: Path, table: KeyTable) -> None:

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import (
     MILESTONE,
+    clear_leftovers,
     complete_steps,
     directory_of,
     read_commit,
     remove,
-    remove_uncommitted,
     verify,
 )
 from stages.lib.distributed import collectives
@@ -43,6 +43,13 @@ class CheckpointManager:
     ) -> None:
         self.directory, self.identity, self.keep = directory, identity, keep
         self.checkpointer, self.lease = checkpointer, lease
+
+    def clear_leftovers(self) -> None:
+        """Delete what a killed trainer left, before the first save."""
+        with collectives.raise_on_all_ranks():
+            if self.lease:
+                self.lease.check()
+                clear_leftovers(self.directory)
 
     def newest(self, at_most: int) -> tuple[int, dict[str, Any]] | None:
         """Return (step, commit) of the newest complete and unchanged checkpoint up to a step, or None.
@@ -87,10 +94,7 @@ class CheckpointManager:
         directory = directory_of(self.directory, step)
 
         def committed(seconds: float) -> None:
-            if dist.get_rank() == 0:
-                remove_uncommitted(self.directory, step)
-                for old in self._beyond_keep(step):
-                    remove(directory_of(self.directory, old))
+            self._remove(lambda: self._beyond_keep(step), self.checkpointer.group)
             done(seconds)
 
         self.checkpointer.save(
@@ -120,11 +124,16 @@ class CheckpointManager:
 
     def forget_after(self, step: int, until: int) -> None:
         """Delete the checkpoints of steps (step, until], which a rollback took back."""
-        if dist.get_rank() == 0:
-            for later in complete_steps(self.directory, until):
-                if later > step:
-                    remove(directory_of(self.directory, later))
-        dist.barrier()
+        self._remove(lambda: [later for later in complete_steps(self.directory, until) if later > step])
+
+    def _remove(self, choose: Callable[[], list[int]], group: dist.ProcessGroup | None = None) -> None:
+        """Delete the checkpoints of the steps that the first rank chooses, while it holds the lease."""
+        with collectives.raise_on_all_ranks(group):
+            if dist.get_rank() == 0:
+                for step in choose():
+                    if self.lease:
+                        self.lease.check()
+                    remove(directory_of(self.directory, step))
 
 
 def _short(value: Any) -> str:

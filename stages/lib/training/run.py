@@ -75,6 +75,7 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
                 finished = _train(arguments, Trainer(run, data, directory, lease, start), lease, clock)
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
+            files.clear_leftovers(arguments.output)
             files.write_json(arguments.output, finished)
 
 
@@ -143,11 +144,20 @@ def _finished(kept: Path) -> dict[str, Any] | None:
         return None
     try:
         with collectives.raise_on_all_ranks():
+            if dist.get_rank() == 0:
+                _check_outputs(kept, commit, content["identity"])
             verify(kept.parent, commit, dist.get_rank(), dist.get_world_size())
     except UserError as error:
         logger.warning("the milestone was reached before, but its checkpoint is damaged: %s", error)
         return None
     return content
+
+
+def _check_outputs(kept: Path, commit: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Raise UserError if a kept manifest lists other files: its checkpoint was damaged, and saved by other ranks."""
+    described = {Path(name).name: output for name, output in identity.get("outputs", {}).items()}
+    if described != commit["files"] | {COMMIT: manifest.describe(kept.parent / COMMIT)}:
+        raise UserError(f"{kept} lists other files than {COMMIT}")
 
 
 def _check_previous(path: Path | None, identity: RunIdentity) -> None:

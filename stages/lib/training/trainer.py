@@ -74,6 +74,7 @@ class Trainer:
             )
         if self.is_first:
             stop_requests.clear_marker(self.directory)
+        self.checkpoints.clear_leftovers()
         found = self.checkpoints.newest(until)
         if found is None:
             start_point.initialize(self)

@@ -84,7 +84,7 @@ class Watchdog(Callback):
         }
         shortest = min((limit for limit in self._limits.values() if limit is not None), default=float("inf"))
         self._look, self._quiet = min(LOOK_SECONDS, shortest / 4), min(QUIET_SECONDS, shortest / 2)
-        self._call = _Call(self.directory / ".watchdog")
+        self._call = _Call(self.directory)
         self.phase("start", 0)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -170,24 +170,24 @@ class Watchdog(Callback):
 
 
 class _Call:
-    """The file by which the first rank whose limit passes calls the others: a token of this start, then calls.
+    """The file by which the first rank whose limit passes calls the others: .watchdog.<random>, with a call per line.
 
-    The token keeps out ranks of an earlier start that still run somewhere. The file exists from the start and is opened
-    at each check: NFS may take a minute to show a new file, but fetches the content of a known one when it is opened.
+    Each start has its own, since ranks of an earlier start may still run somewhere. The file exists from the start and
+    is opened at each check: NFS may take a minute to show a new file, but fetches the content of a known one when it is
+    opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.token = collectives.broadcast_object(uuid.uuid4().hex)
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / f".watchdog.{collectives.broadcast_object(uuid.uuid4().hex)}"
         with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
-                with files.atomic(path, "w") as file:
-                    file.write(f"{self.token}\n")
+                with files.atomic(self.path):
+                    pass
 
     def make(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Call all ranks; return the call that all answer, which is another rank's if that one was faster."""
         try:
-            if self.path.read_text(encoding="utf-8").startswith(self.token) and not self.read():
+            if self.path.exists() and not self.read():
                 journal.append(self.path, facts)
         except (OSError, UserError) as error:
             print(f"the other ranks could not be called: {error}", file=sys.stderr, flush=True)
@@ -196,9 +196,8 @@ class _Call:
     def read(self) -> dict[str, Any] | None:
         """Return the facts of the first call, None if nobody called."""
         try:
-            token, *calls = self.path.read_text(encoding="utf-8").splitlines()
-            return json.loads(calls[0]) if token == self.token and calls else None
-        except (OSError, ValueError):  # missing, or half written
+            return json.loads(self.path.read_text(encoding="utf-8").split("\n", 1)[0])
+        except (OSError, ValueError):  # missing, empty, or half written
             return None
 
 

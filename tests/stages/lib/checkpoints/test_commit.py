@@ -5,7 +5,17 @@ import shutil
 import pytest
 
 from stages.lib import manifest
-from stages.lib.checkpoints.commit import complete_steps, directory_of, read_commit, remove, verify, write_commit
+from stages.lib.checkpoints.commit import (
+    clear_leftovers,
+    complete_steps,
+    directory_beside,
+    directory_of,
+    publish,
+    read_commit,
+    remove,
+    verify,
+    write_commit,
+)
 from stages.lib.errors import UserError
 
 NAME = "__0_0.distcp"
@@ -26,12 +36,60 @@ def test_commit_is_read_as_it_was_written(checkpoint):
     assert read_commit(checkpoint) == {"format": 1, "step": 3, "samples": 36, "files": {NAME: described}}
 
 
-def test_killed_removal_leaves_no_complete_checkpoint(checkpoint, tmp_path, monkeypatch):
+def test_killed_removal_leaves_nothing_that_the_next_start_does_not_delete(checkpoint, tmp_path, monkeypatch):
     assert complete_steps(tmp_path) == [3]
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
-    remove(checkpoint)
-    assert (checkpoint / NAME).exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
+        remove(checkpoint)
+    (left,) = checkpoint.parent.iterdir()
+    assert (left / NAME).exists()
     assert complete_steps(tmp_path) == []
+    clear_leftovers(tmp_path)
+    assert list(checkpoint.parent.iterdir()) == []
+
+
+def written_beside(checkpoint):
+    """Write another complete checkpoint of the same step beside it, as a save does before its last rename."""
+    making = directory_beside(checkpoint)
+    shutil.copytree(checkpoint, making)
+    (making / "new").touch()
+    return making
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_checkpoint_that_is_saved_again_stays_a_milestone(checkpoint, tmp_path):
+    (checkpoint / "milestone.json").write_text("kept")
+    publish(written_beside(checkpoint), checkpoint)
+    assert names(checkpoint.parent) == [checkpoint.name]
+    assert names(checkpoint) == [NAME, "commit.json", "milestone.json", "new"]
+    assert (checkpoint / "milestone.json").read_text() == "kept"
+
+
+def test_complete_checkpoint_that_a_kill_left_beside_a_free_place_takes_it(checkpoint, tmp_path):
+    written_beside(checkpoint)
+    clear_leftovers(tmp_path)
+    assert names(checkpoint.parent) == [checkpoint.name]
+    assert "new" not in names(checkpoint)
+    written_beside(checkpoint)
+    checkpoint.rename(tmp_path / "moved")
+    clear_leftovers(tmp_path)
+    assert names(checkpoint.parent) == [checkpoint.name]
+    assert "new" in names(checkpoint)
+
+
+def test_next_start_deletes_what_kills_left_and_nothing_else(checkpoint, tmp_path):
+    (written_beside(checkpoint) / "commit.json").unlink()
+    (checkpoint / ".milestone.json.abc.tmp").touch()
+    for name in ("00000001", "00000002", "00000003.copy"):
+        (checkpoint.parent / name).mkdir()
+        (checkpoint.parent / name / NAME).touch()
+    (checkpoint.parent / "00000002/milestone.json").touch()
+    clear_leftovers(tmp_path)
+    assert names(checkpoint.parent) == ["00000002", "00000003", "00000003.copy"]
+    assert names(checkpoint) == [NAME, "commit.json"]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 2, "files": {}}', "not JSON"])

@@ -108,7 +108,7 @@ def test_start_and_save_have_limits_of_their_own(tmp_path, behaviour, sentence):
 def test_time_in_which_the_process_was_suspended_is_no_hang(tmp_path):
     process = start(0, tmp_path, "none", step=SECOND)
     until = time.monotonic() + 60
-    while not (tmp_path / ".watchdog").exists():
+    while not list(tmp_path.glob(".watchdog.*")):
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.01)
     time.sleep(0.5)
@@ -118,10 +118,12 @@ def test_time_in_which_the_process_was_suspended_is_no_hang(tmp_path):
     assert end(process) == (0, "")
 
 
-def test_call_of_an_earlier_start_is_not_heard(tmp_path):
-    old = json.dumps({"stamp": "20260101T000000Z", "rank": 1, "host": "x", "phase": "step", "step": 1, "seconds": 1})
-    (tmp_path / ".watchdog").write_text(f"{'0' * 32}\n{old}\n")
+def test_call_of_another_start_is_not_heard_and_stays(tmp_path):
+    call = json.dumps({"stamp": "20260101T000000Z", "rank": 1, "host": "x", "phase": "step", "step": 1, "seconds": 1})
+    other = tmp_path / f".watchdog.{'0' * 32}"
+    other.write_text(f"{call}\n")
     assert end(start(0, tmp_path, "none", step=0.6 * SECOND)) == (0, "")
+    assert [path.name for path in tmp_path.glob(".watchdog*")] == [other.name]
 
 
 @pytest.mark.long
