@@ -21,7 +21,8 @@ from stages.lib import files, manifest, stage
 from stages.lib.checkpoints.commit import COMMIT, read_commit
 from stages.lib.errors import UserError
 from stages.lib.report import comparison
-from stages.lib.run_directory import crashes, history, journal, lease
+from stages.lib.run_directory import crashes, history, lease
+from stages.lib.run_directory.events import read_events
 from stages.lib.training.callbacks.progress import format_duration
 from stages.lib.training.faults import stop_requests
 
@@ -66,7 +67,7 @@ def describe(directory: Path, models: Sequence[dict[str, Any]]) -> list[tuple[st
 
     `models`: the contents of its milestones' manifests.
     """
-    events = journal.read(directory / "events.jsonl")
+    events = read_events(directory)
     entries = list(history.entries(directory, events, history.TAIL))
     steps = [entry for entry in entries if "loss" in entry]
     validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
@@ -108,7 +109,10 @@ def _validation(entry: dict[str, Any]) -> str:
 
 
 def _speed(steps: Sequence[dict[str, Any]], total: int | None) -> str:
-    recent = sorted(steps[-RECENT:], key=lambda entry: entry["tokens_per_second"])
+    timed = [entry for entry in steps[-RECENT:] if "tokens_per_second" in entry]
+    if not timed:
+        return ""
+    recent = sorted(timed, key=lambda entry: entry["tokens_per_second"])
     median, newest = recent[len(recent) // 2], steps[-1]
     text = f"{median['tokens_per_second']:,.0f} tokens/s"
     if isinstance(median.get("mfu"), float):  # "n/a" if the device's peak is unknown
@@ -175,7 +179,7 @@ def _last_event(events: Sequence[dict[str, Any]]) -> str:
     if last["event"] == "stop" and last.get("preempted"):
         return last["reason"]
     if last["event"] == "stop":
-        return f"stopped {at}: {last.get('reason', 'no reason given').removesuffix(': ')}"
+        return f"stopped {at}: {last['reason'].removesuffix(': ')}"
     if last["event"] == "hang":
         detected = f"detected after {format_duration(last['seconds'])} by rank {last['rank']} on {last['host']}"
         return f"hung {at}, {detected}; restart to resume"

@@ -98,6 +98,8 @@ def hold(lease, pid):
     """Let a process of this machine be the trainer that holds the lease."""
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     held = {"host": socket.gethostname(), "pid": pid, "started": started, "job": None}
+    held["boot_id"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    held["pid_namespace"] = os.readlink("/proc/self/ns/pid")
     lease.write_text(json.dumps(held | {"heartbeat": time.time(), "token": "other"}))
 
 
@@ -108,7 +110,9 @@ def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsy
     with subprocess.Popen(["sleep", "60"]) as other:
         hold(lease, other.pid)
         assert train(corpus, tmp_path, 4) == 2
-        assert f"lease.json is held by a live trainer (process {other.pid}" in capsys.readouterr().err
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"lease.json is held by a live trainer (process {other.pid} on " in line
+        assert line.endswith(f"wait for it, or stop it with `kill {other.pid}` (it saves first)")
         assert len(steps_of(tmp_path)) == 2
         other.kill()
     assert train(corpus, tmp_path, 4) == 0
@@ -139,12 +143,13 @@ def test_job_that_waits_for_its_turn_hears_that_its_time_is_up(corpus, tmp_path,
     assert "stopped by the deadline while waiting for the lease" in capsys.readouterr().err
 
 
-def test_lease_of_another_host_is_stale_after_five_minutes(corpus, tmp_path):
+def test_lease_of_another_host_is_stale_after_five_minutes(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 2) == 0
     lease = run_directory(tmp_path) / "lease.json"
     held = {"host": "elsewhere", "pid": 1, "started": 1, "job": None, "token": "other"}
     lease.write_text(json.dumps(held | {"heartbeat": time.time() - 200}))
     assert train(corpus, tmp_path, 4) == 2
+    assert f"or stop it with `touch {lease.with_name('stop')}` (it saves first)" in capsys.readouterr().err
     lease.write_text(json.dumps(held | {"heartbeat": time.time() - 400}))
     assert train(corpus, tmp_path, 4) == 0
 
@@ -272,3 +277,43 @@ def test_leavings_of_kills_are_swept_and_other_directories_left_alone(corpus, tm
         (checkpoints / name / "__0_0.distcp").write_text("torn")
     assert train(corpus, tmp_path, 4) == 0
     assert sorted(path.name for path in checkpoints.iterdir()) == ["00000002", "00000002.copy", "00000004"]
+
+
+LEFTOVERS = [".lease.0123", ".lease.stale.4567", ".lease.json.89ab.tmp", ".stopped.json.cdef.tmp", ".watchdog"]
+
+
+def test_next_start_deletes_what_killed_trainers_left_also_in_a_finished_run(corpus, tmp_path):
+    def leave():
+        for name in (*LEFTOVERS, "hang/20270131T101500Z-rank0.writing"):
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_text("left")
+
+    def hidden():
+        return [path.name for path in directory.iterdir() if path.name.startswith(".")] + list(directory.glob("hang/*"))
+
+    assert train(corpus, tmp_path, 2) == 0
+    directory = run_directory(tmp_path)
+    leave()
+    assert train(corpus, tmp_path, 4) == 0
+    assert hidden() == []
+    leave()
+    held = {"host": "elsewhere", "pid": 1, "started": 1, "job": None, "token": "other"}
+    (directory / "lease.json").write_text(json.dumps(held | {"heartbeat": time.time()}))
+    assert train(corpus, tmp_path, 4) == 0  # a live trainer works on a later milestone
+    assert (directory / "lease.json").exists() and len(hidden()) == len(LEFTOVERS) + 1
+    (directory / "lease.json").write_text(json.dumps(held | {"heartbeat": 0}))
+    assert train(corpus, tmp_path, 4) == 0
+    assert not (directory / "lease.json").exists() and hidden() == []
+    assert len(steps_of(tmp_path)) == 4
+
+
+def test_damaged_line_of_a_journal_is_named_and_does_not_stop_the_next_start(corpus, uninterrupted, tmp_path):
+    assert train(corpus, tmp_path, 15) == 0
+    for name in ("events.jsonl", "metrics.jsonl"):
+        path = run_directory(tmp_path) / name
+        path.write_bytes(path.read_bytes().replace(b'"step"', b'"st\xe5p"', 1))
+    assert train(corpus, tmp_path, 30) == 0
+    log = (tmp_path / "log").read_text()
+    for name in ("events.jsonl", "metrics.jsonl"):
+        assert log.count(f"{name}: skipping 1 line that is damaged or torn by a kill, the first at byte 0") == 1
+    assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)

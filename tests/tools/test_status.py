@@ -99,6 +99,12 @@ def test_run_stopped_on_request_shows_the_reason_and_how_to_resume(directory, tm
     assert "no event after 'resume' at step 1,050: killed" in shown(capsys, tmp_path)
 
 
+@pytest.mark.parametrize("content", ["", "[1]", '{"reason": "SIGTERM"}', '{"reason": 1, "step": "x", "time": 0}'])
+def test_damaged_reason_of_a_stop_is_ignored(directory, tmp_path, capsys, content):
+    (directory / stop_requests.MARKER).write_text(content)
+    assert "no event after 'start' at step 0: killed" in shown(capsys, tmp_path)
+
+
 def write_metrics(directory, *entries):
     """Append entries to the 50 good steps."""
     text = "".join(json.dumps(entry) + "\n" for entry in entries)

@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.inspection.terminal import CONTROLS
-from stages.lib.run_directory import journal
+from stages.lib.run_directory.events import read_events
 from stages.lib.tokens import ledger
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def ledger_entry(directory: Path, step: int) -> dict[str, Any]:
     path = directory / "metrics.jsonl"
     if not path.exists():
         raise UserError(f"--run {directory} must be a run directory with metrics.jsonl, which is missing")
-    entries = ledger.last_entries(directory, journal.read(directory / "events.jsonl"))
+    entries = ledger.last_entries(directory, read_events(directory))
     if step not in entries:
         known = f"{min(entries)} to {max(entries)}" if entries else "none"
         raise UserError(f"--step must be a step of {path} ({known}), got {step}")

@@ -11,7 +11,8 @@ from pathlib import Path
 from stages.lib.log import logger
 from stages.lib.report.figures import Point
 from stages.lib.report.results import Results
-from stages.lib.run_directory import history, journal
+from stages.lib.run_directory import history
+from stages.lib.run_directory.events import read_events
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def read_curves(results: Results, before: Mapping[str, int]) -> dict[str, Curves
 def _read(directory: Path, run_name: str, before: int) -> Curves:
     train: dict[int, Point] = {}
     validation: defaultdict[str, dict[int, Point]] = defaultdict(dict)
-    for entry in history.entries(directory, journal.read(directory / "events.jsonl")):
+    for entry in history.entries(directory, read_events(directory)):
         if "validation" in entry:
             for source, score in entry["validation"].items():
                 validation[source][entry["step"]] = (entry["tokens"] + before, score["loss"], None)
@@ -71,7 +72,7 @@ def training_problems(results: Results) -> list[str]:
     """Return a sentence on each run that skipped steps, rolled back or hung."""
     sentences = []
     for run_name, directory in run_directories(results).items():
-        if found := history.troubles(journal.read(directory / "events.jsonl")):
+        if found := history.troubles(read_events(directory)):
             path = Path(os.path.normpath(directory / "events.jsonl"))
             sentences.append(f"run {run_name}: {', '.join(found)}; see {path}")
     return sentences

@@ -6,17 +6,14 @@ step. The run directory can: each attempt writes to events.jsonl which step was 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stages.lib.errors import UserError
-from stages.lib.run_directory import history, journal
-
-ATTEMPT = "attempt"
-"""The first event of each attempt; its `step` is the last step of all attempts before."""
+from stages.lib.run_directory import history, job, journal
+from stages.lib.run_directory.events import ATTEMPT, FILE, read_events
 
 
 def begin_attempt(directory: Path, automatic: bool) -> None:
@@ -24,11 +21,11 @@ def begin_attempt(directory: Path, automatic: bool) -> None:
 
     Raises UserError if it is automatic, and the last two attempts crashed with no new step between them.
     """
-    path = directory / "events.jsonl"
-    events, step = journal.read(path), _last_step(directory)
+    events, step = read_events(directory), _last_step(directory)
     if automatic:
         _check(directory, events, step)
-    journal.append(path, {"time": time.time(), "event": ATTEMPT, "step": step, "job": os.environ.get("SLURM_JOB_ID")})
+    event = {"time": time.time(), "event": ATTEMPT, "step": step, "job": job.number()}
+    journal.append(directory / FILE, event)
 
 
 def _last_step(directory: Path) -> int:

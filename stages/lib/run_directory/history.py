@@ -6,13 +6,49 @@ The last line of a step counts. Steps that a rollback discarded do not count, ev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.lib.run_directory import journal
+
+FILE = "metrics.jsonl"
+
 TAIL = 16 << 20
 """Bytes at the end of metrics.jsonl that hold about 20,000 steps."""
+
+
+def _is_loss(value: Any) -> bool:
+    return value is None or journal.is_number(value)
+
+
+def _is_scores(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(scores, dict) and journal.is_number(scores.get("loss")) for scores in value.values()
+    )
+
+
+def _is_ranks(value: Any) -> bool:
+    checks = {"max": journal.is_number, "median": journal.is_number, "slowest": journal.is_text}
+    return isinstance(value, dict) and journal.has(value, checks, checks)
+
+
+CHECKS = {
+    "step": journal.is_count,
+    "tokens": journal.is_count,
+    "time": journal.is_number,
+    "samples": journal.is_range,
+    "loss": _is_loss,
+    "tokens_per_second": journal.is_number,
+    "tokens_per_second_overall": journal.is_number,
+    "ranks": _is_ranks,
+    "validation": _is_scores,
+}
+
+
+def _is_entry(entry: dict[str, Any]) -> bool:
+    """Return whether a line has what its readers use: the line of a step, or of an evaluation."""
+    return journal.has(entry, ("step", "tokens", "validation" if "validation" in entry else "loss"), CHECKS)
 
 
 def entries(
@@ -20,12 +56,12 @@ def entries(
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries of metrics.jsonl in the order of writing, without those that a rollback discarded.
 
-    `events`: those of the same directory. `last_bytes`: read only the end of the file. Incomplete lines (after a kill)
-    are skipped.
+    `events`: those of the same directory. `last_bytes`: read only the end of the file. Lines that are no entry are
+    skipped and named in a warning.
     """
     rollbacks = [event for event in events if event["event"] == "rollback"]
     discarded = None  # the last discarded step: an evaluation after it was of its weights
-    for entry in _lines(directory / "metrics.jsonl", last_bytes):
+    for entry in journal.read(directory / FILE, _is_entry, last_bytes):
         if "validation" not in entry:
             discarded = entry["step"] if _is_discarded(entry, rollbacks) else None
         if entry["step"] != discarded:
@@ -38,25 +74,9 @@ def _is_discarded(entry: dict[str, Any], rollbacks: Sequence[dict[str, Any]]) ->
     return any(
         entry["step"] > rollback["step"]
         and rollback["samples"][0] <= first < rollback["samples"][1]
-        and entry["time"] <= rollback["time"]
+        and entry.get("time", 0) <= rollback["time"]
         for rollback in rollbacks
     )
-
-
-def _lines(path: Path, last_bytes: int | None) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with open(path, "rb") as file:
-        if last_bytes is not None and file.seek(0, 2) > last_bytes:
-            file.seek(-last_bytes, 2)
-            file.readline()  # the rest of a line
-        else:
-            file.seek(0)
-        for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue  # incomplete after a kill
 
 
 def is_good(entry: dict[str, Any]) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 
 from stages.lib import files
 from stages.lib.errors import UserError
-from stages.lib.run_directory import history, journal
+from stages.lib.run_directory import history
+from stages.lib.run_directory.events import read_events
 from stages.lib.tokens import order
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.document_rows import DocumentRows
@@ -91,7 +92,7 @@ def read(directory: Path, global_batch_size: int, begin: int | None = None, end:
     `begin`: the sample at which the first step must begin, None if unknown. `end`: steps from this sample on do not
     count, None if all do.
     """
-    events = journal.read(directory / "events.jsonl")
+    events = read_events(directory)
     skipped = [tuple(event["samples"]) for event in events if event["event"] == "rollback"]
     skipped = [samples for samples in skipped if end is None or samples[0] < end]
     steps: dict[int, tuple[int, int]] = {}

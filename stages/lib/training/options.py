@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib.errors import UserError
+from stages.lib.run_directory import job
 from stages.lib.training.metrics import profiler
 
 DEADLINE = "CARAVAN_DEADLINE"
@@ -51,7 +52,7 @@ class Start:
             stage=arguments.stage_name,
             deadline=min((end for end in (by_option, by_job) if end is not None), default=None),
             end_of_job=by_job,
-            automatic=arguments.attempt > 1 or os.environ.get("SLURM_RESTART_COUNT", "0") != "0",
+            automatic=arguments.attempt > 1 or job.restarts() > 0,
             profile_steps=steps,
             memory_snapshot=arguments.memory_snapshot,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stages.lib.distributed import collectives
-from stages.lib.run_directory import journal
+from stages.lib.run_directory.events import read_events
 from stages.lib.training import start_point
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def repeat_rollback(trainer: Trainer) -> None:
 
     Without this, a resumed training would train on samples that were recorded as skipped, if their steps are good now.
     """
-    events = journal.read(trainer.directory / "events.jsonl") if trainer.is_first else []
+    events = read_events(trainer.directory) if trainer.is_first else []
     made = collectives.broadcast_object([event for event in events if event["event"] == "rollback"])
     if len(made) <= trainer.rollbacks:
         return

@@ -62,6 +62,7 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
     finished = _finished(kept)
     if finished:
         if dist.get_rank() == 0:
+            run_lock.clear_leftovers(directory)
             message = "step %s was reached before: only its manifest is written; to train again, delete %s"
             logger.warning(message, arguments.until, directory)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ import torch.distributed as dist
 from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
-from stages.lib.run_directory import crashes, journal
-from stages.lib.run_directory.lease import HeldError, Lease
-from stages.lib.training.faults.stop_requests import REASONS, StopRequests
+from stages.lib.run_directory import crashes, events, history, job, journal
+from stages.lib.run_directory.lease import FILE, HeldError, Lease
+from stages.lib.training.faults.stop_requests import REASONS, STOP_FILE, StopRequests
 
 if TYPE_CHECKING:
     from stages.lib.training.options import Start
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 5.0
 VISIBLE_SECONDS = 60.0
 """Longest time until a shared file system shows a new file on another node."""
+
+LEFTOVERS = (FILE, ".lease.*", ".*.tmp", ".watchdog*", "hang/*.writing")
+"""What killed trainers leave in a run directory beside the checkpoints."""
 
 
 @contextlib.contextmanager
@@ -40,7 +43,8 @@ def acquire_run_lock(directory: Path, begin: Start) -> Iterator[Lease | None]:
         _check_shared(directory)
         with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
-                for name in ("metrics.jsonl", "events.jsonl"):
+                _remove_leftovers(directory)
+                for name in (history.FILE, events.FILE):
                     journal.end_last_line(directory / name)
                 crashes.begin_attempt(directory, begin.automatic)
         yield lease
@@ -69,7 +73,7 @@ def _check_shared(directory: Path) -> None:
     """Raise CollectiveError if a rank does not see the lease: its shards of a checkpoint would be on another disk."""
     with collectives.raise_on_all_ranks():
         deadline = time.monotonic() + VISIBLE_SECONDS
-        while not (directory / "lease.json").exists():
+        while not (directory / FILE).exists():
             if time.monotonic() > deadline:
                 raise UserError(
                     f"--train-dir {directory.parent} must be on a file system that all nodes share: "
@@ -86,10 +90,35 @@ def _try_lease(directory: Path) -> tuple[Lease | None, str | None]:
             try:
                 return Lease(directory), None
             except HeldError as error:
-                if "SLURM_JOB_ID" not in os.environ:
-                    raise
-                return None, str(error)
+                text = f"{error}; wait for it, or stop it with `{_stop_command(directory, error)}` (it saves first)"
+                if job.number() is None:
+                    raise UserError(text) from None
+                return None, text
     return None, None
+
+
+def _stop_command(directory: Path, error: HeldError) -> str:
+    if error.holder.runs_here():
+        return f"kill {error.holder.pid}"
+    return f"touch {shlex.quote(str(directory / STOP_FILE))}"  # it reaches a trainer on any host and in any container
+
+
+def clear_leftovers(directory: Path) -> None:
+    """Delete what killed trainers left in a run directory beside the checkpoints, if no trainer works there."""
+    if not any(any(directory.glob(name)) for name in LEFTOVERS):
+        return
+    with contextlib.suppress(UserError):  # a live trainer holds the lease, or the directory cannot be written
+        held = Lease(directory)
+        _remove_leftovers(directory)
+        held.release()
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Delete the leftovers; this process must hold the lease."""
+    for name in LEFTOVERS[1:]:
+        for path in directory.glob(name):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _create(directory: Path) -> None:

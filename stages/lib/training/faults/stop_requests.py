@@ -13,9 +13,11 @@ from typing import Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
+from stages.lib.run_directory import journal
 
 STOP_FILE, MARKER = "stop", "stopped.json"
 REASONS = ("", "the deadline", "SIGUSR1", "SIGTERM", f"the file {STOP_FILE} in the run directory", "Ctrl-C")
+CHECKS = {"reason": journal.is_text, "step": journal.is_count, "time": journal.is_number}
 NONE, DEADLINE, USR1, TERM, FILE, INTERRUPT = range(len(REASONS))
 FILE_SECONDS = 1.0  # between two checks for the file: a shared file system is slow
 SAVE_BYTES_PER_SECOND = 200e6  # until a save was measured
@@ -103,8 +105,10 @@ def clear_marker(directory: Path) -> None:
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """Return the content of stopped.json; None if the training did not stop on request."""
+    """Return the content of stopped.json; None if the training did not stop on request, or the file is damaged."""
     try:
-        return json.loads((directory / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    valid = isinstance(found, dict) and journal.has(found, CHECKS, CHECKS)
+    return found if valid else None

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from stages.lib.run_directory import history, journal
+from stages.lib.run_directory import history
+from stages.lib.run_directory.events import read_events
 
 BATCH = 4
 
@@ -30,7 +31,7 @@ def write(directory, entries, events=()):
 
 def steps(directory):
     """(step, first sample) of the remaining entries, in the order of writing."""
-    left = history.entries(directory, journal.read(directory / "events.jsonl"))
+    left = history.entries(directory, read_events(directory))
     return [(entry["step"], entry.get("samples", ["validation"])[0]) for entry in left]
 
 

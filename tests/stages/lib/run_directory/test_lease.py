@@ -1,11 +1,15 @@
 """The lease between processes. test_run_directory.py tests it around a training."""
 
 import json
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
 from stages.lib.run_directory import lease
@@ -62,7 +66,7 @@ def test_lease_taken_over_by_another_process_fails_its_check_and_is_not_deleted(
     with pytest.raises(UserError, match="taken over"):
         held.check()
     held.release()
-    assert lease.holder(tmp_path) == "process 1 on elsewhere"
+    assert str(lease.holder(tmp_path)) == "process 1 on elsewhere"
 
 
 def test_heartbeat_is_renewed_while_the_lease_is_held(tmp_path, monkeypatch):
@@ -80,9 +84,27 @@ def test_heartbeat_is_renewed_while_the_lease_is_held(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"host": '])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["pid", "started", "heartbeat", "restarts", "host", "job", "boot_id", "token"]), VALUES)
+def test_any_value_in_a_lease_is_held_or_stale_or_refused(tmp_path_factory, key, value):
+    directory = tmp_path_factory.getbasetemp()
+    mine = lease.Lease(directory)
+    held = json.loads((directory / "lease.json").read_text())
+    mine.release()
+    (directory / "lease.json").write_text(json.dumps(held | {key: value}))
+    try:
+        lease.Lease(directory).release()
+    except UserError as error:
+        assert "lease.json is " in str(error)
+    (directory / "lease.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"host": ', "[" * 100_000, '"host"', "1", "\udcff"])
 def test_invalid_lease_file_is_refused_in_one_line(tmp_path, content):
-    (tmp_path / "lease.json").write_text(content)
+    (tmp_path / "lease.json").write_text(content, errors="surrogateescape")
     with pytest.raises(UserError, match="lease.json is not a valid lease"):
         lease.Lease(tmp_path)
 
@@ -92,34 +114,138 @@ def test_missing_directory_is_named_in_the_error(tmp_path):
         lease.Lease(tmp_path / "gone")
 
 
-def test_requeued_slurm_job_acquires_its_own_lease_at_once(tmp_path, monkeypatch):
-    held = ELSEWHERE | {"job": "7", "restart": None, "heartbeat": time.time()}
-    (tmp_path / "lease.json").write_text(json.dumps(held))
-    monkeypatch.setenv("PATH", str(tmp_path))  # no squeue
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(UserError, match="held by a live trainer .process 1 on elsewhere, job 7."):
-        lease.Lease(tmp_path)
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    lease.Lease(tmp_path).release()
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A function that sets squeue's answer, a shell command, and the Slurm job of this process."""
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{squeue.parent}:/usr/bin:/bin")
+    for name in ("SLURM_RESTART_COUNT", "CARAVAN_JOB_RESTARTS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def answer(command, **environment):
+        squeue.write_text(f"#!/bin/sh\n{command}\n")
+        squeue.chmod(0o755)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+    return answer
+
+
+def is_dead(directory, seconds, **holder):
+    """Return whether a lease may be taken over whose last heartbeat was some seconds ago."""
+    held = ELSEWHERE | {"heartbeat": time.time() - seconds} | holder
+    (directory / "lease.json").write_text(json.dumps(held))
+    return lease.holder(directory) is None
+
+
+FRESH, LATE, STALE = 0, 60, 400
 
 
 @pytest.mark.parametrize(
-    ("answer", "stale"),
+    ("answer", "knows"),
     [
         ("echo RUNNING", False),
         ("echo PENDING", False),
         ("echo COMPLETED", True),
-        ("true", True),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo NODE_FAIL", True),
+        ("true", False),  # PrivateData=jobs: the job of another user is not shown
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
     ],
 )
-def test_lease_of_another_job_is_stale_if_slurm_reports_that_it_ended(tmp_path, monkeypatch, answer, stale):
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f"#!/bin/sh\n{answer}\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{squeue.parent}:/usr/bin:/bin")
-    held = ELSEWHERE | {"job": "7", "heartbeat": time.time()}
-    (tmp_path / "lease.json").write_text(json.dumps(held))
-    assert (lease.holder(tmp_path) is None) == stale
+def test_only_a_job_that_slurm_knows_to_have_ended_shortens_the_wait_for_a_late_heartbeat(
+    tmp_path, slurm, answer, knows
+):
+    slurm(answer, SLURM_CLUSTER_NAME="alpha")
+    ages = (FRESH, LATE, STALE)
+    assert [is_dead(tmp_path, age, job="7", cluster="alpha") for age in ages] == [False, knows, True]
+    assert [is_dead(tmp_path, age, job="7", cluster="beta") for age in ages] == [False, False, True]
+    assert [is_dead(tmp_path, age, job="7") for age in ages] == [False, False, True]
+
+
+def test_requeued_job_recognizes_its_own_late_lease(tmp_path, slurm):
+    slurm("exit 1", SLURM_JOB_ID="7", SLURM_CLUSTER_NAME="alpha", CARAVAN_JOB_RESTARTS="2")
+    own = {"job": "7", "cluster": "alpha", "restarts": 1}
+    assert [is_dead(tmp_path, age, **own) for age in (FRESH, LATE, STALE)] == [False, True, True]
+    for other in ({"restarts": 2}, {"job": "8"}, {"cluster": "beta"}):  # another step of the job, other jobs
+        assert not is_dead(tmp_path, LATE, **own | other)
+    assert is_dead(tmp_path, LATE, **own)
+    held = lease.Lease(tmp_path)
+    assert json.loads((tmp_path / "lease.json").read_text())["restarts"] == 2
+    held.release()
+
+
+def test_slurms_own_variable_counts_restarts_without_the_launcher(tmp_path, slurm):
+    slurm("exit 1", SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1")
+    assert is_dead(tmp_path, LATE, job="7")
+    slurm("exit 1", CARAVAN_JOB_RESTARTS="")
+    assert is_dead(tmp_path, LATE, job="7")
+
+
+def test_process_of_the_same_kernel_and_pid_namespace_is_judged_by_proc_alone(tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as other:
+        mine = lease.Lease(tmp_path)
+        held = json.loads((tmp_path / "lease.json").read_text())
+        mine.release()
+        started = int(Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        here = {key: held[key] for key in ("host", "boot_id", "pid_namespace")} | {"pid": other.pid}
+        assert not is_dead(tmp_path, STALE, **here, started=started)  # it may be suspended
+        assert is_dead(tmp_path, FRESH, **here, started=started - 1)  # a later process got its pid
+        for elsewhere in ({"boot_id": "another"}, {"pid_namespace": "pid:[1]"}, {"boot_id": None}):
+            place = here | elsewhere
+            assert [is_dead(tmp_path, age, **place, started=1) for age in (FRESH, LATE, STALE)] == [False, False, True]
+        other.kill()
+        assert is_dead(tmp_path, FRESH, **here, started=started)  # a zombie
+    assert is_dead(tmp_path, FRESH, **here, started=started)
+
+
+CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+HOLD = """
+import sys
+from stages.lib.run_directory.lease import Lease
+held = Lease(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+held.check()
+"""
+
+
+def test_containers_with_one_host_name_do_not_take_each_others_lease(tmp_path):
+    if subprocess.run([*CONTAINER, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system allows no PID namespaces")
+    command = [*CONTAINER, sys.executable, "-c", HOLD, str(tmp_path)]
+    options = {
+        "cwd": HOME,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(command, **options) as first:
+        assert first.stdout.readline() == "held\n"
+        # the shell is process 1 of the second namespace, so that the pids differ
+        second = subprocess.run(
+            [*CONTAINER, "sh", "-c", '"$@"; exit $?', "sh", *command[len(CONTAINER) :]],
+            **options | {"stdin": subprocess.DEVNULL},
+            check=False,
+            timeout=60,
+        )
+        assert "is held by a live trainer (process 1 on" in second.stderr
+        _, error = first.communicate()
+    assert (first.returncode, error) == (0, "")
+
+
+def test_lease_that_is_renewed_while_another_process_takes_it_over_is_restored(tmp_path, monkeypatch):
+    path = tmp_path / "lease.json"
+    rename = os.rename
+
+    def renew(source, target):
+        path.write_text(json.dumps(ELSEWHERE | {"heartbeat": time.time()}))
+        rename(source, target)
+
+    path.write_text(json.dumps(ELSEWHERE | {"heartbeat": 0}))
+    monkeypatch.setattr(os, "rename", renew)
+    with pytest.raises(UserError, match="held by a live trainer .process 1 on elsewhere"):
+        lease.Lease(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lease.json"]
