@@ -1,15 +1,25 @@
 """Jobs under `executor: slurm` with fake Slurm commands: none is lost, and the reason of a failure is printed."""
 
+import asyncio
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from scripts import slurm_executor
 
 TARGET = "results/tokenizers/main/manifest.json"
 COMMANDS = {
     # `./run` is what the job does; its id is 7
     "sbatch": """
+        if [[ $* == *--test-only* ]]; then
+            [[ $* == *"--mem 9999"* ]] || exit 0
+            echo "allocation failure: Requested node configuration is not available" >&2
+            exit 1
+        fi
         echo "$@" >> submitted
         while [[ $1 != --output ]]; do shift; done
         log=${2/\\%j/7}
@@ -32,11 +42,11 @@ COMMANDS = {
     "scancel": ":",
 }
 SOON = """
-import asyncio, sys
+import sys
 from snakemake.cli import main
 from snakemake_executor_plugin_slurm import Executor
 
-Executor.sleep = lambda _: asyncio.sleep(0.05)
+Executor.next_seconds_between_status_checks = property(lambda _: 0.05, lambda *_: None)
 sys.exit(main())
 """
 
@@ -69,11 +79,22 @@ KNOWN = (
 )
 
 
-def test_queries_without_an_answer_lose_no_job(slurm):
+def test_queries_without_an_answer_lose_no_job(slurm, pretending):
     code, said = slurm(MAKES, ["fail"] * 12 + ["7|RUNNING", "fail", "7|RUNNING", "7|COMPLETED"])
     assert code == 0, said
     assert said.count("Slurm does not answer `squeue`; its jobs are polled until it does.") == 2
     assert said.count("Slurm answers again.") == 2
+    assert "--job-name train_tokenizer_main " in (pretending.path / "submitted").read_text()
+
+
+def test_resources_that_sbatch_refuses_are_one_sentence(slurm, pretending):
+    code, said = slurm(MAKES, [""], "--default-resources", "mem_mb=9999")
+    assert code == 1
+    assert said.splitlines()[-1] == (
+        "slurm: sbatch refuses the resources that the profile sets for train_tokenizer: "
+        "Requested node configuration is not available"
+    )
+    assert not (pretending.path / "submitted").exists()
 
 
 @pytest.mark.long
@@ -94,3 +115,25 @@ def test_reason_of_an_early_death_is_on_the_screen(slurm, pretending):
     assert "Two jobs ended on node n1 before their stages began: it gets no more jobs of this run." in said
     excluded = ["--exclude=n1" in line for line in (pretending.path / "submitted").read_text().splitlines()]
     assert excluded == [False, False, True]
+
+
+def test_next_query_comes_soon_after_the_outputs_of_a_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_executor, "SHORTEST_SECONDS", 0.02)
+    executor = object.__new__(slurm_executor.Executor)
+    executor._next_seconds_between_status_checks, executor.wait = 0.3, True
+    job = SimpleNamespace(jobid=1, output=[str(tmp_path / "made")])
+    executor.active_jobs, executor._submitted = [SimpleNamespace(job=job)], {1: time.time()}
+
+    def seconds():
+        begun = time.monotonic()
+        asyncio.run(executor.sleep())
+        return time.monotonic() - begun
+
+    assert seconds() >= 0.3
+    executor.wait = False  # shutdown waits for it
+    assert seconds() < 0.25
+    executor.wait = True
+    (tmp_path / "made").write_text("{}")
+    assert seconds() < 0.25
+    executor._submitted[1] += 100  # the output is of an earlier run
+    assert seconds() >= 0.3

@@ -6,6 +6,9 @@ for ever for a job that squeue no longer lists. It prints the log of the rule, w
 
 from __future__ import annotations
 
+import asyncio
+import getpass
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -17,8 +20,11 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from scripts.slurm_jobs import EndedJob, last_lines, look_up, nodes_of_partition
 
-LONGEST_SECONDS = 30
-"""Between two status queries; the plugin's own interval grows to 180 s, in which nobody notices that a job ended."""
+LONGEST_SECONDS, SHORTEST_SECONDS = 30, 2
+"""Between two status queries. The plugin's own interval grows to 180 s, in which nobody notices that a job ended."""
+
+ENDING_SECONDS = 60
+"""A job that has made its outputs ends within this time."""
 
 MISSING_POLLS = 2
 """Answers of squeue in a row without a job, after which Slurm has forgotten it."""
@@ -26,7 +32,7 @@ MISSING_POLLS = 2
 EARLY_SECONDS = 60
 """A job that ends this soon without a line from its stage never started it."""
 
-query_status = slurm.query_job_status
+query_status, submit_command = slurm.query_job_status, slurm.get_submit_command
 
 
 class NoAnswer(Exception):
@@ -45,7 +51,17 @@ class Executor(slurm.Executor):
         self._early_deaths: Counter[str] = Counter()
         self._submitted: dict[Any, float] = {}
         super().__post_init__(*arguments, **options)
-        slurm.query_job_status = self._query  # the plugin calls it by this name
+        # The plugin calls functions of its module by these names.
+        slurm.query_job_status = self._query
+        slurm.get_submit_command = self._submit_command
+        # It would keep jobs of an array until all that are ready have come. With `max-jobs-per-timespan` they never do.
+        slurm.pending_jobs_for_rule = lambda *_: 0
+
+    def _submit_command(self, job: Any, params: Mapping[str, Any], **options: Any) -> str:
+        """Return the command with a name of the job's own: rule and wildcards, as in pretrain_base_00001000."""
+        words = (self.workflow.executor_settings.jobname_prefix, job.name, slurm.get_job_wildcards(job))
+        name = re.sub(r"[^\w.-]+", "_", "_".join(filter(None, words)))
+        return submit_command(job, {**params, "run_uuid": name}, **options)
 
     @property
     def next_seconds_between_status_checks(self) -> float:
@@ -55,6 +71,21 @@ class Executor(slurm.Executor):
     @next_seconds_between_status_checks.setter
     def next_seconds_between_status_checks(self, value: float) -> None:
         self._next_seconds_between_status_checks = value
+
+    async def sleep(self) -> None:
+        """Wait for the next status query; not long if a job is about to end, as its new outputs show, or all ended."""
+        end = time.monotonic() + self.next_seconds_between_status_checks
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, SHORTEST_SECONDS))
+            if not self.wait or any(self._is_ending(info.job) for info in self.active_jobs):
+                return
+
+    def _is_ending(self, job: Any) -> bool:
+        try:
+            ages = [time.time() - path.stat().st_mtime for path in map(Path, job.output) if self._is_new(path, job)]
+        except OSError:  # not made yet
+            return False
+        return len(ages) == len(job.output) > 0 and max(ages) < ENDING_SECONDS
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that still run; all of them if Slurm does not answer."""
@@ -72,6 +103,8 @@ class Executor(slurm.Executor):
             self._polled = ()
 
     async def _query(self, command: str, logger: Any) -> tuple[Mapping[str, str], float]:
+        # jobs have names of their own; JobIdRaw has no numbers of an array's tasks
+        command = command.replace(f"--name {self.run_uuid}", f"--user {getpass.getuser()}").replace("JobIdRaw", "JobID")
         states, seconds = await query_status(command, logger)
         if states is None:
             raise NoAnswer(command.partition(" ")[0])
@@ -110,6 +143,13 @@ class Executor(slurm.Executor):
         self._submitted[job.jobid] = time.time()
         super().run_job_pre(job)
 
+    def report_job_submission(self, job_info: Any, register_job: bool = True) -> None:
+        """Correct the path of the log of an array's task: sbatch has one for all tasks, without wildcards."""
+        if "_" in job_info.external_jobid:
+            log = job_info.aux["slurm_logfile"]
+            job_info.aux["slurm_logfile"] = self.slurm_logdir / f"rule_{job_info.job.name}" / log.name
+        super().report_job_submission(job_info, register_job)
+
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
         """Cancel all jobs; the base class has an empty list while it polls."""
         super().cancel_jobs(list(active_jobs) or list(self._polled))
@@ -118,7 +158,7 @@ class Executor(slurm.Executor):
         """Print what Slurm and the job's own log say, and the log of the rule as the last thing."""
         ended = look_up(job_info.external_jobid) if job_info.external_jobid else None
         if ended is not None:
-            lines = last_lines(Path((job_info.aux or {})["slurm_logfile"]))
+            lines = last_lines(job_info.aux["slurm_logfile"])
             self._exclude_node(ended, job_info.job)
             msg = "\n        ".join([ended.describe(), *lines, ""])
             options.pop("aux_logs", None)  # Snakemake would not show them after a rule's log that is empty or missing

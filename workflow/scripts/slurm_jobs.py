@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT_SECONDS = 10
+from scripts.slurm_nodes import output_of
+
 LAST_LINES = 12
 BLOCK = re.compile(r"SNAKEMAKE|(local)?(rule|checkpoint) \w+:|Error in rule \w+:|Waiting at most .*|jobid: .*")
 """Lines after which Snakemake prints indented fields."""
@@ -50,12 +50,12 @@ class EndedJob:
 
 def look_up(job: str) -> EndedJob | None:
     """Return what Slurm reports of a job; None if it does not know it. Slurm forgets a job after MinJobAge seconds."""
-    found = dict(re.findall(r"(\S+?)=(\S*)", _output("scontrol", "show", "job", "--oneliner", job)))
+    found = dict(re.findall(r"(\S+?)=(\S*)", output_of("scontrol", "show", "job", "--oneliner", job)))
     if found:
         keys = ("JobState", "Reason", "ExitCode", "RunTime", "NodeList", "NumNodes", "Partition")
         return _ended(job, *(found.get(key, "").replace("(null)", "") for key in keys))
     row = "State,Reason,ExitCode,Elapsed,NodeList,NNodes,Partition"
-    lines = _output("sacct", "--noheader", "--parsable2", "--allocations", f"--format={row}", f"--jobs={job}")
+    lines = output_of("sacct", "--noheader", "--parsable2", "--allocations", f"--format={row}", f"--jobs={job}")
     fields = lines.partition("\n")[0].split("|")
     return _ended(job, *fields) if len(fields) == row.count(",") + 1 else None
 
@@ -86,7 +86,7 @@ def seconds_of(elapsed: str) -> int:
 
 def nodes_of_partition(partition: str) -> list[str]:
     """Return the names of the nodes of a partition; [] if sinfo does not answer."""
-    return sorted(set(_output("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N").split()))
+    return sorted(set(output_of("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N").split()))
 
 
 def last_lines(log: Path) -> list[str]:
@@ -106,10 +106,3 @@ def _without_snakemake(lines: Iterable[str]) -> Iterator[str]:
         in_block = bool(BLOCK.fullmatch(line))
         if not in_block and not NOISE.fullmatch(line):
             yield line
-
-
-def _output(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
