@@ -71,7 +71,13 @@ $(VENV)/bin/python:
 	  { echo "make: Caravan needs Python 3.11 or later, $(PYTHON) is `$(PYTHON) --version 2>&1`; try make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/demo.stamp: requirements.txt | $(VENV)/bin/python
+# so that `python -m tools.status` works in every directory
+$(VENV)/path.stamp: | $(VENV)/bin/python
+	$(BIN)/python -c 'import os, pathlib, sysconfig; \
+	  pathlib.Path(sysconfig.get_path("purelib"), "caravan.pth").write_text(os.getcwd() + "\n")'
+	@touch $@
+
+$(VENV)/demo.stamp: requirements.txt | $(VENV)/path.stamp
 	$(BIN)/python -m pip install -qq -r requirements.txt
 	@touch $@
 

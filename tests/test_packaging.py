@@ -87,3 +87,12 @@ def test_make_prints_one_clear_line_if_python_is_too_old(tmp_path):
     assert done.returncode != 0
     assert f"Caravan needs Python 3.11 or later, {old} is Python 3.8.2" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_tools_run_in_every_directory_with_the_python_of_the_environment(tmp_path):
+    target = tmp_path / "venv/path.stamp"
+    subprocess.run(["make", f"VENV={tmp_path}/venv", f"PYTHON={sys.executable}", target], cwd=HOME, check=True)
+    command = [tmp_path / "venv/bin/python", "-c", "import tools; print(tools.__file__)"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert said == f"{HOME}/tools/__init__.py\n"

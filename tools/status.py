@@ -1,5 +1,7 @@
 """Print the state of every run: step, speed, time left, last checkpoint, why it stopped, milestones and scores.
 
+Jobs of the same workflow that run or wait in the queue of Slurm follow.
+
     python -m tools.status --results results
     python -m tools.status --results results --unused
 
@@ -10,7 +12,9 @@ reached its first milestone is among them: exclude its digest with --keep.
 from __future__ import annotations
 
 import argparse
+import getpass
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +29,9 @@ from stages.lib.run_directory import crashes, history, lease
 from stages.lib.run_directory.events import read_events
 from stages.lib.training.callbacks.progress import format_duration
 from stages.lib.training.faults import stop_requests
+
+QUEUE_SECONDS = 10
+"""Longest wait for squeue."""
 
 RECENT = 20
 """Number of last steps over which the speed and the slowest rank are computed."""
@@ -46,6 +53,26 @@ def run(arguments: argparse.Namespace) -> None:
         print_run(arguments.results / "runs" / name, own)
     if not directories:
         print(f"no run has started in {arguments.results}")
+    if jobs := queue(arguments.results.resolve().parent):
+        print("in the queue of Slurm")
+        for job in jobs:
+            print(f"  {job}")
+
+
+def queue(directory: Path) -> list[str]:
+    """Return one line per Slurm job of this user that was submitted in a directory; [] without Slurm."""
+    form = "%i|%j|%T|%M|%l|%R|%Z"
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", form]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=QUEUE_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.split("|", form.count("|")) for line in text.splitlines() if line.count("|") >= form.count("|")]
+    return [
+        f"{job:<12} {name}: {state.lower()}, {elapsed} of {limit}, {reason}"
+        for job, name, state, elapsed, limit, reason, place in rows
+        if place == str(directory)
+    ]
 
 
 def print_run(home: Path, directories: Sequence[Path]) -> None:

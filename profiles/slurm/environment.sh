@@ -30,6 +30,7 @@
 #export TORCH_FR_BUFFER_SIZE=20000
 
 # --- A container: the words before `python` in every stage. It must have what requirements.txt lists, and must see the
-# working directory, this checkout and /tmp. pyxis is an option of srun, which starts training alone.
+# working directory, this checkout and /tmp. It needs no command of Slurm. pyxis is an option of srun, which starts
+# training alone.
 #export CARAVAN_CONTAINER="apptainer exec --nv --bind /shared /shared/caravan.sif"
 #export CARAVAN_SRUN="--container-image=/shared/caravan.sqsh --container-mounts=/shared,/tmp"

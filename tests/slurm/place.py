@@ -127,6 +127,7 @@ class Place:
     def submitted(self, rule):
         """The arguments of each sbatch by which a job of this rule and directory was submitted."""
         calls = [call for call in self.cluster.submissions() if str(self.path) in call and "--comment" in call]
+        calls = [call for call in calls if "--test-only" not in call]
         return [call for call in calls if call[call.index("--comment") + 1].startswith(f"rule_{rule}_")]
 
     def text_of(self, name):

@@ -33,6 +33,14 @@ def refused(place, sentence):
         ),
         ({"nodes": 5}, "the profile's `nodes` of pretrain requests 5 nodes, but this cluster has at most 4 that fit"),
         (
+            {"nodes": 2, "gres": "''"},
+            "the profile's `tasks` of pretrain must be its `nodes`, 2, since it has no GPUs in `gres`, got 1",
+        ),
+        (
+            {"constraint": "'a100'"},
+            "sbatch refuses the resources that the profile sets for pretrain: Invalid feature specification",
+        ),
+        (
             {"slurm_partition": "'short'", "runtime": 61},
             "the profile's `runtime` of pretrain requests 61 minutes, but partition short has at most 60",
         ),

@@ -12,8 +12,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 SECONDS = 55  # of training: three jobs of a minute, of which half is margin and some the start
 OF_A_MINUTE = {"runtime": 1, "slurm_extra": "'--ntasks-per-node=1'"}
-"""Without the profile's warning by USR1, which would come at once: it is of two minutes."""
-
 SITE = "sleep 31\n"
 """What a site does before its jobs, here for longer than a job of a minute can do without."""
 

@@ -105,6 +105,26 @@ def test_damaged_reason_of_a_stop_is_ignored(directory, tmp_path, capsys, conten
     assert "no event after 'start' at step 0: killed" in shown(capsys, tmp_path)
 
 
+def test_jobs_of_this_workflow_in_the_queue_are_shown(tmp_path, capsys, monkeypatch):
+    results = tmp_path / "results"
+    results.mkdir()
+    lines = [
+        f"7|pretrain_base_00000100|RUNNING|5:00|12:00:00|node1|{tmp_path}",
+        f"8|evaluate_base_00000050_validation|PENDING|0:00|2:00:00|(Priority)|{tmp_path}",
+        "9|other|RUNNING|5:00|12:00:00|node2|/elsewhere",
+    ]
+    (tmp_path / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert shown(capsys, results).endswith(
+        "in the queue of Slurm\n"
+        "  7            pretrain_base_00000100: running, 5:00 of 12:00:00, node1\n"
+        "  8            evaluate_base_00000050_validation: pending, 0:00 of 2:00:00, (Priority)\n"
+    )
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    assert "queue" not in shown(capsys, results)
+
+
 def write_metrics(directory, *entries):
     """Append entries to the 50 good steps."""
     text = "".join(json.dumps(entry) + "\n" for entry in entries)

@@ -1,9 +1,10 @@
 """The launcher in a Slurm job with fake Slurm commands; tests/slurm uses a real Slurm."""
 
+import json
 import os
 import subprocess
 import sys
-import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,28 +13,36 @@ from tests.workflow.checkout import HOME
 
 LAUNCH = HOME / "workflow/launch"
 WORKER = """
-import os, sys
+import json, os, sys
 from pathlib import Path
 
-Path("told").write_text(os.environ.get("CARAVAN_DEADLINE", "nothing"))
+told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_")}
+told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+Path("told").write_text(json.dumps(told))
 if sys.argv[-1] != "0":
     Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
 """
 COMMANDS = {
-    # runs the command after its options, as the only node of the job
+    # runs the command after its options, as the only node of the job, where no command of Slurm is on PATH
     "srun": """
         echo "$@" > srun.said
         while [[ $1 == --* ]]; do shift; done
-        export SLURM_NNODES=1 SLURM_NODEID=0 SLURM_JOB_NODELIST=127.0.0.1
+        export SLURM_NODEID=0 PATH=${PATH#*:}
         exec "$@"
     """,
-    "squeue": """date --date="@$END" +%Y-%m-%dT%H:%M:%S""",
     "scontrol": """
-        if [[ $1 == show ]]; then echo 127.0.0.1; exit; fi
+        if [[ "$1 $2" == "show hostnames" ]]; then echo 127.0.0.1; exit; fi
+        if [[ "$1 $2" == "show job" ]]; then
+            echo asked >> asked
+            [[ $(wc -l < asked) -gt ${SILENT:-0} ]] || { echo "Unable to contact slurm controller" >&2; exit 1; }
+            echo "JobId=$4 JobName=a b Restarts=3 EndTime=$END NodeList=127.0.0.[1-2] NumNodes=${NODES:-1}"
+            exit
+        fi
         echo "$@" >> requeued
         [[ -z $FORBIDDEN ]] || { echo "slurm_requeue error: Requested operation is presently disabled" >&2; exit 1; }
         kill -TERM -- "-$JOB"  # as Slurm does
     """,
+    "sleep": "echo $1 >> slept",
 }
 
 
@@ -49,7 +58,7 @@ def job(tmp_path):
     def run(code, **environment):
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "CARAVAN"))}
         path = f"{tmp_path}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
-        clean |= {"PATH": path, "PYTHONPATH": str(tmp_path), "SLURM_JOB_ID": "4711", "END": str(END), "FORBIDDEN": ""}
+        clean |= {"PATH": path, "PYTHONPATH": str(tmp_path), "SLURM_JOB_ID": "4711", "END": END, "FORBIDDEN": ""}
         command = 'export JOB=$$; "$@"; code=$?; exit $code'  # the shell of the job, around the launcher
         arguments = [str(LAUNCH), "--nodes", "1", "--cpus", "1", "1", "-m", "worker", "--", str(code)]
         done = subprocess.run(
@@ -67,28 +76,60 @@ def job(tmp_path):
     return run
 
 
-END = int(time.time()) + 3600
+END = "2033-05-18T05:33:20"
 
 
-def test_stage_gets_the_end_of_the_job_as_deadline(job, tmp_path):
+def told(tmp_path):
+    """Return the environment that a rank had."""
+    return json.loads((tmp_path / "told").read_text())
+
+
+def test_ranks_get_the_job_from_variables_without_a_command_of_slurm_on_their_node(job, tmp_path):
     assert job(0) == (0, "")
-    assert (tmp_path / "told").read_text() == str(END - 30)
+    environment = told(tmp_path)
+    expected = {
+        "CARAVAN_NODE_RANK": "0",
+        "CARAVAN_NUM_NODES": "1",
+        "CARAVAN_HEAD": "127.0.0.1",
+        "CARAVAN_PORT": "24711",
+        "CARAVAN_JOB_ID": "4711",
+        "CARAVAN_JOB_RESTARTS": "3",
+        "CARAVAN_DEADLINE": str(int(datetime.fromisoformat(END).timestamp()) - 30),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "24711",
+    }
+    assert environment | expected == environment
 
 
-def test_newer_slurm_sets_the_end_in_the_environment(job, tmp_path):
-    assert job(0, SLURM_JOB_END_TIME=str(END + 100))[0] == 0
-    assert (tmp_path / "told").read_text() == str(END + 70)
+def test_another_scheduler_sets_the_variables_itself(job, tmp_path):
+    variables = {"NODE_RANK": "0", "NUM_NODES": "1", "HEAD": "127.0.0.1", "PORT": "29517"}
+    environment = {f"CARAVAN_{name}": value for name, value in variables.items()}
+    exit_file = tmp_path / "exit"
+    assert job(75, **environment, CARAVAN_EXIT_FILE=str(exit_file))[0] == 75
+    assert exit_file.read_text() == "75"
+    assert told(tmp_path)["MASTER_PORT"] == "29517"
+    assert not (tmp_path / "asked").exists()
 
 
 def test_job_without_a_time_limit_has_no_deadline(job, tmp_path):
-    assert job(0, END="no time")[0] == 0
-    assert (tmp_path / "told").read_text() == "nothing"
+    assert job(0, END="Unknown", CARAVAN_DEADLINE="1")[0] == 0
+    assert "CARAVAN_DEADLINE" not in told(tmp_path)
 
 
-def test_unknown_end_of_the_job_is_no_deadline(job, tmp_path):
-    (tmp_path / "bin/squeue").write_text("#!/bin/bash\n")
-    assert job(0)[0] == 0
-    assert (tmp_path / "told").read_text() == "nothing"
+def test_busy_controller_is_asked_three_times(job, tmp_path):
+    assert job(0, SILENT="2")[0] == 0
+    assert (tmp_path / "slept").read_text().split() == ["0", "5", "15"]
+    (tmp_path / "asked").unlink()
+    assert job(0, SILENT="3") == (1, "launch: Slurm did not answer `scontrol show job 4711` three times\n")
+
+
+def test_job_with_another_number_of_nodes_is_refused(job, tmp_path):
+    assert job(0, NODES="2") == (
+        2,
+        "launch: job 4711 must have as many nodes as --nodes, 1, got 2; without `gres`, the profile needs `tasks` with "
+        "the number of `nodes`\n",
+    )
+    assert not (tmp_path / "srun.said").exists()
 
 
 def test_preempted_job_is_requeued(job, tmp_path):
@@ -117,7 +158,10 @@ def test_container_runs_the_ranks_and_its_options_reach_srun(job, tmp_path):
     container = tmp_path / "bin" / "container"
     container.write_text('#!/bin/bash\necho "$1 $2" > contained\nshift\nexec "$@"\n')
     container.chmod(0o755)
-    options = {"CARAVAN_CONTAINER": "container --nv", "CARAVAN_SRUN": "--container-image=a.sqsh --container-mounts=/b"}
+    options = {
+        "CARAVAN_CONTAINER": f"{container} --nv",
+        "CARAVAN_SRUN": "--container-image=a.sqsh --container-mounts=/b",
+    }
     assert job(0, **options) == (0, "")
     assert (tmp_path / "contained").read_text() == "--nv python\n"
     assert " --container-image=a.sqsh --container-mounts=/b " in (tmp_path / "srun.said").read_text()

@@ -53,13 +53,13 @@ def sbatch(tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     scripts = {
-        "sbatch": f'printf "%s\\n" "$*" >> {folder}/log\nexit 1',
+        "sbatch": f'[[ $* != *--test-only* ]] || exit 0\nprintf "%s\\n" "$*" >> {folder}/log\nexit 1',
         "sinfo": "echo all",
         "squeue": ":",
         "sacct": ":",
     }
     for name, text in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     return folder
 
@@ -83,7 +83,7 @@ def test_training_is_submitted_with_one_launcher_per_node(finished, sbatch, node
     line = submitted(finished, sbatch, f"results/runs/base/models/{first:08d}.json")
     for option in (f"--nodes={nodes}", "--gres=gpu:1", "--cpus-per-task=8", "--ntasks-per-node=1"):
         assert option in line
-    assert "--signal=USR1@120" in line
+    assert f"--job-name pretrain_base_{first:08d} " in line
     assert "--ntasks=" not in line and "--ntasks-per-gpu" not in line and "--gpus" not in line
 
 
@@ -92,6 +92,7 @@ def test_scoring_is_submitted_as_one_task(finished, sbatch):
     finished.append("stages/evaluate.py", "\nADDED = 1\n")
     line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/validation.json")
     assert "--gres=gpu:1" in line
+    assert "--nice=100" in line
 
 
 @pytest.mark.parametrize("name", PROFILES)

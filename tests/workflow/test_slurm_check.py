@@ -2,7 +2,8 @@
 
 import pytest
 
-from scripts.slurm_check import find_mistake, unknown_account
+from scripts.slurm_check import fewer_nodes, find_mistake, unknown_account
+from scripts.slurm_limits import submit_limit, too_many_jobs
 from scripts.slurm_nodes import parse_gpus, parse_sinfo
 
 CLUSTER = """\
@@ -106,3 +107,36 @@ def test_account_must_be_one_of_the_users():
     assert unknown_account("nope", ["root", "lab"]) == (
         "the profile's `slurm_account` must be one of yours, lab, root, got nope"
     )
+
+
+def test_several_nodes_without_gpus_need_a_task_each():
+    assert fewer_nodes("pretrain", {"nodes": 2}) == (
+        "the profile's `tasks` of pretrain must be its `nodes`, 2, since it has no GPUs in `gres`, got 1"
+    )
+    for resources in ({"nodes": 1}, {"nodes": 2, "tasks": 2}, {"nodes": 2, "gres": "gpu:1"}, {"nodes": "<TBD>"}, {}):
+        assert fewer_nodes("pretrain", resources) is None
+
+
+@pytest.mark.parametrize(
+    ("associations", "qos", "limit"),
+    [
+        ("lab|20|normal\n", "normal|\n", 20),
+        ("lab||normal\n", "normal|8\n", 8),
+        ("lab|20|normal\n", "normal|8\n", 8),
+        ("lab|20|normal\nother||normal\n", "normal|\n", None),
+        ("lab|20|normal\nother|30|normal\n", "normal|\n", 30),
+        ("", "", None),
+    ],
+)
+def test_submit_limit_is_the_lower_one_of_account_and_qos(tmp_path, monkeypatch, associations, qos, limit):
+    (tmp_path / "associations").write_text(associations)
+    (tmp_path / "qos").write_text(qos)
+    (tmp_path / "sacctmgr").write_text(f"#!/bin/bash\ncat {tmp_path}/$4\n")
+    (tmp_path / "sacctmgr").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert submit_limit(None, None) == limit
+    if limit:
+        assert too_many_jobs(limit, 100, [{}]) is None
+        assert too_many_jobs(200, 100, [{}]) == (
+            f"the profile's `jobs` must be at most {limit}, as many as you may submit (MaxSubmitJobs), got 100"
+        )

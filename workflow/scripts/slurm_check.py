@@ -10,17 +10,16 @@ import getpass
 import math
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scripts.slurm_nodes import SINFO, Nodes, parse_gpus, parse_sinfo
+from scripts.slurm_limits import refusals, too_many_jobs
+from scripts.slurm_nodes import SINFO, Nodes, output_of, parse_gpus, parse_sinfo
 
 if TYPE_CHECKING:
     from snakemake.workflow import Workflow
 
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account")
-TIMEOUT_SECONDS = 10
 UNITS = {"gres": "GPUs per node", "threads": "cores per node", "mem_mb": "MB per node", "runtime": "minutes"}
 """Resources of one node, and the time limit, as a profile names them."""
 REPLACED_BY = {
@@ -49,29 +48,26 @@ def check_slurm(workflow: Workflow) -> None:
     requests = [(job.rule.name, {"threads": job.threads, **job.resources}) for job in jobs]
     cluster = _cluster()
     mistakes = [find_mistake(rule, resources, cluster) for rule, resources in requests] + _unknown_accounts(requests)
+    mistakes += [fewer_nodes(rule, resources) for rule, resources in requests]
+    at_a_time = workflow.resource_settings.nodes or len(jobs)
+    mistakes.append(too_many_jobs(len(jobs), at_a_time, [resources for _, resources in requests]))
+    if jobs and not any(mistakes):
+        mistakes += refusals(workflow, jobs)
     if sentences := list(dict.fromkeys(filter(None, mistakes))):
         raise SlurmError("; ".join(sentences))
 
 
 def _cluster() -> list[Nodes]:
     try:
-        return parse_sinfo(_output(*SINFO))
+        return parse_sinfo(output_of(*SINFO))
     except ValueError:
         return []
 
 
 def _unknown_accounts(requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str | None]:
     names = sorted({str(resources["slurm_account"]) for _, resources in requests if resources.get("slurm_account")})
-    known = _output(*ACCOUNTS, f"user={getpass.getuser()}").split() if names else []
+    known = output_of(*ACCOUNTS, f"user={getpass.getuser()}").split() if names else []
     return [unknown_account(name, known) for name in names]
-
-
-def _output(*command: str) -> str:
-    """Output of a Slurm command; empty if it fails, since sbatch will then report the cause."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def unknown_account(name: str, known: Sequence[str]) -> str | None:
@@ -102,6 +98,18 @@ def find_mistake(rule: str, resources: Mapping[str, Any], cluster: Sequence[Node
     # a partition may hide its nodes, and then shows none
     groups = [group for group in cluster if group.nodes and (not names or group.partition in names)]
     return _beyond(rule, resources, groups, place)
+
+
+def fewer_nodes(rule: str, resources: Mapping[str, Any]) -> str | None:
+    """Return the error message for a job that would get fewer nodes than it requests.
+
+    Without GPUs the plugin passes --ntasks, and Slurm gives no job more nodes than tasks.
+    """
+    nodes, tasks = resources.get("nodes"), resources.get("tasks") or 1
+    with_gpus = resources.get("gpu") or "gpu" in str(resources.get("gres") or "")
+    if with_gpus or resources.get("mpi") or not isinstance(nodes, int) or nodes <= tasks:
+        return None
+    return f"the profile's `tasks` of {rule} must be its `nodes`, {nodes}, since it has no GPUs in `gres`, got {tasks}"
 
 
 def _beyond(rule: str, resources: Mapping[str, Any], groups: list[Nodes], place: str) -> str | None:

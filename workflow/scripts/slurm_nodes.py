@@ -1,13 +1,25 @@
-"""Nodes of a Slurm cluster and their resources, read from sinfo."""
+"""Commands of Slurm, and the nodes of a cluster with their resources, read from sinfo."""
 
 from __future__ import annotations
 
 import math
 import re
+import subprocess
 from dataclasses import dataclass
 
 SINFO = ("sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%l|%G")
 """One line per partition and kind of node, hidden ones too: partition, nodes, cores, MB, time limit, GPUs."""
+
+
+TIMEOUT_SECONDS = 10
+
+
+def output_of(*command: str) -> str:
+    """Return the output of a Slurm command; empty if it fails, since sbatch will then report the cause."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

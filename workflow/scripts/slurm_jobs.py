@@ -1,0 +1,108 @@
+"""An ended Slurm job: its state, reason and node as Slurm reports them, and what its log says besides Snakemake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.slurm_nodes import output_of
+
+LAST_LINES = 12
+BLOCK = re.compile(r"SNAKEMAKE|(local)?(rule|checkpoint) \w+:|Error in rule \w+:|Waiting at most .*|jobid: .*")
+"""Lines after which Snakemake prints indented fields."""
+NOISE = re.compile(
+    r"=*|\[\w{3} \w{3} .*\d{4}\]|Building DAG of jobs.*|Using shell:.*|Provided .*|Rules claiming more threads.*|"
+    r"Conda environments:.*|Select jobs to execute.*|Execute \d+ jobs.*|RuleException:|CalledProcessError in file .*|"
+    r"Command '.*' returned non-zero exit status \d+\.|Shutting down, this might.*|Exiting because a job .*|"
+    r"Storing output in storage\.|Elapsed time: .*|WorkflowError:|At least one job did not .*|Removing output files .*|"
+    r"Complete log.*|Finished jobid: .*|\d+ of \d+ steps .*|srun: cluster configuration lacks .*"
+)
+"""Other lines of the two Snakemakes inside of a job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedJob:
+    """What Slurm still knows of a job."""
+
+    job: str
+    state: str
+    reason: str
+    exit_code: str
+    """Exit code and signal, for example 1:0."""
+    seconds: int
+    nodes: str
+    """As Slurm abbreviates them."""
+    num_nodes: int
+    partition: str
+
+    def describe(self) -> str:
+        """Return one sentence for the user."""
+        reason = "" if self.reason in ("", "None", "NonZeroExitCode") else f", reason {self.reason}"
+        code, _, number = self.exit_code.partition(":")
+        ended = f"signal {number}" if number not in ("", "0") else f"exit code {code or 'unknown'}"
+        return (
+            f"Slurm job {self.job} ended as {self.state} ({ended}{reason}) on {self.nodes or 'no node'} "
+            f"after {self.seconds} s."
+        )
+
+
+def look_up(job: str) -> EndedJob | None:
+    """Return what Slurm reports of a job; None if it does not know it. Slurm forgets a job after MinJobAge seconds."""
+    found = dict(re.findall(r"(\S+?)=(\S*)", output_of("scontrol", "show", "job", "--oneliner", job)))
+    if found:
+        keys = ("JobState", "Reason", "ExitCode", "RunTime", "NodeList", "NumNodes", "Partition")
+        return _ended(job, *(found.get(key, "").replace("(null)", "") for key in keys))
+    row = "State,Reason,ExitCode,Elapsed,NodeList,NNodes,Partition"
+    lines = output_of("sacct", "--noheader", "--parsable2", "--allocations", f"--format={row}", f"--jobs={job}")
+    fields = lines.partition("\n")[0].split("|")
+    return _ended(job, *fields) if len(fields) == row.count(",") + 1 else None
+
+
+def _ended(
+    job: str, state: str, reason: str, exit_code: str, elapsed: str, nodes: str, num_nodes: str, partition: str
+) -> EndedJob:
+    return EndedJob(
+        job=job,
+        state=state.partition(" ")[0] or "unknown",  # sacct prints CANCELLED by 0
+        reason=reason,
+        exit_code=exit_code,
+        seconds=seconds_of(elapsed),
+        nodes="" if nodes == "None assigned" else nodes,
+        num_nodes=int(num_nodes) if num_nodes.isdigit() else 0,
+        partition=partition,
+    )
+
+
+def seconds_of(elapsed: str) -> int:
+    """Return the seconds of [days-]hours:minutes:seconds; 0 for other text."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", elapsed)
+    if not found:
+        return 0
+    days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
+
+
+def nodes_of_partition(partition: str) -> list[str]:
+    """Return the names of the nodes of a partition; [] if sinfo does not answer."""
+    return sorted(set(output_of("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N").split()))
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines of a job's log that Snakemake did not write: by srun, the site, launch, the stage."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return list(_without_snakemake(text.splitlines()))[-LAST_LINES:]
+
+
+def _without_snakemake(lines: Iterable[str]) -> Iterator[str]:
+    in_block = False
+    for line in lines:
+        if in_block and (line.startswith(" ") or not line.strip("=")):
+            continue
+        in_block = bool(BLOCK.fullmatch(line))
+        if not in_block and not NOISE.fullmatch(line):
+            yield line

@@ -1,0 +1,74 @@
+"""What only Slurm itself can tell of jobs before they are submitted: its submit limits, and the answer of sbatch."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from scripts.slurm_nodes import output_of
+
+if TYPE_CHECKING:
+    from snakemake.workflow import Workflow
+
+ASSOCIATIONS = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account,maxsubmit,defaultqos")
+QOS = ("sacctmgr", "--noheader", "--parsable2", "list", "qos", "format=name,maxsubmitpu")
+TIMEOUT_SECONDS = 10
+PASSING = re.compile(r"down, drained or reserved|contact|timed out|busy|temporar|unavailable", re.I)
+"""Reasons of sbatch that may be over when the job is to start."""
+
+
+def submit_limit(account: str | None, qos: str | None) -> int | None:
+    """Return how many jobs Slurm lets this user have in the queue; None if it sets no limit, or has no accounting."""
+    rows = [line.split("|") for line in output_of(*ASSOCIATIONS, f"user={getpass.getuser()}").splitlines()]
+    rows = [row for row in rows if len(row) == 3 and account in (None, row[0])]
+    limits = dict(line.split("|", 1) for line in output_of(*QOS).splitlines() if "|" in line)
+    found = [min(_numbers(limit, limits.get(qos or default, "")), default=None) for _, limit, default in rows]
+    numbers = [number for number in found if number is not None]
+    return max(numbers) if numbers and len(numbers) == len(found) else None
+
+
+def _numbers(*texts: str) -> list[int]:
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def too_many_jobs(num_jobs: int, at_a_time: int, requests: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the error message for more jobs in the queue than Slurm accepts. It would reject the others, and each
+    rejection uses one of `retries`.
+    """
+    pairs = {(resources.get("slurm_account"), resources.get("qos")) for resources in requests}
+    limits = [submit_limit(account, qos) for account, qos in pairs]
+    limit = min((limit for limit in limits if limit is not None), default=None)
+    if limit is None or min(num_jobs, at_a_time) <= limit:
+        return None
+    return f"the profile's `jobs` must be at most {limit}, as many as you may submit (MaxSubmitJobs), got {at_a_time}"
+
+
+def refusals(workflow: Workflow, jobs: Sequence[Any]) -> list[str]:
+    """Return error messages for jobs that `sbatch --test-only` refuses; one per rule and kind of refusal."""
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+
+    executor, reasons = workflow.scheduler.get_executor(jobs[0]), {}
+    for job in jobs:
+        params = {
+            **{"run_uuid": "check", "slurm_logfile": os.devnull, "comment_str": "check", "workdir": os.getcwd()},
+            **{"account": next(executor.get_account_arg(job)), "partition": executor.get_partition_arg(job)},
+        }
+        command = get_submit_command(job, params, settings=workflow.executor_settings) + set_gres_string(job)
+        reasons.setdefault(command, job.rule.name)
+    found = {(rule, _refusal(f"{command} --test-only --wrap=true")) for command, rule in reasons.items()}
+    return [f"sbatch refuses the resources that the profile sets for {rule}: {text}" for rule, text in found if text]
+
+
+def _refusal(command: str) -> str | None:
+    try:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    reason = re.sub(r"^(sbatch: |error: |allocation failure: )+", "", lines[-1]) if lines else f"{done.returncode}"
+    return None if done.returncode == 0 or PASSING.search(reason) else reason
