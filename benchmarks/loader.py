@@ -52,7 +52,9 @@ def write_corpus(directory, tokens):
         lengths = [len(document) for document in documents]
         writer.add(np.concatenate(documents), lengths, lengths)
     sources = {"web": {"train": {"shards": writer.finish()}}}
-    manifest.write(directory / "manifest.json", {"tokenizer": {"eos": EOS}, "dtype": "uint16", "sources": sources}, {})
+    manifest.write(
+        directory / "manifest.json", "index", {"tokenizer": {"eos": EOS}, "dtype": "uint16", "sources": sources}, {}
+    )
 
 
 def stream_of(directory):

@@ -56,8 +56,9 @@ class ConvertRecipe:
 def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     """Convert, check, and write the manifest."""
     clock = manifest.Clock(arguments.code)
-    paths = arguments.model, arguments.corpus, arguments.tokenizer
-    model, corpus, tokenizer = map(manifest.read, paths)
+    model = manifest.read(arguments.model, *manifest.TRAINING)
+    corpus = manifest.read(arguments.corpus, "index")
+    tokenizer = manifest.read(arguments.tokenizer, "train_tokenizer")
     check_inputs(model, corpus, tokenizer)
     expected = {
         "recipe": recipes.written(recipe, "identity"),
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     }
     directory = arguments.output.parent
     # parity.json is not an output (its figures depend on rounding); without it nothing is scored: convert again
-    passed = (directory / PARITY).exists() and files.read_json(directory / PARITY).get("passed") is True
+    passed = _passed(directory / PARITY)
     if passed and up_to_date.restore(directory / KEPT, arguments.output, expected, clock.record()):
         return
     partial = _begin(directory, arguments.output)
@@ -81,8 +82,16 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     record = clock.record(parameters=parameters, parity=parity)
-    manifest.write(directory / KEPT, {**expected, "outputs": outputs}, record)
-    manifest.write(arguments.output, {**expected, "outputs": outputs}, record)
+    manifest.write(directory / KEPT, arguments.stage_name, {**expected, "outputs": outputs}, record)
+    manifest.write(arguments.output, arguments.stage_name, {**expected, "outputs": outputs}, record)
+
+
+def _passed(parity: Path) -> bool:
+    """Return True if a parity.json exists that is whole and passed."""
+    try:
+        return files.read_json_object(parity).get("passed") is True
+    except UserError:
+        return False
 
 
 def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None:

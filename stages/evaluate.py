@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.lib import manifest, stage, up_to_date
+from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
@@ -36,8 +36,6 @@ from stages.lib.sources.prompt_completion import PairSource
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
-
-KEPT = "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ def delete_earlier(directory: Path, output: Path) -> None:
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / KEPT).unlink(missing_ok=True)
+        inputs.kept_manifest(output).unlink(missing_ok=True)
         local_tasks.delete(directory)
     except OSError as error:
         raise UserError(f"--output {output} must be in a writable directory: {error.strerror}") from None
@@ -165,19 +163,19 @@ def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) 
 def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
     """Score the export, and write the manifest."""
     clock = manifest.Clock(arguments.code)
-    export, corpus = manifest.read(arguments.export), manifest.read(arguments.corpus)
+    export, corpus = manifest.read(arguments.export, "convert"), manifest.read(arguments.corpus, "index")
     inputs.check_export(export, corpus)
     pairs = inputs.read_pairs(arguments.prompt_completion, recipe.tasks)
     known = identity_of(recipe, arguments.output.stem, export, corpus, pairs)
-    directory = arguments.output.with_suffix("")
-    if up_to_date.restore(directory / KEPT, arguments.output, known, clock.record()):
+    directory = files.payload_of(arguments.output)
+    if up_to_date.restore(inputs.kept_manifest(arguments.output), arguments.output, known, clock.record()):
         return
     delete_earlier(directory, arguments.output)
     local = write_local_tasks(directory, recipe, export, corpus, pairs)
     made = {**known, "results": score(export, corpus, recipe, directory, local), "outputs": {}}
     record = clock.record(device=harness.device())
-    manifest.write(directory / KEPT, made, record)
-    manifest.write(arguments.output, made, record)
+    manifest.write(inputs.kept_manifest(arguments.output), arguments.stage_name, made, record)
+    manifest.write(arguments.output, arguments.stage_name, made, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

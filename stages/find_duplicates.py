@@ -44,14 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
         described.append(entry | {"duplicates": len(numbers), "path": name})
     total, num_duplicates = sum(part["documents"] for part in described), sum(map(len, found))
     logger.info("%s of %s documents repeat another", f"{num_duplicates:,}", f"{total:,}")
-    manifest.write(arguments.output, {"parts": described, "outputs": outputs}, clock.record())
+    manifest.write(arguments.output, arguments.stage_name, {"parts": described, "outputs": outputs}, clock.record())
 
 
 def _hashes(path: Path) -> Manifest:
     """Read the manifest of a part's hashes. Raises UserError if it is another manifest, or the hashes do not fit it."""
-    made = manifest.read(path)
-    if not {"source", "source_recipe", "part", "parts", "documents", "outputs"} <= made.identity.keys():
-        raise UserError(f"{path} must be a manifest of hash_documents, got another manifest")
+    made = manifest.read(path, "hash_documents")
     for name, described in made.identity["outputs"].items():
         manifest.check_content(made.directory / name, described, made.path)
     return made

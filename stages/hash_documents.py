@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     before = inputs.states(recipe, listed, chosen)
     read = inputs.of_part(recipe, listed, chosen)
     every_name = [file["name"] for file in listed.identity["files"]]
-    payload = arguments.output.with_suffix("")
+    payload = files.payload_of(arguments.output)
     files.clear_leftovers(arguments.output)
     with files.atomic_directory(payload) as making:
         runs, number = duplicates.Runs(making), 0
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         "documents": number,
         "outputs": outputs,
     }
-    manifest.write(arguments.output, identity, clock.record())
+    manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,8 +10,6 @@ receipt.json beside the manifest stores what was hashed: a shard of the same siz
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
 import os
 import sys
 from collections import Counter
@@ -24,7 +22,6 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.sources.kinds.registry import KINDS
 from stages.lib.sources.split import TRAIN, VALIDATION
 from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokens.shards import dtype_of
@@ -34,7 +31,7 @@ RECEIPT = "receipt.json"
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the corpus manifest."""
-    parts = [_part(path) for path in arguments.parts]
+    parts = [manifest.read(path, "tokenize") for path in arguments.parts]
     tokenizer = tokenizers.Tokenizer(arguments.tokenizer)
     tokenizer_identity = parts[0].identity["tokenizer"]
     for part in parts:
@@ -76,15 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     dropped = {name: dict(sorted(_dropped(parts, name).items())) for name in by_source}
     record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts), "dropped": dropped}
-    manifest.write(arguments.output, identity, record)
-
-
-def _part(path: Path) -> Manifest:
-    """Read the manifest of a part. Raises UserError if it is another stage's."""
-    made = manifest.read(path)
-    if not {"source", "part", "tokenizer", "inputs", TRAIN, VALIDATION, "outputs"} <= made.identity.keys():
-        raise UserError(f"{path} must be the manifest of a part, made by stages.tokenize, and is another stage's")
-    return made
+    manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
 def _check_complete(parts: Sequence[Manifest]) -> None:
@@ -100,9 +89,7 @@ def _check_complete(parts: Sequence[Manifest]) -> None:
             if (source, number) not in seen:
                 raise UserError(f"--parts must name all {num_parts} parts of {source}: part {number} is missing")
             _check_same_recipe(seen[source, 0], seen[source, number])
-        of_source = [seen[source, number] for number in range(num_parts)]
-        _check_same_list(of_source)
-        _check_no_overlap(of_source)
+        _check_same_list([seen[source, number] for number in range(num_parts)])
 
 
 def _check_same_recipe(first: Manifest, second: Manifest) -> None:
@@ -112,26 +99,11 @@ def _check_same_recipe(first: Manifest, second: Manifest) -> None:
 
 def _check_same_list(parts: Sequence[Manifest]) -> None:
     """Raise UserError if parts of a source are made from different lists: some files would be missing."""
-    recorded = [part for part in parts if "list" in part.record]  # earlier versions did not record it
-    for part in recorded:
-        if part.record["list"] != recorded[0].record["list"]:
-            raise UserError(
-                f"{recorded[0].path} and {part.path} must be made from one list, and are from two; run -R tokenize"
-            )
-
-
-def _check_no_overlap(parts: Sequence[Manifest]) -> None:
-    """Raise UserError if two parts of a source hold the same bytes of a file: their lists named other files."""
-    if KINDS[parts[0].identity["source_recipe"]["kind"]].needs_every_file:
-        return  # each part searches all modules
-    held: dict[str, list[tuple[int, float, Path]]] = {}
     for part in parts:
-        for span in part.identity["inputs"]:
-            held.setdefault(span["name"], []).append((span.get("first", 0), span.get("end") or math.inf, part.path))
-    for name, spans in held.items():
-        for (_, end, first), (begin, _, second) in itertools.pairwise(sorted(spans)):
-            if begin < end:
-                raise UserError(f"{first} and {second} must be made from one list, and both hold {name}")
+        if part.record["list"] != parts[0].record["list"]:
+            raise UserError(
+                f"{parts[0].path} and {part.path} must be made from one list, and are from two; run -R tokenize"
+            )
 
 
 def _place(part: Manifest) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from stages.lib.sources import source
 
 def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> None:
     """Write the list."""
+    source.check_name(arguments.name)
     files.clear_leftovers(arguments.output)
     found = source.list_files(arguments.name, source_recipe)
     identity = {
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
     total = sum(status.bytes for status in found.values())
     logger.info("source %s: %s files, %s bytes", arguments.name, len(found), total)
     # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
-    manifest.write(arguments.output, identity, {"code": arguments.code, "etags": etags})
+    manifest.write(arguments.output, arguments.stage_name, identity, {"code": arguments.code, "etags": etags})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ listed. Columns of the table: run,step,tokens,task,metric,value,stderr.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -32,11 +31,11 @@ from stages.lib.report.summary_text import SummaryText
 def read_expected(text: str) -> dict[str, Any]:
     """Read the data of --expect: JSON, or a file that holds it."""
     if not text.strip().startswith("{"):
-        return files.read_json(text)
+        return files.read_json_object(text)
     try:
-        return json.loads(text)
-    except ValueError:
-        raise UserError(f"--expect must be JSON or the path of a JSON file, got {text:.60}") from None
+        return files.parse_json(text)
+    except ValueError as error:
+        raise UserError(f"--expect is not valid JSON: {error}") from None
 
 
 def check(results: Results, expected: dict[str, Any]) -> list[str]:
@@ -63,7 +62,7 @@ def write_manifest(
         "missing": missing,
         "outputs": {_relative(path, home): manifest.describe(path) for path in outputs},
     }
-    manifest.write(arguments.output, identity, clock.record())
+    manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 
 
 def _relative(path: Path, home: Path) -> str:

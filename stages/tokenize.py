@@ -88,11 +88,11 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     }
     drop = _duplicates(arguments.duplicates, recipe, known)
     files.clear_leftovers(arguments.output)
-    payload = arguments.output.with_suffix("")
+    payload = files.payload_of(arguments.output)
     if _is_up_to_date(payload, known):
         logger.info("part %s of %s is up to date", arguments.part, name)
         kept = manifest.read(payload / KEPT)  # perhaps of an earlier list with the same files for this part
-        manifest.write(arguments.output, kept.identity, kept.record | {"list": listed.digest})
+        manifest.write(arguments.output, arguments.stage_name, kept.identity, kept.record | {"list": listed.digest})
         return
 
     def make(encoder: Encoder) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         found = drop(documents.read(source_recipe, chosen, every_name, before))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
         record = clock.record(list=listed.digest, **encoder.record, **check.record(), **dropped.record())
-        return manifest.content(identity_, record)
+        return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)
     files.write_json(payload / KEPT, content)
@@ -120,9 +120,7 @@ def _duplicates(
         raise UserError(f"--duplicates must {expected} if tokenize.duplicates is {recipe.duplicates}")
     if path is None:
         return iter
-    made = manifest.read(path)
-    if not isinstance(made.identity.get("parts"), list):
-        raise UserError(f"--duplicates {path} must be the manifest of find_duplicates, and is another")
+    made = manifest.read(path, "find_duplicates")
     for part in made.identity["parts"]:
         if (part["source"], part["part"], part["parts"]) == (known["source"], known["part"], recipe.parts):
             if any(part[key] != known[key] for key in ("inputs", "source_recipe")):

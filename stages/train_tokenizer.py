@@ -115,7 +115,7 @@ def package_custom(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
     record = clock.record(taken={"path": recipe.path, **manifest.describe(recipe.path)})
-    manifest.write(arguments.output, identity_, record)
+    manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
 def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) -> None:
@@ -146,7 +146,7 @@ def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) 
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
     record = clock.record(model_bytes=len(model), model_sha256=files.sha256_bytes(model), sample_bytes=len(sample))
-    manifest.write(arguments.output, identity_, record)
+    manifest.write(arguments.output, arguments.stage_name, identity_, record)
 
 
 def _sample_bytes(weights: Mapping[str, float], sample_mb: float) -> dict[str, int]:

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stages.lib import manifest, recipe, stage
+from stages.lib import recipe, stage
 from stages.lib.errors import UserError
 from stages.lib.sources import source
 from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -94,8 +94,6 @@ def inspect_corpus(arguments: argparse.Namespace) -> None:
     """Print the preview of a corpus."""
     from stages.lib.inspection import corpus_look
 
-    if "sources" not in manifest.read(arguments.corpus).identity:
-        raise UserError(f"--corpus {arguments.corpus} must be the manifest of a corpus, got another manifest")
     corpus_look.show(arguments.corpus, Tokenizer(arguments.tokenizer), arguments.documents)
 
 

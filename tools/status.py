@@ -24,6 +24,7 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib.checkpoints.commit import COMMIT, read_commit
 from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
 from stages.lib.report import comparison
 from stages.lib.run_directory import crashes, history, lease
 from stages.lib.run_directory.events import read_events
@@ -77,9 +78,9 @@ def queue(directory: Path) -> list[str]:
 
 def print_run(home: Path, directories: Sequence[Path]) -> None:
     """Print the state of each run directory of a run, then the scores of its milestones."""
-    models = [content for content in map(_read, sorted(home.glob("models/*.json"))) if content]
+    models = [made for path in sorted(home.glob("models/*.json")) if (made := _read(path, *manifest.TRAINING))]
     for directory in directories:
-        own = [content for content in models if _run_directory_name(content) == directory.name]
+        own = [made for made in models if _run_directory_name(made) == directory.name]
         note = "" if own else " (no milestone yet)"
         print(f"{home.name} in {directory}{note}")
         for label, text in describe(directory, own):
@@ -89,10 +90,10 @@ def print_run(home: Path, directories: Sequence[Path]) -> None:
             print(f"  {f'scores {int(step)}':<12} {path.stem}: {_scores(path)}")
 
 
-def describe(directory: Path, models: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str]]:
     """Return (label, text) lines on a run directory, without empty ones.
 
-    `models`: the contents of its milestones' manifests.
+    `models`: the manifests of its milestones.
     """
     events = read_events(directory)
     entries = list(history.entries(directory, events, history.TAIL))
@@ -108,15 +109,15 @@ def describe(directory: Path, models: Sequence[dict[str, Any]]) -> list[tuple[st
         "last hang": _last_hang(events),
         "checkpoint": _last_checkpoint(directory),
         "state": _state(directory, events),
-        "milestones": ", ".join(f"{content['identity']['step']:,}" for content in models) or "none",
+        "milestones": ", ".join(f"{made.identity['step']:,}" for made in models) or "none",
     }
     return [(label, str(text)) for label, text in lines.items() if text]
 
 
-def total_steps(events: Sequence[dict[str, Any]], models: Sequence[dict[str, Any]]) -> int | None:
+def total_steps(events: Sequence[dict[str, Any]], models: Sequence[Manifest]) -> int | None:
     """Return the number of steps of the whole run, from the newest event or manifest that has it; None if none has."""
     numbers = [event["steps"] for event in events if "steps" in event]
-    numbers = numbers or [content["record"]["horizon"]["steps"] for content in models if "horizon" in content["record"]]
+    numbers = numbers or [made.record["horizon"]["steps"] for made in models if "horizon" in made.record]
     return numbers[-1] if numbers else None
 
 
@@ -214,11 +215,11 @@ def _last_event(events: Sequence[dict[str, Any]]) -> str:
 
 
 def _scores(path: Path) -> str:
-    content = _read(path)
-    if content is None:
+    made = _read(path, "evaluate")
+    if made is None:
         return "not readable"
     metrics = {}
-    for task, scores in content["identity"]["results"].items():
+    for task, scores in made.identity["results"].items():
         name = comparison.main_metric(scores)
         metrics[task if name == "bits_per_byte" else f"{task} {name}"] = scores[name]["value"]
     return ", ".join(f"{task} {'?' if value is None else format(value, '.3f')}" for task, value in metrics.items())
@@ -228,8 +229,8 @@ def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
     """List run directories that no milestone refers to, without those in training and those of the digests `keep`."""
     total = 0
     for directory in directories:
-        models = [content for content in map(_read, directory.parents[1].glob("models/*.json")) if content]
-        used = {_run_directory_name(content) for content in models}
+        found = (_read(path, *manifest.TRAINING) for path in directory.parents[1].glob("models/*.json"))
+        used = {_run_directory_name(made) for made in found if made}
         kept = any(digest.startswith(directory.name) for digest in keep)
         if directory.name in used or kept or lease.holder(directory):
             continue
@@ -239,23 +240,20 @@ def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
     print(f"{total / 1e6:12,.1f} MB  in run directories that no milestone refers to")
 
 
-def _run_directory_name(model: dict[str, Any]) -> str:
-    return Path(model["record"].get("run_directory", "")).name
+def _run_directory_name(model: Manifest) -> str:
+    return Path(model.record.get("run_directory", "")).name
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return a manifest as plain data; None if it vanished or is being written, as may happen during a run.
+def _read(path: Path, *stages: str) -> Manifest | None:
+    """Return the manifest of one of `stages`; None if it vanished, as may happen during a run, or is not JSON.
 
-    Raises UserError if it is of another format.
+    Raises UserError if it is another manifest, or changed since it was written.
     """
     try:
-        content = files.read_json(path)
+        data = files.read_json(path)
     except UserError:
         return None
-    if not isinstance(content, dict):
-        return None
-    manifest.check_format(path, content)
-    return content
+    return manifest.parse(path, data, *stages)
 
 
 def _ago(moment: float) -> str:

@@ -5,6 +5,7 @@ import errno
 import glob
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -15,6 +16,11 @@ from typing import IO, Any
 from stages.lib.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OF_FILE_SYSTEM = (
+    *(*FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    *(errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE),
+)
+"""Errors of the file system that are no bug: the user changes a path, a limit or a disk."""
 BLOCK_BYTES = 1 << 20  # hashed at once
 
 
@@ -23,7 +29,39 @@ def make_parent(path: Path | str) -> None:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
+        raise _cannot_be_written(path, error.strerror) from None
+
+
+def _cannot_be_written(path: Path | str, reason: str | None) -> UserError:
+    return UserError(f"{path} must be in a directory that can be written: {reason}")
+
+
+def check_output(path: Path | str, option: str = "") -> None:
+    """Raise UserError if a file cannot be written at `path`, without making anything: for a check before the work.
+
+    A rename replaces whatever has the name, also a device or a pipe: only a regular file may be there. `option`: what
+    stands before the path in the message.
+    """
+    path = Path(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        found = "a directory" if path.is_dir() else "a device, a pipe or a socket"
+        raise UserError(f"{option}{path} must be a new name or a regular file, and is {found}")
+    above = next((above for above in path.absolute().parents if os.path.lexists(above)), Path("/"))
+    if not above.is_dir():
+        raise _cannot_be_written(f"{option}{path}", os.strerror(errno.ENOTDIR))
+    if not os.access(above, os.W_OK | os.X_OK):
+        read_only = os.statvfs(above).f_flag & os.ST_RDONLY
+        raise _cannot_be_written(f"{option}{path}", os.strerror(errno.EROFS if read_only else errno.EACCES))
+
+
+def payload_of(output: Path) -> Path:
+    """Return the directory of the files of a manifest `output`: its path without the suffix.
+
+    Raises UserError if it has none.
+    """
+    if not output.suffix:
+        raise UserError(f"--output {output} must end in .json: its files are in the directory of that name without it")
+    return output.with_suffix("")
 
 
 def _full_disk(path: Path, error: BaseException) -> UserError | None:
@@ -40,12 +78,13 @@ def atomic(path: Path | str, mode: str = "wb") -> Iterator[IO[Any]]:
     Raises UserError if the directory cannot be written.
     """
     path = Path(path)
+    check_output(path)
     make_parent(path)
     try:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
-        raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
+        raise _cannot_be_written(path, error.strerror) from None
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
@@ -81,7 +120,7 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
         making = path.with_name(f".{path.name}.{uuid.uuid4().hex}.making")
         making.mkdir()
     except OSError as error:
-        raise UserError(f"{path} must be in a directory that can be written: {error.strerror}") from None
+        raise _cannot_be_written(path, error.strerror) from None
     try:
         yield making
         sync_directory(making)
@@ -112,14 +151,49 @@ def write_json(path: Path | str, data: Any) -> None:
         file.write("\n")
 
 
+def parse_json(text: str) -> Any:
+    """Parse JSON that can be written again. Raises ValueError with the reason.
+
+    Python's parser also reads NaN, Infinity and lone surrogates, which cannot be hashed or written later.
+    """
+    try:
+        data = json.loads(text, parse_constant=_number, parse_float=_number)
+        if "\\u" in text:
+            json.dumps(data, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno}: {error.msg}") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text has half of a surrogate pair") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return data
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.20} is not a finite number")
+    return number
+
+
 def read_json(path: Path | str) -> Any:
     """Read a JSON file. Raises UserError if it is missing or not JSON."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"{path} is not valid JSON") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not valid JSON: it is not UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+
+
+def read_json_object(path: Path | str) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises UserError if it is missing, not JSON, or holds something else."""
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise UserError(f"{path} must hold a JSON object, and holds a {type(data).__name__}")
+    return data
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:

@@ -1,12 +1,14 @@
 """Manifests: the small JSON file that a stage writes last and the next stage reads.
 
-    {"format": 2, "identity": {...}, "record": {...}}
+    {"format": 2, "stage": "tokenize", "identity": {...}, "record": {...}, "sha256": "..."}
 
 identity holds everything that the result depends on: the recipe's identity fields, the digests of the inputs'
 identities and the sha256 of the outputs. record holds what may differ between two equal results: times, versions, host.
-Digests chain through identity alone.
+Digests chain through identity alone. sha256 is that of all the rest: a manifest that was edited or damaged is refused
+wherever it is read.
 """
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -27,18 +29,23 @@ PACKAGES = (
 FORMAT = 2
 """Version of the manifests. Format 1, without a version, had other names of recipe keys."""
 
+TRAINING = ("pretrain", "finetune")
+"""The stages whose manifests are milestones."""
+
+KEYS = {"format", "stage", "identity", "record", "sha256"}
 ENVIRONMENT = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "WORLD_SIZE")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest: its path, identity and record."""
+    """A manifest: its path, the name of the stage that wrote it, its identity and record."""
 
     path: Path
+    stage: str
     identity: dict[str, Any]
     record: dict[str, Any]
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """The sha256 of the identity; other manifests refer to this one by it."""
         return digest_of(self.identity)
@@ -102,32 +109,55 @@ def describe(path: Path | str, first: int = 0, end: int | None = None) -> dict[s
     return {"bytes": count, "sha256": sha256}
 
 
-def read(path: Path | str) -> Manifest:
-    """Read a manifest. Raises UserError if it is missing, not a manifest, or of another format."""
-    data = files.read_json(path)
-    if not isinstance(data, dict) or set(data) - {"format"} != {"identity", "record"}:
-        raise UserError(f"{path} must be a manifest with the keys format, identity and record")
-    check_format(path, data)
-    return Manifest(Path(path), data["identity"], data["record"])
+def read(path: Path | str, *stages: str) -> Manifest:
+    """Read a manifest. `stages`: the names of the stages that may have written it; default: any.
+
+    Raises UserError if it is missing, no manifest, of another format or stage, or changed since it was written.
+    """
+    return parse(path, files.read_json(path), *stages)
 
 
-def check_format(path: Path | str, data: dict[str, Any]) -> None:
-    """Raise UserError if a manifest, as plain data, has another format than this version writes."""
+def parse(path: Path | str, data: Any, *stages: str) -> Manifest:
+    """Return the manifest whose JSON is `data`; arguments and errors as of `read`."""
+    if not isinstance(data, dict) or not {"identity", "record"} <= data.keys() <= KEYS:
+        raise _not_a_manifest(path)
     if data.get("format", 1) != FORMAT:
         raise UserError(
-            f"{path} is a manifest of format {data.get('format', 1)}, and this Caravan reads format {FORMAT}: "
+            f"{path} is a manifest of format {data.get('format', 1)!r:.20}, and this Caravan reads format {FORMAT}: "
             "move the results directory away and run the workflow again; see docs/renamed_keys.md"
         )
+    if data.keys() != KEYS or not all(isinstance(data[key], dict) for key in ("identity", "record")):
+        raise _not_a_manifest(path)
+    made = Manifest(Path(path), data["stage"], data["identity"], data["record"])
+    if data["sha256"] != _sha256(made):
+        raise UserError(
+            f"{path} changed since it was written: its sha256 differs from its content's; "
+            f"delete it and run the workflow again"
+        )
+    if stages and made.stage not in stages:
+        expected = " or ".join(f"stages.{name}" for name in stages)
+        raise UserError(f"{path} must be the manifest of {expected}, and is that of stages.{made.stage}")
+    return made
 
 
-def content(identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest as plain data."""
-    return {"format": FORMAT, "identity": identity, "record": record}
+def _not_a_manifest(path: Path | str) -> UserError:
+    return UserError(f"{path} must be a manifest with the keys format, stage, identity, record and sha256")
 
 
-def write(path: Path | str, identity: dict[str, Any], record: dict[str, Any]) -> None:
-    """Write a manifest atomically. Relative paths in it start from its directory."""
-    files.write_json(path, content(identity, record))
+def _sha256(made: Manifest) -> str:
+    """Return the sha256 of a manifest. It holds the identity's digest, so that a large identity is hashed once."""
+    return digest_of({"format": FORMAT, "stage": made.stage, "identity": made.digest, "record": made.record})
+
+
+def content(stage: str, identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of the stage named `stage` as plain data."""
+    sha256 = _sha256(Manifest(Path(), stage, identity, record))
+    return {"format": FORMAT, "stage": stage, "identity": identity, "record": record, "sha256": sha256}
+
+
+def write(path: Path | str, stage: str, identity: dict[str, Any], record: dict[str, Any]) -> None:
+    """Write a manifest of the stage named `stage` atomically. Relative paths in it start from its directory."""
+    files.write_json(path, content(stage, identity, record))
 
 
 class Clock:

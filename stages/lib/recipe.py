@@ -12,17 +12,24 @@ the same.
 
 import dataclasses
 import difflib
-import json
 import math
+import reprlib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stages.lib import files
 from stages.lib.errors import UserError
 
 KINDS = ("identity", "operation", "horizon")
+MAXIMUM, MAXIMUM_FLOAT = 1 << 63, 1e308
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlist = _SHORT.maxdict = 20
+_SHORT.maxlong = 40
+_SHORT.maxlevel = 3
 Recipe = TypeVar("Recipe")
 
 
@@ -71,7 +78,7 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     Raises UserError on an unknown or missing key, a wrong type or a value out of bounds.
     """
     if not isinstance(data, dict):
-        raise UserError(f"{where} must be a mapping of keys to values, got {data!r}")
+        raise UserError(f"{where} must be a mapping of keys to values, got {shown(data)}")
     fields = {field.name: field for field in dataclasses.fields(recipe_type)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
@@ -111,22 +118,20 @@ def _parse(text: str) -> Any:
         path = Path(text)
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
             reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise UserError(f"a recipe must be JSON or a readable file, got {path}: {reason}") from None
+            raise UserError(f"a recipe must be JSON or a readable file, got {str(path)!a:.100}: {reason}") from None
         if path.suffix in (".yaml", ".yml"):
             import yaml  # only beside the workflow: a stage on a compute node gets JSON
 
             try:
                 return yaml.safe_load(text) or {}
-            except yaml.YAMLError as error:
+            except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2025-13-13, a long number
                 raise UserError(f"{path} must be YAML: {' '.join(str(error).split())}") from None
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path or '--recipe'} must be JSON, got an error at line {error.lineno}: {error.msg}"
-        ) from None
+        return files.parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{path or '--recipe'} is not valid JSON: {error}") from None
 
 
 def _merged(first: Any, second: Any) -> Any:
@@ -186,22 +191,40 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is float:
         return _convert_float(value, where)
     if hint in (int, str, bool) and type(value) is hint:
+        if isinstance(value, str):
+            _check_text(value, where)
+        elif abs(value) >= MAXIMUM:
+            raise UserError(f"{where} must be a whole number below 2^63, got {shown(value)}")
         return value
-    raise UserError(f"{where} must be {describe(hint, {})}, got {value!r}")
+    raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
+
+
+def _check_text(value: str, where: str) -> None:
+    """Raise UserError for text that no file name, manifest or log can hold."""
+    if "\0" in value or not value.isascii() and value.encode(errors="replace").decode() != value:
+        raise UserError(f"{where} must be text of Unicode characters without NUL, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, shortened: it may be megabytes of text, or anchors of YAML that explode."""
+    try:
+        return _SHORT.repr(value)[:300]
+    except ValueError:  # more digits than Python converts
+        return "a number of thousands of digits"
 
 
 def _convert_float(value: Any, where: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value)
+        number = float(value) if abs(value) < MAXIMUM_FLOAT else math.inf
     elif isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
         try:
             number = float(value)
         except ValueError:
-            raise UserError(f"{where} must be a number, got {value!r}") from None
+            raise UserError(f"{where} must be a number, got {shown(value)}") from None
     else:
-        raise UserError(f"{where} must be a number, got {value!r}")
+        raise UserError(f"{where} must be a number, got {shown(value)}")
     if not math.isfinite(number):
-        raise UserError(f"{where} must be a finite number, got {value!r}")
+        raise UserError(f"{where} must be a finite number, got {shown(value)}")
     return number
 
 
@@ -223,7 +246,7 @@ def _check_bounds(bounds: Mapping[str, Any], value: Any, where: str) -> None:
         or ("choices" in bounds and value not in bounds["choices"])
     )
     if broken:
-        raise UserError(f"{where} must be {describe(type(value), bounds)}, got {value!r}")
+        raise UserError(f"{where} must be {describe(type(value), bounds)}, got {shown(value)}")
 
 
 def describe(hint: Any, bounds: Mapping[str, Any]) -> str:

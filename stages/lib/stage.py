@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stages.lib import log, recipe, recipe_schema
+from stages.lib import files, log, recipe, recipe_schema
 from stages.lib.errors import Preempted, RankLocalError, UserError
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
@@ -91,12 +91,14 @@ def execute(
             log.to(arguments.log)
         except OSError as error:
             raise UserError(f"--log {arguments.log} cannot be written: {error.strerror}") from None
-        if arguments.recipe_type is None:
-            run(arguments)
-        else:
+        given = []
+        if arguments.recipe_type is not None:
             texts = [arguments.recipe, getattr(arguments, "operation", "{}")]
             base = recipe_base(arguments) if recipe_base else {}
-            run(arguments, recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name, base))
+            given.append(recipe.load_texts(arguments.recipe_type, texts, arguments.stage_name, base))
+        if hasattr(arguments, "output"):  # before the work, which may take weeks
+            files.check_output(arguments.output, "--output ")
+        run(arguments, *given)
         return DONE
     except RankLocalError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}", alone=True)
@@ -113,7 +115,26 @@ def execute(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
+        if reason := _reason_of_machine(error):
+            return _end(USER_MISTAKE, f"{arguments.stage_name}: {reason}", alone=True)
         return _bug(arguments, error)
+
+
+def _reason_of_machine(error: BaseException | None) -> str | None:
+    """Return a sentence if an error, or one that it follows, is of a file system or of memory; None for a bug.
+
+    Libraries raise errors of their own for a full disk: the system's is among those that they follow.
+    """
+    of_file_system: tuple[int, ...] = files.OF_FILE_SYSTEM
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return f"out of memory: {str(error) or 'a request of memory failed'}"
+        if isinstance(error, OSError) and error.errno in of_file_system:
+            name = error.filename or f"a file (TMPDIR is {os.environ.get('TMPDIR', '/tmp')})"
+            return f"{name!s:.300} cannot be read or written: {error.strerror}"
+        of_file_system = files.FULL  # a missing file may have been expected
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
 
 
 def leave(code: int) -> NoReturn:
@@ -138,8 +159,9 @@ def out_of_time(name: str, message: str) -> int:
 
 
 def _bug(arguments: argparse.Namespace, error: Exception) -> int:
-    for line in traceback.format_exc().splitlines():
-        log.logger.info("%s", line)
+    with contextlib.suppress(UserError):  # a full --log
+        for line in traceback.format_exc().splitlines():
+            log.logger.info("%s", line)
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     return _end(BUG, f"{arguments.stage_name}: internal error: {reason}", alone=True)
 
@@ -153,9 +175,10 @@ def _end(code: int, message: str, alone: bool = False) -> int:
     """
     path = os.environ.get("CARAVAN_EXIT_FILE")
     if path is None or "RANK" not in os.environ:
-        log.logger.error("%s", message)
+        with contextlib.suppress(UserError):  # a full --log; the terminal has the line
+            log.logger.error("%s", message)
         return code
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError, UserError):
         with open(path, "x", encoding="ascii") as file:
             file.write(str(code))
         log.logger.error("%s", message)

@@ -93,7 +93,7 @@ def write_tokenizer(directory, texts):
     files.write_json(directory / "tokenizer_config.json", config)
     outputs = {path.name: manifest.describe(path) for path in sorted(directory.iterdir())}
     made_of = {"recipe": {}, "vocab_size": len(names), "unk": 0, "bos": 1, "eos": 2, "outputs": outputs}
-    manifest.write(directory / "manifest.json", made_of, {})
+    manifest.write(directory / "manifest.json", "train_tokenizer", made_of, {})
     return directory / "manifest.json"
 
 
@@ -152,7 +152,7 @@ def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True
         "bos_added": bos_added,
     }
     identity = {"recipe": {}, "tokenizer": facts, "dtype": "uint16", "sources": described}
-    manifest.write(directory / "manifest.json", identity, {})
+    manifest.write(directory / "manifest.json", "index", identity, {})
     return directory / "manifest.json"
 
 
@@ -196,7 +196,7 @@ def write_model(directory, corpus, model_config=MODEL, run="base", padding=3):
     }
     record = {"horizon": {"steps": STEP}, "run_directory": f"../train/{run_directory.name}", "code": None}
     models.mkdir(parents=True, exist_ok=True)
-    manifest.write(models / f"{STEP:08d}.json", identity, record)
+    manifest.write(models / f"{STEP:08d}.json", "pretrain", identity, record)
     return models / f"{STEP:08d}.json"
 
 

@@ -123,15 +123,15 @@ def relink(inputs):
     """Write the manifests of tokenizer, corpus and model again, so that a changed tokenizer is not refused."""
     tokenizer = manifest.read(inputs["--tokenizer"])
     outputs = {name: manifest.describe(tokenizer.directory / name) for name in tokenizer.identity["outputs"]}
-    manifest.write(tokenizer.path, {**tokenizer.identity, "outputs": outputs}, {})
+    manifest.write(tokenizer.path, tokenizer.stage, {**tokenizer.identity, "outputs": outputs}, {})
     tokenizer = manifest.read(tokenizer.path)
     corpus = manifest.read(inputs["--corpus"])
     facts = {**corpus.identity["tokenizer"], "digest": tokenizer.digest}
-    manifest.write(corpus.path, {**corpus.identity, "tokenizer": facts}, {})
+    manifest.write(corpus.path, corpus.stage, {**corpus.identity, "tokenizer": facts}, {})
     corpus = manifest.read(corpus.path)
     model = manifest.read(inputs["--model"])
     changed = {**model.identity, "corpus": corpus.digest, "tokenizer": tokenizer.digest}
-    manifest.write(model.path, changed, model.record)
+    manifest.write(model.path, model.stage, changed, model.record)
 
 
 def test_corpus_without_bos_gives_an_export_without_bos(tmp_path):
@@ -167,14 +167,14 @@ def test_unknown_dtype_is_refused(made, capsys):
 @pytest.mark.parametrize("name", ["corpus", "tokenizer"])
 def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
     model = manifest.read(inputs["--model"])
-    manifest.write(model.path, {**model.identity, name: "0" * 64}, model.record)
+    manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
     refused(argv_of(inputs), capsys, str(model.path), f"another {name}")
     assert inputs["--output"].exists()  # nothing was touched
 
 
 def test_tokenizer_of_another_corpus_is_refused(inputs, capsys):
     tokenizer = manifest.read(inputs["--tokenizer"])
-    manifest.write(tokenizer.path, {**tokenizer.identity, "sample": "other"}, {})
+    manifest.write(tokenizer.path, tokenizer.stage, {**tokenizer.identity, "sample": "other"}, {})
     refused(argv_of(inputs), capsys, "--tokenizer", "--corpus")
 
 

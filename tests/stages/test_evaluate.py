@@ -301,7 +301,7 @@ def test_missing_export_file_names_the_remedy(inputs, capsys):
 
 def test_an_export_of_another_corpus_is_refused(inputs, capsys):
     corpus = manifest.read(inputs["--corpus"])
-    manifest.write(corpus.path, {**corpus.identity, "recipe": {"parts": 2}}, {})
+    manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
     refused(with_recipe(inputs), capsys, "another corpus")
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages import find_duplicates, hash_documents, tokenize
+from stages.lib import manifest
 from stages.lib.sources import duplicates, spans
 from tests.helpers.data_fixtures import listed, make, refused, small_tokenizer, texts, write_jsonl
 
@@ -249,9 +250,8 @@ def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, 
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
     made, _ = hashed(tmp_path, [source], 1)
-    content = read(made[0])
-    content["identity"]["documents"] = 8
-    made[0].write_text(json.dumps(content))
+    hashes = manifest.read(made[0])
+    manifest.write(made[0], hashes.stage, hashes.identity | {"documents": 8}, hashes.record)
     found = make(find_duplicates, hashes=made, output=tmp_path / "hashes/manifest.json")
     line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
     assert line == (
@@ -265,6 +265,8 @@ def test_hashes_in_place_of_what_was_found_in_them_are_refused(tmp_path, tokeniz
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
     (hashes,), _ = hashed(tmp_path, [source], 1)
-    for other in (hashes, source):
+    for other, stage in ((hashes, "hash_documents"), (source, "list")):
         line = refused(capsys, tokenize, duplicates=other, **dropping(tmp_path, source, tokenizer))
-        assert line == f"tokenize: --duplicates {other} must be the manifest of find_duplicates, and is another"
+        assert (
+            line == f"tokenize: {other} must be the manifest of stages.find_duplicates, and is that of stages.{stage}"
+        )

@@ -278,7 +278,7 @@ def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys)
     changed = tmp_path / "tokens" / "manifest.json"
     shutil.copytree(made / "tokens/main", changed.parent)
     identity = manifest.read(changed).identity
-    manifest.write(changed, identity | {"recipe": {"parts": 7}}, {})
+    manifest.write(changed, "index", identity | {"recipe": {"parts": 7}}, {})
     line = refused(capsys, made, tmp_path, given={"--corpus": changed})
     assert f"--corpus {changed} must be the corpus that --initial " in line
     line = refused(capsys, made, tmp_path, given={"--initial": tmp_path / "nowhere"})

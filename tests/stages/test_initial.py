@@ -157,11 +157,10 @@ def other_corpus(corpus, directory, keep, **more):
     sources = {name: identity["sources"][name] for name in keep}
     sources |= {name: identity["sources"][other] for name, other in more.items()}
     path = directory / corpus.name
-    text = json.dumps(manifest.content(identity | {"sources": sources}, {}))
     directory.mkdir()
     for source in identity["sources"]:  # beside the manifest, as its relative paths say
         (directory / source).symlink_to(corpus.parent / source)
-    path.write_text(text)
+    manifest.write(path, "index", identity | {"sources": sources}, {})
     return path
 
 

@@ -112,4 +112,4 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(texts, capsys, recipe, sai
 def test_an_output_directory_that_cannot_be_written_is_named(texts, capsys):
     output = texts / "a/one.txt" / "list.json"  # its parent is a file: holds for root as well
     line = refused(capsys, listing, name="mine", recipe={"kind": "text", "paths": ["a/*.txt"]}, output=output)
-    assert line == f"list: {output} must be in a directory that can be written: File exists"
+    assert line == f"list: --output {output} must be in a directory that can be written: Not a directory"

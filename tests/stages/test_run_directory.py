@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.lib import manifest
 from stages.lib.checkpoints.commit import complete_steps
 from tests.helpers.training import (
     HOME,
@@ -45,6 +46,17 @@ def test_longer_horizon_resumes_the_same_run(corpus, tmp_path):
     assert train(corpus, tmp_path, 10, steps=10) == 0
     assert train(corpus, tmp_path, 14, previous=10, steps=14) == 0
     assert [entry["step"] for entry in steps_of(tmp_path)] == list(range(1, 15))
+
+
+@pytest.mark.parametrize("edit", [lambda _: "[1,2]", lambda text: text.replace('"tokens": ', '"tokens": 1')])
+def test_damaged_copy_of_a_milestone_is_made_again(corpus, tmp_path, edit):
+    assert train(corpus, tmp_path, 2) == 0
+    first = manifest.read(milestone(tmp_path, 2))
+    kept = run_directory(tmp_path) / "checkpoints/00000002/milestone.json"
+    kept.write_text(edit(kept.read_text()))
+    assert train(corpus, tmp_path, 2) == 0
+    assert kept.read_bytes() == milestone(tmp_path, 2).read_bytes()
+    assert manifest.read(milestone(tmp_path, 2)).identity == first.identity
 
 
 def test_only_the_newest_checkpoints_and_the_milestones_are_kept(corpus, tmp_path):

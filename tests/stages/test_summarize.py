@@ -49,10 +49,15 @@ def write_milestone(run, step, bits, accuracy):
     recipe = {key: value for key, value in PRETRAIN.items() if key != "optimizer"}
     models = run / "models" / f"{step:08d}.json"
     identity = {"recipe": recipe, "step": step, "tokens": step * 256, "outputs": {}}
-    write(models, identity, {"run_directory": "../train/0123456789abcdef", "horizon": {"steps": 300}, "code": "p1"})
+    write(
+        models,
+        "pretrain",
+        identity,
+        {"run_directory": "../train/0123456789abcdef", "horizon": {"steps": 300}, "code": "p1"},
+    )
     export = run / "export" / f"{step:08d}" / "manifest.json"
     identity = {"recipe": {}, "model": manifest.read(models).digest, "step": step, "tokens": step * 256, "outputs": {}}
-    write(export, identity, {"parameters": 4_200_000, "code": "c1"})
+    write(export, "convert", identity, {"parameters": 4_200_000, "code": "c1"})
     export.with_name("config.json").write_text('{"vocab_size": 4096}')
     scores = {
         "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03}},
@@ -60,12 +65,12 @@ def write_milestone(run, step, bits, accuracy):
     }
     identity = {"recipe": SUITE, "suite": "validation", "export": manifest.read(export).digest, "step": step}
     identity |= {"tokens": step * 256, "results": scores, "outputs": {}}
-    write(run / "eval" / f"{step:08d}" / "validation.json", identity, {"code": "e1"})
+    write(run / "eval" / f"{step:08d}" / "validation.json", "evaluate", identity, {"code": "e1"})
 
 
-def write(path, identity, record):
+def write(path, stage, identity, record):
     path.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write(path, identity, record)
+    manifest.write(path, stage, identity, record)
 
 
 def options_of(root, expect=EXPECT):
@@ -102,6 +107,30 @@ def test_text_names_runs_scores_and_paths(results):
     ):
         assert words in text
     assert "Missing" not in text
+
+
+@pytest.mark.parametrize(
+    "place", ["models/00000300.json", "export/00000300/manifest.json", "eval/00000300/validation.json"]
+)
+def test_an_edited_count_or_score_is_refused(results, capsys, place):
+    path = results / "runs/base" / place
+    path.write_text(path.read_text().replace("76800", "76801").replace("2.5", "2.4"))
+    assert summarize.main(options_of(results)) == 2
+    assert f"summarize: {path} changed since it was written" in capsys.readouterr().err
+    assert not (results / "scores.csv").exists()
+
+
+def test_scores_that_are_not_those_that_evaluate_kept_are_refused(results, capsys):
+    path = results / "runs/base/eval/00000300/validation.json"
+    made = manifest.read(path)
+    kept = path.with_suffix("") / "manifest.json"
+    write(kept, made.stage, made.identity, made.record | {"host": "another"})
+    assert summarize.main(options_of(results)) == 0
+    scores = made.identity["results"] | {"next_line": {"acc_mutual_info": {"value": 0.9, "stderr": 0.03}}}
+    write(path, made.stage, made.identity | {"results": scores}, made.record)
+    assert summarize.main(options_of(results)) == 2
+    expected = f"summarize: {path} has other scores than {kept}; delete {path} and run the workflow again\n"
+    assert capsys.readouterr().err.endswith(expected)
 
 
 def test_figures_are_the_same_bytes_twice(results):
@@ -264,27 +293,31 @@ def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, tm
     for path in (results / "runs/base/models").glob("*.json"):
         made = manifest.read(path)
         model = made.identity["recipe"]["model"] | {"num_key_value_heads": 2}
-        manifest.write(path, made.identity | {"recipe": made.identity["recipe"] | {"model": model}}, made.record)
+        manifest.write(
+            path, made.stage, made.identity | {"recipe": made.identity["recipe"] | {"model": model}}, made.record
+        )
         export = results / f"runs/base/export/{path.stem}/manifest.json"
         exported = manifest.read(export)
-        manifest.write(export, exported.identity | {"model": manifest.read(path).digest}, exported.record)
+        manifest.write(
+            export, exported.stage, exported.identity | {"model": manifest.read(path).digest}, exported.record
+        )
         scores = results / f"runs/base/eval/{path.stem}/validation.json"
         scored = manifest.read(scores)
-        manifest.write(scores, scored.identity | {"export": manifest.read(export).digest}, scored.record)
+        manifest.write(scores, scored.stage, scored.identity | {"export": manifest.read(export).digest}, scored.record)
     assert summarize.main(options_of(results, expect)) == 0
 
 
 def test_an_export_of_another_model_is_refused(results, capsys):
     path = results / "runs/base/export/00000300/manifest.json"
     made = manifest.read(path)
-    manifest.write(path, {**made.identity, "model": "0" * 64}, made.record)
+    manifest.write(path, made.stage, {**made.identity, "model": "0" * 64}, made.record)
     refused(options_of(results), capsys, str(path), "another model", f"delete {path}")
 
 
 def test_an_evaluation_of_another_export_is_refused(results, capsys):
     path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
-    manifest.write(path, {**made.identity, "export": "0" * 64}, made.record)
+    manifest.write(path, made.stage, {**made.identity, "export": "0" * 64}, made.record)
     refused(options_of(results), capsys, str(path), "another export")
 
 
@@ -297,7 +330,7 @@ def test_another_version_of_the_code_is_a_warning(results, capsys):
 def test_a_task_of_two_suites_is_named_by_its_suite(results):
     path = results / "runs/base/eval/00000300/validation.json"
     made = manifest.read(path)
-    manifest.write(path.with_name("more.json"), {**made.identity, "suite": "more"}, made.record)
+    manifest.write(path.with_name("more.json"), made.stage, {**made.identity, "suite": "more"}, made.record)
     argv = options_of(results, {})
     argv.insert(argv.index("--evaluations") + 1, str(path.with_name("more.json")))
     assert summarize.main(argv) == 0
@@ -328,7 +361,7 @@ def tuned(results):
             for name in ("__0_0.distcp", "commit.json")
         },
     }
-    manifest.write(path, identity, manifest.read(path).record)
+    manifest.write(path, "pretrain", identity, manifest.read(path).record)
     export = base / "export" / "00000300" / "manifest.json"
     relink(export, "model", path)
     relink(base / "eval" / "00000300" / "validation.json", "export", export)
@@ -343,12 +376,17 @@ def tuned(results):
         "step": 40,
         "tokens": 10240,
     }
-    write(model, identity | {"outputs": {}}, {"run_directory": "../train/fedcba9876543210", "code": "f1"})
+    write(model, "finetune", identity | {"outputs": {}}, {"run_directory": "../train/fedcba9876543210", "code": "f1"})
     train = run / "train" / "fedcba9876543210"
     train.mkdir(parents=True)
     (train / "metrics.jsonl").write_text(json.dumps({"step": 40, "tokens": 10240, "loss": 3.0}) + "\n")
     export = run / "export" / "00000040" / "manifest.json"
-    write(export, {"recipe": {}, "model": manifest.read(model).digest, "outputs": {}}, {"parameters": 4_200_000})
+    write(
+        export,
+        "convert",
+        {"recipe": {}, "model": manifest.read(model).digest, "outputs": {}},
+        {"parameters": 4_200_000},
+    )
     write_scores(run, 40, export, 2.1, 0.30)
     expect = json.loads(json.dumps(EXPECT))
     expect["runs"]["tuned"] = {
@@ -368,7 +406,7 @@ def tuned(results):
 
 def relink(path, key, source):
     made = manifest.read(path)
-    manifest.write(path, made.identity | {key: manifest.read(source).digest}, made.record)
+    manifest.write(path, made.stage, made.identity | {key: manifest.read(source).digest}, made.record)
 
 
 def write_scores(run, step, export, bits, accuracy):
@@ -377,7 +415,12 @@ def write_scores(run, step, export, bits, accuracy):
         "completion_choice": {"acc_mutual_info": {"value": accuracy, "stderr": 0.02}},
     }
     identity = {"recipe": {"tasks": ["completion_bits"]}, "export": manifest.read(export).digest, "results": scores}
-    write(run / "eval" / f"{step:08d}" / "pairs.json", identity | {"tokens": 256 * step, "outputs": {}}, {"code": "e1"})
+    write(
+        run / "eval" / f"{step:08d}" / "pairs.json",
+        "evaluate",
+        identity | {"tokens": 256 * step, "outputs": {}},
+        {"code": "e1"},
+    )
 
 
 def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
@@ -423,7 +466,7 @@ def test_curve_of_a_tuned_run_begins_at_the_tokens_of_its_initial_model(tuned, l
 def test_a_tuned_model_of_another_recipe_or_model_is_refused(results, tuned, capsys, change, words):
     path = results / "runs/tuned/models/00000040.json"
     made = manifest.read(path)
-    manifest.write(path, made.identity | change, made.record)
+    manifest.write(path, made.stage, made.identity | change, made.record)
     relink(results / "runs/tuned/export/00000040/manifest.json", "model", path)
     export = results / "runs/tuned/export/00000040/manifest.json"
     relink(results / "runs/tuned/eval/00000040/pairs.json", "export", export)
@@ -433,7 +476,7 @@ def test_a_tuned_model_of_another_recipe_or_model_is_refused(results, tuned, cap
 def test_suite_of_the_tuned_run_is_compared_with_the_scores_before_too(results, tuned, capsys):
     path = results / "runs/base/eval/00000300/pairs.json"
     made = manifest.read(path)
-    manifest.write(path, made.identity | {"recipe": {"tasks": ["completion_choice"]}}, made.record)
+    manifest.write(path, made.stage, made.identity | {"recipe": {"tasks": ["completion_choice"]}}, made.record)
     refused(tuned, capsys, str(path), "tasks")
 
 

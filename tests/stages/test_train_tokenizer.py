@@ -136,7 +136,9 @@ def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
         recipe={"vocab_size": 300, "sample": {"a": 1}},
         output=tmp_path / "u" / "manifest.json",
     )
-    assert line == f"train_tokenizer: {other} must be a list of stages.list, got another manifest"
+    assert (
+        line == f"train_tokenizer: {other} must be the manifest of stages.list, and is that of stages.train_tokenizer"
+    )
 
 
 def test_a_source_without_training_text_is_named(tmp_path, capsys):
@@ -151,4 +153,4 @@ def test_an_output_directory_that_cannot_be_written_is_named_before_the_work(lis
     output = tmp_path / "file" / "manifest.json"
     recipe = {"vocab_size": 320, "sample": {"a": 1, "b": 1}}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
-    assert line == f"train_tokenizer: {output} must be in a directory that can be written: File exists"
+    assert line == f"train_tokenizer: --output {output} must be in a directory that can be written: Not a directory"

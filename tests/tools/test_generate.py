@@ -196,7 +196,7 @@ def test_bos_is_added_before_a_prompt_as_in_the_corpus(results, capsys):
     assert find_tokenizer.text_of(found).encode("ka")[0] == 1
     corpus = manifest.read(results / "tokens/main/manifest.json")
     corpus.identity["tokenizer"]["bos_added"] = False
-    manifest.write(corpus.path, corpus.identity, corpus.record)
+    manifest.write(corpus.path, corpus.stage, corpus.identity, corpus.record)
     found.commit["corpus"] = corpus.digest
     assert 1 not in find_tokenizer.text_of(found).encode("ka")
     assert find_tokenizer.text_of(found).encode("") == [2]  # the id before a document's first token
@@ -243,7 +243,7 @@ def test_tokens_that_were_added_later_may_have_no_row_but_not_in_a_prompt(result
 def test_another_tokenizer_is_refused(results, refusal, form):
     tokenizer = manifest.read(results / "tokenizers/main/manifest.json")
     other = results / "tokenizers/main/other.json"
-    manifest.write(other, tokenizer.identity | {"sample": ""}, tokenizer.record)
+    manifest.write(other, tokenizer.stage, tokenizer.identity | {"sample": ""}, tokenizer.record)
     line = refusal(*model(results, form), "--prompt", "ka", "--tokenizer", other)
     assert f"--tokenizer {other} must be the tokenizer of" in line
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from stages.lib import manifest
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import listed, run, texts, tokenized, trained, write_jsonl
 from tools import inspect
@@ -260,7 +261,7 @@ def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
 def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer, capsys):
     source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
     other_files = tmp_path / "other_files.json"
-    other_files.write_text('{"format": 2, "identity": {"files": []}, "record": {}}')
+    manifest.write(other_files, "other", {"files": []}, {})
     one = "exactly one of --source, --recipe and --corpus must be given, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (
@@ -279,18 +280,18 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer
         (of_corpus | {"run": "x", "step": 1, "documents": 2}, "--documents must be left out for a step"),
         ({"source": source, "documents": -1}, "--documents must be at least 0, got -1"),
         ({"source": source, "sample_mb": 0}, "--sample-mb must be at least 1, got 0"),
-        ({"source": corpus}, f"{corpus} must be a list of stages.list, got another manifest"),
+        ({"source": corpus}, f"{corpus} must be the manifest of stages.list, and is that of stages.index"),
         (
             {"source": other_files},
-            f"{other_files} must be a list of stages.list, got another manifest",
+            f"{other_files} must be the manifest of stages.list, and is that of stages.other",
         ),
         (
             {"source": source, "tokenizer": source},
-            f"{source} must be a tokenizer's manifest, and is another stage's",
+            f"{source} must be the manifest of stages.train_tokenizer, and is that of stages.list",
         ),
         (
             {"corpus": source, "tokenizer": tokenizer},
-            f"--corpus {source} must be the manifest of a corpus, got another manifest",
+            f"{source} must be the manifest of stages.index, and is that of stages.list",
         ),
         ({"recipe": {"kind": "jsonl"}}, "recipe.paths must name at least one file or glob for the kind jsonl, got []"),
     ):

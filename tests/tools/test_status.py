@@ -226,11 +226,11 @@ def add_milestone(directory, step):
     path = home / "models" / f"{step:08d}.json"
     path.parent.mkdir(exist_ok=True)
     record = {"run_directory": f"../train/{directory.name}", "horizon": {"steps": 100}}
-    manifest.write(path, {"step": step, "tokens": step * 1000}, record)
+    manifest.write(path, "pretrain", {"step": step, "tokens": step * 1000}, record)
     scores = home / "eval" / f"{step:08d}" / "validation.json"
     scores.parent.mkdir(parents=True)
     results = {"next_line": {"acc": {"value": 0.4, "stderr": 0.1}}, "bits": {"bits_per_byte": {"value": None}}}
-    manifest.write(scores, {"results": results}, {})
+    manifest.write(scores, "evaluate", {"results": results}, {})
     return scores
 
 

@@ -81,8 +81,21 @@ MISTAKES = [
     ("runs/base/convert/dtype", "int3", "runs.base.convert.dtype must be one of bfloat16, float32, got 'int3'"),
     ("suites/validation/num_examples", 1, "suites.validation.num_examples must be a whole number at least 4, got 1"),
     ("suites/validation/tasks", [1], "suites.validation.tasks[0] must be text, got 1"),
-    ("runs/a b", {}, "runs.a b must be a name of letters, digits, dots, dashes and underscores"),
-    ("runs/..", {}, "runs... must be a name of letters, digits, dots, dashes and underscores"),
+    ("runs/a b", {}, "runs.a b must be a name of up to 100 letters, digits, dots, dashes and underscores"),
+    ("runs/..", {}, "runs... must be a name of up to 100 letters, digits, dots, dashes and underscores"),
+    ("runs/base\n", {}, "runs.base\\n must be a name of up to 100 letters"),
+    ("sources/" + "a" * 300, {}, f"sources.{'a' * 192} must be a name of up to 100 letters"),
+    (
+        "tokenizers/main",
+        {"path": "a{b}.json", "bos": "<s>", "eos": "</s>"},
+        "tokenizers.main.path must be a path of printable characters without braces, got 'a{b}.json'",
+    ),
+    (
+        "tokenizers/main",
+        {"path": "a" * 256, "bos": "a", "eos": "b"},
+        "tokenizers.main.path must be a path of printable",
+    ),
+    ("runs/base/model/from", "a\0b", "runs.base.model.from must be a path of printable characters without braces"),
     ("rerun_on_code", "yes", "rerun_on_code must be true or false, got 'yes'"),
     ("runs/base/corpus", "big", "runs.base.corpus must be one of the config's corpora (main), got 'big'"),
     (
@@ -332,3 +345,14 @@ def test_a_users_config_holds_nothing_of_the_default(finished, config):
 
 def test_one_key_on_the_command_line_keeps_the_default(finished):
     assert finished.plan("all", "--config", "rerun_on_code=False") == {}
+
+
+def test_anchors_that_repeat_anchors_are_refused(config):
+    laughs = ["x", "x"]
+    for _ in range(60):
+        laughs = [laughs, laughs]
+    endless = {}
+    endless["again"] = endless
+    for value in (laughs, endless):
+        with pytest.raises(ConfigError, match="the config must have at most 1,000,000 entries, got more"):
+            checked(config | {"runs": value}, SCHEMA)

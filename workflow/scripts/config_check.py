@@ -21,6 +21,7 @@ Validator = extend(
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
 )
 NUMBER = ["number", "string"]
+MAX_ENTRIES = 1_000_000
 TRUTHS = {"true": True, "false": False}  # Snakemake's `--config tune=true` is text
 
 
@@ -35,6 +36,7 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
     It holds only what the user wrote: no defaults. Raises ConfigError.
     """
+    _check_size(config)
     if sentence := renamed_keys.mistake(config):
         raise ConfigError(sentence)
     config = _copied(config, schema, "")
@@ -43,6 +45,17 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(_sentence(error))
     check_references(config)
     return config
+
+
+def _check_size(config: dict[str, Any]) -> None:
+    """Raise ConfigError for a config whose anchors refer to anchors, or to themselves, without end."""
+    waiting: list[Any] = [config]
+    for _ in range(MAX_ENTRIES):
+        if not waiting:
+            return
+        value = waiting.pop()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    raise ConfigError(f"the config must have at most {MAX_ENTRIES:,} entries, got more: do its anchors repeat anchors?")
 
 
 def _order(error: ValidationError) -> tuple[int, bool, list[str]]:
@@ -122,7 +135,8 @@ def _sentence(error: ValidationError) -> str:
         expected = _expected(error.schema["properties"][missing])
         return f"{_joined(where, missing)} is missing: it must be {expected}{instead}"
     if "pattern" in error.schema:
-        return f"{_joined(where, error.instance)} must be a name of letters, digits, dots, dashes and underscores"
+        name = ascii(_joined(where, error.instance))[1:-1]
+        return f"{name:.200} must be a name of up to 100 letters, digits, dots, dashes and underscores"
     found = "nothing" if error.instance is None else repr(error.instance)
     return f"{where or 'the config'} must be {_expected(error.schema)}, got {found}"
 

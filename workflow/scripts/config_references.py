@@ -47,8 +47,15 @@ def _must_be_a_source(config: Config, where: str, name: str, prompt_completion: 
         )
 
 
+def _check_input_file(where: str, path: str) -> None:
+    """Raise ConfigError if a path cannot be an input of a rule: Snakemake takes braces for wildcards."""
+    if set(path) & set("{}") or not path.isprintable() or any(len(part.encode()) > 255 for part in path.split("/")):
+        raise ConfigError(f"{where} must be a path of printable characters without braces, got {path!a:.300}")
+
+
 def _check_tokenizer(config: Config, where: str, tokenizer: Config) -> None:
     if "path" in tokenizer:
+        _check_input_file(f"{where}.path", tokenizer["path"])
         for key in tokenizer:
             if key not in CUSTOM:
                 raise ConfigError(
@@ -112,6 +119,8 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
         if "initial" not in run:
             missing, other = other, missing
         raise ConfigError(f"{missing} is missing: {other} makes the training start from another model")
+    if "from" in run.get("model", {}):
+        _check_input_file(f"{where}.model.from", run["model"]["from"])
     sources = config["corpora"][run["corpus"]]["sources"]
     data_stages = run["pretrain"].get("data_stages", [])
     given = {f"data_stages[{number}].weights": stage["weights"] for number, stage in enumerate(data_stages)}

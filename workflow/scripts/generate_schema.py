@@ -17,7 +17,7 @@ import yaml
 
 HOME = Path(__file__).resolve().parents[2]
 Schema = dict[str, Any]
-NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]*$"}
+NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(?!\\n)$"}
 INTRODUCTION = """\
 # The config
 
@@ -34,7 +34,7 @@ Without `--configfile`, `config.yaml` beside this page is used. With `--configfi
 - *name*: refers to an entry of another section;
 - *workflow*: read by the workflow only, not by a stage.
 
-Numbers may be written as `0.001` or `1e-3`. Names are yours: letters, digits, dots, dashes and underscores.
+Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots, dashes and underscores.
 [Renamed keys](../docs/renamed_keys.md) lists the names of earlier versions.
 """
 

@@ -36,7 +36,7 @@ def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenize
 
 def _digest_of(tokenizer: Path) -> str:
     try:
-        return manifest.read(tokenizer).digest
+        return manifest.read(tokenizer, "train_tokenizer").digest
     except UserError as error:
         raise UserError(f"--tokenizer must be a tokenizer's manifest: {error}") from None
 

@@ -83,9 +83,14 @@ class _ShardWriter:
             self.parameters += tensor.numel()
 
     def _flush(self) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        save_file(self.tensors, self.directory / f"shard-{len(self.shards)}", metadata={"format": "pt"})
+        path = self.directory / f"shard-{len(self.shards)}"
+        try:
+            save_file(self.tensors, path, metadata={"format": "pt"})
+        except SafetensorError as error:  # in place of an OSError
+            raise UserError(f"{path} cannot be written: {' '.join(str(error).split())}") from None
         self.shards.append(list(self.tensors))
         self.tensors, self.size = {}, 0
 

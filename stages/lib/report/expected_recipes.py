@@ -7,7 +7,7 @@ from typing import Any
 
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.report.results import Results, checkpoint_digest, stage_of, stale
+from stages.lib.report.results import Results, checkpoint_digest, stale
 
 
 def check_recipes(results: Results, expected: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ def check_recipes(results: Results, expected: Mapping[str, Any]) -> None:
 
 
 def _check_model(made: Manifest, run: Mapping[str, Any], results: Results) -> None:
-    stage_name, found = stage_of(made), made.identity["recipe"]
+    stage_name, found = made.stage, made.identity["recipe"]
     if stage_name not in run:
         raise stale(made.path, f"was made by stages.{stage_name}, and the config names another stage")
     if stage_name == "finetune":  # its model is that of the run that it was tuned from
@@ -64,14 +64,11 @@ def _compare(
 
 def check_code(results: Results, code: Mapping[str, str]) -> list[str]:
     """Log a warning for each result of another version of its stage's code; returns the warnings."""
-    made_by = [(stage_of(made), made) for made in results.models.values()]
-    made_by += [("convert", made) for made in results.exports.values()]
-    made_by += [("evaluate", made) for made in results.evaluations.values()]
     warnings = []
-    for stage_name, made in made_by:
+    for made in results.all():
         by = made.record.get("code")
-        if by and code.get(stage_name) and by != code[stage_name]:
-            warnings.append(f"{made.path} was made by another version of stages.{stage_name}")
+        if by and code.get(made.stage) and by != code[made.stage]:
+            warnings.append(f"{made.path} was made by another version of stages.{made.stage}")
     for warning in warnings:
         logger.warning("%s", warning)
     return warnings

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.scoring.inputs import kept_manifest
 
 Key = TypeVar("Key", bound=tuple)
 ModelKey = tuple[str, int]
@@ -24,15 +25,15 @@ class Results:
 
     def __init__(self, models: Iterable[Path], exports: Iterable[Path], evaluations: Iterable[Path]) -> None:
         self.absent: list[str] = []
-        self.models: dict[ModelKey, Manifest] = self._read(models, _model_key)
-        self.exports: dict[ModelKey, Manifest] = self._read(exports, _export_key)
-        self.evaluations: dict[EvaluationKey, Manifest] = self._read(evaluations, _evaluation_key)
+        self.models: dict[ModelKey, Manifest] = self._read(models, _model_key, *manifest.TRAINING)
+        self.exports: dict[ModelKey, Manifest] = self._read(exports, _export_key, "convert")
+        self.evaluations: dict[EvaluationKey, Manifest] = self._read(evaluations, _evaluation_key, "evaluate")
 
-    def _read(self, paths: Iterable[Path], key_of: Callable[[Path], Key]) -> dict[Key, Manifest]:
+    def _read(self, paths: Iterable[Path], key_of: Callable[[Path], Key], *stages: str) -> dict[Key, Manifest]:
         found = {}
         for path in paths:
             if path.exists():
-                found[key_of(path)] = manifest.read(path)
+                found[key_of(path)] = manifest.read(path, *stages)
             else:
                 self.absent.append(str(path))
         return dict(sorted(found.items()))
@@ -47,7 +48,7 @@ class Results:
 
     def tuned_from(self, run_name: str) -> ModelKey | None:
         """Return (run, step) of the model that a run was fine-tuned from; None if it is not among these models."""
-        tuned = [made for (name, _), made in self.models.items() if name == run_name and stage_of(made) == "finetune"]
+        tuned = [made for (name, _), made in self.models.items() if name == run_name and made.stage == "finetune"]
         return self._by_checkpoint.get(tuned[-1].identity["initial"]) if tuned else None
 
     @functools.cached_property
@@ -80,11 +81,14 @@ class Results:
             matching = self.exports.get((run_name, step))
             if matching is not None and evaluation.identity["export"] != matching.digest:
                 raise stale(evaluation.path, f"was made from another export than {matching.path}")
+            _check_kept(evaluation)
 
 
-def stage_of(model: Manifest) -> str:
-    """Return the name of the stage that made a model's manifest."""
-    return "finetune" if "prompt_completion" in model.identity else "pretrain"
+def _check_kept(evaluation: Manifest) -> None:
+    """Raise UserError if an evaluation is not the one that stages.evaluate kept beside its tasks."""
+    path = kept_manifest(evaluation.path)
+    if path.exists() and manifest.read(path, "evaluate").digest != evaluation.digest:
+        raise stale(evaluation.path, f"has other scores than {path}")
 
 
 def checkpoint_digest(model: Manifest) -> str:

@@ -16,13 +16,18 @@ from stages.lib.sources.prompt_completion import PairSource
 PARITY = "parity.json"
 
 
+def kept_manifest(output: Path) -> Path:
+    """Return the path of the copy of a suite's manifest `output`, which stages.evaluate keeps beside its tasks."""
+    return output.with_suffix("") / "manifest.json"
+
+
 def check_export(export: Manifest, corpus: Manifest) -> None:
     """Raise UserError unless the export passed its parity check, is unchanged, and belongs to the corpus."""
     remedy = f"delete {export.path} and run the workflow again"
     parity = export.directory / PARITY
     if not parity.exists():
         raise UserError(f"{parity} is missing, and an export is scored only if it passed its parity check; {remedy}")
-    if files.read_json(parity).get("passed") is not True:
+    if files.read_json_object(parity).get("passed") is not True:
         raise UserError(f"{parity} must say that the parity check passed, and it does not; {remedy}")
     for name, described in export.identity["outputs"].items():
         path = export.output(name)

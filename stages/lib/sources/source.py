@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,11 +93,17 @@ class SourceRecipe:
             raise UserError(f"{where}.filters must be left out beside token_ids_field: filters read text")
 
 
+def check_name(name: str) -> None:
+    """Raise UserError unless `name` can be the name of a source, by which files and directories are named."""
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise UserError(
+            f"--name must be a name of up to 100 letters, digits, dots, dashes and underscores, got {name!a:.200}"
+        )
+
+
 def read_list(path: Path | str) -> tuple[Manifest, str, SourceRecipe]:
     """Return (Manifest, name, SourceRecipe) of a source's list. Raises UserError if the file is another manifest."""
-    listed = manifest.read(path)
-    if not {"source", "recipe", "files"} <= listed.identity.keys() or "etags" not in listed.record:
-        raise UserError(f"{path} must be a list of stages.list, got another manifest")
+    listed = manifest.read(path, "list")
     name = listed.identity["source"]
     return listed, name, load_recipe(SourceRecipe, listed.identity["recipe"], f"sources.{name}")
 

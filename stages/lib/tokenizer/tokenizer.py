@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stages.lib import files, manifest
-from stages.lib.errors import UserError
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -36,9 +35,7 @@ class Tokenizer:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.manifest = manifest.read(path)
-        if "bos" not in self.manifest.identity:
-            raise UserError(f"{path} must be a tokenizer's manifest, and is another stage's")
+        self.manifest = manifest.read(path, "train_tokenizer")
         for name, described in self.manifest.identity["outputs"].items():
             manifest.check_content(self.manifest.directory / name, described, path)
         self.digest = self.manifest.digest

@@ -27,7 +27,7 @@ class Corpus:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.manifest = manifest.read(path)
+        self.manifest = manifest.read(path, "index")
         self.digest = self.manifest.digest
         self.tokenizer: dict[str, Any] = self.manifest.identity["tokenizer"]
         self.sources: dict[str, Any] = self.manifest.identity["sources"]

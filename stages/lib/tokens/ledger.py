@@ -27,8 +27,8 @@ def commit_of(directory: Path) -> dict[str, Any]:
     Raises UserError if the run has no checkpoint, or is not a pretraining.
     """
     for path in sorted((directory / "checkpoints").glob("[0-9]*/commit.json"), reverse=True):
-        commit = files.read_json(path)
-        if "weights" not in commit["recipe"]:
+        commit = files.read_json_object(path)
+        if "weights" not in commit.get("recipe", {}):
             raise UserError(f"--run {directory} must be a pretraining, and {path} has no weights of sources")
         return commit
     raise UserError(f"--run {directory} must hold a checkpoint, which stores the recipe, and holds none")

@@ -98,7 +98,9 @@ def _train(
                     world_size=dist.get_world_size(),
                     data=trainer.data.samples.described(),
                 )
-                content = manifest.content(_milestone_identity(arguments, trainer.run, directory), record)
+                content = manifest.content(
+                    arguments.stage_name, _milestone_identity(arguments, trainer.run, directory), record
+                )
                 lease.check()
                 files.write_json(directory_of(directory, arguments.until) / MILESTONE, content)
         trainer.event("finish")
@@ -137,9 +139,10 @@ def _finished(kept: Path) -> dict[str, Any] | None:
     commit = content = None
     try:
         if dist.get_rank() == 0 and kept.exists():
-            commit, content = read_commit(kept.parent), files.read_json(kept)
+            made = manifest.read(kept, *manifest.TRAINING)
+            commit, content = read_commit(kept.parent), manifest.content(made.stage, made.identity, made.record)
     except UserError as error:
-        logger.warning("the milestone was reached before, but its checkpoint is incomplete: %s", error)
+        logger.warning("the milestone was reached before, but is incomplete: %s", error)
     commit, content = collectives.broadcast_object((commit, content))
     if content is None:
         return None
@@ -164,6 +167,6 @@ def _check_outputs(kept: Path, commit: dict[str, Any], identity: dict[str, Any])
 def _check_previous(path: Path | None, identity: RunIdentity) -> None:
     if path is None:
         return
-    key = identity.first_difference(manifest.read(path).identity, DIRECTORY_KEYS)
+    key = identity.first_difference(manifest.read(path, *manifest.TRAINING).identity, DIRECTORY_KEYS)
     if key is not None:
         raise UserError(f"--previous {path} must be a milestone of the same run, got one with another {key}")

@@ -71,7 +71,18 @@ def test_a_place_that_cannot_be_written_is_the_users_mistake(tmp_path, make):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read: No such file"), (b"{", "is not valid JSON"), (b"\xff", "is not valid JSON")],
+    [
+        (None, "cannot be read: No such file"),
+        (b"{", "is not valid JSON: line 1: Expecting property name"),
+        (b"\xff", "is not valid JSON: it is not UTF-8"),
+        (b"\0" * 9, "is not valid JSON: line 1: "),
+        (b"[" * 100_000, "is not valid JSON: it is nested too deeply"),
+        (b'{"a":' * 100_000, "is not valid JSON: it is nested too deeply"),
+        (b"9" * 5000, "is not valid JSON: .* 5000 digits"),
+        (b"[NaN]", "is not valid JSON: NaN is not a finite number"),
+        (b"[1e999]", "is not valid JSON: 1e999 is not a finite number"),
+        (b'["\\ud83d"]', "is not valid JSON: a text has half of a surrogate pair"),
+    ],
 )
 def test_json_that_cannot_be_read_is_named(tmp_path, content, said):
     path = tmp_path / "a.json"
@@ -79,6 +90,33 @@ def test_json_that_cannot_be_read_is_named(tmp_path, content, said):
         path.write_bytes(content)
     with pytest.raises(UserError, match=f"^{path} {said}"):
         files.read_json(path)
+
+
+def test_json_that_is_no_object_is_refused_where_one_is_needed(tmp_path):
+    (tmp_path / "a.json").write_text('[{"b": "\\ud83d\\ude00"}]')
+    assert files.read_json(tmp_path / "a.json") == [{"b": "\U0001f600"}]
+    with pytest.raises(UserError, match=r"a\.json must hold a JSON object, and holds a list"):
+        files.read_json_object(tmp_path / "a.json")
+
+
+def test_the_files_of_a_manifest_have_a_directory_of_their_own(tmp_path):
+    assert files.payload_of(tmp_path / "a.json") == tmp_path / "a"
+    with pytest.raises(UserError, match="--output .*/a must end in .json"):
+        files.payload_of(tmp_path / "a")
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        expected = pytest.raises(UserError, match=f"{name} must be a new name or a regular file, and is a device")
+        with expected, files.atomic(tmp_path / name):
+            pass
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("nothing")
+    files.write_json(tmp_path / "link", {})
+    assert (tmp_path / "link").is_file()
 
 
 def test_json_keeps_its_order_and_ends_in_a_newline(tmp_path):

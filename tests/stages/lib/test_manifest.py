@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
@@ -13,13 +15,13 @@ def path(tmp_path):
     """A manifest with one payload file."""
     (tmp_path / "payload").write_bytes(b"12345")
     identity = {"outputs": {"payload": manifest.describe(tmp_path / "payload")}, "recipe": {"a": 1e-3}}
-    manifest.write(tmp_path / "m.json", identity, {"seconds": 1.0})
+    manifest.write(tmp_path / "m.json", "index", identity, {"seconds": 1.0})
     return tmp_path / "m.json"
 
 
 def test_the_record_and_the_order_of_keys_change_no_digest(path):
     read = manifest.read(path)
-    manifest.write(path, dict(reversed(read.identity.items())), {"seconds": 2.0})
+    manifest.write(path, "index", dict(reversed(read.identity.items())), {"seconds": 2.0})
     again = manifest.read(path)
     assert again.record != read.record
     assert again.digest == read.digest == manifest.digest_of(read.identity)
@@ -64,11 +66,50 @@ def test_an_output_that_the_manifest_does_not_list_is_refused(path):
         manifest.read(path).output("other")
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"identity": {}}', '{"identity": {}, "record": {}, "more": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{}", '{"identity": {}}', '{"identity": {}, "record": {}, "more": 1}', "null", '{"format": 2}']
+    + [json.dumps({"format": 2, "identity": {}, "record": {}, **more}) for more in ({}, {"sha256": ""}, {"stage": "a"})]
+    + [json.dumps({"format": 2, "stage": "a", "sha256": "", "record": {}, "identity": other}) for other in ([], None)],
+)
 def test_what_is_no_manifest_is_refused(path, content):
     path.write_text(content)
-    with pytest.raises(UserError, match=r"m\.json must be a manifest with the keys format, identity and record"):
+    expected = r"m\.json must be a manifest with the keys format, stage, identity, record and sha256"
+    with pytest.raises(UserError, match=expected):
         manifest.read(path)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_flipped_bit_is_refused_or_changes_nothing(path, data):
+    content = path.read_bytes()
+    before = manifest.read(path)
+    at = data.draw(st.integers(0, len(content) - 1))
+    changed = bytearray(content)
+    changed[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(changed)
+    try:
+        assert manifest.read(path) == before  # white space
+    except UserError as error:
+        assert str(error).startswith(str(path))
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("part", ["identity", "record"])
+def test_an_edited_manifest_is_refused_with_what_to_do(path, part):
+    data = json.loads(path.read_text())
+    data[part]["tokens"] = 3
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match=r"m\.json changed since it was written: .* delete it and run the workflow"):
+        manifest.read(path)
+
+
+def test_the_manifest_of_another_stage_is_refused(path):
+    assert manifest.read(path, "index").stage == manifest.read(path, "tokenize", "index").stage == "index"
+    expected = r"m\.json must be the manifest of stages\.pretrain or stages\.finetune, and is that of stages\.index"
+    with pytest.raises(UserError, match=expected):
+        manifest.read(path, *manifest.TRAINING)
 
 
 @pytest.mark.parametrize(("given", "found"), [({}, 1), ({"format": 1}, 1), ({"format": 3}, 3)])

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -168,8 +169,8 @@ def test_texts_are_json_or_files_and_later_ones_are_added(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"name": ', "--recipe must be JSON, got an error at line 1"),
-        ("missing.json", "a recipe must be JSON or a readable file, got missing.json: No such file or directory"),
+        ('{"name": ', "--recipe is not valid JSON: line 1"),
+        ("missing.json", "a recipe must be JSON or a readable file, got 'missing.json': No such file or directory"),
         ("[1]", "a recipe must be JSON or a readable file"),
     ],
 )
@@ -177,6 +178,40 @@ def test_a_text_that_cannot_be_read_is_refused(text, said):
     with pytest.raises(UserError) as error:
         recipe.load_texts(Outer, [text], "x")
     assert str(error.value).startswith(said)
+
+
+LAUGHS = "name:\n- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"name": "a\\u0000"}', "x.name must be text of Unicode characters without NUL, got 'a\\x00'"),
+        ('{"name": "\\ud800"}', "--recipe is not valid JSON: a text has half of a surrogate pair"),
+        ('{"count": 1' + "0" * 4000 + "}", "x.count must be a whole number below 2^63, got 1000"),
+        ('{"count": 1' + "0" * 5000 + "}", "--recipe is not valid JSON: "),
+        ('{"inner": {"rate": 1' + "0" * 400 + "}}", "x.inner.rate must be a finite number, got 1000"),
+        ('{"name": ["' + "a" * 100_000 + '"]}', "x.name must be text, got ['aaa"),
+        ('{"names": ' + "[" * 100_000, "--recipe is not valid JSON: it is nested too deeply"),
+        ("a\0b", "a recipe must be JSON or a readable file, got 'a\\x00b'"),
+        ("a" * 300, "a recipe must be JSON or a readable file, got 'aaa"),
+        ("laughs.yaml", "x.name must be text, got [['x', 'x'], "),
+        ("deep.yaml", "deep.yaml must be YAML: "),
+        ("date.yaml", "date.yaml must be YAML: month must be in 1..12"),
+        ("hex.yaml", "x.count must be a whole number below 2^63, got "),
+        ("nul.yaml", "nul.yaml must be YAML: "),
+    ],
+)
+def test_hostile_values_are_one_short_sentence(text, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = {"laughs": LAUGHS, "deep": "a: " + "[" * 5000, "nul": "a: \0"}
+    files |= {"date": "name: 2025-13-13", "hex": "count: 0x" + "f" * 5000}
+    for name, content in files.items():
+        Path(f"{name}.yaml").write_text(content)
+    with pytest.raises(UserError) as error:
+        recipe.load_texts(Outer, [text], "x", {"name": "a"})
+    assert str(error.value).startswith(said)
+    assert len(str(error.value)) < 3000
 
 
 @pytest.mark.parametrize("made", RECIPES, ids=lambda made: made.__name__)

@@ -22,7 +22,7 @@ def corpus_of(directory, texts):
             file.writelines(json.dumps({"id": name, "text": text}) + "\n" for name, text in found)
         described = {"path": f"{source}/validation.jsonl", **manifest.describe(path)}
         sources[source] = {"validation": {"texts": [described] if found else []}}
-    manifest.write(directory / "manifest.json", {"sources": sources}, {})
+    manifest.write(directory / "manifest.json", "index", {"sources": sources}, {})
     return manifest.read(directory / "manifest.json")
 
 

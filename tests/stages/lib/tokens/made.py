@@ -39,7 +39,7 @@ def write(directory, by_source):
             made[name] += written
         described[name] = {"train": {"shards": files}}
     identity = {"tokenizer": {"eos": EOS}, "dtype": "uint32", "sources": described}
-    manifest.write(directory / "manifest.json", identity, {})
+    manifest.write(directory / "manifest.json", "index", identity, {})
     return directory / "manifest.json", made
 
 

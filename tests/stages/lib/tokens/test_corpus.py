@@ -30,7 +30,7 @@ def written(request, tmp_path_factory):
         with pa.memory_map(str(path)) as file:
             expected += sum(pa.ipc.open_file(file).read_all().column("tokens").to_pylist(), [])
     identity = {"tokenizer": {}, "dtype": request.param, "sources": {"a": {"train": {"shards": described}}}}
-    manifest.write(directory / "manifest.json", identity, {})
+    manifest.write(directory / "manifest.json", "index", identity, {})
     return directory, expected
 
 
@@ -112,7 +112,7 @@ def test_a_spoilt_shard_is_named_before_it_is_read(tmp_path, spoil):
     path = tmp_path / "0.arrow"
     shard = {"path": "0.arrow", **shard_files.write(path, [np.arange(9)], "uint16")}
     identity = {"tokenizer": {}, "dtype": "uint16", "sources": {"a": {"train": {"shards": [shard]}}}}
-    manifest.write(tmp_path / "manifest.json", identity, {})
+    manifest.write(tmp_path / "manifest.json", "index", identity, {})
     if spoil == "removed":
         path.unlink()
     else:

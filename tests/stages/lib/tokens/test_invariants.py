@@ -194,7 +194,7 @@ def trillion(tmp_path_factory):
         described.append({"path": f"{number}.arrow", "bytes": size, "sha256": f"{number:064x}", "batches": [batch]})
     path = directory / "manifest.json"
     sources = {"a": {"train": {"shards": described}}}
-    manifest.write(path, {"tokenizer": {"eos": 2}, "dtype": "uint16", "sources": sources}, {})
+    manifest.write(path, "index", {"tokenizer": {"eos": 2}, "dtype": "uint16", "sources": sources}, {})
     return path
 
 

@@ -43,7 +43,7 @@ def write_corpus(directory, sources):
         described[name] = {"train": {"shards": files}}
     path = directory / "manifest.json"
     identity = {"tokenizer": {"vocab_size": 512}, "dtype": "uint16", "sources": described}
-    manifest.write(path, identity, {})
+    manifest.write(path, "index", identity, {})
     return path
 
 

@@ -1,0 +1,116 @@
+"""The command line of stages: an output is checked before the work; a full disk, memory or log is one sentence."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from stages import (
+    convert,
+    evaluate,
+    find_duplicates,
+    finetune,
+    hash_documents,
+    index,
+    pretrain,
+    summarize,
+    tokenize,
+    train_tokenizer,
+)
+from stages import list as listing
+from stages.lib import log, stage
+
+TRAIN = '{"seq_len": 16, "global_batch_size": 2, "steps": 2, "optimizer": {"learning_rate": 1e-3}}'
+OPTIONS = {
+    listing: ["--name", "a", "--recipe", '{"kind": "python-code"}'],
+    train_tokenizer: ["--recipe", '{"vocab_size": 300, "sample": {"a": 1}}'],
+    hash_documents: ["--list", "x", "--part", "0", "--parts", "1"],
+    find_duplicates: ["--hashes", "x"],
+    tokenize: ["--list", "x", "--tokenizer", "x", "--part", "0"],
+    index: ["--tokenizer", "x", "--parts", "x"],
+    pretrain: ["--corpus", "x", "--until", "2", "--train-dir", "x", "--recipe"]
+    + [TRAIN[:-1] + ', "weights": {"a": 1}, "model": {"num_hidden_layers": 1, "hidden_size": 8, '
+       '"num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16}}'],
+    finetune: ["--corpus", "x", "--tokenizer", "x", "--prompt-completion", "x", "--initial", "x", "--until", "2"]
+    + ["--train-dir", "x", "--recipe", TRAIN],
+    convert: ["--model", "x", "--corpus", "x", "--tokenizer", "x"],
+    evaluate: ["--export", "x", "--corpus", "x", "--recipe", '{"tasks": ["next_line"]}'],
+    summarize: ["--scores", "x", "--figures", "x"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", OPTIONS, ids=lambda module: module.__name__)
+def test_an_output_that_is_no_file_is_refused_before_the_work(module, tmp_path, capsys):
+    pipe, file = tmp_path / "pipe.json", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.touch()
+    for output, said in (
+        (pipe, "must be a new name or a regular file, and is a device, a pipe or a socket"),
+        (tmp_path, "must be a new name or a regular file, and is a directory"),
+        (file / "a.json", "must be in a directory that can be written: Not a directory"),
+    ):
+        assert module.main([*OPTIONS[module], "--output", str(output)]) == 2
+        name = module.__name__.rpartition(".")[2]
+        assert capsys.readouterr().err == f"{name}: --output {output} {said}\n"
+    assert pipe.is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["file", "pipe.json"]
+
+
+def ended(capsys, run, *argv):
+    """Run a stage that calls `run`; return (exit code, what it wrote to the terminal)."""
+    code = stage.execute(stage.parser("stages.made", ""), lambda _: run(), argv)
+    return code, capsys.readouterr().err
+
+
+def raising(error, cause=None):
+    def run():
+        try:
+            if cause is not None:
+                raise cause
+        except Exception:
+            raise error  # noqa: B904
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space"), None, "a file (TMPDIR is {tmp}) cannot be read or written: No space"),
+        (PermissionError(errno.EACCES, "Denied", "x/y"), None, "x/y cannot be read or written: Denied"),
+        (OSError(errno.ENAMETOOLONG, "Long", "x" * 400), None, "x" * 300 + " cannot be read or written: Long"),
+        (RuntimeError("its own"), OSError(errno.ENOSPC, "No space", "x/y"), "x/y cannot be read or written: No space"),
+        (MemoryError(), None, "out of memory: a request of memory failed"),
+        (MemoryError("Unable to allocate 3 TiB"), None, "out of memory: Unable to allocate 3 TiB"),
+    ],
+)  # fmt: skip
+def test_a_full_disk_or_memory_is_one_sentence(capsys, monkeypatch, tmp_path, error, cause, said):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code, text = ended(capsys, raising(error, cause))
+    assert (code, text.count("\n")) == (2, 1)
+    assert text.startswith("made: " + said.format(tmp=tmp_path))
+
+
+@pytest.mark.parametrize("cause", [None, FileNotFoundError(errno.ENOENT, "No such file or directory", "x")])
+def test_a_bug_stays_one_also_after_a_file_was_missing(capsys, cause):
+    code, text = ended(capsys, raising(KeyError("a"), cause))
+    assert code == 1
+    assert text.splitlines()[-1] == "made: internal error: KeyError: 'a'"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("level", ["info", "warning"])
+def test_a_full_log_is_one_sentence(capsys, level):
+    code, text = ended(capsys, lambda: getattr(log.logger, level)("a line"), "--log", "/dev/full")
+    lines = text.splitlines()
+    assert (code, lines[-1]) == (2, "made: --log /dev/full cannot be written: No space left on device")
+    assert lines[:-1] == (["a line"] if level == "warning" else [])
+    assert not Path("/dev/full").is_file()
+
+
+def test_text_that_utf8_cannot_hold_is_logged(capsys, tmp_path):
+    code, text = ended(capsys, lambda: log.logger.info("a \ud800 b"), "--log", str(tmp_path / "log"))
+    assert (code, text) == (0, "")
+    assert (tmp_path / "log").read_text().endswith("a \\ud800 b\n")
