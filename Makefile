@@ -10,7 +10,9 @@ COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder # tests/conftest.py says how tests are divided
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
-.PHONY: help env demo test-fast test test-long test-slurm drill lint docs format clean gc lock
+MINUTES = 10
+
+.PHONY: help env demo test-fast test test-long test-slurm drill siege lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -36,6 +38,9 @@ test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a 
 
 drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; its result must have the same bits
 	$(RUN) tests.drill --kills 20
+
+siege: $(VENV)/dev.stamp ## attack every stage with kills, damaged files, full disks and bad command lines for MINUTES (10)
+	$(RUN) tests.siege --minutes $(MINUTES) --raw siege.jsonl
 
 lint: $(VENV)/dev.stamp ## check style, types and workflow
 	$(RUN) ruff check .

@@ -1,0 +1,121 @@
+"""The stages under attack: from a few texts to a summary of scores, with paths relative to one directory."""
+
+import contextlib
+import importlib
+import json
+from dataclasses import dataclass
+
+from stages.lib import manifest
+from tests.helpers.data_fixtures import SOURCES, texts, write_jsonl
+from tests.helpers.training import MODEL
+
+RECIPE = {
+    "model": MODEL,
+    "weights": {"a": 3, "b": 1},
+    "seq_len": 32,
+    "global_batch_size": 4,
+    "dtype": "float32",
+    "optimizer": {"learning_rate": 1e-2},
+    "schedule": {"warmup_steps": 1},
+}
+OPERATION = {
+    "steps": 6,
+    "micro_batch_size": 2,
+    "checkpoint": {"every": 2, "keep": 1},
+    "validation": {"every": 3, "tokens": 320},
+}
+PATHS = {
+    "lists": [f"results/sources/{source}/list.json" for source in SOURCES],
+    "hashes": [f"results/hashes/{source}/00000.json" for source in SOURCES],
+    "duplicates": "results/hashes/duplicates.json",
+    "parts": [f"results/tokens/main/{source}/00000.json" for source in SOURCES],
+    "tokenizer": "results/tokenizers/main/manifest.json",
+    "corpus": "results/tokens/main/manifest.json",
+    "model": "results/runs/tiny/models/00000006.json",
+    "export": "results/runs/tiny/export/00000006/manifest.json",
+    "scores": "results/runs/tiny/eval/00000006/validation.json",
+    "summary": "results/summary.json",
+}
+NOT_RESULTS = ("metrics.jsonl", "events.jsonl", "receipt.json", "*.yaml")
+"""Files that tell when or where something was made."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a stage: its name, arguments, number of ranks, and the paths that it makes."""
+
+    stage: str
+    arguments: tuple
+    made: tuple
+    ranks: int = 1
+
+    def run(self):
+        """Run the stage in this process and its working directory; return the exit code."""
+        return importlib.import_module(f"stages.{self.stage}").main([*self.arguments, "--log", "log"])
+
+
+def steps():
+    """Return the calls of all stages, in order."""
+    made = []
+    for source, listed, hashes in zip(SOURCES, PATHS["lists"], PATHS["hashes"], strict=True):
+        recipe = {"kind": "jsonl", "paths": [f"texts/{source}.jsonl"], "validation": 0.2}
+        made.append(_step("list", ["--name", source, *_recipe(recipe)], listed))
+        made.append(_step("hash_documents", ["--list", listed, "--part", "0", "--parts", "1"], hashes))
+    made.append(
+        _step(
+            "train_tokenizer",
+            ["--lists", *PATHS["lists"], *_recipe({"vocab_size": 320, "sample": {"a": 1, "b": 1}})],
+            PATHS["tokenizer"],
+        )
+    )
+    numbers = [hashes.replace(".json", ".duplicates.npy") for hashes in PATHS["hashes"]]
+    made.append(_step("find_duplicates", ["--hashes", *PATHS["hashes"]], PATHS["duplicates"], *numbers))
+    for listed, part in zip(PATHS["lists"], PATHS["parts"], strict=True):
+        given = ["--list", listed, "--tokenizer", PATHS["tokenizer"], "--part", "0"]
+        recipe = _recipe({"parts": 1, "duplicates": "drop"})
+        made.append(_step("tokenize", [*given, "--duplicates", PATHS["duplicates"], *recipe], part))
+    given = ["--tokenizer", PATHS["tokenizer"], "--parts", *PATHS["parts"]]
+    made.append(_step("index", given, PATHS["corpus"], "results/tokens/main/receipt.json"))
+    given = ["--corpus", PATHS["corpus"], "--until", "6", "--train-dir", "results/runs/tiny/train"]
+    given += [*_recipe(RECIPE), "--operation", json.dumps(OPERATION)]
+    made.append(_step("pretrain", given, PATHS["model"], "results/runs/tiny/train", ranks=2))
+    given = ["--model", PATHS["model"], "--corpus", PATHS["corpus"], "--tokenizer", PATHS["tokenizer"]]
+    made.append(_step("convert", [*given, *_recipe({"dtype": "float32"})], PATHS["export"]))
+    given = ["--export", PATHS["export"], "--corpus", PATHS["corpus"]]
+    made.append(_step("evaluate", [*given, *_recipe({"tasks": ["bits_per_byte"]})], PATHS["scores"]))
+    given = ["--models", PATHS["model"], "--exports", PATHS["export"], "--evaluations", PATHS["scores"]]
+    given += ["--scores", "results/scores.csv", "--figures", "results/figures"]
+    more = ("results/scores.csv", "results/figures", "results/summary.txt")
+    made.append(_step("summarize", given, PATHS["summary"], *more))
+    return made
+
+
+def _recipe(recipe):
+    return ["--recipe", json.dumps(recipe)]
+
+
+def _step(stage, arguments, output, *more, ranks=1):
+    return Step(stage, (*arguments, "--output", output), (output, *more), ranks)
+
+
+def write_texts(directory):
+    """Write the raw texts that the chain begins with."""
+    for source in SOURCES:
+        write_jsonl(directory / f"texts/{source}.jsonl", [{"text": text} for text in texts(source, 40)])
+
+
+def results_of(directory):
+    """Return {relative path: digest} of all results: the identity of a manifest, the bytes of other files."""
+    found = {}
+    for path in sorted((directory / "results").rglob("*")):
+        if path.is_file() and not any(path.match(pattern) for pattern in NOT_RESULTS):
+            found[str(path.relative_to(directory))] = _digest(path)
+    return found
+
+
+def _digest(path):
+    content = path.read_bytes()
+    if path.suffix == ".json":
+        with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):  # damaged
+            return manifest.digest_of(json.loads(content)["identity"])
+    return manifest.files.sha256_bytes(content)

@@ -1,0 +1,108 @@
+"""Run a stage in forked processes, which cost no import of torch, and see how it ends."""
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+
+SECONDS = 120  # after which an attempt counts as hanging
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a stage ended: exit code (negative: killed by this signal), standard output and error, and seconds."""
+
+    code: int
+    text: str
+    seconds: float
+
+    @property
+    def refused(self):
+        """Return whether it ended as for a mistake of the user's: exit code 2, one line, no traceback."""
+        return self.code == 2 and len(self.text.strip().splitlines()) == 1 and "Traceback" not in self.text
+
+    @property
+    def last_line(self):
+        """Return the last line that was printed."""
+        return (self.text.strip().splitlines() or [""])[-1]
+
+
+def run(call, directory, ranks=1, prepare=None):
+    """Run `call()`, which returns an exit code, in `directory` on forked ranks; the first rank to fail ends the others.
+
+    `prepare(rank)` is called in each process first. Threads of this process are not forked: torch must not have any yet.
+    """
+    begun = time.monotonic()
+    printed, exit_file = directory.parent / "printed", directory.parent / "exit"
+    exit_file.unlink(missing_ok=True)
+    with open(printed, "wb") as file:
+        port = _free_port()
+        waiting = {
+            _fork(call, directory, file, _environment(rank, ranks, port, exit_file), prepare) for rank in range(ranks)
+        }
+        code = 0
+        while waiting:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if time.monotonic() - begun > SECONDS:
+                _kill(waiting)
+                code = "hangs"
+            if process == 0:
+                time.sleep(0.002)
+                continue
+            waiting.discard(process)
+            if ended := os.waitstatus_to_exitcode(status):
+                code = code or ended
+                _kill(waiting)
+    if exit_file.exists():
+        code = int(exit_file.read_text() or 1)
+    return Ended(code, printed.read_text(encoding="utf-8", errors="replace"), time.monotonic() - begun)
+
+
+def _environment(rank, ranks, port, exit_file):
+    """Return what torchrun and workflow/launch set; nothing for a single process."""
+    if ranks == 1:
+        return {}
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    return {name: str(value) for name, value in numbers.items()} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "CARAVAN_EXIT_FILE": str(exit_file),
+    }
+
+
+def _fork(call, directory, printed, environment, prepare):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        os.environ.update(environment)
+        os.chdir(directory)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+        if prepare:
+            prepare(int(environment.get("RANK", 0)))
+        code = call()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _kill(processes):
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
