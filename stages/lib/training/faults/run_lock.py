@@ -40,6 +40,8 @@ def acquire_run_lock(directory: Path, begin: Start) -> Iterator[Lease | None]:
         _check_shared(directory)
         with collectives.raise_on_all_ranks():
             if dist.get_rank() == 0:
+                for call in directory.glob(".watchdog*"):  # of a killed trainer
+                    call.unlink(missing_ok=True)
                 for name in ("metrics.jsonl", "events.jsonl"):
                     journal.end_last_line(directory / name)
                 crashes.begin_attempt(directory, begin.automatic)
