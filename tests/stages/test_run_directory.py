@@ -137,7 +137,8 @@ def test_job_of_slurm_waits_for_a_live_trainer(corpus, tmp_path, monkeypatch):
     assert train(corpus, tmp_path, 2) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(run_lock, "RETRY_SECONDS", 0.1)
-    with subprocess.Popen(["sleep", "3"]) as other:
+    until_waited_for = f"until grep -q 'waiting for another trainer' {tmp_path / 'log'}; do sleep 0.1; done"
+    with subprocess.Popen(["sh", "-c", until_waited_for]) as other:
         hold(run_directory(tmp_path) / "lease.json", other.pid)
         assert train(corpus, tmp_path, 4) == 0
         assert other.poll() is not None
