@@ -29,8 +29,8 @@ from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.recipe import identity
-from stages.lib.scoring import harness, inputs, local_tasks
+from stages.lib.recipe import identity, operation
+from stages.lib.scoring import harness, inputs, local_tasks, task_code
 from stages.lib.scoring.task import LocalTask, TaskOptions
 from stages.lib.sources.prompt_completion import PairSource
 
@@ -67,17 +67,24 @@ class EvaluateRecipe:
     """Sequences per forward pass. Rounding depends on it, so it is part of the identity."""
 
     include_path: str | None = identity(None)
-    """A directory with your own task files, relative to the working directory."""
+    """A directory with your own task files, relative to the working directory. Task files can run code: see
+    `trust_task_code`."""
+
+    trust_task_code: bool = operation(False)
+    """Run the Python code that task files of `include_path` name by `!function`, with all rights of the job. Without
+    it such files are refused, and templates are rendered in Jinja's sandbox."""
 
     seed: int = identity(0, minimum=0)
     """Seed of the choice of validation text and questions, and of the harness."""
 
     def check(self, where: str) -> None:
-        """Raise UserError if there is no task, a task is listed twice, or `include_path` is no directory."""
+        """Raise UserError if there is no task, one is listed twice, or `include_path` is no directory or has code."""
         if not self.tasks or len(set(self.tasks)) != len(self.tasks):
             raise UserError(f"{where}.tasks must list at least one task, and each only once, got {self.tasks}")
         if self.include_path is not None and not Path(self.include_path).is_dir():
             raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
+        if self.include_path is not None:
+            task_code.check(Path(self.include_path), self.trust_task_code, "trust_task_code: true")
 
 
 def identity_of(
@@ -129,6 +136,8 @@ def score(
     """Score the local tasks, then the others. Tasks with the same encoding of requests are scored in one call."""
     others = [task for task in recipe.tasks if task not in local_tasks.NAMES]
     harness.settle_environment(alone=not others)
+    if recipe.include_path and not recipe.trust_task_code:
+        task_code.guard_templates()
     import datasets
 
     with tempfile.TemporaryDirectory(prefix="caravan-evaluate-") as cache:

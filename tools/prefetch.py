@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.lib import stage
 from stages.lib.errors import UserError
-from stages.lib.scoring import harness, local_tasks
+from stages.lib.scoring import harness, local_tasks, task_code
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -28,7 +29,11 @@ def run(arguments: argparse.Namespace) -> None:
     if not tasks:
         print("nothing to download: all tasks are made from the validation split")
         return
+    for path in arguments.include_path:
+        task_code.check(Path(path), arguments.trust_task_code, "--trust-task-code")
     harness.settle_environment(alone=False)
+    if arguments.include_path and not arguments.trust_task_code:
+        task_code.guard_templates()
     known = ", ".join(["an --include-path", *local_tasks.NAMES])
     manager = harness.task_manager(arguments.include_path, tasks, known)
     for task in tasks:
@@ -60,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = stage.parser("tools.prefetch", __doc__)
     parser.add_argument("--tasks", nargs="*", default=[], help="tasks of lm-evaluation-harness")
     parser.add_argument("--include-path", nargs="*", default=[], metavar="DIR", help="directories of more task files")
+    parser.add_argument("--trust-task-code", action="store_true", help="run the Python code that these files name")
     return stage.execute(parser, run, argv)
 
 

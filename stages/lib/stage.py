@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stages.lib import files, log, recipe, recipe_schema
+from stages.lib import files, log, memory, recipe, recipe_schema
 from stages.lib.errors import Preempted, RankLocalError, UserError
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
@@ -127,8 +127,8 @@ def _reason_of_machine(error: BaseException | None) -> str | None:
     """
     of_file_system: tuple[int, ...] = files.OF_FILE_SYSTEM
     while error is not None:
-        if isinstance(error, MemoryError):
-            return f"out of memory: {str(error) or 'a request of memory failed'}"
+        if out_of_memory := memory.reason(error):
+            return out_of_memory
         if isinstance(error, OSError) and error.errno in of_file_system:
             name = error.filename or f"a file (TMPDIR is {os.environ.get('TMPDIR', '/tmp')})"
             return f"{name!s:.300} cannot be read or written: {error.strerror}"

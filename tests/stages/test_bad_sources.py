@@ -11,14 +11,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stages import tokenize
+from stages import hash_documents, tokenize
 from stages.lib.sources import documents, spans, storage
+from stages.lib.sources.kinds import json_lines
 from stages.lib.sources.kinds.registry import KINDS
 from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import (
     documents_of,
     filtered_of,
     listed,
+    make,
     part_of,
     refused,
     run,
@@ -330,6 +332,17 @@ def test_nul_bytes_are_text(tmp_path, tokenizer):
     assert documents_of(part) == 3
     assert held and set(held) <= {entry["text"] for entry in entries}
     assert filtered_of(part) == {}
+
+
+def test_a_bomb_of_blank_lines_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(json_lines, "MAX_BLANK", 50)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n' + "\n" * 50 + '{"text": "b"}\n' + " \n" * 51)
+    options = {"list": listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]}), "part": 0, "parts": 1}
+    line = refused(capsys, hash_documents, **options, output=tmp_path / "hashes/00000.json")
+    assert line == f"hash_documents: {path} must have at most 50 blank lines in a row, found more"
+    monkeypatch.setattr(json_lines, "MAX_BLANK", 51)
+    make(hash_documents, **options, output=tmp_path / "hashes/00000.json")
 
 
 def test_a_source_of_malformed_lines_only_is_filtered(tmp_path, tokenizer):

@@ -174,8 +174,16 @@ def test_a_mistake_is_one_sentence(tmp_path, path, capsys, change, said):
             lambda package: {**package, "pre_tokenizer": None, "model": words(package)},
             f"path must give no text the special token '{BOS}': in {{path}} the text '{BOS}' becomes it",
         ),
+        (
+            lambda package: package["model"]["vocab"].update(one=300, other=300) or package,
+            "path must give each token an id of its own, and in {path} ",
+        ),
+        (
+            lambda package: package["model"]["vocab"].update(far=1 << 31) or package,
+            "path must have ids below 16,777,216, and in {path} 'far' has 2,147,483,648",
+        ),
     ],
-    ids=["list", "empty model", "dropout", "special"],
+    ids=["list", "empty model", "dropout", "special", "one id twice", "far id"],
 )
 def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
     spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", spoil(json.loads(path.read_bytes())))

@@ -13,7 +13,9 @@ import pytest
 
 from stages import convert, evaluate
 from stages.lib import manifest
-from stages.lib.scoring import harness
+from stages.lib import recipe as recipes
+from stages.lib.errors import UserError
+from stages.lib.scoring import harness, task_code
 from stages.lib.sources import prompt_completion
 from stages.lib.tokens import prompt_completion_samples
 from tests.helpers import export_fixtures
@@ -140,6 +142,55 @@ def test_tasks_of_the_users_own_directory_run_beside_local_ones(inputs, tmp_path
         scored(inputs, tasks=["ab"], include_path=str(own))["ab"]["acc"]["value"] == 1 - results["ab"]["acc"]["value"]
     )
     assert manifest.read(inputs["--output"]).identity["include"] != first
+
+
+CODE = "task: ab\nprocess_docs: {} ab.run\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"t.yaml": CODE.format("!function")}, "t.yaml"),
+        ({"t.yaml": CODE.format("!%66unction")}, "t.yaml"),
+        ({"t.yaml": "%TAG !e! !func\n---\n" + CODE.format("!e!tion")}, "t.yaml"),
+        ({"deep/t.yaml": "include: [../../other/base, ../a]\n", "../other/base": CODE.format("!function")}, "base"),
+    ],
+)
+def test_task_files_with_code_must_be_trusted(tmp_path, capsys, files, named):
+    own = tmp_path / "own"
+    for name, content in {"ab.py": f"open({str(tmp_path / 'ran')!r}, 'w')\n", **files}.items():
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text(content)
+    recipe = json.dumps({"tasks": ["ab"], "include_path": str(own)})
+    options = {"--export": "x", "--corpus": "x", "--output": tmp_path / "y.json"}
+    assert evaluate.main(argv_of(options, **{"--recipe": recipe})) == 2
+    found = next(path.resolve() for path in tmp_path.rglob(named))
+    assert capsys.readouterr().err == (
+        f"evaluate: {found} runs Python code (!function): set trust_task_code: true if you trust the task files of "
+        f"{own}\n"
+    )
+    assert not (tmp_path / "ran").exists()
+    recipes.load(evaluate.EvaluateRecipe, json.loads(recipe) | {"trust_task_code": True}, "evaluate")
+
+
+def test_task_files_without_code_need_no_trust(tmp_path):
+    (tmp_path / "a.yaml").write_text("task: a\ninclude: [a.yaml, missing, 3]\ndoc_to_text: '!function'\n")
+    (tmp_path / "empty.yaml").write_text("")
+    recipes.load(evaluate.EvaluateRecipe, {"tasks": ["a"], "include_path": str(tmp_path)}, "evaluate")
+    (tmp_path / "b.yaml").write_text("a: !!python/name:os.system\n")
+    with pytest.raises(UserError, match=r"b\.yaml must be a YAML file of a task: could not determine a constructor"):
+        recipes.load(evaluate.EvaluateRecipe, {"tasks": ["a"], "include_path": str(tmp_path)}, "evaluate")
+
+
+def test_a_template_reaches_no_python_objects(monkeypatch):
+    jinja2, utils = pytest.importorskip("jinja2"), pytest.importorskip("lm_eval.utils")
+    template = "{{ cycler.__init__.__globals__.os.getpid() }}"
+    monkeypatch.setattr(utils, "env", utils.env)
+    assert utils.apply_template(template, {}).isdecimal()
+    task_code.guard_templates()
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        utils.apply_template(template, {})
+    assert utils.apply_template("{{ a|regex_replace('b', 'c') }}\n", {"a": "abb"}) == "acc\n"
 
 
 COLORS = ("red", "green", "blue", "grey", "pink", "white")

@@ -34,5 +34,7 @@ rule prefetch:
     params:
         tasks=tasks_of_suites(),
         include=include_paths(),
+        trust=trust_task_code(),
     shell:
-        "python -m tools.prefetch --tasks {params.tasks:q} --include-path {params.include:q} --log {log:q}"
+        "python -m tools.prefetch --tasks {params.tasks:q} --include-path {params.include:q} {params.trust} "
+        "--log {log:q}"

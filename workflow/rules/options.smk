@@ -47,6 +47,12 @@ def tasks_of_suites():
     return list(dict.fromkeys(task for suite in CONFIG["suites"].values() for task in suite["tasks"]))
 
 
+def trust_task_code():
+    """Return the option of prefetch, if all suites with custom task files trust their code."""
+    trusted = [suite.get("trust_task_code", False) for suite in CONFIG["suites"].values() if "include_path" in suite]
+    return ["--trust-task-code"] if trusted and all(trusted) else []
+
+
 def include_paths():
     """Return the directories with custom task files of all suites, each once."""
     return list(dict.fromkeys(suite["include_path"] for suite in CONFIG["suites"].values() if "include_path" in suite))

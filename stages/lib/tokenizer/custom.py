@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer import tokenizer as tokenizers
@@ -22,6 +23,7 @@ from stages.lib.tokenizer.edge_cases import EDGE_CASES
 if TYPE_CHECKING:
     import tokenizers as library
 
+MAX_IDS = 1 << 24
 CHARACTERS = 64  # characters of a text in which unknown ones are searched
 
 
@@ -31,16 +33,20 @@ def package_of(path: Path, bos: str, eos: str, where: str) -> dict[str, Any]:
     `where`: the key of the recipe, for messages. Raises UserError if the file is not valid or cannot be used.
     """
     try:
-        package = json.loads(path.read_bytes())
+        package = files.parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(package, dict):
+            raise ValueError("it is no JSON object")
         package.setdefault("added_tokens", [])
-        _loaded(package)
+        loaded = _loaded(package)
     except OSError as error:
         raise UserError(
             f"{where}.path must name a tokenizer.json, and {path} cannot be read: {error.strerror}"
         ) from None
-    except Exception as error:  # the library raises nothing narrower
-        line = str(error).partition("\n")[0]
-        raise UserError(f"{where}.path must be a tokenizer.json that tokenizers can read, got {path}: {line}") from None
+    except ValueError as error:
+        raise UserError(
+            f"{where}.path must be a tokenizer.json that tokenizers can read, got {path}: {error}"
+        ) from None
+    _check_ids(loaded.get_vocab(with_added_tokens=True), where, path)
     if package["model"].get("dropout"):
         raise UserError(f"{where}.path must have no dropout, which gives a text other ids each time, got {path}")
     for name, piece in (("bos", bos), ("eos", eos)):
@@ -53,10 +59,23 @@ def package_of(path: Path, bos: str, eos: str, where: str) -> dict[str, Any]:
     return package
 
 
-def _loaded(package: Mapping[str, Any]) -> library.Tokenizer:
-    import tokenizers as library
+def _check_ids(vocabulary: Mapping[str, int], where: str, path: Path) -> None:
+    """Raise UserError if two tokens have one id, which decodes to one of them, or an id is out of all proportion."""
+    token_of: dict[int, str] = {}
+    for token, number in vocabulary.items():
+        first = token_of.setdefault(number, token)
+        if first != token:
+            first, second = sorted((first, token))
+            raise UserError(
+                f"{where}.path must give each token an id of its own, and in {path} {first!r:.60} and {second!r:.60} "
+                f"both have {number}"
+            )
+        if number >= MAX_IDS:
+            raise UserError(f"{where}.path must have ids below {MAX_IDS:,}, and in {path} {token!r:.60} has {number:,}")
 
-    made = library.Tokenizer.from_str(json.dumps(package))
+
+def _loaded(package: Mapping[str, Any]) -> library.Tokenizer:
+    made = tokenizers.load_package(json.dumps(package))
     made.encode_special_tokens = True
     return made
 

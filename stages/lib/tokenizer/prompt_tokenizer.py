@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
-from stages.lib.tokenizer.tokenizer import PACKAGE, Tokenizer
+from stages.lib.tokenizer.tokenizer import PACKAGE, Tokenizer, load_package
 
 if TYPE_CHECKING:
     import tokenizers
@@ -93,13 +93,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _package(path: Path) -> tokenizers.Tokenizer:
-    import tokenizers
-
     if not path.exists():
         raise UserError(f"{path.parent} must hold {path.name}, and does not; name a tokenizer with --tokenizer")
     try:
-        package = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+        package = load_package(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise UserError(f"{path} must be a tokenizer of Hugging Face's tokenizers: {error}") from None
     package.no_truncation()
     package.no_padding()

@@ -17,6 +17,7 @@ import numpy as np
 from stages.lib import files, manifest
 
 if TYPE_CHECKING:
+    import tokenizers as library
     from sentencepiece import SentencePieceProcessor
 
 MODEL = "tokenizer.model"
@@ -75,6 +76,18 @@ def _sentencepiece(model: Path) -> Callable[[Sequence[str]], list[np.ndarray]]:
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return functools.partial(processor.encode, return_type="numpy")
+
+
+def load_package(text: str) -> library.Tokenizer:
+    """Return the tokenizer of a tokenizer.json's text. Raises ValueError with the reason, also for a panic of Rust."""
+    import tokenizers as library
+
+    try:
+        return library.Tokenizer.from_str(text)
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # Rust's, not an Exception
+            raise ValueError(str(error).partition("\n")[0]) from None
+        raise
 
 
 def package_encoder(path: Path | str) -> Callable[[Sequence[str]], list[np.ndarray]]:

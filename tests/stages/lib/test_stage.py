@@ -82,8 +82,16 @@ def raising(error, cause=None):
         (PermissionError(errno.EACCES, "Denied", "x/y"), None, "x/y cannot be read or written: Denied"),
         (OSError(errno.ENAMETOOLONG, "Long", "x" * 400), None, "x" * 300 + " cannot be read or written: Long"),
         (RuntimeError("its own"), OSError(errno.ENOSPC, "No space", "x/y"), "x/y cannot be read or written: No space"),
-        (MemoryError(), None, "out of memory: a request of memory failed"),
-        (MemoryError("Unable to allocate 3 TiB"), None, "out of memory: Unable to allocate 3 TiB"),
+        (MemoryError(), None, "out of memory: a request failed; the process used up to "),
+        (MemoryError("Unable to allocate 3.00 TiB for it"), None, "out of memory: a request of 3.00 TiB failed; "),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), None, "out of memory: a request failed; "),
+        (ImportError("a.so: failed to map segment from shared object"), None, "out of memory: a request failed; "),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000 bytes."),
+            None,
+            "out of memory: a request of 4.0 GB failed; the process used up to ",
+        ),
+        (RuntimeError("its own"), MemoryError(), "out of memory: a request failed; "),
     ],
 )  # fmt: skip
 def test_a_full_disk_or_memory_is_one_sentence(capsys, monkeypatch, tmp_path, error, cause, said):

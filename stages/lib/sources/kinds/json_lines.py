@@ -6,17 +6,30 @@ import codecs
 from collections.abc import Iterator
 from typing import Any
 
+from stages.lib.errors import UserError
 from stages.lib.sources import compressed, lines
 from stages.lib.sources.spans import Span
+
+MAX_BLANK = 1_000_000
+"""Blank lines in a row: a compressed file of megabytes can hold so many that reading them takes days."""
 
 BLANK = ""  # in place of a record: a blank line does not count as one
 
 
 def records(span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Yield (id, mapping) of each line that is not blank; a malformed line is its reason, a str."""
+    """Yield (id, mapping) of each line that is not blank; a malformed line is its reason, a str.
+
+    Raises UserError if more than MAX_BLANK lines in a row are blank.
+    """
+    blank = 0
     with compressed.open_binary(span.name) as file:
         for number, (position, entry) in enumerate(lines.lines_of(file, span, _parsed), 1):
-            if entry != BLANK:
+            if entry == BLANK:
+                blank += 1
+                if blank > MAX_BLANK:
+                    raise UserError(f"{span.name} must have at most {MAX_BLANK:,} blank lines in a row, found more")
+            else:
+                blank = 0
                 identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
                 yield identifier, lines.TOO_LONG if entry is None else entry
 
