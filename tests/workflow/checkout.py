@@ -70,6 +70,8 @@ for line in sys.stdin:
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):  # as Python prints it
+                print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
