@@ -36,6 +36,8 @@ def check_file(path):
         wildcards = SimpleNamespace(**rule.get_wildcards(path))
         for function in filter(callable, rule.input):
             function(wildcards)
+        if "source" in vars(wildcards):  # `list` has no input
+            named("sources", wildcards.source)
 
 
 def ranks_of(stage):
