@@ -16,30 +16,27 @@ that it was trained on. Its text is not read here: its tokenizer settings say wh
 `convert` and `evaluate` compare the tuned model with it, as they did the initial one.
 """
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stages.lib import recipe as recipes
 from stages.lib import stage
-from stages.lib.checkpoints.find_model import FoundModel
-from stages.lib.distributed import collectives
-from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.run_directory.run_identity import RunIdentity
-from stages.lib.sources import prompt_completion
-from stages.lib.sources.prompt_completion import PairSource
-from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens import prompt_completion_samples
-from stages.lib.tokens.corpus import Corpus
-from stages.lib.training.initial import RESET, Initial
-from stages.lib.training.inputs import Run, TrainingData
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
-from stages.lib.training.run import train_to_milestone
-from stages.lib.training.validation import Validation
+
+if TYPE_CHECKING:
+    from stages.lib.checkpoints.find_model import FoundModel
+    from stages.lib.sources.prompt_completion import PairSource
+    from stages.lib.tokenizer.tokenizer import Tokenizer
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.training.inputs import TrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +46,16 @@ class FinetuneRecipe(TrainRecipe):
 
 def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
+    from stages.lib.distributed import collectives
+    from stages.lib.distributed.process_group import process_group
+    from stages.lib.run_directory.run_identity import RunIdentity
+    from stages.lib.sources import prompt_completion
+    from stages.lib.tokenizer.tokenizer import Tokenizer
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.training.initial import RESET, Initial
+    from stages.lib.training.inputs import Run
+    from stages.lib.training.run import train_to_milestone
+
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
@@ -98,6 +105,10 @@ def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus:
 
 
 def _data(source: PairSource, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
+    from stages.lib.tokens import prompt_completion_samples
+    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.validation import Validation
+
     train, validation = (
         prompt_completion_samples.encode(pairs, tokenizer, corpus.tokenizer["bos_added"])
         for pairs in (source.train, source.validation)

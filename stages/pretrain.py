@@ -9,33 +9,30 @@ run the same command again: it resumes from the newest complete checkpoint. To t
 directory.
 """
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import recipe as recipes
 from stages.lib import stage
-from stages.lib.distributed import collectives
-from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.huggingface import config_json
-from stages.lib.model.llama import ModelRecipe
+from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.recipe import identity
-from stages.lib.run_directory.run_identity import RunIdentity
-from stages.lib.tokens import loader, order
-from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.mixture import Mixture
-from stages.lib.tokens.order import Order
 from stages.lib.tokens.packing import PACKINGS
-from stages.lib.training import validation
-from stages.lib.training.initial import Initial, InitialRecipe
-from stages.lib.training.inputs import Run, TrainingData
 from stages.lib.training.options import add_options
-from stages.lib.training.recipe import TrainRecipe
-from stages.lib.training.run import train_to_milestone
+from stages.lib.training.recipe import InitialRecipe, TrainRecipe
+
+if TYPE_CHECKING:
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.tokens.order import Order
+    from stages.lib.training.initial import Initial
+    from stages.lib.training.inputs import TrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +95,14 @@ class PretrainRecipe(TrainRecipe):
 
 def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
+    from stages.lib.distributed import collectives
+    from stages.lib.distributed.process_group import process_group
+    from stages.lib.run_directory.run_identity import RunIdentity
+    from stages.lib.tokens import order
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.training.inputs import Run
+    from stages.lib.training.run import train_to_milestone
+
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus = Corpus(arguments.corpus)
@@ -120,6 +125,9 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
 
 
 def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corpus) -> Initial | None:
+    from stages.lib.tokens import order
+    from stages.lib.training.initial import Initial
+
     if arguments.initial is None and recipe.initial is None:
         return None
     if arguments.initial is None or recipe.initial is None:
@@ -139,6 +147,10 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
 
 
 def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingData:
+    from stages.lib.tokens import loader
+    from stages.lib.training import validation
+    from stages.lib.training.inputs import TrainingData
+
     tokenizer = corpus.tokenizer
     if recipe.document_mask and tokenizer["bos_added"] and tokenizer["bos"] == tokenizer["eos"]:
         raise UserError(
@@ -160,6 +172,8 @@ def _model_from_config(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the recipe keys that --model-config gives; those of --recipe override them."""
     if arguments.model_config is None:
         return {}
+    from stages.lib.huggingface import config_json
+
     return {"model": config_json.model_identity(arguments.model_config, {})}
 
 

@@ -29,7 +29,6 @@ WITHOUT_TORCH = (
     *("checkpoints/commit", "training/optimizers/schedule"),
 )
 HEAVY = {"torch", "transformers", "sentencepiece", "lm_eval", "datasets", "matplotlib"}
-TRAINERS = ("pretrain", "finetune")  # torch from end to end
 
 
 def imports(path, top_level_only=False):
@@ -162,7 +161,7 @@ def test_the_rules_import_no_stage():
         assert not re.search(r"(import|from) (stages|tools)", path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", [path for path in STAGES + TOOLS if path.stem not in TRAINERS], ids=name_of)
+@pytest.mark.parametrize("path", STAGES + TOOLS, ids=name_of)
 def test_help_is_fast_since_nothing_heavy_is_imported_at_the_top(path):
     seen, waiting = set(), [path]
     while waiting:

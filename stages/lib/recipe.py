@@ -12,6 +12,7 @@ the same.
 
 import dataclasses
 import difflib
+import functools
 import math
 import reprlib
 import types
@@ -85,7 +86,7 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
             nearest = difflib.get_close_matches(key, fields, n=1)
             hint = f"did you mean {where}.{nearest[0]}? " if nearest else ""
             raise UserError(f"unknown key {where}.{key}; {hint}known here: {', '.join(sorted(fields))}")
-    hints = typing.get_type_hints(recipe_type)
+    hints = _hints_of(recipe_type)  # type: ignore[arg-type]
     values = {}
     for name, field in fields.items():
         if name in data:
@@ -97,6 +98,12 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     if hasattr(recipe, "check"):
         recipe.check(where)
     return recipe
+
+
+@functools.cache
+def _hints_of(recipe_type: type) -> dict[str, Any]:
+    """Return the types of a recipe's fields; to resolve them takes longer than to check a recipe."""
+    return typing.get_type_hints(recipe_type)
 
 
 def load_texts(

@@ -77,7 +77,9 @@ def test_every_stage_takes_its_part(size):
 @pytest.mark.long
 @pytest.mark.parametrize("size", ["llama2-7b", "llama3-8b"])
 def test_the_workflow_plans_it(size, tmp_path):
-    # no text is looked at before the first job: the placeholders of the sources do no harm
+    for name in ("data/web/a.jsonl", "data/books/a/b.txt"):  # of the placeholders of the sources
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("A text.", encoding="utf-8")
     path = HOME / f"config/{size}.yaml"
     done = Checkout(HOME).snakemake("-n", "all", "--directory", tmp_path, "--configfile", path)
     milestones = len(config_of(size)["runs"][size]["pretrain"]["milestones"])

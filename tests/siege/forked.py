@@ -33,7 +33,7 @@ class Ended:
 def run(call, directory, ranks=1, prepare=None):
     """Run `call()`, which returns an exit code, in `directory` on forked ranks; the first rank to fail ends the others.
 
-    `prepare(rank)` is called in each process first. Threads of this process are not forked: torch must not have any yet.
+    `prepare(rank)` is called in each process first. Threads are not forked: torch must not have started any.
     """
     begun = time.monotonic()
     printed, exit_file = directory.parent / "printed", directory.parent / "exit"

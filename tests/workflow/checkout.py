@@ -30,14 +30,32 @@ sys.exit(snakemake.cli.main())
 
 
 # Imports Snakemake once, and runs each command line that it reads in a fork: an import takes as long as a small plan.
+# So does the process of tools.check, which compiles the copy's modules: this project's own are called in its place.
 PRELOADED = """
-import json, os, sys, traceback
+import contextlib, io, json, os, subprocess, sys, traceback
 import snakemake.cli
+
+sys.path.insert(1, sys.argv[1])
+from stages.lib.huggingface import config_json
+from tools import check
+for stage in check.RECIPES:
+    check.recipe_type(stage)
+sys.path.remove(sys.argv[1])
+start = subprocess.run
+
+def run(command, *arguments, **options):
+    if command[1:] != ["-m", "tools.check"]:
+        return start(command, *arguments, **options)
+    sys.stdin = io.StringIO(options["input"])
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = check.main([])
+    return subprocess.CompletedProcess(command, code, out.getvalue(), errors.getvalue())
 
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()
     if child == 0:
+        subprocess.run = run
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(asked["stdout"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(os.open(asked["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -52,6 +70,8 @@ for line in sys.stdin:
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):  # as Python prints it
+                print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()
@@ -65,7 +85,7 @@ for line in sys.stdin:
 def _preloaded():
     """Process of PRELOADED; it ends with this one."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PRELOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
+        [sys.executable, "-c", PRELOADED, str(HOME)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
     )
     atexit.register(process.stdin.close)
     return process
@@ -183,6 +203,8 @@ import sys
 import time
 from pathlib import Path
 
+if __name__ != "__main__":
+    raise ImportError("tools.check does not check the recipes of fake stages")
 options = {name: value for name, value in zip(sys.argv, sys.argv[1:], strict=False) if name.startswith("--")}
 argv = [Path(word).read_text() if word.endswith(".expect") else word for word in sys.argv[1:]]
 said = {"argv": argv, "python": sys.executable, "file": __file__, "cwd": os.getcwd()}

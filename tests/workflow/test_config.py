@@ -6,6 +6,7 @@ import pytest
 
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
+from scripts.config_files import check_twice
 from stages.lib.scoring import local_tasks
 from stages.lib.sources.kinds import registry
 from tests.workflow.checkout import HOME
@@ -305,6 +306,39 @@ def test_a_number_written_as_text_is_a_number(config):
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
 def test_a_truth_value_of_the_command_line_is_one(config, text, value):
     assert checked(config | {"tune": text}, SCHEMA)["tune"] is value
+
+
+def test_numbers_of_the_command_line_are_numbers(config):
+    plain, pretrain = copy.deepcopy(config), config["runs"]["base"]["pretrain"]
+    pretrain |= {"steps": "300", "milestones": ["100", "300"], "shard_degree": "null", "deterministic": "false"}
+    pretrain |= {"loss_guard": {"spike": "null"}}
+    plain["runs"]["base"]["pretrain"] |= {"shard_degree": None, "deterministic": False, "loss_guard": {"spike": None}}
+    assert checked(config, SCHEMA) == checked(plain, SCHEMA)
+
+
+TWICE = [
+    ("runs:\n  a: 1\n  b: 2\n  a: 3\n", "runs.a must stand once, got it on line 2 and on line 4"),
+    ("x: [{y: 1, y: 2}]\n", "x[0].y must stand once, got it on line 1 and on line 1"),
+    ('{"x": {"y": 1},\n "x": 2}', "x must stand once, got it on line 1 and on line 2"),
+]
+
+
+def test_a_key_that_stands_twice_is_named_with_both_lines(tmp_path):
+    path = tmp_path / "mine.yaml"
+    for text, sentence in TWICE:
+        path.write_text(text)
+        with pytest.raises(ConfigError) as raised:
+            check_twice([path])
+        assert str(raised.value) == f"{path}: {sentence}"
+    path.write_text("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: {<<: *a, <<: *a}\n")
+    check_twice([path, HOME / "config/config.yaml"])
+
+
+def test_a_key_that_stands_twice_ends_a_plan(finished):
+    finished.append("config/config.yaml", "\nsuites: {}\n")
+    done = finished.dry_run("all", "--configfile", finished.path / "config/config.yaml", check=False)
+    assert done.returncode == 1
+    assert "suites must stand once, got it on line" in done.stderr.splitlines()[-1]
 
 
 def test_only_what_the_user_wrote_is_kept(config):

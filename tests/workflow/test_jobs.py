@@ -125,7 +125,15 @@ def test_summary_gets_a_recipe_larger_than_a_command_line_argument(tmp_path, sma
     assert json.loads(expected)["runs"]["base"]["suites"] == suites
 
 
+def write_llama(directory):
+    """Write the least that has the digest of a Hugging Face model."""
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
 def test_a_run_starts_from_a_milestone_or_a_directory(pretending, small):
+    write_llama(pretending.path / "a llama")
     reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
     base = small["runs"]["base"]
     more = base | {"pretrain": base["pretrain"] | {"steps": 1, "milestones": [1], "initial": reset}}
@@ -195,14 +203,23 @@ use rule * from caravan as caravan_*
 def test_a_failed_stage_shows_its_last_log_line_and_leaves_no_output(pretending, small):
     (pretending.path / "stages/list.py").write_text(
         "import sys\n"
-        "open(sys.argv[sys.argv.index('--log') + 1], 'w').write('sources.code matches no file')\n"
+        "open(sys.argv[sys.argv.index('--log') + 1], 'w').write('2026 ERROR list: sources.code matches no file\\n')\n"
         "sys.exit(2)\n"
     )
     mine = pretending.write_config(small)
     done = pretending.snakemake("tokenizers", "--profile", "profiles/local", "--configfile", mine, check=False)
     assert done.returncode == 1
-    assert "sources.code matches no file" in done.stdout + done.stderr
+    assert "2026 ERROR list: sources.code matches no file" in done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1] == "list: sources.code matches no file", "the mistake is the last line"
     assert not (pretending.path / "results/sources/code/list.json").exists()
+
+
+def test_results_that_cannot_be_written_are_one_sentence(pretending, small):
+    (pretending.path / "results").write_text("a file")
+    mine = pretending.write_config(small)
+    done = pretending.snakemake("tokenizers", "--cores", 1, "--configfile", mine, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "workflow: results must be a directory that can be written, and " in done.stderr
 
 
 def test_every_job_has_a_log_and_a_software_environment():

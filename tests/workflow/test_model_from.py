@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-CONFIG_JSON = {"hidden_size": 64}  # a dry run does not read it
+CONFIG_JSON = {
+    "vocab_size": 4096,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 256,
+}
 
 
 @pytest.fixture

@@ -93,6 +93,8 @@ def calls_of_plan(checkout, config, path):
 
 def test_calls_per_job_and_per_module_do_not_grow_with_the_number_of_runs(tmp_path):
     checkout, runs = copy_project(tmp_path), 100
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/one.txt").write_text("A text.", encoding="utf-8")
     config = many_runs(checkout.default_config, runs, milestones=1)
     calls = calls_of_plan(checkout, config, tmp_path / "calls")
     workflow = checkout.path / "workflow"

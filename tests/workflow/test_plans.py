@@ -1,10 +1,14 @@
 """Jobs that Snakemake plans after a change, in a checkout with all outputs."""
 
+import os
 import shutil
 
 import pytest
 import yaml
 
+from stages.lib import manifest
+from stages.lib import recipe as recipes
+from stages.pretrain import PretrainRecipe
 from tests.workflow.checkout import Checkout, copy_project
 
 AFTER_EVALUATE = {"evaluate", "summarize", "all"}
@@ -193,6 +197,34 @@ def test_a_forced_stage_plans_itself_and_after(finished):
 
 def test_no_file_of_the_workflow_is_ancient(finished):
     assert not [path for path in (finished.path / "workflow").rglob("*.smk") if "ancient" in path.read_text()]
+
+
+def make_real(checkout, config, step):
+    """Put the manifest that stages.pretrain would write in the place of one of the fixture, with its time."""
+    run, path = config["runs"]["base"], checkout.path / model("base", step)
+    keys = {key: value for key, value in run["pretrain"].items() if key != "milestones"}
+    loaded = recipes.load(PretrainRecipe, keys | {"model": run["model"]}, "pretrain")
+    status = path.stat()
+    identity = {"recipe": recipes.written(loaded, "identity"), "step": step, "outputs": {}}
+    manifest.write(path, identity, {"horizon": {"steps": keys["steps"]}})
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(finished, config):
+    last = config["runs"]["base"]["pretrain"]["milestones"][-1]
+    make_real(finished, config, last)
+    shutil.rmtree(finished.path / ".snakemake")
+    assert finished.plan(config=config) == {}
+    config["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] = 0.0123
+    given = ["all", "--configfile", finished.write_config(config)]
+    done = finished.dry_run(*given)
+    plan = finished.jobs(done.stdout)
+    assert rules(plan) == AFTER_PRETRAIN and outputs_of("pretrain", plan) == [model("base", last)]
+    why = "was made with optimizer.learning_rate = 0.002, and the config has 0.0123"
+    assert f"caravan: {model('base', last)} {why}: it is planned again" in done.stderr
+    assert rules(finished.plan("tokens", *given[1:])) == set(), "a target that does not need it plans nothing"
+    done = finished.dry_run(*given, "--rerun-triggers", "mtime")
+    assert finished.jobs(done.stdout) == {} and f"{why}: it is not planned again" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -41,14 +41,18 @@ def test_one_file_plans_itself_and_its_inputs(pretending):
         ("results/tokenizers/other/manifest.json", "the config has no tokenizers.other; tokenizers: main"),
         ("results/tokens/main/code/00099.json", "corpus main has no part 99"),
         ("results/tokens/main/web/00000.json", "corpus main has no source web"),
+        (
+            "toknes",
+            "the target toknes must be one of all, report, tokenizers, tokens, models, exports, scores, tuned, or",
+        ),
         ("results/sources/web/list.json", "the config has no sources.web; sources: code, docstrings, prose"),
     ],
 )
 def test_a_target_missing_in_the_config_is_named(pretending, wanted, sentence):
     done = pretending.dry_run(wanted, check=False)
     assert done.returncode == 1
-    assert sentence in done.stdout + done.stderr
-    assert "KeyError" not in done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"config: {sentence}")
+    assert "Traceback" not in done.stdout + done.stderr and "Error" not in done.stderr
 
 
 def test_a_suite_missing_in_the_run_is_named(pretending):
@@ -70,6 +74,13 @@ def test_tuned_without_a_finetuned_run_is_an_error(pretending, config):
     assert "the config has no tuned run (a run with finetune in place of pretrain)" in done.stdout + done.stderr
 
 
-def test_the_workflow_is_parsed_without_reading_a_source(pretending, config):
-    config["sources"]["code"] = {"kind": "text", "paths": ["/nowhere/*.txt"]}
-    assert pretending.plan(config=config)
+def test_a_source_that_matches_nothing_is_named_before_its_list_is_made(finished, config):
+    config["sources"]["code"] = {"kind": "text", "paths": ["nowhere/*.txt"]}
+    given = ["--configfile", finished.write_config(config)]
+    assert finished.dry_run("all", *given).returncode == 0, "a list that exists is not made again by itself"
+    (finished.path / "results/sources/code/list.json").unlink()
+    done = finished.dry_run("all", *given, check=False)
+    sentence = "config: sources.code.paths must match at least one file, and nowhere/*.txt matches none\n"
+    assert done.returncode == 1 and done.stderr.endswith(sentence)
+    config["sources"]["code"]["paths"] = ["s3://nowhere/*.txt"]  # no URL is opened for a plan
+    assert finished.plan(config=config)

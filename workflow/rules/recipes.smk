@@ -103,6 +103,11 @@ def expected(wildcards):
     return as_json({"runs": runs, "code": CODE})
 
 
+def initial_digest(run):
+    """Return the digest of the model that the `initial.path` of a run holds, under its name; {} without one."""
+    return {"digest": CHECKED.initial[run]} if run in CHECKED.initial else {}
+
+
 def expected_of_run(run, recipe):
     """Return what the config says of one run, recipes as their manifests have them."""
     stage = training_of(recipe)
@@ -116,5 +121,5 @@ def expected_of_run(run, recipe):
         "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
         "milestones": milestones_of(recipe),
         "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
-        **({"initial": recipe["initial"]} if "initial" in recipe else {}),
+        **({"initial": recipe["initial"] | initial_digest(run)} if "initial" in recipe else {}),
     }

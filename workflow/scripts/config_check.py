@@ -22,7 +22,9 @@ Validator = extend(
 )
 NUMBER = ["number", "string"]
 MAX_ENTRIES = 1_000_000
-TRUTHS = {"true": True, "false": False}  # Snakemake's `--config tune=true` is text
+# Snakemake's `--config tune=true` is text, as are the values of `--config 'runs={base: {pretrain: {steps: 120}}}'`.
+TRUTHS = {"true": True, "false": False}
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def load_schema(path: Path) -> dict[str, Any]:
@@ -74,10 +76,15 @@ def _copied(value: Any, schema: dict[str, Any], where: str) -> Any:
         return {key: _copied(item, _schema_of_key(schema, key), _joined(where, key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_copied(item, schema.get("items", {}), f"{where}[{number}]") for number, item in enumerate(value)]
-    if _is_number(schema) and type(value) in (int, float, str):
+    types = [part.get("type") for part in (schema, *schema.get("anyOf", ()))]
+    if value == "null" and "null" in types and "string" not in types:
+        return None
+    if NUMBER in types and type(value) in (int, float, str):
         return _number(value, where)
-    if schema.get("type") == "boolean" and value in TRUTHS:
-        return TRUTHS[value]
+    if isinstance(value, str) and "boolean" in types:
+        return TRUTHS.get(value, value)
+    if isinstance(value, str) and "integer" in types and WHOLE.fullmatch(value):
+        return int(value)
     return value
 
 
@@ -88,10 +95,6 @@ def _schema_of_key(schema: dict[str, Any], key: str) -> dict[str, Any]:
         if isinstance(part.get("additionalProperties"), dict):
             return part["additionalProperties"]
     return {}
-
-
-def _is_number(schema: dict[str, Any]) -> bool:
-    return any(part.get("type") == NUMBER for part in (schema, *schema.get("anyOf", ())))
 
 
 def _number(value: Any, where: str) -> float:

@@ -12,11 +12,11 @@ import torch
 
 from stages.lib import files
 from stages.lib.errors import UserError
+from stages.lib.huggingface.weight_files import INDEX, WEIGHTS
 from stages.lib.model.keys import KeyTable, Weight, keys_of
 from stages.lib.model.llama_config import ModelRecipe
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MEGABYTE = 1 << 20
 
 Read = Callable[[Sequence[str]], Mapping[str, torch.Tensor]]

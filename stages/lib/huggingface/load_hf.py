@@ -5,16 +5,14 @@ matrix beside that of the ranks' own shards.
 """
 
 import functools
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from stages.lib import files, manifest
+from stages.lib import files
 from stages.lib.distributed.local_shards import local_rows
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, weight_files
@@ -42,10 +40,7 @@ class HuggingFaceModel:
     @functools.cached_property
     def digest(self) -> str:
         """The sha256 over the hashes of config.json and of the weights' files, which are all read for it."""
-        names = sorted({CONFIG, *self.file_of.values()})
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # sha256 releases the GIL
-            hashes = pool.map(files.sha256_file, [self.directory / name for name in names])
-        return manifest.digest_of(dict(zip(names, hashes, strict=True)))
+        return weight_files.digest(self.directory, {CONFIG, *self.file_of.values()})
 
     @functools.cached_property
     def _table(self) -> KeyTable:

@@ -1,14 +1,17 @@
 """The safetensors files of a Hugging Face directory, one or several with an index, and the tensors in them."""
 
+import json
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from stages.lib import files
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.huggingface import export
 
+CONFIG = "config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = ("F64", "F32", "BF16", "F16")
 BUFFER = ".rotary_emb.inv_freq"  # transformers before 4.31 saved the frequencies, which follow from config.json
 BLOCK = 4096  # rows that are compared at a time
@@ -16,16 +19,55 @@ BLOCK = 4096  # rows that are compared at a time
 
 def file_of_tensors(directory: Path) -> dict[str, str]:
     """{tensor: name of its file}, from the files' headers. Raises UserError if a file is missing or truncated."""
-    names = [export.WEIGHTS]
-    if not (directory / export.WEIGHTS).exists():
-        if not (directory / export.INDEX).exists():
-            raise UserError(f"{directory} must hold {export.WEIGHTS} or {export.INDEX}, found neither")
-        names = _shards(directory / export.INDEX)
     found: dict[str, str] = {}
-    for name in names:
+    for name in _files(directory):
         with opened(directory / name) as file:
             found |= dict.fromkeys(file.keys(), name)
     return {tensor: name for tensor, name in found.items() if not tensor.endswith(BUFFER)}
+
+
+def _files(directory: Path) -> list[str]:
+    if (directory / WEIGHTS).exists():
+        return [WEIGHTS]
+    if not (directory / INDEX).exists():
+        raise UserError(f"{directory} must hold {WEIGHTS} or {INDEX}, found neither")
+    return _shards(directory / INDEX)
+
+
+def names_of(directory: Path, tied: bool) -> set[str]:
+    """Return the names of config.json and of the files with a tensor of the model. Imports no torch.
+
+    `tied`: the head, which some store nevertheless, is no tensor of the model. Raises UserError as `file_of_tensors`.
+    """
+    ignored = {"__metadata__", *(["lm_head.weight"] if tied else [])}
+    found = {CONFIG}
+    for name in _files(directory):
+        if any(tensor not in ignored and not tensor.endswith(BUFFER) for tensor in _header(directory / name)):
+            found.add(name)
+    return found
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """Return the JSON at the beginning of a safetensors file."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > path.stat().st_size:
+                raise ValueError
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise UserError(f"{path} must be a safetensors file: {error.strerror}") from None
+    except ValueError:
+        raise UserError(f"{path} must be a safetensors file, and its header is not valid") from None
+    return header if isinstance(header, dict) else {}
+
+
+def digest(directory: Path, names: Iterable[str], sha256: Callable[[Path], str] = files.sha256_file) -> str:
+    """Return the sha256 over the hashes of the files `names`, which are all read for it."""
+    listed = sorted(names)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # sha256 releases the GIL
+        hashes = list(pool.map(sha256, [directory / name for name in listed]))
+    return manifest.digest_of(dict(zip(listed, hashes, strict=True)))
 
 
 def _shards(path: Path) -> list[str]:
@@ -63,6 +105,8 @@ def _listed(names: list[str]) -> str:
 
 def are_equal(directory: Path, file_of: dict[str, str], first: str, second: str) -> bool:
     """Compare two matrices in shape, dtype and bits; they are read in blocks of rows."""
+    import torch
+
     with opened(directory / file_of[first]) as one, opened(directory / file_of[second]) as other:
         a, b = one.get_slice(first), other.get_slice(second)
         if (a.get_shape(), a.get_dtype()) != (b.get_shape(), b.get_dtype()):

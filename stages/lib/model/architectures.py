@@ -1,10 +1,18 @@
-"""The registry of architectures. docs/extend/architecture.md lists what a new one needs beside an entry here."""
+"""The registry of architectures. Imports no torch.
 
+docs/extend/architecture.md lists what a new one needs beside an entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stages.lib.model.llama import Llama
 from stages.lib.model.llama_config import ModelRecipe
+
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,18 +28,30 @@ class Architecture:
     config_class: type[ModelRecipe]
     """The config; its `key_table` gives the tensors with their names and shapes, from which all counts follow."""
 
-    model_class: type[Llama]
-    """The model: built from a config and a vocabulary size, its `forward` gives the loss, its `logits` the logits."""
+    load_class: Callable[[], type[Llama]]
+    """Import the class of the model and return it. Built from a config and a vocabulary size, its `forward` gives the
+    loss, its `logits` the logits."""
 
     fixed: dict[str, Any]
     """Further keys of config.json for which the model supports one value."""
+
+    @property
+    def model_class(self) -> type[Llama]:
+        """The class of the model."""
+        return self.load_class()
+
+
+def _llama() -> type[Llama]:
+    from stages.lib.model.llama import Llama
+
+    return Llama
 
 
 LLAMA = Architecture(
     model_type="llama",
     hf_class="LlamaForCausalLM",
     config_class=ModelRecipe,
-    model_class=Llama,
+    load_class=_llama,
     fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
 )
 

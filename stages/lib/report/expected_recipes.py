@@ -36,6 +36,8 @@ def _check_model(made: Manifest, run: Mapping[str, Any], results: Results) -> No
         found = {name: value for name, value in found.items() if name != "model"}
     _compare(made, _with_model(run[stage_name], run.get("model_config")), found)
     initial = run.get("initial", {})
+    if "digest" in initial and made.identity.get("initial") != initial["digest"]:
+        raise stale(made.path, f"was trained from another model than {initial['path']} holds now")
     origin = results.models.get((initial.get("run"), initial.get("step")))
     if origin is not None and made.identity.get("initial") != checkpoint_digest(origin):
         raise stale(made.path, f"was trained from another model than {origin.path}")
@@ -50,16 +52,22 @@ def _with_model(expected: Mapping[str, Any], model_config: str | None) -> Mappin
     return {**expected, "model": config_json.model_identity(model_config, expected.get("model", {}))}
 
 
-def _compare(
-    made: Manifest, expected: Mapping[str, Any], found: Mapping[str, Any] | None = None, where: str = ""
-) -> None:
-    found = made.identity["recipe"] if found is None else found
+def _compare(made: Manifest, expected: Mapping[str, Any], found: Mapping[str, Any] | None = None) -> None:
+    why = difference(made.identity["recipe"] if found is None else found, expected)
+    if why is not None:
+        raise stale(made.path, why)
+
+
+def difference(found: Mapping[str, Any], expected: Mapping[str, Any], where: str = "") -> str | None:
+    """Return in words the first difference of a manifest's recipe to the config's; None if they are equal."""
     for name in sorted(set(found) | set(expected)):
         a, b = found.get(name, "its default"), expected.get(name, "its default")
         if isinstance(a, dict) and isinstance(b, dict):
-            _compare(made, b, a, f"{where}{name}.")
+            if inner := difference(a, b, f"{where}{name}."):
+                return inner
         elif a != b:
-            raise stale(made.path, f"was made with {where}{name} = {a}, and the config has {b}")
+            return f"was made with {where}{name} = {a}, and the config has {b}"
+    return None
 
 
 def check_code(results: Results, code: Mapping[str, str]) -> list[str]:

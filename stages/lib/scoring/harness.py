@@ -46,10 +46,13 @@ def _no_commit() -> None:
     """Replace the harness's own, which makes git print an error outside of a checkout; the manifest has the commit."""
 
 
-def task_manager(paths: Sequence[Path | str], tasks: Sequence[str], known: str) -> TaskManager:
+def task_manager(
+    paths: Sequence[Path | str], tasks: Sequence[str], known: str, where: str = "evaluate.tasks"
+) -> TaskManager:
     """Return the harness's index of tasks. Its own tasks, 4 seconds to read, are added only if a task needs them.
 
-    `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does not.
+    `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does
+    not, `where` is the key of the tasks.
     """
     from lm_eval.tasks import TaskManager
 
@@ -59,7 +62,7 @@ def task_manager(paths: Sequence[Path | str], tasks: Sequence[str], known: str) 
         manager = TaskManager(include_path=include, include_defaults=True)
     for task in tasks:
         if task not in manager.all_tasks:
-            raise UserError(f"evaluate.tasks: {task} must be one of {known}, or a task of lm-evaluation-harness")
+            raise UserError(f"{where}: {task} must be one of {known}, or a task of lm-evaluation-harness")
     return manager
 
 

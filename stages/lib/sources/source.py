@@ -113,6 +113,16 @@ def root_of(recipe: SourceRecipe) -> Path:
     return kind_of(recipe).root()
 
 
+def check_paths(where: str, recipe: SourceRecipe) -> None:
+    """Raise UserError if a local path of a source matches no file; it stops at the first file of each path.
+
+    `where`: the key of the source. URLs are not opened.
+    """
+    for pattern in recipe.paths:
+        if not storage.matches(pattern):
+            raise UserError(f"{where}.paths must match at least one file, and {pattern} matches none")
+
+
 def list_files(name: str, recipe: SourceRecipe) -> dict[str, Status]:
     """Return {file name: Status} of a source's files, sorted. Raises UserError if a path matches none."""
     kind = kind_of(recipe)

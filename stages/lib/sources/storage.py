@@ -72,6 +72,18 @@ def find(pattern: str) -> dict[str, Status]:
     return found
 
 
+def matches(pattern: str) -> bool:
+    """Return True if a path, a directory or a glob has a file; it stops at the first. A URL is not opened."""
+    pattern = pattern.removeprefix("file://")
+    if is_remote(pattern):
+        return True
+    if os.path.isdir(pattern):
+        pattern = os.path.join(glob.escape(pattern), "**")
+    elif os.path.lexists(pattern):
+        return True
+    return any(os.path.lexists(name) and not os.path.isdir(name) for name in glob.iglob(pattern, recursive=True))
+
+
 def _directories_of_glob(pattern: str) -> Iterator[str]:
     """Yield the directories whose entries a glob reads."""
     parts = pattern.split(os.sep)

@@ -3,6 +3,7 @@
 Weights may change at given samples: see `StagedMixture`.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,10 +36,18 @@ class Mixture:
                     f"{where}.{source} must be at least 1/{SLOTS} of the sum of all weights "
                     f"({values.sum():g}), got {value:g}; leave the source out instead"
                 )
-        self.slots = _spread(self.counts)
-        self._rank = np.empty(SLOTS, dtype=np.int64)
+
+    @functools.cached_property
+    def slots(self) -> np.ndarray:
+        """The source of each slot; the check of weights does not need it, and it takes longest."""
+        return _spread(self.counts)
+
+    @functools.cached_property
+    def _rank(self) -> np.ndarray:
+        rank = np.empty(SLOTS, dtype=np.int64)
         for number, count in enumerate(self.counts):
-            self._rank[self.slots == number] = np.arange(count)
+            rank[self.slots == number] = np.arange(count)
+        return rank
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (source number, number of earlier samples of that source) of each global sample; int64 arrays."""

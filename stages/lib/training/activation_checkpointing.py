@@ -6,7 +6,6 @@ run again on the same numbers.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,31 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from stages.lib.errors import UserError
 from stages.lib.model.llama import Llama
-from stages.lib.recipe import operation
-
-MODES = ("none", "ratio", "selective", "full", "offload")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActivationCheckpointingRecipe:
-    """Activations that are kept for the backward pass; the others are recomputed."""
-
-    mode: str = operation("none", choices=MODES)
-    """none: all are kept. ratio: a share of the blocks keeps only its input. selective: each block keeps its input, the
-    result of attention, and every second matrix product. full: each block keeps only its input. offload: as full, with
-    the inputs in CPU memory."""
-
-    ratio: float | None = operation(None, above=0, maximum=1)
-    """Share of the blocks that are recomputed, evenly spread; for mode ratio only."""
-
-    def check(self, where: str) -> None:
-        """Raise UserError if a ratio is missing, or has no effect."""
-        if self.mode == "ratio" and self.ratio is None:
-            raise UserError(f"{where}.ratio is missing: for mode ratio it must be greater than 0 and at most 1")
-        if self.mode != "ratio" and self.ratio is not None:
-            raise UserError(
-                f"{where}.ratio must be left out except for mode ratio, got {self.ratio} with mode {self.mode}"
-            )
+from stages.lib.training.recipe import ActivationCheckpointingRecipe
 
 
 def apply(model: Llama, recipe: ActivationCheckpointingRecipe) -> None:

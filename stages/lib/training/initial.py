@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
-from stages.lib.recipe import identity
 from stages.lib.tokens import order
+from stages.lib.training.recipe import InitialRecipe
 
 if TYPE_CHECKING:
     from stages.lib.model.llama import Llama, ModelRecipe
@@ -23,23 +22,6 @@ if TYPE_CHECKING:
 
 FREE = ("max_position_embeddings", "initializer_range")
 """Fields of a model's recipe on which no weight depends."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitialRecipe:
-    """State that a training takes from its initial model besides the weights."""
-
-    optimizer: str = identity(choices=("keep", "reset"))
-    """keep: the optimizer's moments. reset: they start at zero."""
-
-    schedule: str = identity(choices=("continue", "reset"))
-    """continue: the learning-rate schedule resumes where it was, and `steps` are added to the steps before. reset: a
-    new schedule of `steps` steps."""
-
-    data: str = identity(choices=("continue", "reset"))
-    """continue: from the first sample that the model was not trained on. It requires the same seq_len, packing and
-    seed, and a corpus that has all sources of the earlier one with the same text; weights may differ, and sources may
-    be added. Each source resumes where it was, and a new one begins at its start. reset: from the first sample."""
 
 
 RESET = InitialRecipe(optimizer="reset", schedule="reset", data="reset")

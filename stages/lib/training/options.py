@@ -10,7 +10,6 @@ from pathlib import Path
 
 from stages.lib.errors import UserError
 from stages.lib.run_directory import job
-from stages.lib.training.metrics import profiler
 
 DEADLINE = "CARAVAN_DEADLINE"
 """Environment variable in which workflow/launch passes the end of its job, in seconds since 1970."""
@@ -41,6 +40,8 @@ class Start:
     @classmethod
     def from_args(cls, arguments: argparse.Namespace) -> Start:
         """Return the start that the options describe. Raises UserError."""
+        from stages.lib.training.metrics import profiler  # it imports torch
+
         if arguments.minutes is not None and not 0 < arguments.minutes < float("inf"):
             raise UserError(f"--minutes must be greater than 0, got {arguments.minutes}")
         if arguments.attempt < 1:

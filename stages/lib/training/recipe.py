@@ -1,17 +1,18 @@
-"""The recipe keys that every training has."""
+"""The recipe keys of a training. Imports no torch: the workflow checks them before the first job."""
 
 from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
-from stages.lib.training import sharding
-from stages.lib.training.activation_checkpointing import ActivationCheckpointingRecipe
-from stages.lib.training.faults.loss_guard import LossGuardRecipe
-from stages.lib.training.faults.watchdog import WatchdogRecipe
+from stages.lib.training.faults.recipe import LossGuardRecipe, WatchdogRecipe
 from stages.lib.training.metrics.trackers import TrackerRecipe
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.optimizers.schedule import ScheduleRecipe
-from stages.lib.training.validation import ValidationRecipe
+
+MODES = ("none", "ratio", "selective", "full", "offload")
+"""Modes of activation checkpointing."""
+
+SHARDINGS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,56 @@ class CheckpointRecipe:
 
     asynchronous: bool = operation(True)
     """Write checkpoints while training continues. It needs CPU memory for a copy of the state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialRecipe:
+    """State that a training takes from its initial model besides the weights."""
+
+    optimizer: str = identity(choices=("keep", "reset"))
+    """keep: the optimizer's moments. reset: they start at zero."""
+
+    schedule: str = identity(choices=("continue", "reset"))
+    """continue: the learning-rate schedule resumes where it was, and `steps` are added to the steps before. reset: a
+    new schedule of `steps` steps."""
+
+    data: str = identity(choices=("continue", "reset"))
+    """continue: from the first sample that the model was not trained on. It requires the same seq_len, packing and
+    seed, and a corpus that has all sources of the earlier one with the same text; weights may differ, and sources may
+    be added. Each source resumes where it was, and a new one begins at its start. reset: from the first sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationCheckpointingRecipe:
+    """Activations that are kept for the backward pass; the others are recomputed."""
+
+    mode: str = operation("none", choices=MODES)
+    """none: all are kept. ratio: a share of the blocks keeps only its input. selective: each block keeps its input, the
+    result of attention, and every second matrix product. full: each block keeps only its input. offload: as full, with
+    the inputs in CPU memory."""
+
+    ratio: float | None = operation(None, above=0, maximum=1)
+    """Share of the blocks that are recomputed, evenly spread; for mode ratio only."""
+
+    def check(self, where: str) -> None:
+        """Raise UserError if a ratio is missing, or has no effect."""
+        if self.mode == "ratio" and self.ratio is None:
+            raise UserError(f"{where}.ratio is missing: for mode ratio it must be greater than 0 and at most 1")
+        if self.mode != "ratio" and self.ratio is not None:
+            raise UserError(
+                f"{where}.ratio must be left out except for mode ratio, got {self.ratio} with mode {self.mode}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecipe:
+    """Evaluation on the validation split during training."""
+
+    every: int = operation(500, minimum=1)
+    """Steps between two evaluations; each milestone is evaluated as well."""
+
+    tokens: int = operation(1 << 20, minimum=1)
+    """Maximum number of tokens of each source's validation split, from its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +114,7 @@ class TrainRecipe:
     micro_batch_size: int = operation(1, minimum=1)
     """Samples per rank and forward pass: as many as fit into memory."""
 
-    sharding: str = operation("full", choices=sharding.KINDS)
+    sharding: str = operation("full", choices=SHARDINGS)
     """Sharding over the ranks. full (FSDP's FULL_SHARD): parameters, gradients and optimizer state. grad
     (SHARD_GRAD_OP): the same, but gathered parameters stay until the backward pass used them: faster, more memory.
     hybrid-full (HYBRID_SHARD), hybrid-grad (_HYBRID_SHARD_ZERO2): the same within groups of `shard_degree` ranks, which

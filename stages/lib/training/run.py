@@ -25,6 +25,7 @@ from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
 from stages.lib.training import sharding
 from stages.lib.training.faults import run_lock
 from stages.lib.training.inputs import Run, TrainingData
+from stages.lib.training.optimizers import schedule
 from stages.lib.training.options import Start
 from stages.lib.training.trainer import Trainer
 
@@ -57,6 +58,8 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
         run = dataclasses.replace(run, identity=identity)
     with collectives.raise_on_all_ranks():
         _check_previous(arguments.previous, run.identity)
+        if arguments.previous is not None and dist.get_rank() == 0:
+            _warn_of_jump(arguments, run)
     directory = arguments.train_dir / run.identity.digest()[:16]
     kept = directory_of(directory, arguments.until) / MILESTONE
     finished = _finished(kept)
@@ -162,6 +165,15 @@ def _check_outputs(kept: Path, commit: dict[str, Any], identity: dict[str, Any])
     described = {Path(name).name: output for name, output in identity.get("outputs", {}).items()}
     if described != commit["files"] | {COMMIT: manifest.describe(kept.parent / COMMIT)}:
         raise UserError(f"{kept} lists other files than {COMMIT}")
+
+
+def _warn_of_jump(arguments: argparse.Namespace, run: Run) -> None:
+    """Log a warning if the learning rate jumps, since `steps` is not what it was at the milestone before."""
+    made, recipe = manifest.read(arguments.previous, *manifest.TRAINING), run.recipe
+    then = made.record.get("horizon", {}).get("steps", recipe.steps)
+    peak, steps, before = recipe.optimizer.learning_rate, (then, recipe.steps), run.identity.steps_before
+    if why := schedule.jump(recipe.schedule, peak, made.identity["step"], steps, arguments.stage_name, before):
+        logger.warning("%s", why)
 
 
 def _check_previous(path: Path | None, identity: RunIdentity) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from stages.lib.model.llama import Llama
     from stages.lib.training.recipe import TrainRecipe
 
-KINDS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
-
 
 def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:
     """Raise UserError if the recipe's sharding does not fit the number of ranks or the device."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from stages.lib.distributed.collectives import CollectiveError
 from stages.lib.errors import UserError
 from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
-from stages.lib.recipe import operation
 
 if TYPE_CHECKING:
     from stages.lib.model.llama import Llama
@@ -23,17 +21,6 @@ if TYPE_CHECKING:
 
 Windows = tuple[np.ndarray, np.ndarray]
 """Inputs and targets, int64 [windows, L] each."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidationRecipe:
-    """Evaluation on the validation split during training."""
-
-    every: int = operation(500, minimum=1)
-    """Steps between two evaluations; each milestone is evaluated as well."""
-
-    tokens: int = operation(1 << 20, minimum=1)
-    """Maximum number of tokens of each source's validation split, from its beginning."""
 
 
 class Validation:

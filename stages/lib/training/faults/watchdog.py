@@ -18,7 +18,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,10 @@ import torch.distributed as dist
 from stages.lib import files, stage
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
-from stages.lib.recipe import operation
 from stages.lib.run_directory import journal
 from stages.lib.training.callbacks.callback import Callback
 from stages.lib.training.faults import stacks
+from stages.lib.training.faults.recipe import WatchdogRecipe
 
 LOOK_SECONDS = 1.0
 """Seconds between two checks."""
@@ -49,20 +48,6 @@ SENTENCES = {
     "step": "no step for {seconds:.0f} s at step {step}",
     "save": "a save or an evaluation did not end within {seconds:.0f} s at step {step}",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchdogRecipe:
-    """Minutes without progress after which a training ends, to be started again; null: never."""
-
-    start: float | None = operation(30.0, above=0)
-    """Minutes from the start of training to the end of its first step, loading and compiling included."""
-
-    step: float | None = operation(10.0, above=0)
-    """Maximum minutes per step."""
-
-    save: float | None = operation(30.0, above=0)
-    """Maximum minutes per save or evaluation."""
 
 
 class Watchdog(Callback):

@@ -61,6 +61,34 @@ class ScheduleRecipe:
             )
 
 
+def remarks(recipe: ScheduleRecipe, steps: int, where: str) -> list[str]:
+    """Return a sentence if the warm-up does not end before the run; such a run is valid, and rarely meant."""
+    if recipe.warmup_steps < steps:
+        return []
+    return [
+        f"{where}.warmup_steps ({recipe.warmup_steps}) should be less than steps ({steps}): the learning rate does not "
+        "reach its peak"
+    ]
+
+
+def jump(
+    recipe: ScheduleRecipe, peak: float, step: int, steps: tuple[int, int], where: str, before: int = 0
+) -> str | None:
+    """Return a sentence if the rate after `step` steps jumps since `where`.steps changed from `steps[0]` to `steps[1]`.
+
+    `before`: steps of the schedule that were taken before the run.
+    """
+    then, now = (learning_rate(recipe, peak, before + step - 1, before + total) for total in steps)
+    if math.isclose(then, now, rel_tol=1e-3):
+        return None
+    return (
+        f"{where}.steps was {steps[0]} when step {step} was trained and is {steps[1]}, which stretches the schedule: "
+        f"the learning rate jumps from {then:.3g} to {now:.3g}; to avoid it, leave steps and continue in a run with "
+        "`initial` at this milestone (optimizer keep, schedule reset, data continue), or train runs that may grow with "
+        "schedule.kind constant"
+    )
+
+
 def learning_rate(recipe: ScheduleRecipe, peak: float, step: int, steps: int) -> float:
     """Return the learning rate of step `step` (0-based) of `steps`: the warm-up, then the recipe's kind of schedule.
 

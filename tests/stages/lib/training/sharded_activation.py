@@ -12,8 +12,7 @@ from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training import activation_checkpointing, sharding
-from stages.lib.training.activation_checkpointing import MODES, ActivationCheckpointingRecipe
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
 
 
 def measure(kind, how, device):

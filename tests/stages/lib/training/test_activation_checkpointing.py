@@ -14,7 +14,7 @@ from stages.lib.errors import UserError
 from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe, documents_of
 from stages.lib.training import activation_checkpointing
-from stages.lib.training.activation_checkpointing import MODES, ActivationCheckpointingRecipe
+from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe
 from tests.helpers.training import HOME, environment
 
 LAYERS, PRODUCTS = 4, 4  # matrix products a block

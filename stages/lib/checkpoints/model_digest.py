@@ -1,0 +1,77 @@
+"""The digest of the model that a path holds: `initial` in the identity of a run that starts from it. No torch.
+
+The path may be any that `find_model` finds. The files of a Hugging Face model are hashed, which is slow for a large
+one, so their hashes may be kept by size and times of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stages.lib import files, manifest
+from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
+from stages.lib.errors import UserError
+from stages.lib.huggingface import weight_files
+from stages.lib.huggingface.weight_files import CONFIG
+
+KEPT = "hashes.json"
+
+
+def digest_of(path: Path | str, where: str, cache: Path | None = None) -> str:
+    """Return the digest of the model at a path. Raises UserError naming `where`, the key of the path.
+
+    `cache`: the directory in which hashes of Hugging Face files are kept.
+    """
+    path = Path(path)
+    if path.is_file():
+        made = manifest.read(path)
+        if "checkpoint" not in made.identity:
+            return _digest_of_hf(path.parent, cache)
+        inside = f"{made.identity['checkpoint']}/"
+        found = {name.removeprefix(inside): file for name, file in made.identity["outputs"].items()}
+        return manifest.digest_of({name: file for name, file in found.items() if name != COMMIT})
+    if (path / CONFIG).is_file():
+        return _digest_of_hf(path, cache)
+    if (path / "checkpoints").is_dir() and (steps := complete_steps(path)):
+        path = directory_of(path, steps[-1])
+    if (path / COMMIT).is_file():
+        return manifest.digest_of(read_commit(path)["files"])
+    found_there = "holds none" if path.exists() else "does not exist"
+    raise UserError(f"{where} must be the directory of a model or a model's manifest, and {path} {found_there}")
+
+
+def _digest_of_hf(directory: Path, cache: Path | None) -> str:
+    config = files.read_json(directory / CONFIG)
+    tied = isinstance(config, dict) and config.get("tie_word_embeddings") is True
+    names = weight_files.names_of(directory, tied)
+    if cache is None:
+        return weight_files.digest(directory, names)
+    with _kept_hashes(cache / KEPT) as sha256:
+        return weight_files.digest(directory, names, sha256)
+
+
+@contextlib.contextmanager
+def _kept_hashes(path: Path) -> Iterator[Callable[[Path], str]]:
+    """Yield a function from a file to its sha256, which hashes a file only if its size or times are new."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        assert isinstance(kept, dict)
+    except (OSError, ValueError, AssertionError):
+        kept = {}
+    before = dict(kept)
+
+    def sha256(file: Path) -> str:
+        status = file.stat()
+        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        known = kept.get(str(file.absolute()))
+        if not isinstance(known, list) or known[:-1] != state:
+            known = kept[str(file.absolute())] = [*state, files.sha256_file(file)]
+        return known[-1]
+
+    yield sha256
+    if kept != before:
+        with contextlib.suppress(UserError, OSError):  # a directory that cannot be written: hashed again next time
+            files.write_json(path, kept)

@@ -1,0 +1,186 @@
+"""tools.check: recipes before the first job, stale manifests, and remarks on schedules."""
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stages.lib import manifest
+from stages.lib.checkpoints import model_digest
+from stages.lib.huggingface import load_hf
+from tests.workflow.checkout import HOME
+from tools import check
+
+SHAPE = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+KEYS = {"steps": 300, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 8, "schedule": {"warmup_steps": 2}}
+RUN = {"stage": "pretrain", "keys": KEYS, "model": SHAPE}
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch, capsys):
+    """A function that runs the tool on a plan: (exit code, its result or its error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(recipes=None, **plan):
+        empty = {"recipes": recipes or {}, "sources": [], "manifests": {}, "initial": {}, "cache": "cache"}
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(empty | plan)))
+        code = check.main([])
+        printed = capsys.readouterr()
+        return code, json.loads(printed.out) if code == 0 else printed.err.strip()
+
+    return run
+
+
+def test_every_recipe_is_found_and_none_imports_torch():
+    assert all(dataclasses.is_dataclass(check.recipe_type(stage)) for stage in check.RECIPES)
+    plan = {"recipes": {"runs.a.pretrain": RUN}, "sources": [], "manifests": {}, "initial": {}, "cache": "x"}
+    code = (
+        "import sys; from tools import check; [check.recipe_type(stage) for stage in check.RECIPES]; "
+        "assert check.main([]) == 0; assert not {'torch', 'transformers', 'lm_eval'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, input=json.dumps(plan), text=True, env=os.environ | {"PYTHONPATH": str(HOME)}, check=True)
+
+
+MISTAKES = [
+    (
+        {"model": SHAPE | {"num_attention_heads": 3}},
+        "runs.a.model.num_attention_heads must divide hidden_size (8) into",
+    ),
+    (
+        {"keys": KEYS | {"seq_len": 5000}},
+        "runs.a.pretrain.seq_len must be at most model.max_position_embeddings (4096)",
+    ),
+    ({"ranks": 3}, "runs.a.pretrain.global_batch_size must be divisible by the number of ranks (3), got 8"),
+    (
+        {"keys": KEYS | {"micro_batch_size": 3}, "ranks": 2},
+        "runs.a.pretrain.micro_batch_size must divide the 4 samples",
+    ),
+    (
+        {"keys": KEYS | {"optimizer": {"beta2": 0.999, "state_dtype": "bfloat16"}}},
+        "runs.a.pretrain.optimizer.beta2 must",
+    ),
+    ({"keys": KEYS | {"schedule": {"kind": "wsd"}}}, "runs.a.pretrain.schedule.decay_steps is missing"),
+]
+
+
+def test_a_mistake_in_a_recipe_is_one_sentence(checked):
+    for change, sentence in MISTAKES:
+        code, said = checked({"runs.a.pretrain": RUN | change})
+        assert code == 2 and said.startswith(f"check: {sentence}") and "\n" not in said
+
+
+def test_a_tuned_run_may_not_be_longer_than_its_model(checked):
+    keys = {key: value for key, value in KEYS.items() if key != "weights"}
+    tuned = {"stage": "finetune", "keys": keys, "origin": "runs.a.pretrain"}
+    short = RUN | {"model": SHAPE | {"max_position_embeddings": 64}}
+    assert checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})[0] == 0
+    tuned["keys"] = keys | {"seq_len": 65}
+    code, said = checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})
+    assert (code, said) == (
+        2,
+        "check: runs.b.finetune.seq_len must be at most max_position_embeddings of the model that it tunes (64), "
+        "got 65",
+    )
+
+
+def test_a_warmup_as_long_as_the_run_is_told(checked):
+    code, said = checked({"runs.a.pretrain": RUN | {"keys": KEYS | {"steps": 2}, "milestones": []}})
+    assert code == 0
+    assert said["warnings"] == [
+        "runs.a.pretrain.schedule.warmup_steps (2) should be less than steps (2): the learning rate does not reach its "
+        "peak"
+    ]
+
+
+def milestone(steps, **identity):
+    identity = {"recipe": {"seq_len": 64}, "step": 300, "outputs": {}} | identity
+    manifest.write("00000300.json", identity, {"horizon": {"steps": steps}})
+
+
+@pytest.mark.parametrize(("kind", "jumps"), [("cosine", True), ("linear", True), ("constant", False)])
+def test_steps_that_stretch_a_schedule_are_told(checked, kind, jumps):
+    schedule = {"kind": kind, "warmup_steps": 2, "min_lr_ratio": 1 if kind == "constant" else 0.1}
+    run = RUN | {"keys": KEYS | {"steps": 600, "schedule": schedule}, "milestones": ["00000300.json", "00000600.json"]}
+    milestone(300)
+    parts = {"00000300.json": {}, "00000600.json": {}}
+    _, said = checked({"runs.a.pretrain": run}, manifests=parts)
+    assert bool(said["warnings"]) == jumps
+    assert not jumps or said["warnings"][0].startswith(
+        "runs.a.pretrain.steps was 300 when step 300 was trained and is 600"
+    )
+    milestone(600)
+    assert checked({"runs.a.pretrain": run}, manifests=parts)[1]["warnings"] == []
+
+
+def test_a_manifest_of_another_recipe_or_input_is_stale(checked, tmp_path):
+    manifest.write("corpus.json", {"recipe": {}, "tokenizer": {"digest": "t"}, "sources": {"code": {}}}, {})
+    digest = manifest.read("corpus.json").digest
+    recipe = {key: KEYS[key] for key in ("weights", "seq_len", "global_batch_size")}
+    recipe |= {"schedule": {"warmup_steps": 2}, "model": SHAPE}
+    recipe["weights"] = {"code": 1.0}
+    milestone(300, recipe=recipe, corpus=digest, initial="other")
+    parts = {"corpus.json": {"sources": ["code"]}}
+    parts["00000300.json"] = {"recipe": "runs.a.pretrain", "inputs": {"corpus": "corpus.json"}}
+    run = {"runs.a.pretrain": RUN}
+
+    def stale(recipes=run, **part):
+        changed = {**parts, "00000300.json": parts["00000300.json"] | part}
+        return checked(recipes, manifests=changed)[1]["stale"].get("00000300.json")
+
+    assert stale() is None
+    changed = {"runs.a.pretrain": RUN | {"keys": KEYS | {"optimizer": {"learning_rate": 1}}}}
+    assert stale(changed) == ("was made with optimizer = its default, and the config has {'learning_rate': 1.0}")
+    assert stale({"runs.a.pretrain": RUN | {"keys": KEYS | {"micro_batch_size": 4, "steps": 900}}}) is None
+    assert stale(recipe="runs.a.finetune", recipes={}) is None, "what is not checked is not compared"
+    assert stale(inputs={"corpus": "00000300.json"}) == "was made from another corpus than 00000300.json"
+    parts["corpus.json"]["sources"] = ["code", "prose"]
+    assert (
+        "was made of the sources code, and the config has code, prose"
+        in checked(run, manifests=parts)[1]["stale"].values()
+    )
+    (tmp_path / "00000300.json").write_text("{}")
+    assert stale(changed) is None, "the stage that reads a damaged manifest names it"
+
+
+def test_the_digest_of_a_model_is_that_of_training_and_is_kept(checked, tmp_path, monkeypatch):
+    shape = {**SHAPE, "vocab_size": 16, "max_position_embeddings": 32, "model_type": "llama", "rms_norm_eps": 1e-5}
+    model = tmp_path / "llama"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(shape))
+    from stages.lib.huggingface.config_json import read_config
+
+    shapes = read_config(shape, "config.json")[0].key_table(16).shapes()
+    save_file({name: torch.zeros(sizes) for name, sizes in shapes.items()}, model / "model.safetensors")
+    digest = load_hf.open_directory(model).digest
+    assert checked(initial={"a": "llama"})[1]["initial"] == {"a": digest} == {"a": model_digest.digest_of("llama", "x")}
+    with monkeypatch.context() as patched:
+        patched.setattr(model_digest.files, "sha256_file", None)
+        assert checked(initial={"a": "llama"})[1]["initial"] == {"a": digest}, "an unchanged file is not hashed again"
+    milestone(300, initial="another")
+    parts = {"00000300.json": {"initial": "a"}}
+    said = checked(initial={"a": "llama"}, manifests=parts)[1]["stale"]
+    assert said == {"00000300.json": "was trained from another model than runs.a.initial has now"}
+    milestone(300, initial=digest)
+    assert checked(initial={"a": "llama"}, manifests=parts)[1]["stale"] == {}
+    code, said = checked(initial={"a": "nowhere"})
+    assert code == 2 and said == (
+        "check: runs.a.initial.path must be the directory of a model or a model's manifest, and nowhere does not exist"
+    )
+
+
+@pytest.mark.long
+def test_a_misspelt_task_of_the_harness_is_named_and_a_known_one_is_listed_once(checked, tmp_path, monkeypatch):
+    suite = {"stage": "evaluate", "keys": {"tasks": ["next_line", "hellaswagg"]}}
+    code, said = checked({"suites.a": suite})
+    assert code == 2 and said.startswith("check: suites.a.tasks: hellaswagg must be one of bits_per_byte, next_line, ")
+    suite["keys"]["tasks"] = ["hellaswag"]
+    assert checked({"suites.a": suite})[0] == 0
+    monkeypatch.setattr("stages.lib.scoring.known_tasks.harness.task_manager", None)
+    assert checked({"suites.a": suite})[0] == 0

@@ -1,0 +1,143 @@
+"""Check the recipes of a config without starting a stage, and compare the manifests that exist with them.
+
+    python -m tools.check < plan.json
+
+The workflow runs it once before it plans, dry runs included. It reads
+
+    {"recipes": {"runs.base.pretrain": {"stage": "pretrain", "keys": {...}, ...}}, "sources": ["sources.mine", ...],
+     "manifests": {"results/runs/base/models/00000300.json": {"recipe": "runs.base.pretrain", "inputs": {...}}},
+     "initial": {"base": "models/llama"}, "cache": "FILE"}
+
+and prints {"stale": {manifest: reason}, "warnings": [sentence], "initial": {run: digest}}. The first mistake in a
+recipe ends it with one sentence and exit code 2. It imports no torch, unless a suite names a task of
+lm-evaluation-harness for the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stages.lib import recipe as recipes
+from stages.lib import stage
+from stages.lib.checkpoints import model_digest
+from stages.lib.errors import UserError
+from stages.lib.report.stale import Stale
+from stages.lib.scoring import known_tasks
+from stages.lib.sources import source
+from stages.lib.training.optimizers import schedule
+
+RECIPES = {
+    "list": ("stages.lib.sources.source", "SourceRecipe"),
+    "train_tokenizer": ("stages.train_tokenizer", "TokenizerRecipe"),
+    "tokenize": ("stages.tokenize", "TokenizeRecipe"),
+    "pretrain": ("stages.pretrain", "PretrainRecipe"),
+    "finetune": ("stages.finetune", "FinetuneRecipe"),
+    "convert": ("stages.convert", "ConvertRecipe"),
+    "evaluate": ("stages.evaluate", "EvaluateRecipe"),
+}
+"""{stage: (module, class) of its recipe}"""
+
+
+@functools.cache
+def recipe_type(stage_name: str) -> type | None:
+    """Return the class of a stage's recipe; None if its packages are not installed here, but where its jobs run."""
+    module, name = RECIPES[stage_name]
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError:
+        return None
+
+
+def load_recipes(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return {where: recipe}. Raises UserError for the first recipe that is not valid."""
+    loaded: dict[str, Any] = {}
+    for where, part in plan["recipes"].items():
+        kind, keys = recipe_type(part["stage"]), dict(part["keys"])
+        if kind is None:
+            continue
+        if "model" in part:
+            keys["model"] = model_keys(part["model"], where)
+        recipe: Any = recipes.load(kind, keys, where)
+        if "ranks" in part:
+            recipe.check_ranks(part["ranks"], where)
+        loaded[where] = recipe
+    return loaded
+
+
+def model_keys(model: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the identity keys of the model of a run's recipe `where`. Raises UserError if it is not valid."""
+    from stages.lib.huggingface import config_json
+    from stages.lib.model.architectures import DEFAULT
+
+    keys = {key: value for key, value in model.items() if key != "from"}
+    if "from" in model:
+        return config_json.model_identity(model["from"], keys)
+    run = where.rpartition(".")[0]
+    return recipes.written(recipes.load(DEFAULT.config_class, keys, f"{run}.model"), "identity")
+
+
+def check_positions(plan: dict[str, Any], loaded: dict[str, Any]) -> None:
+    """Raise UserError if a tuned run has longer samples than its initial model has positions."""
+    for where, part in plan["recipes"].items():
+        origin = loaded.get(part.get("origin"))
+        if origin is None or where not in loaded:
+            continue
+        positions, seq_len = origin.model.max_position_embeddings, loaded[where].seq_len
+        if seq_len > positions:
+            raise UserError(
+                f"{where}.seq_len must be at most max_position_embeddings of the model that it tunes ({positions}), "
+                f"got {seq_len}"
+            )
+
+
+def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> list[str]:
+    """Return sentences on learning-rate schedules that are valid and rarely meant."""
+    found = []
+    for where, part in plan["recipes"].items():
+        if where not in loaded or "milestones" not in part:
+            continue
+        recipe = loaded[where]
+        found += schedule.remarks(recipe.schedule, recipe.steps, f"{where}.schedule")
+        last = stale.last_milestone(part["milestones"])
+        initial = getattr(recipe, "initial", None)  # a schedule that continues is checked where its start is known
+        if last is None or part["milestones"][-1] in stale.read or (initial and initial.schedule == "continue"):
+            continue
+        step, steps_then = last
+        peak, steps = recipe.optimizer.learning_rate, (steps_then, recipe.steps)
+        found += filter(None, [schedule.jump(recipe.schedule, peak, step, steps, where)])
+    return found
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check the recipes, and print what is stale."""
+    plan = json.load(sys.stdin)
+    loaded = load_recipes(plan)
+    check_positions(plan, loaded)
+    for where in plan["sources"]:
+        if where in loaded:
+            source.check_paths(where, loaded[where])
+    cache = Path(plan["cache"])
+    suites = {where: recipe for where, recipe in loaded.items() if plan["recipes"][where]["stage"] == "evaluate"}
+    known_tasks.check({where: (recipe.tasks, recipe.include_path) for where, recipe in suites.items()}, cache)
+    initial = {
+        name: model_digest.digest_of(path, f"runs.{name}.initial.path", cache) for name, path in plan["initial"].items()
+    }
+    stale = Stale(plan["manifests"], {where: recipes.written(recipe, "identity") for where, recipe in loaded.items()})
+    result = {"stale": stale.reasons(initial), "warnings": warnings_of(plan, loaded, stale), "initial": initial}
+    print(json.dumps(result))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    return stage.execute(stage.parser("tools.check", __doc__), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

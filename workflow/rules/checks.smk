@@ -1,0 +1,126 @@
+"""Checks at the start, dry runs included, but not again in the jobs of a cluster: files, targets, recipes, results."""
+
+# A workflow that imports this one may give its files another place.
+IS_MODULE = Path(workflow.main_snakefile).resolve() != HOME / "workflow/Snakefile"
+TARGETS = {
+    "tokenizers": all_tokenizers,
+    "tokens": all_corpora,
+    "models": all_models,
+    "exports": all_exports,
+    "scores": all_evaluations,
+    "tuned": all_tuned,
+}
+
+
+def wanted_files():
+    """Return the files that the command line asks for; ConfigError for a target that does not exist."""
+    found = []
+    for target in workflow.dag_settings.targets or ["all"]:
+        if target in TARGETS:
+            found += TARGETS[target](None)
+        elif target in ("all", "report") or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
+            found += [*all_models(None), *all_exports(None), *all_evaluations(None)]
+        elif not workflow.is_rule(target):
+            found.append(os.path.relpath(target))
+            check_file(found[-1])
+    return found
+
+
+def check_file(path):
+    """Raise ConfigError if no rule makes a file that is wanted, or the config has no such run, milestone, ..."""
+    makers = [rule for rule in workflow.rules if rule.is_producer(path)]
+    if not makers and not Path(path).exists():
+        names = ", ".join(["all", "report", *TARGETS])
+        raise ConfigError(f"the target {path} must be one of {names}, or a file that a rule makes")
+    for rule in makers:
+        wildcards = SimpleNamespace(**rule.get_wildcards(path))
+        for function in filter(callable, rule.input):
+            function(wildcards)
+        if "source" in vars(wildcards):  # `list` has no input
+            named("sources", wildcards.source)
+
+
+def ranks_of(stage):
+    """Return the number of ranks by the profile, None if it is computed for each job."""
+    given = workflow.resource_settings.overwrite_resources.get(stage, {})
+    numbers = []
+    for name, default in (("ranks", 1), ("nodes", 0)):
+        raw = getattr(given.get(name), "raw", None)  # of a resource that is not set: None
+        numbers.append(str(default if raw is None else raw))
+    return int(numbers[0]) * max(1, int(numbers[1])) if all(map(str.isdigit, numbers)) else None
+
+
+def plan_to_check(files):
+    """Return the input of `tools.check`. `files`: the files that the command line asks for."""
+    made = manifests()
+    inputs = {path: [*p.get("inputs", {}).values(), *p.get("needs", ())] for path, p in made.items()}
+    needed = upstream(files, inputs)
+    missing = {path for path in needed if not Path(path).exists()}
+    recipes = recipes_to_check()
+    for where, part in recipes.items():
+        ranks = ranks_of(part["stage"]) if not missing.isdisjoint(part.get("milestones", ())) else None
+        if ranks is not None:
+            part["ranks"] = ranks
+    return {
+        "recipes": recipes,
+        "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],
+        "manifests": {path: part for path, part in made.items() if path in needed},
+        "initial": {run: path for run, path in initial_paths().items() if first_model(run) in needed},
+        "cache": ".snakemake/caravan",
+    }
+
+
+def initial_paths():
+    """Return {run: the `initial.path` that it starts from}."""
+    starting = {name: run.get("initial", {}) for name, run in CONFIG["runs"].items()}
+    return {name: initial["path"] for name, initial in starting.items() if "path" in initial}
+
+
+def check_inputs(needed):
+    """Raise WorkflowError if a file of the user's that is an input of a wanted manifest does not exist."""
+    for name in CONFIG["tokenizers"]:
+        if TOKENIZER.format(tokenizer=name) in needed:
+            tokenizer_file(SimpleNamespace(tokenizer=name))
+    for run in CONFIG["runs"]:
+        if first_model(run) in needed:
+            model_config_of_run(SimpleNamespace(run=run))
+
+
+def first_model(run):
+    """Return the manifest of the first milestone of a run."""
+    return MODEL.format(run=run, step=eight(milestones_of(CONFIG["runs"][run])[0]))
+
+
+def check_all():
+    """Check everything, and name what is odd. ConfigError or WorkflowError for a mistake."""
+    check_twice(workflow.overwrite_configfiles)
+    plan = plan_to_check([] if IS_MODULE else wanted_files())
+    check_inputs(plan["manifests"])
+    checked = check_stages(plan, HOME)
+    for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale())]:
+        logger.warning(f"caravan: {sentence}")
+    return checked
+
+
+def reruns_stale():
+    """Return true unless the user excludes changed recipes from what triggers a rerun."""
+    return RerunTrigger.PARAMS in workflow.rerun_triggers
+
+
+def prepare_dag(*arguments, prepare=workflow._prepare_dag, **options):
+    """Check everything, and let Snakemake prepare its plan: what is stale is planned again."""
+    global CHECKED
+    try:
+        CHECKED = check_all()
+    except (ConfigError, WorkflowError) as error:
+        sys.exit(f"config: {error}")
+    made = prepare(*arguments, **options)
+    if reruns_stale():
+        workflow.dag.forcefiles.update(CHECKED.stale)
+    return made
+
+
+# Snakemake has no hook between the command line's targets and the plan.
+CHECKED = Checked()
+if workflow.is_main_process:
+    workflow._prepare_dag = prepare_dag

@@ -1,0 +1,95 @@
+"""Manifests by the config: the recipe and the inputs of each. `tools.check` compares them with those that exist."""
+
+
+def recipes_to_check():
+    """Return the recipes of all stages by the key at which the user wrote them."""
+    found = {f"sources.{name}": {"stage": "list", "keys": keys} for name, keys in CONFIG["sources"].items()}
+    for name, keys in CONFIG["tokenizers"].items():
+        found[f"tokenizers.{name}"] = {"stage": "train_tokenizer", "keys": keys}
+    for name, corpus in CONFIG["corpora"].items():
+        found[f"corpora.{name}.tokenize"] = {"stage": "tokenize", "keys": corpus.get("tokenize", {})}
+    for name in CONFIG["suites"]:
+        found[f"suites.{name}"] = {"stage": "evaluate", "keys": recipe_of_suite(name)}
+    for name, run in CONFIG["runs"].items():
+        stage, shape = training_of(run), run.get("model", {}).get("from")
+        if shape is not None and not Path(shape).exists():
+            continue  # named if the run is wanted
+        keys = {key: value for key, value in run[stage].items() if key != "milestones"}
+        part = {"stage": stage, "keys": keys, "milestones": of_milestones(MODEL, name)}
+        if "model" in run:
+            part["model"] = run["model"]
+        if stage == "finetune":
+            part["origin"] = f"runs.{origin_of(name)}.pretrain"
+        found[f"runs.{name}.{stage}"] = part
+        found[f"runs.{name}.convert"] = {"stage": "convert", "keys": run.get("convert", {})}
+    return found
+
+
+def origin_of(run):
+    """Return the run whose model a run has: that of its first initial run."""
+    initial = CONFIG["runs"][run].get("initial", {})
+    return origin_of(initial["run"]) if "run" in initial and "model" not in CONFIG["runs"][run] else run
+
+
+def manifests():
+    """Return all manifests: {path: {"recipe", "inputs": {key of its identity: path}, ...}}, see `stages.lib.report`.
+
+    `needs` lists inputs whose digest is not in the identity.
+    """
+    found = {}
+    for name in CONFIG["sources"]:
+        found[LIST.format(source=name)] = {"recipe": f"sources.{name}"}
+    for name, tokenizer in CONFIG["tokenizers"].items():
+        lists = [LIST.format(source=source) for source in tokenizer.get("sample", {})]
+        found[TOKENIZER.format(tokenizer=name)] = {"recipe": f"tokenizers.{name}", "needs": lists}
+    for name, corpus in CONFIG["corpora"].items():
+        tokenizer = {"tokenizer": TOKENIZER.format(tokenizer=corpus["tokenizer"])}
+        parts = of_all_parts(PART, name)
+        for path in parts:
+            source = Path(path).parent.name
+            part = {"recipe": f"corpora.{name}.tokenize", "inputs": tokenizer, "source": f"sources.{source}"}
+            found[path] = part | {"needs": [LIST.format(source=source)]}
+        found[CORPUS.format(corpus=name)] = {"inputs": tokenizer, "sources": corpus["sources"], "needs": parts}
+    suites_of = suites_of_milestones()
+    for name in CONFIG["runs"]:
+        found |= manifests_of_run(name, suites_of)
+    return found
+
+
+def manifests_of_run(name, suites_of):
+    """Return the manifests of a run: milestones, exports, evaluations. `suites_of`: {(run, step): suites}."""
+    run, found, corpus = CONFIG["runs"][name], {}, corpus_name(name)
+    tokenizer = TOKENIZER.format(tokenizer=CONFIG["corpora"][corpus]["tokenizer"])
+    data = {"corpus": CORPUS.format(corpus=corpus), "tokenizer": tokenizer}
+    initial = run.get("initial", {})
+    origin = MODEL.format(run=initial["run"], step=eight(initial["step"])) if "run" in initial else name
+    needs = [LIST.format(source=run["prompt_completion"])] if "prompt_completion" in run else []
+    for step in milestones_of(run):
+        model, export = MODEL.format(run=name, step=eight(step)), EXPORT.format(run=name, step=eight(step))
+        found[model] = {"recipe": f"runs.{name}.{training_of(run)}", "inputs": data, "needs": needs}
+        if initial:
+            found[model] |= {"initial": origin, "needs": [*needs, origin]}
+        needs = [model]
+        found[export] = {"recipe": f"runs.{name}.convert", "inputs": data | {"model": model}}
+        for suite in sorted(suites_of[name, step]):
+            path = EVALUATION.format(run=name, step=eight(step), suite=suite)
+            source = CONFIG["suites"][suite].get("prompt_completion")
+            found[path] = {
+                "recipe": f"suites.{suite}",
+                "inputs": {"export": export, "corpus": data["corpus"]},
+                "needs": [LIST.format(source=source)] if source else [],
+            }
+    return found
+
+
+def suites_of_milestones():
+    """Return {(run, step): names of its suites}, with those of the runs that are tuned from it."""
+    found = {}
+    for name, run in CONFIG["runs"].items():
+        initial = run.get("initial", {})
+        scored = [(name, step) for step in milestones_of(run)]
+        if training_of(run) == "finetune" and "run" in initial:
+            scored.append((initial["run"], initial["step"]))
+        for key in scored:
+            found.setdefault(key, set()).update(run["suites"])
+    return found
