@@ -64,13 +64,11 @@ def sbatch(tmp_path):
     return folder
 
 
-def submitted(checkout, sbatch, target):
+def submitted(checkout, sbatch, target, rule="pretrain"):
     """Return the arguments of sbatch for a target's job."""
     environment = {"PATH": f"{sbatch}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     quick = ["--retries", 0, "--slurm-init-seconds-before-status-checks", 1]
-    checkout.snakemake(
-        target, "--profile", "profiles/slurm", *quick, "-R", "pretrain", environment=environment, check=False
-    )
+    checkout.snakemake(target, "--profile", "profiles/slurm", *quick, "-R", rule, environment=environment, check=False)
     (line,) = (sbatch / "log").read_text(encoding="utf-8").splitlines()
     return line.split(" --wrap=")[0]
 
@@ -89,8 +87,8 @@ def test_training_is_submitted_with_one_launcher_per_node(finished, sbatch, node
 
 def test_scoring_is_submitted_as_one_task(finished, sbatch):
     first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
-    finished.append("stages/evaluate.py", "\nADDED = 1\n")
-    line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/validation.json")
+    line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/validation.json", "evaluate")
+    assert f"--job-name evaluate_base_{first:08d}_validation " in line
     assert "--gres=gpu:1" in line
     assert "--nice=100" in line
 

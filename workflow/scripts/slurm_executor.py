@@ -59,7 +59,8 @@ class Executor(slurm.Executor):
 
     def _submit_command(self, job: Any, params: Mapping[str, Any], **options: Any) -> str:
         """Return the command with a name of the job's own: rule and wildcards, as in pretrain_base_00001000."""
-        words = (self.workflow.executor_settings.jobname_prefix, job.name, slurm.get_job_wildcards(job))
+        wildcards = "" if job.name in self.array_jobs else slurm.get_job_wildcards(job)  # an array has one name
+        words = (self.workflow.executor_settings.jobname_prefix, job.name, wildcards)
         name = re.sub(r"[^\w.-]+", "_", "_".join(filter(None, words)))
         return submit_command(job, {**params, "run_uuid": name}, **options)
 
