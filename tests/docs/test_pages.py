@@ -78,7 +78,8 @@ def test_each_shipped_config_names_the_schema():
 
 def code():
     """The text of all code that prints messages, adjacent string literals joined."""
-    files = [path for folder in ("stages", "tools", "workflow") for path in sorted((HOME / folder).rglob("*.py"))]
+    files = [path for folder in ("stages", "tools", "workflow") for path in sorted((HOME / folder).rglob("*"))]
+    files = [path for path in files if path.suffix in (".py", ".smk")]
     text = "\n".join(text_of(path) for path in [*files, HOME / "workflow/launch", HOME / "workflow/Snakefile"])
     return re.sub(r"[\"']\s*\n\s*f?[\"']", "", text)
 

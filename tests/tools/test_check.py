@@ -101,7 +101,7 @@ def test_a_warmup_as_long_as_the_run_is_told(checked):
 
 def milestone(steps, **identity):
     identity = {"recipe": {"seq_len": 64}, "step": 300, "outputs": {}} | identity
-    manifest.write("00000300.json", identity, {"horizon": {"steps": steps}})
+    manifest.write("00000300.json", "pretrain", identity, {"horizon": {"steps": steps}})
 
 
 @pytest.mark.parametrize(("kind", "jumps"), [("cosine", True), ("linear", True), ("constant", False)])
@@ -120,7 +120,7 @@ def test_steps_that_stretch_a_schedule_are_told(checked, kind, jumps):
 
 
 def test_a_manifest_of_another_recipe_or_input_is_stale(checked, tmp_path):
-    manifest.write("corpus.json", {"recipe": {}, "tokenizer": {"digest": "t"}, "sources": {"code": {}}}, {})
+    manifest.write("corpus.json", "index", {"recipe": {}, "tokenizer": {"digest": "t"}, "sources": {"code": {}}}, {})
     digest = manifest.read("corpus.json").digest
     recipe = {key: KEYS[key] for key in ("weights", "seq_len", "global_batch_size")}
     recipe |= {"schedule": {"warmup_steps": 2}, "model": SHAPE}

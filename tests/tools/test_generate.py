@@ -197,7 +197,7 @@ def test_bos_is_added_before_a_prompt_as_in_the_corpus(results, capsys):
     corpus = manifest.read(results / "tokens/main/manifest.json")
     corpus.identity["tokenizer"]["bos_added"] = False
     manifest.write(corpus.path, corpus.stage, corpus.identity, corpus.record)
-    found.commit["corpus"] = corpus.digest
+    found.commit["corpus"] = manifest.read(corpus.path).digest
     assert 1 not in find_tokenizer.text_of(found).encode("ka")
     assert find_tokenizer.text_of(found).encode("") == [2]  # the id before a document's first token
     corpus.path.unlink()

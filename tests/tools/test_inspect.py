@@ -115,8 +115,8 @@ def test_few_samples_are_shown_unless_more_are_asked_for(home, run_directory, ca
 
 def test_the_last_word_on_a_step_counts(home, run_directory, capsys):
     with open(run_directory / "metrics.jsonl", "a") as file:
-        for entry in ({"step": 2, "samples": [36, 48], "loss": None, "skipped": True}, {"step": 2, "validation": {}}):
-            file.write(json.dumps(entry) + "\n")
+        for entry in ({"samples": [36, 48], "loss": None, "skipped": True}, {"validation": {}}):
+            file.write(json.dumps({"step": 2, "tokens": 768} | entry) + "\n")
     text = shown(capsys, home, run_directory)
     assert text.startswith("step 2: samples 36 to 47, no finite loss, skipped\n")
     assert "\nsample 36: " in text

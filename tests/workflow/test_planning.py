@@ -49,8 +49,8 @@ rule summarize:
 TIMES_PLAIN = 2
 """Limit of the CPU time of a plan, as a multiple of the plan of PLAIN: 1.3 at present."""
 
-CALLS = 60
-"""Limit of the calls of functions about runs, and of the rules, per job: 41 at present; a scan of 100 runs is 100."""
+CALLS = 90
+"""Limit of the calls of functions about runs, and of the rules, per job: 64 at present; a scan of 100 runs is 100."""
 
 COUNT = """
 import cProfile, sys

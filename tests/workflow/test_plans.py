@@ -206,7 +206,7 @@ def make_real(checkout, config, step):
     loaded = recipes.load(PretrainRecipe, keys | {"model": run["model"]}, "pretrain")
     status = path.stat()
     identity = {"recipe": recipes.written(loaded, "identity"), "step": step, "outputs": {}}
-    manifest.write(path, identity, {"horizon": {"steps": keys["steps"]}})
+    manifest.write(path, "pretrain", identity, {"horizon": {"steps": keys["steps"]}})
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
@@ -221,10 +221,10 @@ def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(f
     plan = finished.jobs(done.stdout)
     assert rules(plan) == AFTER_PRETRAIN and outputs_of("pretrain", plan) == [model("base", last)]
     why = "was made with optimizer.learning_rate = 0.002, and the config has 0.0123"
-    assert f"caravan: {model('base', last)} {why}: it is planned again" in done.stderr
+    assert f"caravan: {model('base', last)} {why}: it is planned again" in done.stdout
     assert rules(finished.plan("tokens", *given[1:])) == set(), "a target that does not need it plans nothing"
     done = finished.dry_run(*given, "--rerun-triggers", "mtime")
-    assert finished.jobs(done.stdout) == {} and f"{why}: it is not planned again" in done.stderr
+    assert finished.jobs(done.stdout) == {} and f"{why}: it is not planned again" in done.stdout
 
 
 @pytest.fixture(scope="module")

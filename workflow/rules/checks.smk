@@ -93,7 +93,8 @@ def first_model(run):
 
 def check_all():
     """Check everything, and name what is odd. ConfigError or WorkflowError for a mistake."""
-    check_twice(workflow.overwrite_configfiles)
+    if not workflow.dryrun:
+        check_writable(Path("results"))
     plan = plan_to_check([] if IS_MODULE else wanted_files())
     check_inputs(plan["manifests"])
     checked = check_stages(plan, HOME)
