@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
         "seq_len": model.identity["tokens"] // model.identity["samples"],
     }
     directory = arguments.output.parent
+    files.clear_leftovers_in(directory)
     # parity.json is not an output (its figures depend on rounding); without it nothing is scored: convert again
     passed = _passed(directory / PARITY)
     if passed and up_to_date.restore(directory / KEPT, arguments.output, expected, clock.record()):

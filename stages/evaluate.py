@@ -177,6 +177,8 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
     pairs = inputs.read_pairs(arguments.prompt_completion, recipe.tasks)
     known = identity_of(recipe, arguments.output.stem, export, corpus, pairs)
     directory = files.payload_of(arguments.output)
+    files.clear_leftovers(arguments.output)
+    files.clear_leftovers_in(directory)
     if up_to_date.restore(inputs.kept_manifest(arguments.output), arguments.output, known, clock.record()):
         return
     delete_earlier(directory, arguments.output)

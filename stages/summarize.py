@@ -73,6 +73,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Check the results, and write table, figures, text and manifest."""
     clock = manifest.Clock(arguments.code)
     text = arguments.text or arguments.output.with_suffix(".txt")
+    for path in (arguments.output, arguments.scores, text):
+        files.clear_leftovers(path)
+    files.clear_leftovers_in(arguments.figures)
     expected = read_expected(arguments.expect)
     results = Results(arguments.models, arguments.exports, arguments.evaluations)
     warnings = check(results, expected)

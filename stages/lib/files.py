@@ -106,6 +106,12 @@ def clear_leftovers(path: Path | str) -> None:
         leftover.unlink(missing_ok=True)
 
 
+def clear_leftovers_in(directory: Path) -> None:
+    """Delete the temporary files of killed writers of all files in a directory. No other process may be writing one."""
+    for leftover in directory.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def atomic_directory(path: Path | str) -> Iterator[Path]:
     """Make a directory beside `path`; rename it to `path` if the block succeeds, else delete it.
