@@ -28,13 +28,13 @@ def wanted_files():
 
 def check_file(path):
     """Raise ConfigError if no rule makes a file that is wanted, or the config has no such run, milestone, ..."""
-    makers = [rule for rule in workflow.rules if rule.is_producer(path)]
+    makers = [made for made in workflow.rules if made.is_producer(path)]
     if not makers and not Path(path).exists():
         names = ", ".join(["all", "report", *TARGETS])
         raise ConfigError(f"the target {path} must be one of {names}, or a file that a rule makes")
-    for rule in makers:
-        wildcards = SimpleNamespace(**rule.get_wildcards(path))
-        for function in filter(callable, rule.input):
+    for maker in makers:
+        wildcards = SimpleNamespace(**maker.get_wildcards(path))
+        for function in filter(callable, maker.input):
             function(wildcards)
         if "source" in vars(wildcards):  # `list` has no input
             named("sources", wildcards.source)
