@@ -186,7 +186,6 @@ def test_a_template_reaches_no_python_objects(monkeypatch):
     jinja2, utils = pytest.importorskip("jinja2"), pytest.importorskip("lm_eval.utils")
     template = "{{ cycler.__init__.__globals__.os.getpid() }}"
     monkeypatch.setattr(utils, "env", utils.env)
-    assert utils.apply_template(template, {}).isdecimal()
     task_code.guard_templates()
     with pytest.raises(jinja2.exceptions.SecurityError):
         utils.apply_template(template, {})
