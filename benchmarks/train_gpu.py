@@ -24,9 +24,8 @@ from stages.lib.distributed.process_group import process_group
 from stages.lib.model import flops
 from stages.lib.model.llama import ModelRecipe
 from stages.lib.tokens.loader import share_of
-from stages.lib.training import activation_checkpointing
 from stages.lib.training.metrics.throughput import Throughput
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.recipe import MODES, TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import NUMBERS, Stepper
 
@@ -97,7 +96,7 @@ def main():
     parser.add_argument("--micro-batch-size", type=int, default=1)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--steps", type=int, default=20, help="steps after the warm-up")
-    parser.add_argument("--activation-checkpointing", default="none", choices=activation_checkpointing.MODES)
+    parser.add_argument("--activation-checkpointing", default="none", choices=MODES)
     parser.add_argument("--state-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")

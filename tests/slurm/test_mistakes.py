@@ -51,6 +51,7 @@ def refused(place, sentence):
     ],
 )
 def test_missing_resources_of_the_cluster_are_reported_before_submission(training, wrong, sentence):
+    training.write_recipe(global_batch_size=20, micro_batch_size=1)  # any number of ranks divides it
     refused(training.change_profile(training=wrong), sentence)
 
 

@@ -243,9 +243,10 @@ def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, line
 
 
 def test_text_lists_skipped_steps_rollbacks_and_hangs(results):
-    skip = {"event": "skip", "step": 20, "samples": [76, 80]}
+    skip = {"event": "skip", "step": 20, "samples": [76, 80], "time": 0}
     rollback = {"event": "rollback", "step": 10, "samples": [40, 80], "time": 0}
-    path = append(results, "events", skip, rollback, {"event": "hang", "step": 30})
+    hang = {"event": "hang", "step": 30, "time": 0, "stamp": "1", "seconds": 9, "rank": 0, "host": "node1"}
+    path = append(results, "events", skip, rollback, hang)
     assert summarize.main(options_of(results)) == 0
     text = (results / "summary.txt").read_text()
     assert f"  run base: 1 step skipped, 1 rollback, 1 hang; see {path}\n" in text
