@@ -125,6 +125,7 @@ def plan_and_seconds(checkout, *arguments):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_10000_files_and_50_runs_of_5_milestones_plan_in_twice_the_time_of_a_plain_workflow(large, tmp_path):
     checkout, config = large
     (tmp_path / "Snakefile").write_text(PLAIN, encoding="utf-8")
