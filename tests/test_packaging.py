@@ -17,7 +17,7 @@ DECLARED = {
     "requirements-dev.txt": PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"],
 }
 # Packages whose import name differs from their distribution name.
-IMPORTED_AS = {"yaml": "pyyaml", "fms": "ibm-fms", "lm_eval": "lm-eval"}
+IMPORTED_AS = {"yaml": "pyyaml", "fms": "ibm-fms"}
 
 
 def pinned(name):
@@ -68,7 +68,7 @@ def imported(folder):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names.add(node.module.split(".")[0])
-    return {IMPORTED_AS.get(name, name) for name in names - ours - sys.stdlib_module_names}
+    return {IMPORTED_AS.get(name, name).replace("_", "-") for name in names - ours - sys.stdlib_module_names}
 
 
 def test_imported_packages_are_declared():
