@@ -68,6 +68,7 @@ def imported(folder):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names.add(node.module.split(".")[0])
+    names -= {"snakemake_interface_executor_plugins"}  # a part of Snakemake
     return {IMPORTED_AS.get(name, name).replace("_", "-") for name in names - ours - sys.stdlib_module_names}
 
 
