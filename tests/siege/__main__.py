@@ -12,6 +12,7 @@ import argparse
 import collections
 import importlib
 import json
+import math
 import os
 import random
 import sys
@@ -31,6 +32,7 @@ def main(argv=None):
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser("python -m tests.siege", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10, help="time of all attempts (10)")
+    parser.add_argument("--attempts", type=float, default=math.inf, help="end after so many attempts")
     parser.add_argument("--seed", type=int, default=0, help="seed of the attempts (0)")
     parser.add_argument(
         "--kinds", nargs="+", choices=ATTACKS, default=tuple(ATTACKS), metavar="KIND", help=", ".join(ATTACKS)
@@ -61,7 +63,7 @@ class Siege:
         steps = [step for step in chain.steps() if step.stage in self.arguments.stages]
         until = time.monotonic() + 60 * self.arguments.minutes
         with open(self.arguments.raw or os.devnull, "w", encoding="utf-8") as raw:
-            while time.monotonic() < until:
+            while time.monotonic() < until and self.attempts.total() < self.arguments.attempts:
                 self._attempt(finished, self.rng.choice(self.arguments.kinds), self.rng.choice(steps), raw)
 
     def _attempt(self, finished, kind, step, raw):
