@@ -114,7 +114,9 @@ def test_finetuning_gets_its_model_and_data_and_both_models_are_scored(pretendin
 def test_summary_gets_a_recipe_larger_than_a_command_line_argument(tmp_path, small):
     checkout = copy_project(tmp_path)
     (checkout.path / "stages/summarize.py").write_text(FAKE_STAGE, encoding="utf-8")
-    suites = {f"suite{number}": {"tasks": ["next_line"], "include_path": 4000 * "x"} for number in range(35)}
+    long = "/".join(15 * [200 * "x"])
+    (checkout.path / long).mkdir(parents=True)
+    suites = {f"suite{number}": {"tasks": ["next_line"], "include_path": long} for number in range(50)}
     small["suites"] |= suites
     small["runs"]["base"]["suites"] = [*suites]
     checkout.pretend_all_is_made(small)
