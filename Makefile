@@ -31,8 +31,8 @@ test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
 	$(RUN) pytest -m "not long" $(PARALLEL) $(PYTEST)
 
 test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
-	$(RUN) pytest -m long $(PARALLEL) --ignore=tests/slurm $(PYTEST)
-	$(RUN) pytest -m long $(PYTEST) tests/slurm # alone: jobs of a minute must start in half of it
+	$(RUN) pytest -m long --timeout 900 $(PARALLEL) --ignore=tests/slurm $(PYTEST)
+	$(RUN) pytest -m long --timeout 900 $(PYTEST) tests/slurm # alone: jobs of a minute must start in half of it
 
 test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a private cluster of four nodes
 	$(RUN) pytest -m "not long" $(PYTEST) tests/slurm
