@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ OF_FILE_SYSTEM = (
     *(*FULL, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE),
 )
-"""Errors of the file system that are no bug: the user changes a path, a limit or a disk."""
+"""Errors of the file system that are the user's to mend: another path, a higher limit or more space."""
 BLOCK_BYTES = 1 << 20  # hashed at once
 
 
@@ -200,6 +200,20 @@ def read_json_object(path: Path | str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path} must hold a JSON object, and holds a {type(data).__name__}")
     return data
+
+
+def read_cache(path: Path | str) -> dict[str, Any]:
+    """Return what `write_cache` wrote; an empty dict if the file is missing or damaged."""
+    try:
+        return read_json_object(path)
+    except UserError:
+        return {}
+
+
+def write_cache(path: Path | str, data: Mapping[str, Any]) -> None:
+    """Write what can be computed again; nothing is written where the directory cannot be."""
+    with contextlib.suppress(UserError, OSError):
+        write_json(path, data)
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:

@@ -32,6 +32,9 @@ FORMAT = 2
 TRAINING = ("pretrain", "finetune")
 """The stages whose manifests are milestones."""
 
+COMMIT = "commit.json"
+"""Name of a checkpoint's commit marker."""
+
 KEYS = {"format", "stage", "identity", "record", "sha256"}
 ENVIRONMENT = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "WORLD_SIZE")
 
@@ -71,6 +74,16 @@ def digest_of(identity: Any) -> str:
     """Return the sha256 of plain data in canonical JSON, in hexadecimal."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return files.sha256_bytes(text.encode())
+
+
+def checkpoint_digest(model: Manifest) -> str:
+    """Return the digest of the checkpoint's files, without the commit marker, of a milestone's manifest.
+
+    It is `initial` in the identity of a model that is trained further from this one.
+    """
+    inside = f"{model.identity.get('checkpoint')}/"
+    described = {name.removeprefix(inside): file for name, file in model.identity["outputs"].items()}
+    return digest_of({name: file for name, file in described.items() if name != COMMIT})
 
 
 def check_size(path: Path, size: int, manifest_path: Path | str) -> None:

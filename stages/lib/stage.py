@@ -116,6 +116,8 @@ def execute(
         return DONE
     except Exception as error:
         if reason := _reason_of_machine(error):
+            if arguments.log is not None:  # the cause may be ours, and the terminal has one line
+                _log_traceback()
             return _end(USER_MISTAKE, f"{arguments.stage_name}: {reason}", alone=True)
         return _bug(arguments, error)
 
@@ -159,11 +161,15 @@ def out_of_time(name: str, message: str) -> int:
 
 
 def _bug(arguments: argparse.Namespace, error: Exception) -> int:
+    _log_traceback()
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return _end(BUG, f"{arguments.stage_name}: internal error: {reason}", alone=True)
+
+
+def _log_traceback() -> None:
     with contextlib.suppress(UserError):  # a full --log
         for line in traceback.format_exc().splitlines():
             log.logger.info("%s", line)
-    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return _end(BUG, f"{arguments.stage_name}: internal error: {reason}", alone=True)
 
 
 def _end(code: int, message: str, alone: bool = False) -> int:

@@ -50,7 +50,7 @@ def main(argv=None):
 
 
 class Siege:
-    """All attempts: how often each stage was attacked in each way, and the faults."""
+    """All attempts: the number of attacks on each stage in each way, and the faults."""
 
     def __init__(self, arguments, directory):
         self.arguments, self.directory = arguments, directory

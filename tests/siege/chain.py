@@ -6,21 +6,12 @@ import json
 from dataclasses import dataclass
 
 from stages.lib import manifest
+from tests.helpers import training
 from tests.helpers.data_fixtures import SOURCES, texts, write_jsonl
-from tests.helpers.training import MODEL
 
-RECIPE = {
-    "model": MODEL,
-    "weights": {"a": 3, "b": 1},
-    "seq_len": 32,
-    "global_batch_size": 4,
-    "dtype": "float32",
-    "optimizer": {"learning_rate": 1e-2},
-    "schedule": {"warmup_steps": 1},
-}
-OPERATION = {
+RECIPE = training.RECIPE | {"global_batch_size": 4, "schedule": {"warmup_steps": 1}}
+OPERATION = training.OPERATION | {
     "steps": 6,
-    "micro_batch_size": 2,
     "checkpoint": {"every": 2, "keep": 1},
     "validation": {"every": 3, "tokens": 320},
 }

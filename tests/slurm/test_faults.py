@@ -54,7 +54,7 @@ def test_training_whose_last_node_dies_resumes_elsewhere(training, cluster, undi
 
 
 def submissions_when_a_node_dies(place, which):
-    """How often the training was submitted, one of whose two nodes died."""
+    """Number of times that the training was submitted, one of whose two nodes died."""
     place.write_profile(nodes=2, ranks=1)
     driver = place.start("models")
     node = place.cluster.nodes_of(place.job_at_step(15))[which]

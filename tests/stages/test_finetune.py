@@ -15,7 +15,6 @@ from stages import convert, evaluate, finetune
 from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.model.loss import IGNORED
-from stages.lib.report import results
 from stages.lib.sources import prompt_completion
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import prompt_completion_samples
@@ -185,7 +184,7 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     assert tuned["recipe"]["model"] == base["recipe"]["model"]
     assert (tuned["corpus"], tuned["tokenizer"]) == (base["corpus"], base["tokenizer"])
     assert tuned["prompt_completion"] == prompt_completion.read(made / "sources/animals/list.json").digest
-    assert tuned["initial"] == results.checkpoint_digest(initial)
+    assert tuned["initial"] == manifest.checkpoint_digest(initial)
 
 
 def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):

@@ -198,7 +198,7 @@ def test_another_tokenizer_is_refused(corpus, tmp_path, capsys):
 
 @pytest.mark.parametrize("at", ["footer", "batch"])
 def test_a_flipped_bit_in_what_arrow_says_of_a_shard_is_one_sentence(copy, capsys, at):
-    """It may as well change nothing, but is no bug: Arrow raises errors of many kinds."""
+    """It may as well change nothing, but must not be a bug: Arrow raises errors of many kinds."""
     described = json.loads(copy.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
     path = copy.parent / described["path"]
     whole = path.read_bytes()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scripts.slurm_nodes import output_of
+from scripts.slurm_nodes import TIMEOUT_SECONDS, output_of
 
 if TYPE_CHECKING:
     from snakemake.workflow import Workflow
 
 ASSOCIATIONS = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account,maxsubmit,defaultqos")
 QOS = ("sacctmgr", "--noheader", "--parsable2", "list", "qos", "format=name,maxsubmitpu")
-TIMEOUT_SECONDS = 10
 PASSING = re.compile(r"down, drained or reserved|contact|timed out|busy|temporar|unavailable", re.I)
 """Reasons of sbatch that may be over when the job is to start."""
 
@@ -66,7 +66,11 @@ def refusals(workflow: Workflow, jobs: Sequence[Any]) -> list[str]:
 
 def _refusal(command: str) -> str | None:
     try:
-        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        words = shlex.split(command)
+    except ValueError as error:
+        return str(error)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     lines = [line for line in done.stderr.splitlines() if line.strip()]

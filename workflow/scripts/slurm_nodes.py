@@ -1,4 +1,4 @@
-"""Commands of Slurm, and the nodes of a cluster with their resources, read from sinfo."""
+"""The output of Slurm's commands, and the nodes of a cluster with their resources, read from sinfo."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 
 FORMAT = 1
-COMMIT = "commit.json"
+COMMIT = manifest.COMMIT
 MILESTONE = "milestone.json"
 MAKING, REMOVING = ".making", ".removing"
 
@@ -63,7 +63,7 @@ def read_marker(directory: Path | str) -> dict[str, Any]:
     found = commit.get("format") if isinstance(commit, dict) else None
     if found != FORMAT:
         raise UserError(f"{path} must have format {FORMAT}, found {found!r:.20}")
-    if commit.pop("sha256", None) not in (None, manifest.digest_of(commit)):  # the first checkpoints had none
+    if commit.pop("sha256", None) != manifest.digest_of(commit):
         raise UserError(f"{path} changed since it was written: its sha256 differs from its content's")
     listed = commit.get("files")
     if not isinstance(listed, dict) or not all(_is_file(name, file) for name, file in listed.items()):

@@ -20,8 +20,8 @@ from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
-from stages.lib.huggingface.config_json import CONFIG
 from stages.lib.huggingface.export import Read
+from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model.architectures import DEFAULT, architecture_of
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.llama import Llama

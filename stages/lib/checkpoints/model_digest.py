@@ -7,7 +7,6 @@ one, so their hashes may be kept by size and times of the file.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,9 +29,7 @@ def digest_of(path: Path | str, where: str, cache: Path | None = None) -> str:
         made = manifest.read(path)
         if "checkpoint" not in made.identity:
             return _digest_of_hf(path.parent, cache)
-        inside = f"{made.identity['checkpoint']}/"
-        found = {name.removeprefix(inside): file for name, file in made.identity["outputs"].items()}
-        return manifest.digest_of({name: file for name, file in found.items() if name != COMMIT})
+        return manifest.checkpoint_digest(made)
     if (path / CONFIG).is_file():
         return _digest_of_hf(path, cache)
     if (path / "checkpoints").is_dir() and (steps := complete_steps(path)):
@@ -56,11 +53,7 @@ def _digest_of_hf(directory: Path, cache: Path | None) -> str:
 @contextlib.contextmanager
 def _kept_hashes(path: Path) -> Iterator[Callable[[Path], str]]:
     """Yield a function from a file to its sha256, which hashes a file only if its size or times are new."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        assert isinstance(kept, dict)
-    except (OSError, ValueError, AssertionError):
-        kept = {}
+    kept = files.read_cache(path)
     before = dict(kept)
 
     def sha256(file: Path) -> str:
@@ -73,5 +66,4 @@ def _kept_hashes(path: Path) -> Iterator[Callable[[Path], str]]:
 
     yield sha256
     if kept != before:
-        with contextlib.suppress(UserError, OSError):  # a directory that cannot be written: hashed again next time
-            files.write_json(path, kept)
+        files.write_cache(path, kept)

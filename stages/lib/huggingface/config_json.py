@@ -11,11 +11,12 @@ from typing import Any
 
 from stages.lib import files, recipe
 from stages.lib.errors import UserError
+from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model.architectures import ARCHITECTURES, DEFAULT, Architecture, architecture_of
 from stages.lib.model.llama_config import ModelRecipe, RopeScaling
 from stages.lib.tokenizer.prompt_tokenizer import first_token
 
-CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+GENERATION_CONFIG = "generation_config.json"
 
 
 def config_of(model_config: ModelRecipe, tokenizer: dict[str, Any], dtype: str) -> dict[str, Any]:

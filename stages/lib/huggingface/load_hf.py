@@ -16,8 +16,8 @@ from stages.lib import files
 from stages.lib.distributed.local_shards import local_rows
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, weight_files
-from stages.lib.huggingface.config_json import CONFIG
 from stages.lib.huggingface.export import Read
+from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model.keys import KeyTable, Part
 from stages.lib.model.llama_config import ModelRecipe
 
@@ -36,11 +36,6 @@ class HuggingFaceModel:
     def read(self, keys: Sequence[str]) -> dict[str, torch.Tensor]:
         """{FMS key: CPU tensor} in the dtype of the files; a tied `head.weight` is the embedding."""
         return {key: self._join(key) for key in keys}
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The sha256 over the hashes of config.json and of the weights' files, which are all read for it."""
-        return weight_files.digest(self.directory, {CONFIG, *self.file_of.values()})
 
     @functools.cached_property
     def _table(self) -> KeyTable:

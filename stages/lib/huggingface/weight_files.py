@@ -1,6 +1,5 @@
 """The safetensors files of a Hugging Face directory, one or several with an index, and the tensors in them."""
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,13 @@ BLOCK = 4096  # rows that are compared at a time
 
 
 def file_of_tensors(directory: Path) -> dict[str, str]:
-    """{tensor: name of its file}, from the files' headers. Raises UserError if a file is missing or truncated."""
+    """{tensor: name of its file}, from the files' headers. Imports no torch.
+
+    Raises UserError if a file is missing or truncated.
+    """
     found: dict[str, str] = {}
     for name in _files(directory):
-        with opened(directory / name) as file:
+        with opened(directory / name, "numpy") as file:
             found |= dict.fromkeys(file.keys(), name)
     return {tensor: name for tensor, name in found.items() if not tensor.endswith(BUFFER)}
 
@@ -37,29 +39,12 @@ def _files(directory: Path) -> list[str]:
 def names_of(directory: Path, tied: bool) -> set[str]:
     """Return the names of config.json and of the files with a tensor of the model. Imports no torch.
 
-    `tied`: the head, which some store nevertheless, is no tensor of the model. Raises UserError as `file_of_tensors`.
+    `tied`: the head, which some store nevertheless, is not one of the model's. Raises UserError as `file_of_tensors`.
     """
-    ignored = {"__metadata__", *(["lm_head.weight"] if tied else [])}
-    found = {CONFIG}
-    for name in _files(directory):
-        if any(tensor not in ignored and not tensor.endswith(BUFFER) for tensor in _header(directory / name)):
-            found.add(name)
-    return found
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """Return the JSON at the beginning of a safetensors file."""
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > path.stat().st_size:
-                raise ValueError
-            header = json.loads(file.read(length))
-    except OSError as error:
-        raise UserError(f"{path} must be a safetensors file: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"{path} must be a safetensors file, and its header is not valid") from None
-    return header if isinstance(header, dict) else {}
+    file_of = file_of_tensors(directory)
+    if tied:
+        file_of.pop("lm_head.weight", None)
+    return {CONFIG, *file_of.values()}
 
 
 def digest(directory: Path, names: Iterable[str], sha256: Callable[[Path], str] = files.sha256_file) -> str:
@@ -115,11 +100,11 @@ def are_equal(directory: Path, file_of: dict[str, str], first: str, second: str)
         return all(torch.equal(a[row : row + BLOCK], b[row : row + BLOCK]) for row in rows)
 
 
-def opened(path: Path) -> Any:
-    """An open safetensors file. Raises UserError if it is missing or not valid."""
+def opened(path: Path, framework: str = "pt") -> Any:
+    """An open safetensors file with tensors of `framework`. Raises UserError if it is missing or not valid."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework=framework)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} must be a safetensors file: {' '.join(str(error).split())}") from None

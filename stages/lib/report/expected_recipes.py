@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stages.lib import manifest
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.report.results import Results, checkpoint_digest, stale
+from stages.lib.report.results import Results, stale
 
 
 def check_recipes(results: Results, expected: Mapping[str, Any]) -> None:
@@ -39,7 +40,7 @@ def _check_model(made: Manifest, run: Mapping[str, Any], results: Results) -> No
     if "digest" in initial and made.identity.get("initial") != initial["digest"]:
         raise stale(made.path, f"was trained from another model than {initial['path']} holds now")
     origin = results.models.get((initial.get("run"), initial.get("step")))
-    if origin is not None and made.identity.get("initial") != checkpoint_digest(origin):
+    if origin is not None and made.identity.get("initial") != manifest.checkpoint_digest(origin):
         raise stale(made.path, f"was trained from another model than {origin.path}")
 
 

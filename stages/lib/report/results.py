@@ -56,7 +56,7 @@ class Results:
         """The first model of each checkpoint digest, as (run, step): hashed only once for all tuned runs."""
         found: dict[str, ModelKey] = {}
         for key, made in self.models.items():
-            found.setdefault(checkpoint_digest(made), key)
+            found.setdefault(manifest.checkpoint_digest(made), key)
         return found
 
     def missing(self, expected: Mapping[str, Any]) -> list[str]:
@@ -89,16 +89,6 @@ def _check_kept(evaluation: Manifest) -> None:
     path = kept_manifest(evaluation.path)
     if path.exists() and manifest.read(path, "evaluate").digest != evaluation.digest:
         raise stale(evaluation.path, f"has other scores than {path}")
-
-
-def checkpoint_digest(model: Manifest) -> str:
-    """Return the digest of a model's checkpoint files, without the commit marker.
-
-    It is `initial` in the identity of a model that is trained further from this one (`training.initial` without torch).
-    """
-    inside = f"{model.identity.get('checkpoint')}/"
-    files = {name.removeprefix(inside): file for name, file in model.identity["outputs"].items()}
-    return manifest.digest_of({name: file for name, file in files.items() if name != "commit.json"})
 
 
 def _model_key(path: Path) -> ModelKey:

@@ -10,7 +10,6 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.report.expected_recipes import difference
-from stages.lib.report.results import checkpoint_digest
 
 Parts = Mapping[str, Mapping[str, Any]]
 """{path of a manifest: what the config says of it}: `recipe`, the name of its recipe; `inputs`, {key of its identity:
@@ -32,7 +31,6 @@ class Stale:
                     self.read[path] = manifest.read(path)
             except UserError:  # the stage that reads it names the damage
                 continue
-        self._digests: dict[str, str] = {}
 
     def reasons(self, initial: Mapping[str, str]) -> dict[str, str]:
         """Return {path: reason} of the stale manifests. `initial`: {run: digest of the model that it starts from}."""
@@ -57,7 +55,7 @@ class Stale:
             return f"was made of the sources {names[0]}, and the config has {names[1]}"
         for key, path in part.get("inputs", {}).items():
             found = identity.get(key)
-            if path in self.read and (found["digest"] if isinstance(found, dict) else found) != self._digest(path):
+            if path in self.read and (found["digest"] if isinstance(found, dict) else found) != self.read[path].digest:
                 return f"was made from another {key} than {path}"
         return self._initial_reason(identity, part.get("initial"), initial)
 
@@ -78,14 +76,9 @@ class Stale:
         if name is None:
             return None
         if name in self.read:
-            expected: str | None = checkpoint_digest(self.read[name])
+            expected: str | None = manifest.checkpoint_digest(self.read[name])
         else:
             expected = initial.get(name)
         if expected is None or identity.get("initial") == expected:
             return None
         return f"was trained from another model than {name if name in self.read else f'runs.{name}.initial'} has now"
-
-    def _digest(self, path: str) -> str:
-        if path not in self._digests:
-            self._digests[path] = self.read[path].digest
-        return self._digests[path]

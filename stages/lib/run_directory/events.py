@@ -36,7 +36,7 @@ CHECKS = {
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """Return the events of a run directory in order; lines that are no event are skipped and named in a warning."""
+    """Return the events of a run directory in order; lines that are not events are skipped and named in a warning."""
     return list(journal.read(directory / FILE, _is_event))
 
 

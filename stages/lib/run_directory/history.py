@@ -56,8 +56,8 @@ def entries(
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries of metrics.jsonl in the order of writing, without those that a rollback discarded.
 
-    `events`: those of the same directory. `last_bytes`: read only the end of the file. Lines that are no entry are
-    skipped and named in a warning.
+    `events`: those of the same directory. `last_bytes`: read only the end of the file. Lines that are not entries
+    are skipped and named in a warning.
     """
     rollbacks = [event for event in events if event["event"] == "rollback"]
     discarded = None  # the last discarded step: an evaluation after it was of its weights

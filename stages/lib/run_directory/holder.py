@@ -42,7 +42,7 @@ class Holder:
     job: str | None
     cluster: str | None = None
     restarts: int = 0
-    """How often the job was requeued before."""
+    """Number of times that the job was requeued."""
 
     heartbeat: float
     """Time of the last sign of life, in seconds since 1970."""

@@ -22,7 +22,7 @@ def cluster() -> str | None:
 
 
 def restarts() -> int:
-    """Return how often the scheduler requeued this job.
+    """Return the number of times that the scheduler requeued this job.
 
     The launcher passes it, because Snakemake's Slurm plugin drops SLURM_RESTART_COUNT.
     """

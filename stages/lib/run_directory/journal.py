@@ -49,9 +49,9 @@ def read(
 ) -> Iterator[dict[str, Any]]:
     """Yield the entries in order; none if the file does not exist.
 
-    Lines that are no entry, because of a kill or of damage, are skipped; at the end a warning names them. The last line
-    is not named if it has no newline: it may be written at this moment. `last_bytes`: read only the end of the file.
-    Raises UserError if the file cannot be read.
+    Lines that are not entries, because of a kill or of damage, are skipped; at the end a warning names them. The last
+    line is not named if it has no newline: it may be written at this moment. `last_bytes`: read only the end of the
+    file. Raises UserError if the file cannot be read.
     """
     skipped = []
     for position, line in _lines(path, last_bytes):

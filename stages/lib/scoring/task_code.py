@@ -68,11 +68,8 @@ def _content(path: Path) -> Any:
 def _is_of_harness(path: Path) -> bool:
     """Return True for a file of lm-evaluation-harness itself: its code is installed, and runs anyway."""
     spec = importlib.util.find_spec("lm_eval")
-    return (
-        any(path.is_relative_to(Path(home).resolve()) for home in spec.submodule_search_locations or ())
-        if spec
-        else False
-    )
+    homes = (spec.submodule_search_locations or ()) if spec else ()
+    return any(path.is_relative_to(Path(home).resolve()) for home in homes)
 
 
 def guard_templates() -> None:

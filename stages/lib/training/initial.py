@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stages.lib import manifest
-from stages.lib.checkpoints import dcp, find_model
+from stages.lib.checkpoints import dcp, find_model, model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
 from stages.lib.tokens import order
@@ -63,9 +62,7 @@ class Initial:
     @functools.cached_property
     def digest(self) -> str:
         """Digest of the model. It is slow for a Hugging Face model: every file is read."""
-        if self.commit is None:
-            return load_hf.open_directory(self.found.directory).digest
-        return manifest.digest_of(self.commit["files"])
+        return model_digest.digest_of(self.found.directory, "--initial")
 
     def _commit(self) -> dict[str, Any]:
         assert self.commit is not None

@@ -26,8 +26,8 @@ RETRY_SECONDS = 5.0
 VISIBLE_SECONDS = 60.0
 """Longest time until a shared file system shows a new file on another node."""
 
-LEFTOVERS = (FILE, ".lease.*", ".*.tmp", ".watchdog*", "hang/*.writing")
-"""What killed trainers leave in a run directory beside the checkpoints."""
+LEFTOVERS = (".lease.*", ".*.tmp", ".watchdog*", "hang/*.writing")
+"""Files that killed trainers leave in a run directory, beside the lease and the checkpoints."""
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _stop_command(directory: Path, error: HeldError) -> str:
 
 def clear_leftovers(directory: Path) -> None:
     """Delete what killed trainers left in a run directory beside the checkpoints, if no trainer works there."""
-    if not any(any(directory.glob(name)) for name in LEFTOVERS):
+    if not any(any(directory.glob(name)) for name in (FILE, *LEFTOVERS)):
         return
     with contextlib.suppress(UserError):  # a live trainer holds the lease, or the directory cannot be written
         held = Lease(directory)
@@ -115,7 +115,7 @@ def clear_leftovers(directory: Path) -> None:
 
 def _remove_leftovers(directory: Path) -> None:
     """Delete the leftovers; this process must hold the lease."""
-    for name in LEFTOVERS[1:]:
+    for name in LEFTOVERS:
         for path in directory.glob(name):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -62,7 +62,7 @@ class Made:
 
 
 def trained(targets):
-    """How often each token was a target."""
+    """The number of times that each token was a target."""
     found = Counter(targets.reshape(-1).tolist())
     found.pop(IGNORED, None)
     return found

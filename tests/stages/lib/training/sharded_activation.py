@@ -1,4 +1,4 @@
-"""Print what each kind of activation checkpointing gives on sharded models: gradients, and how often a block ran."""
+"""Print what each kind of activation checkpointing gives on sharded models: gradients, and the runs of a block."""
 
 import hashlib
 import json
