@@ -1,9 +1,11 @@
 """Large files in parts: whatever the cuts, every record is in one part, once; and memory stays bounded."""
 
+import gzip
 import json
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +85,50 @@ def test_a_large_text_is_cut_at_line_ends_at_the_same_places_by_any_number_of_pa
     assert all(document.text.endswith("\n") for document in found[:-2])
     assert max(len(document.text) for document in found) < 2 * CUT_ABOVE
     assert [document.id for document in found[:2]] == [f"{tmp_path}/a.txt#0", f"{tmp_path}/a.txt#1"]
+
+
+BYTES = st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"x" * 60, b"x" * 99 + b"\n", b"x" * 100 + b"\n", b"x" * 200]))
+
+
+@given(pieces=BYTES, parts=st.integers(1, 4), ending=st.sampled_from(["", ".gz"]))
+@settings(deadline=None, max_examples=100)
+def test_a_segment_holds_the_lines_that_begin_in_it_without_those_that_are_too_long(
+    pieces, parts, ending, tmp_path_factory
+):
+    path = tmp_path_factory.mktemp("text") / f"a.txt{ending}"
+    data, expected, position, malformed = b"".join(pieces), {}, 0, 0
+    path.write_bytes(gzip.compress(data) if ending else data)
+    for line in data.splitlines(keepends=True):
+        if len(line) <= 100 or (len(line) == 101 and line.endswith(b"\n")):
+            expected.setdefault(position // CUT_ABOVE, []).append(line)
+        else:
+            malformed += 1
+        position += len(line)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
+        patch.setattr(text_kind, "SEGMENT_BYTES", CUT_ABOVE)
+        patch.setattr(lines, "LINE_BYTES", 100)
+        found = [
+            entry
+            for part in documents_of_parts(SourceRecipe(kind="text", paths=["*"]), [path], parts)
+            for entry in part
+        ]
+    if len(data) > CUT_ABOVE:
+        assert sum(isinstance(entry, Malformed) for entry in found) == malformed
+        made = {entry.id: entry.text for entry in found if not isinstance(entry, Malformed)}
+        assert made == {f"{path}#{number}": b"".join(held).decode() for number, held in expected.items()}
+    else:
+        assert [entry.text for entry in found] == [data.decode()]
+
+
+def test_empty_lines_cost_as_much_as_other_bytes(tmp_path):
+    """Read line by line, 20 MB of line ends took 14 s and 300 MB."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\n" * 20_000_000)
+    begin = time.process_time()
+    found = list(documents.read(SourceRecipe(kind="text", paths=["*"]), spans.whole([str(path)]), [str(path)]))
+    assert time.process_time() - begin < 2
+    assert [len(document.text) for document in found] == [16 << 20, 20_000_000 - (16 << 20)]
 
 
 def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_path, small_files_are_large):

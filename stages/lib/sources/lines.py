@@ -21,11 +21,7 @@ def lines_of(file: BinaryIO, span: Span, parse: Callable[[int, bytes], T]) -> It
 
     Line ends are kept. A line of more than LINE_BYTES is None. No line is held after `parse`: it may have 100 MB.
     """
-    position = 0
-    if span.first:
-        # the byte before `first` tells if a line begins there
-        position = file.seek(span.first - 1)
-        position += _skip_line(file)
+    position = first_line(file, span.first)
     while position in span and (line := file.readline(LINE_BYTES + 1)):
         begin, position = position, position + len(line)
         if len(line) > LINE_BYTES and not line.endswith(b"\n"):
@@ -36,6 +32,22 @@ def lines_of(file: BinaryIO, span: Span, parse: Callable[[int, bytes], T]) -> It
         del line
         yield begin, parsed
         del parsed  # before the next line is parsed
+
+
+def first_line(file: BinaryIO, first: int) -> int:
+    """Move an open file to the first line that begins at `first` or after it; return its position."""
+    if not first:
+        return 0
+    position = file.seek(first - 1)  # the byte before `first` tells if a line begins there
+    return position + _skip_line(file)
+
+
+def rest_of_line(file: BinaryIO, read: int) -> tuple[bytes, int]:
+    """Return (rest, 0) of a line of which `read` bytes are read; (b"", number of bytes) if it is too long."""
+    rest = file.readline(max(LINE_BYTES + 1 - read, 1))
+    if read + len(rest) <= LINE_BYTES or rest.endswith(b"\n"):
+        return rest, 0
+    return b"", len(rest) + _skip_line(file)
 
 
 def _skip_line(file: BinaryIO) -> int:

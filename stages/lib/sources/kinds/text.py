@@ -51,24 +51,28 @@ class Text(SourceKind):
 
 
 def _segments(span: Span) -> Iterator[tuple[str, bytes | str]]:
+    """Yield (id, bytes) of the segments that begin in a span; of a line that is too long, (id, reason).
+
+    A segment is read in one piece: the cost is per byte, also where every line is empty.
+    """
+    whole = _of_segments(span)
     with compressed.open_binary(span.name) as file:
-        gathered: list[bytes] = []
-        segment = None
-        for position, line in lines.lines_of(file, _of_segments(span), _as_it_is):
-            if position // SEGMENT_BYTES != segment:
-                if gathered:
-                    yield f"{span.name}#{segment}", b"".join(gathered)
-                gathered, segment = [], position // SEGMENT_BYTES
-            if line is None:
-                yield f"{span.name}@{position}", lines.TOO_LONG
-            else:
-                gathered.append(line)
-        if gathered:
-            yield f"{span.name}#{segment}", b"".join(gathered)
-
-
-def _as_it_is(_: int, line: bytes) -> bytes:
-    return line
+        position = lines.first_line(file, whole.first)
+        while position in whole:
+            number = position // SEGMENT_BYTES
+            data = file.read((number + 1) * SEGMENT_BYTES - position)
+            if not data:
+                return
+            last_line = data.rfind(b"\n") + 1
+            rest, skipped = b"", 0
+            if last_line < len(data):
+                rest, skipped = lines.rest_of_line(file, len(data) - last_line)
+            begin, position = position, position + len(data) + len(rest) + skipped
+            if skipped:
+                yield f"{span.name}@{begin + last_line}", lines.TOO_LONG
+                data, rest = data[:last_line], b""
+            if data:
+                yield f"{span.name}#{number}", data + rest
 
 
 def _of_segments(span: Span) -> Span:
