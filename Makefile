@@ -40,7 +40,7 @@ test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a 
 drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; its result must have the same bits
 	$(RUN) tests.drill --kills 20
 
-siege: $(VENV)/dev.stamp ## attack every stage with kills, damaged files, full disks and bad command lines for MINUTES (10)
+siege: $(VENV)/dev.stamp ## attack every stage with kills, damaged files, limits and bad command lines for MINUTES (10)
 	$(RUN) tests.siege --minutes $(MINUTES) --raw siege.jsonl
 
 lint: $(VENV)/dev.stamp ## check style, types and workflow

@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from stages import pretrain
 from stages.lib import manifest
+from tests.helpers.ports import free_ports
 
 HOME = Path(__file__).resolve().parents[2]
 MODEL = {
@@ -68,16 +68,8 @@ def train_on(ranks, *arguments, **keywords):
 def train_many_on(ranks, runs, directory, stage="pretrain"):
     """Run a stage once per list of options, one after the other in the same processes: imports take seconds."""
     path = directory / f"runs-{ranks}.json"
-    path.write_text(json.dumps(list(zip(_free_ports(len(runs)), runs, strict=True))))
+    path.write_text(json.dumps(list(zip(free_ports(len(runs)), runs, strict=True))))
     run_on(ranks, "tests.helpers.train_many", stage, path)
-
-
-def _free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def run_on(ranks, module, *arguments):

@@ -1,4 +1,5 @@
-"""The siege: attack each stage with kills, damaged files, full disks and bad command lines, for some minutes.
+"""The siege: attack each stage with kills, damaged files, full disks, little memory and bad command lines.
+
 
     python -m tests.siege --minutes 10 --seed 0 --raw siege.jsonl
 

@@ -2,11 +2,12 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
 from dataclasses import dataclass
+
+from tests.helpers.ports import free_ports
 
 SECONDS = 120  # after which an attempt counts as hanging
 
@@ -39,7 +40,7 @@ def run(call, directory, ranks=1, prepare=None):
     printed, exit_file = directory.parent / "printed", directory.parent / "exit"
     exit_file.unlink(missing_ok=True)
     with open(printed, "wb") as file:
-        port = _free_port()
+        (port,) = free_ports(1)
         waiting = {
             _fork(call, directory, file, _environment(rank, ranks, port, exit_file), prepare) for rank in range(ranks)
         }
@@ -100,9 +101,3 @@ def _fork(call, directory, printed, environment, prepare):
 def _kill(processes):
     for process in processes:
         os.kill(process, signal.SIGKILL)
-
-
-def _free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

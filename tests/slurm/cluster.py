@@ -4,7 +4,6 @@ No munge, no cgroups, no systemd, and no root needed; accounting where it is ask
 starts one to try things on, and says how.
 """
 
-import contextlib
 import os
 import shlex
 import signal
@@ -14,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.helpers.ports import free_ports
 from tests.slurm import processes
 from tests.slurm.accounting import Accounting, which
 
@@ -221,7 +221,7 @@ class Cluster:
     def _write_files(self):
         """Write the configuration and the commands. Returns the accounting, None for none."""
         address = socket.gethostbyname(socket.gethostname())  # NoInAddrAny has daemons listen there alone
-        port, *ports = _free_ports(address, 3 + len(NODES))
+        port, *ports = free_ports(3 + len(NODES), address)
         nodes = [
             f"NodeName={node} NodeHostname=localhost NodeAddr={address} Port={own}"
             for node, own in zip(NODES, ports[2:], strict=True)
@@ -261,14 +261,6 @@ def running(prefix):
 
 def _is_stepd(process):
     return processes.name_of(process) == "slurmstepd"
-
-
-def _free_ports(address, count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((address, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def main():

@@ -22,7 +22,7 @@ from tests.helpers.training import (
     weights_of,
 )
 
-STEPS = 200  # the file `stop` is looked for once per second
+STEPS = 100  # the file `stop` is looked for once per second
 
 
 @pytest.fixture(scope="module")

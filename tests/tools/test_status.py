@@ -8,6 +8,7 @@ import time
 import pytest
 
 from stages.lib import manifest
+from stages.lib.checkpoints import commit
 from stages.lib.run_directory import lease
 from stages.lib.training.faults import stacks, stop_requests
 from tools import status
@@ -21,8 +22,7 @@ def directory(tmp_path):
         checkpoint = made / "checkpoints" / f"{step:08d}"
         checkpoint.mkdir(parents=True)
         (checkpoint / "__0_0.distcp").write_bytes(b"12345")
-        commit = {"format": 1, "files": {"__0_0.distcp": {"bytes": 5 if complete else 6, "sha256": ""}}}
-        (checkpoint / "commit.json").write_text(json.dumps(commit))
+        commit.write_commit(checkpoint, {}, {"__0_0.distcp": {"bytes": 5 if complete else 6, "sha256": ""}})
     lines = [
         {"step": step, "tokens": step * 1000, "loss": 5.0, "tokens_per_second": 500.0, "grad_norm": 1.0}
         for step in range(1, 51)

@@ -1,5 +1,5 @@
 """The kinds of attack, one file each."""
 
-from tests.siege.attacks import command_line, damage, disk, kill
+from tests.siege.attacks import command_line, damage, disk, kill, memory
 
-ATTACKS = {module.NAME: module for module in (kill, damage, disk, command_line)}
+ATTACKS = {module.NAME: module for module in (kill, damage, disk, command_line, memory)}

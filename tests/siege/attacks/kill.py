@@ -43,11 +43,12 @@ def attack(finished, scratch, step, rng):
     place = finished.copy(scratch).before(step)
     moments = []
     for _ in range(rng.randint(1, MOST_KILLS)):
-        moments.append(rng.randint(1, _changes(finished, scratch, step)))
-        ended = place.run(step, at_change(moments[-1]))
+        moment = rng.randint(1, _changes(finished, scratch, step))
+        ended = place.run(step, at_change(moment))
         if ended.code >= 0:
             break  # it had fewer changes left to make
-    done = f"killed before its changes {', '.join(map(str, moments))}"
+        moments.append(moment)
+    done = f"{len(moments)} kills, before its changes {', '.join(map(str, moments))}"
     ended = place.run(step)
     if ended.code:
         return done, ended, f"the next start ended with {ended.code}"

@@ -196,6 +196,7 @@ def test_process_of_the_same_kernel_and_pid_namespace_is_judged_by_proc_alone(tm
             place = here | elsewhere
             assert [is_dead(tmp_path, age, **place, started=1) for age in (FRESH, LATE, STALE)] == [False, False, True]
         other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
         assert is_dead(tmp_path, FRESH, **here, started=started)  # a zombie
     assert is_dead(tmp_path, FRESH, **here, started=started)
 
