@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stages import pretrain
 from stages.lib import manifest
-from tests.helpers.ports import free_ports
+from tests.helpers.ranks import run_module
 
 HOME = Path(__file__).resolve().parents[2]
 MODEL = {
@@ -59,24 +59,14 @@ def launch(ranks, arguments, stage="pretrain", **keywords):
 
 
 def train_on(ranks, *arguments, **keywords):
-    """Run the stage on several ranks; return (exit code, standard error)."""
-    process = launch(ranks, options(*arguments, **keywords))
-    _, error = process.communicate(timeout=240)
-    return process.returncode, error
-
-
-def train_many_on(ranks, runs, directory, stage="pretrain"):
-    """Run a stage once per list of options, one after the other in the same processes: imports take seconds."""
-    path = directory / f"runs-{ranks}.json"
-    path.write_text(json.dumps(list(zip(free_ports(len(runs)), runs, strict=True))))
-    run_on(ranks, "tests.helpers.train_many", stage, path)
+    """Run the stage on several ranks; return (exit code, what they printed)."""
+    return run_module(ranks, "stages.pretrain", options(*arguments, **keywords))
 
 
 def run_on(ranks, module, *arguments):
     """Run a module of the tests on several ranks; it must exit with 0."""
-    command = [HOME / "workflow/launch", str(ranks), "-m", module, *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = run_module(ranks, module, arguments)
+    assert code == 0, printed
 
 
 def environment():

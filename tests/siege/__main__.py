@@ -1,6 +1,5 @@
 """The siege: attack each stage with kills, damaged files, full disks, little memory and bad command lines.
 
-
     python -m tests.siege --minutes 10 --seed 0 --raw siege.jsonl
 
 The chain of stages runs once undisturbed on tiny texts. Each attempt copies its results, takes away those of one stage,

@@ -33,12 +33,12 @@ NOT_RESULTS = ("metrics.jsonl", "events.jsonl", "receipt.json", "*.yaml")
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a stage: its name, arguments, number of ranks, and the paths that it makes."""
+    """One call of a stage: name, arguments, the paths that it makes, and number of ranks, 0 without a launcher."""
 
     stage: str
     arguments: tuple
     made: tuple
-    ranks: int = 1
+    ranks: int = 0
 
     def run(self):
         """Run the stage in this process and its working directory; return the exit code."""
@@ -85,7 +85,7 @@ def _recipe(recipe):
     return ["--recipe", json.dumps(recipe)]
 
 
-def _step(stage, arguments, output, *more, ranks=1):
+def _step(stage, arguments, output, *more, ranks=0):
     return Step(stage, (*arguments, "--output", output), (output, *more), ranks)
 
 

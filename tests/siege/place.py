@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from tests.siege import chain, forked
+from tests.helpers import forked
+from tests.siege import chain
 
 
 class Fault(Exception):

@@ -147,8 +147,7 @@ def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_pa
     for ranks in (1, 2, 3):
         run = tmp_path / str(ranks)
         recipe = RECIPE | {"dtype": "float64"}
-        listed_options = [options(made, run, 30, recipe=recipe, micro_batch_size=1)]
-        training.train_many_on(ranks, listed_options, tmp_path, stage="finetune")
+        training.run_on(ranks, "stages.finetune", *options(made, run, 30, recipe=recipe, micro_batch_size=1))
         losses.append([entry["loss"] for entry in steps_of(run)])
     assert len(losses[0]) == 30
     for other in losses[1:]:

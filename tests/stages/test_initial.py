@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from stages.lib import manifest
 from stages.lib.checkpoints import dcp
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
+from tests.helpers.ranks import run_module
 from tests.helpers.training import (
-    HOME,
     RECIPE,
     change_commit,
-    environment,
     milestone,
     options,
     run_directory,
@@ -146,9 +144,8 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
 
 
 def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):
-    command = [HOME / "workflow/launch", "2", "-m", "tests.helpers.torn_initial", tmp_path / "train"]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stderr) == (2, "torn_initial: model.safetensors cannot be read\n")
+    ended = run_module(2, "tests.helpers.torn_initial", [tmp_path / "train"])
+    assert ended == (2, "torn_initial: model.safetensors cannot be read\n")
 
 
 def other_corpus(corpus, directory, keep, **more):

@@ -15,11 +15,10 @@ import pytest
 
 from stages.lib import manifest
 from stages.lib.checkpoints.commit import complete_steps
+from tests.helpers.ranks import run_module
 from tests.helpers.training import (
-    HOME,
     RECIPE,
     change_commit,
-    environment,
     events_of,
     milestone,
     run_directory,
@@ -275,10 +274,9 @@ def test_kept_manifest_of_other_files_is_written_again(corpus, tmp_path):
 
 
 def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):
-    command = [HOME / "workflow/launch", "2", "-m", "tests.helpers.split_directory", tmp_path]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
+    code, printed = run_module(2, "tests.helpers.split_directory", [tmp_path])
+    assert code == 2
+    (line,) = printed.splitlines()
     assert f"must be on a file system that all nodes share: {socket.gethostname()} does not see" in line
 
 

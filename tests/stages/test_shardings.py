@@ -11,7 +11,6 @@ from tests.helpers.training import (
     run_on,
     steps_of,
     train,
-    train_many_on,
     train_on,
     weights_of,
 )
@@ -40,7 +39,8 @@ def trained(corpus, directory, runs, steps, **recipe):
             )
             for name, operation in zip(names, operations, strict=True)
         ]
-        train_many_on(ranks, listed, directory)
+        for given in listed:
+            run_on(ranks, "stages.pretrain", *given)
     return made
 
 

@@ -1,7 +1,6 @@
 """Activation checkpointing: the same gradients for every kind, and what each kind keeps."""
 
 import json
-import subprocess
 import weakref
 from collections import Counter
 
@@ -15,7 +14,7 @@ from stages.lib.model.initialize import initialize
 from stages.lib.model.llama import Llama, ModelRecipe, documents_of
 from stages.lib.training import activation_checkpointing
 from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe
-from tests.helpers.training import HOME, environment
+from tests.helpers.ranks import run_module
 
 LAYERS, PRODUCTS = 4, 4  # matrix products a block
 KINDS_THAT_RECOMPUTE = [kind for kind in MODES if kind != "none"]
@@ -160,9 +159,9 @@ def test_a_compiled_block_has_the_same_gradients(kind):
 
 @pytest.mark.long
 def test_gradients_are_the_same_bits_on_two_ranks():
-    command = [HOME / "workflow/launch", "2", "-m", "tests.stages.lib.training.sharded_activation"]
-    ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=True)
-    for rank in json.loads(ended.stdout.splitlines()[-1]):
+    code, printed = run_module(2, "tests.stages.lib.training.sharded_activation", [])
+    assert code == 0, printed
+    for rank in json.loads(printed.splitlines()[-1]):
         for kinds in rank.values():
             expected = kinds.pop("none")
             assert expected["forwards"] == LAYERS

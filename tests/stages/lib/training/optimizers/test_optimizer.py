@@ -1,7 +1,6 @@
 """AdamW's groups, its moments, the steps that it skips, and the clipping of gradients against torch's."""
 
 import json
-import subprocess
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
-from tests.helpers.training import HOME, environment
+from tests.helpers.ranks import run_module
 
 MOMENTS = ("float32", "bfloat16")
 
@@ -162,10 +161,10 @@ def assert_equal(ours, theirs):
 @pytest.mark.long
 def test_sharded_steps_are_those_of_one_rank_and_can_be_skipped():
     found = []
-    for ranks in ("1", "2"):
-        command = [HOME / "workflow/launch", ranks, "-m", "tests.stages.lib.training.sharded_optimizer"]
-        ended = subprocess.run(command, env=environment(), cwd=HOME, capture_output=True, text=True, check=True)
-        found.append(json.loads(ended.stdout.splitlines()[-1]))
+    for ranks in (1, 2):
+        code, printed = run_module(ranks, "tests.stages.lib.training.sharded_optimizer", [])
+        assert code == 0, printed
+        found.append(json.loads(printed.splitlines()[-1]))
     assert found[0] == found[1]
     assert set(found[0]) == set(MOMENTS)
     for digests in found[0].values():

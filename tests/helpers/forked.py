@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.helpers.ports import free_ports
 
-SECONDS = 120  # after which an attempt counts as hanging
+SECONDS = 240  # after which an attempt counts as hanging
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Ended:
         return (self.text.strip().splitlines() or [""])[-1]
 
 
-def run(call, directory, ranks=1, prepare=None):
+def run(call, directory, ranks=0, prepare=None, scratch=None):
     """Run `call()`, which returns an exit code, in `directory` on forked ranks; the first rank to fail ends the others.
 
-    `prepare(rank)` is called in each process first. Threads are not forked: torch must not have started any.
+    `ranks`: 0 for a process without a launcher. `prepare(rank)` is called in each process first. `scratch`: directory
+    of what is printed, by default the one above. Threads are not forked: torch must not have started any.
     """
-    begun = time.monotonic()
-    printed, exit_file = directory.parent / "printed", directory.parent / "exit"
+    begun, scratch = time.monotonic(), scratch or directory.parent
+    printed, exit_file = scratch / "printed", scratch / "exit"
     exit_file.unlink(missing_ok=True)
     with open(printed, "wb") as file:
         (port,) = free_ports(1)
-        waiting = {
-            _fork(call, directory, file, _environment(rank, ranks, port, exit_file), prepare) for rank in range(ranks)
-        }
+        environments = [_environment(rank, ranks, port, exit_file) for rank in range(ranks)] or [{}]
+        waiting = {_fork(call, directory, file, environment, prepare) for environment in environments}
         code = 0
         while waiting:
             process, status = os.waitpid(-1, os.WNOHANG)
@@ -63,9 +63,7 @@ def run(call, directory, ranks=1, prepare=None):
 
 
 def _environment(rank, ranks, port, exit_file):
-    """Return what torchrun and workflow/launch set; nothing for a single process."""
-    if ranks == 1:
-        return {}
+    """Return what torchrun and workflow/launch set."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     return {name: str(value) for name, value in numbers.items()} | {
         "MASTER_ADDR": "127.0.0.1",

@@ -1,0 +1,64 @@
+"""Run a module on several ranks as workflow/launch does, in forks of a process that has imported torch already.
+
+Imports take each rank 5 s of CPU time, and torchrun's agent 3 s more. Tests of the launcher itself call `launch`.
+"""
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[2]
+PRELOADED = ("stages.lib.training.run", "stages.lib.distributed.process_group", "stages.lib.tokens.corpus")
+
+
+def run_module(ranks, module, arguments):
+    """Run `python -m module` on `ranks` ranks; return (exit code, what they printed)."""
+    asked = {"ranks": ranks, "module": module, "arguments": [str(argument) for argument in arguments]}
+    process = _server()
+    print(json.dumps(asked | {"environment": dict(os.environ), "cwd": os.getcwd()}), file=process.stdin, flush=True)
+    code, text = json.loads(process.stdout.readline())
+    return code, text
+
+
+@functools.cache
+def _server():
+    """Return the process that forks; it ends with this one. It computes nothing: threads are not forked."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.helpers.ranks"],
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": HOME, "env": environment},
+    )
+    atexit.register(process.stdin.close)
+    return process
+
+
+def _serve():
+    from tests.helpers import forked
+
+    for name in PRELOADED:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory() as scratch:
+        for line in sys.stdin:
+            asked = json.loads(line)
+            call = functools.partial(_run, asked["module"], asked["arguments"])
+            os.environ.clear()
+            os.environ.update(asked["environment"])
+            ended = forked.run(call, Path(asked["cwd"]), asked["ranks"], scratch=Path(scratch))
+            print(json.dumps([ended.code, ended.text]), flush=True)
+
+
+def _run(module, arguments):
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
+
+
+if __name__ == "__main__":
+    _serve()
