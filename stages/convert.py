@@ -216,11 +216,12 @@ def _compare_tokenizers(
     partial: Path, recipe: ConvertRecipe, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
 ) -> None:
     from stages.lib.huggingface import tokenizer_parity as parity
+    from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
 
     exported = parity.load_tokenizer(partial)
     parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
-    reference = parity.reference_encoder(tokenizer.directory)
+    reference = parity.reference(Tokenizer(tokenizer.path))
     report["tokenizer"] = {"edge cases": parity.compare_ids(reference, exported, EDGE_CASES, "edge case")}
     for source in sorted(corpus.identity["sources"]):
         texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))

@@ -92,8 +92,9 @@ def write_tokenizer(directory, texts):
     }
     files.write_json(directory / "tokenizer_config.json", config)
     outputs = {path.name: manifest.describe(path) for path in sorted(directory.iterdir())}
-    made_of = {"recipe": {}, "vocab_size": len(names), "unk": 0, "bos": 1, "eos": 2, "outputs": outputs}
-    manifest.write(directory / "manifest.json", "train_tokenizer", made_of, {})
+    made_of = {"recipe": {}, "pieces": names, "vocab_size": len(names), "unk": 0, "bos": 1, "eos": 2}
+    record = {f"model_{key}": value for key, value in outputs["tokenizer.model"].items()}
+    manifest.write(directory / "manifest.json", "train_tokenizer", made_of | {"outputs": outputs}, record)
     return directory / "manifest.json"
 
 

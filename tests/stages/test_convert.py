@@ -1,15 +1,18 @@
 """stages.convert: exports, their parity check, and refusals."""
 
+import argparse
+import inspect
 import json
 import shutil
 
 import pytest
 import torch
 
-from stages import convert
+from stages import convert, index
 from stages.lib import files, manifest
 from stages.lib.huggingface import export
 from tests.helpers import export_fixtures
+from tests.helpers.data_fixtures import listed, make, tokenized, trained, write_jsonl
 from tests.helpers.export_fixtures import argv_of
 
 WEIGHTS = "model.safetensors"
@@ -123,7 +126,7 @@ def relink(inputs):
     """Write the manifests of tokenizer, corpus and model again, so that a changed tokenizer is not refused."""
     tokenizer = manifest.read(inputs["--tokenizer"])
     outputs = {name: manifest.describe(tokenizer.directory / name) for name in tokenizer.identity["outputs"]}
-    manifest.write(tokenizer.path, tokenizer.stage, {**tokenizer.identity, "outputs": outputs}, {})
+    manifest.write(tokenizer.path, tokenizer.stage, {**tokenizer.identity, "outputs": outputs}, tokenizer.record)
     tokenizer = manifest.read(tokenizer.path)
     corpus = manifest.read(inputs["--corpus"])
     facts = {**corpus.identity["tokenizer"], "digest": tokenizer.digest}
@@ -154,6 +157,21 @@ def refused(argv, capsys, *words):
     (line,) = capsys.readouterr().err.strip().splitlines()
     for word in words:
         assert word in line
+
+
+def test_unigram_tokenizer_is_exported(tmp_path):
+    """Its corpus has the ids of tokenizers: SentencePiece breaks ties of scores differently."""
+    lines = inspect.getsource(argparse).splitlines(keepends=True)
+    texts = [{"text": "".join(lines[at : at + 40])} for at in range(0, len(lines), 40)]
+    path = write_jsonl(tmp_path / "a.jsonl", texts)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
+    tokenizer = trained(tmp_path, [source], vocab_size=600, sample={"a": 1}, sample_mb=0.2, model="unigram")
+    parts = tokenized(tmp_path, "a", source, tokenizer)
+    corpus = make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens" / "main" / "manifest.json")
+    model, output = export_fixtures.write_model(tmp_path, corpus), tmp_path / "export" / "manifest.json"
+    options = {"--corpus": corpus, "--model": model, "--tokenizer": tokenizer, "--output": output}
+    assert convert.main(argv_of(options)) == 0
+    assert json.loads(output.with_name("parity.json").read_text())["tokenizer"]["a"]["tokens"] > 1000
 
 
 def test_unknown_key_is_refused(made, capsys):

@@ -1,10 +1,11 @@
 """Parity of an exported tokenizer with the one of the training: token ids and decoded text.
 
-It is compared with SentencePiece or with tokenizer.json by itself, and with the tokens of the corpus.
+It is compared with the tokenizer of the corpus, by the library that encoded the corpus, and with the corpus' tokens.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,14 @@ import numpy as np
 from stages.lib.huggingface.parity import ParityError
 from stages.lib.sources.documents import Document
 from stages.lib.sources.split import VALIDATION
+from stages.lib.tokenizer.tokenizer import load_package
 from stages.lib.tokens import bos_eos, validation_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stages.lib.manifest import Manifest
+    from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
 
 Encode = Callable[[str], list[int]]
@@ -33,28 +36,20 @@ def load_tokenizer(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory)
 
 
-def reference_encoder(directory: Path) -> tuple[Encode, Decode | None]:
-    """The functions text -> ids and ids -> text with which an export is compared.
+def reference(tokenizer: Tokenizer) -> tuple[Encode, Decode | None]:
+    """The functions text -> ids and ids -> text with which an export is compared: those of the corpus' tokenizer.
 
-    They are SentencePiece's, or those of tokenizer.json by itself if there is no tokenizer.model: a custom tokenizer.
     SentencePiece decodes ids to the text that was encoded: its second function is None. A custom tokenizer may not.
     """
-    if (directory / "tokenizer.model").exists():
-        from sentencepiece import SentencePieceProcessor
-
-        return SentencePieceProcessor(model_file=str(directory / "tokenizer.model")).encode, None
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True  # a literal </s> in a text is text
 
     def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False).ids
+        (ids,) = tokenizer.encode([text])
+        return ids.tolist()
 
-    def decode(ids: list[int]) -> str:
-        return tokenizer.decode(ids, skip_special_tokens=False)
-
-    return encode, decode
+    if tokenizer.library == "sentencepiece":
+        return encode, None
+    package = load_package(tokenizer.package.read_text(encoding="utf-8"))
+    return encode, functools.partial(package.decode, skip_special_tokens=False)
 
 
 def compare_special_tokens(exported: Any, tokenizer: dict[str, Any]) -> None:
@@ -108,14 +103,14 @@ def compare_corpus_tokens(exported: Any, corpus: Corpus, num_documents: int = 8)
 
 
 def compare_ids(
-    reference: tuple[Encode, Decode | None], exported: Any, texts: Iterable[str], label: str
+    expected: tuple[Encode, Decode | None], exported: Any, texts: Iterable[str], label: str
 ) -> dict[str, int]:
     """Compare the token ids of each text, and the text that they decode to; returns the counts {"texts", "tokens"}.
 
-    `reference`: from `reference_encoder`. `exported`: the AutoTokenizer of the export. Raises ParityError naming the
+    `expected`: from `reference`. `exported`: the AutoTokenizer of the export. Raises ParityError naming the
     first text that differs.
     """
-    encode, decode = reference
+    encode, decode = expected
     num_texts = num_tokens = 0
     for text in texts:
         ids, found = encode(text), exported.encode(text, add_special_tokens=False)
@@ -127,8 +122,8 @@ def compare_ids(
                 f"found {found[at : at + 4]} in {text[:80]!r}"
             )
         # SentencePiece decodes its mark of a space to a space
-        expected = decode(ids) if decode else text.replace("\u2581", " ")
-        if exported.decode(found) != expected:
+        written = decode(ids) if decode else text.replace("\u2581", " ")
+        if exported.decode(found) != written:
             raise ParityError(f"{label} {num_texts} is not what its token ids decode to: {text[:80]!r}")
         num_texts += 1
         num_tokens += len(ids)
