@@ -10,9 +10,10 @@ results/runs/base/eval/00000300/validation. The harness's own command line gives
     lm_eval run --model hf --model_args pretrained=EXPORT,dtype=float32,max_length=N,add_bos_token=True \\
         --batch_size 16 --include_path results/runs/base/eval/00000300/validation --tasks next_line
 
-with add_bos_token=False for the rolling tasks (bits_per_byte_*): the harness adds BOS to their text by itself. Scores
-of completion_choice and completion_bits differ there: the harness encodes prompt and completion together, this stage
-encodes them separately, as in fine-tuning.
+with add_bos_token=False for rolling tasks (bits_per_byte_*): the harness puts BOS before their text itself. Scores of
+the other local tasks differ there: this stage encodes context and continuation separately, as fine-tuning does. The
+harness moves spaces and line ends from the end of a context to the continuation and encodes both together, so that a
+token across the boundary, such as `:` with the line end, takes the beginning of the continuation away.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def write_local_tasks(
 def score(
     export: Manifest, corpus: Manifest, recipe: EvaluateRecipe, directory: Path, local: dict[str, LocalTask]
 ) -> harness.Results:
-    """Score the local tasks, then the others. Tasks with the same encoding of requests are scored in one call."""
+    """Score the local tasks, then the others, whose requests become ids as the harness makes them."""
     others = [task for task in recipe.tasks if task not in local_tasks.NAMES]
     harness.settle_environment(alone=not others)
     if recipe.include_path and not recipe.trust_task_code:
@@ -150,12 +151,11 @@ def score(
         show_progress = bool(others) and sys.stderr.isatty()
         options: dict[str, Any] = {"batch_size": recipe.batch_size, "seed": recipe.seed, "show_progress": show_progress}
         results: harness.Results = {}
-        for encoding in dict.fromkeys(task.encoding for task in local.values()):
-            names = [name for name, task in local.items() if task.encoding == encoding]
-            model.encode_as(encoding)
-            results |= harness.evaluate(model, manager, names, **options)
+        if local:
+            model.separate = True
+            results |= harness.evaluate(model, manager, [*local], **options)
         if others:
-            model.encode_as("joint")
+            model.separate = False
             options |= {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot}
             results |= harness.evaluate(model, manager, others, **options)
     return results

@@ -23,7 +23,7 @@ MODEL = {
     "max_position_embeddings": 128,
 }
 STEP = 3
-VOCABULARY = 320
+VOCABULARY = 360
 WORDS = ("def", "return", "self", "value", "for", "name", "in", "range", "import", "class", "if", "not", "none", "true")
 
 
@@ -50,7 +50,7 @@ def write_tokenizer(directory, texts):
     directory.mkdir(parents=True)
     trained = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(line for text in texts for line in text.splitlines(keepends=True)),
+        sentence_iterator=iter(texts),  # whole texts: a piece may hold a line end
         model_writer=trained,
         vocab_size=VOCABULARY,
         model_type="bpe",

@@ -69,20 +69,76 @@ def test_every_task_has_its_metrics(made):
 
 @pytest.mark.long
 def test_the_command_line_of_the_harness_gives_the_same_scores(made, tmp_path):
+    own, output = own_tasks(tmp_path / "own tasks", made), tmp_path / "own.json"
     results = manifest.read(made["--output"]).identity["results"]
-    tasks = made["--output"].with_suffix("")
-    for bos, names in (("False", LOCAL[:2]), ("True", LOCAL[2:])):
+    results |= scored({**made, "--output": output}, tasks=["ab", "whole"], include_path=str(own))
+    for bos, tasks, names in (
+        ("False", made["--output"].with_suffix(""), LOCAL[:2]),
+        ("False", own, ["whole"]),
+        ("True", own, ["ab"]),
+    ):
         export = made["--export"].parent
         arguments = f"pretrained={export},dtype=float32,max_length=128,add_bos_token={bos}"
         command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", arguments]
         command += ["--tasks", ",".join(names), "--include_path", str(tasks), "--batch_size", "4", "--device", "cpu"]
-        command += ["--output_path", str(tmp_path / bos)]
+        command += ["--output_path", str(tmp_path / names[0])]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
         subprocess.run(command, check=True, env=environment, capture_output=True, cwd=tmp_path)
-        (path,) = (tmp_path / bos).rglob("results*.json")
+        (path,) = (tmp_path / names[0]).rglob("results*.json")
         theirs = json.loads(path.read_text())["results"]
         for name in names:
             assert harness.metrics_of(theirs[name]) == results[name]
+
+
+def own_tasks(directory, made):
+    """A user's task files: `ab`, whose contexts end in a line end, and `whole`, the texts of bits_per_byte_code."""
+    directory.mkdir()
+    questions = [{"question": f"def {word}\n", "choices": ["return", "self value"], "answer": 0} for word in "abc"]
+    write_jsonl(directory / "ab.jsonl", questions)
+    shutil.copyfile(made["--output"].with_suffix("") / "bits_per_byte_code.jsonl", directory / "whole.jsonl")
+    asked = {"doc_to_text": "question", "doc_to_choice": "choices", "doc_to_target": "answer"}
+    metrics = [{"metric": name, "aggregation": name, "higher_is_better": False} for name in ("bits_per_byte",)]
+    for name, keys in {
+        "ab": {"output_type": "multiple_choice", **asked, "metric_list": [{"metric": "acc"}]},
+        "whole": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "text",
+            "metric_list": metrics,
+        },
+    }.items():
+        data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": f"{directory}/{name}.jsonl"}}}
+        config = {"task": name, "test_split": "test", **data, **keys}
+        (directory / f"{name}.yaml").write_text(json.dumps(config))  # JSON is YAML
+    return directory
+
+
+def test_a_rolling_task_of_the_user_begins_with_one_bos(made, tmp_path):
+    own = own_tasks(tmp_path / "own tasks", made)
+    (found,) = scored({**made, "--output": tmp_path / "own.json"}, tasks=["whole"], include_path=str(own)).values()
+    local = manifest.read(made["--output"]).identity["results"]["bits_per_byte_code"]
+    assert found["bits_per_byte"] == local["bits_per_byte"]
+
+
+def test_the_line_end_between_context_and_next_line_is_scored_whatever_the_tokens(made, tmp_path, monkeypatch):
+    """A piece such as `:` with the line end is learned where lines end alike; the harness would lose the line end."""
+    load, seen = harness.load_model, []
+
+    def load_model(*arguments):
+        model = load(*arguments)
+        encode = model._encode_pair
+
+        def encode_pair(context, continuation):
+            seen.append((context + continuation, model.tok_decode(sum(encode(context, continuation), []))))
+            return encode(context, continuation)
+
+        model._encode_pair = encode_pair
+        return model
+
+    monkeypatch.setattr(harness, "load_model", load_model)
+    scored({**made, "--output": tmp_path / "again.json"}, tasks=["next_line"])
+    assert len(seen) >= RECIPE["num_examples"] * 4
+    assert all(text == decoded.removeprefix("<s>") for text, decoded in seen)
 
 
 def test_bits_per_byte_are_those_of_our_own_forward(made):
@@ -265,18 +321,18 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
     described = manifest.read(made["--corpus"]).identity["tokenizer"]
     tokenizer = Processor(made["--corpus"].parents[2] / "tokenizers" / "main" / "tokenizer.model")
     model = harness.load_model(made["--export"].parent, described, batch_size=4, window=128)
-    model.encode_as("separate")
+    model.separate = True
     source = prompt_completion.read(pairs_listed(tmp_path))
     encoded = prompt_completion_samples.encode(source.train, tokenizer, bos=True)
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
         assert [*prompt, *completion, described["eos"]] == ids.ids.tolist()
         assert len(prompt) == ids.prompt
-    model.encode_as("joint")
+    model.separate = False
     assert any(
         model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[: ids.prompt].tolist()
         for pair, ids in zip(source.train, encoded, strict=True)
-    ), "the joint encoding gives the same ids, so this test shows nothing"
+    ), "the harness gives the same ids, so this test shows nothing"
 
 
 def refused(argv, capsys, *words):

@@ -13,7 +13,6 @@ class BitsPerByte(TextTask):
     name = "bits_per_byte"
     metric = "bits_per_byte"
     description = "bits per byte of validation text"
-    encoding = "rolling"
     format = task_files.ROLLING
 
     def matches(self, harness_task: str) -> bool:

@@ -17,10 +17,9 @@ from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 
 if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
-
-    from stages.lib.scoring.task import Encoding
 
 Results = dict[str, dict[str, dict[str, float | None]]]
 """{task: {metric: {"value": x, "stderr": y}}}"""
@@ -67,25 +66,30 @@ def task_manager(
 
 
 def load_model(directory: Path, tokenizer: Mapping[str, Any], batch_size: int, window: int) -> HFLM:
-    """Load an export as the harness's model, float32, with a method `encode_as` that sets how requests become ids.
+    """Load an export as the harness's model, float32.
 
-    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus. `window`: the longest context in tokens.
+    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus. `window`: the longest context in tokens. With its attribute
+    `separate`, context and continuation are encoded one by one; else together, as the harness does.
     """
     from lm_eval.models.huggingface import HFLM
     from transformers.utils import logging
 
     class Model(HFLM):
-        encoding: Encoding = "joint"
-
-        def encode_as(self, encoding: Encoding) -> None:
-            self.encoding = encoding
-            self.add_bos_token = tokenizer["bos_added"] and encoding != "rolling"  # there the harness adds its own
+        separate = False
 
         def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            if self.encoding != "separate":
+            if not self.separate:
                 return super()._encode_pair(context, continuation)
             first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
             return first, self.tok_encode(continuation, add_special_tokens=False)
+
+        def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+            # the harness puts BOS before each text itself, and would also ask the tokenizer for one
+            self.add_bos_token = False
+            try:
+                return super().loglikelihood_rolling(requests, disable_tqdm)
+            finally:
+                self.add_bos_token = tokenizer["bos_added"]
 
     logging.disable_progress_bar()
     return Model(

@@ -25,7 +25,6 @@ class NextLine(TextTask):
     metric = "acc_mutual_info"
     chance = choices.CHANCE
     description = "which of four lines comes next"
-    encoding = "joint"
     format = task_files.MULTIPLE_CHOICE
 
     def pool_bytes(self, options: TaskOptions) -> int:

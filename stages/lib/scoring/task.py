@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stages.lib.sources.prompt_completion import PairSource
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """One line of a task's JSONL file."""
 
-Encoding = Literal["rolling", "joint", "separate"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +69,6 @@ class LocalTask(ABC):
     description: str
     """The score in a few words, for the summary's text."""
 
-    encoding: Encoding
-    """Encoding of a request as token ids.
-
-    rolling: all of a text, and the harness puts BOS before it; joint: context and continuation together, split where
-    the context's ids end; separate: context and continuation one by one, as fine-tuning encodes prompt and completion.
-    """
-
     format: HarnessFormat
 
     def matches(self, harness_task: str) -> bool:
@@ -104,8 +96,6 @@ class TextTask(LocalTask):
 
 class PromptCompletionTask(LocalTask):
     """A local task that is made from the validation pairs of a source of prompts and completions."""
-
-    encoding: Encoding = "separate"
 
     @abstractmethod
     def rows(self, source: PairSource, options: TaskOptions) -> dict[str, list[Row]]:
