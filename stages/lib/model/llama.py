@@ -41,16 +41,23 @@ def documents_of(tokens: torch.Tensor, eos: int | None) -> torch.Tensor | None:
 
 
 def rotary_frequencies(recipe: ModelRecipe) -> torch.Tensor:
-    """The angle per position of each pair of a head, float64 [hd / 2] (RoFormer, arXiv 2104.09864)."""
-    exponents = torch.arange(0, recipe.head_dim, 2, dtype=torch.float64) / recipe.head_dim
-    frequencies = recipe.rope_theta**-exponents
+    """The angle per position of each pair of a head, float32 [hd / 2] (RoFormer, arXiv 2104.09864).
+
+    Each operation is that of transformers' `modeling_rope_utils`: at long positions one rounding more or less moves
+    sharp attention.
+    """
+    exponents = torch.arange(0, recipe.head_dim, 2, dtype=torch.float32) / recipe.head_dim
+    frequencies = 1.0 / recipe.rope_theta**exponents
     scaling = recipe.rope_scaling
     if scaling is None:
         return frequencies
-    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
-    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = smooth.clamp(0, 1)
-    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+    positions, low, high = scaling.original_max_position_embeddings, scaling.low_freq_factor, scaling.high_freq_factor
+    wavelengths = 2 * math.pi / frequencies
+    scaled = torch.where(wavelengths > positions / low, frequencies / scaling.factor, frequencies)
+    smooth = (positions / wavelengths - low) / (high - low)
+    smoothed = (1 - smooth) * scaled / scaling.factor + smooth * scaled
+    is_medium = (wavelengths >= positions / high) & (wavelengths <= positions / low)
+    return torch.where(is_medium, smoothed, scaled)
 
 
 def apply_rotary_emb(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
@@ -174,7 +181,7 @@ class Trunk(nn.Module):
     def rotation(self, positions: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [positions, 1, hd / 2] of the angles at some positions (an int64 CPU tensor)."""
         # computed in each forward pass: a buffer would have to survive meta initialization and a change of dtype
-        angles = torch.outer(positions.double(), rotary_frequencies(self.recipe)).unsqueeze(1)
+        angles = torch.outer(positions.float(), rotary_frequencies(self.recipe)).unsqueeze(1)
         precision = torch.promote_types(self.embedding.weight.dtype, torch.float32)
         return angles.cos().to(device, precision), angles.sin().to(device, precision)
 

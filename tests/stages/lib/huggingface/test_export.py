@@ -59,6 +59,33 @@ def test_logits_equal_those_of_transformers(tmp_path, name):
     assert figures["argmax_agreement"] > 0.99
 
 
+@pytest.mark.parametrize("name", ["mha", "theta", "llama3"])
+def test_angles_have_the_bits_of_transformers(name):
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding
+
+    recipe = ModelRecipe(**SMALL | {"max_position_embeddings": 8192}, **CONFIGS[name])
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**config_json.config_of(recipe, TOKENIZER, "float32")))
+    positions = torch.arange(recipe.max_position_embeddings)
+    expected = [table[0, :, : recipe.head_dim // 2] for table in theirs(torch.zeros(1), positions[None])]
+    found = Llama(recipe, VOCABULARY).base_model.rotation(positions, torch.device("cpu"))
+    assert all(torch.equal(a.squeeze(1), b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("std", [0.05, 0.1, 0.2])
+def test_a_model_of_sharp_attention_passes(tmp_path, std):
+    """With angles in float64, which transformers has in float32, 0.1 and 0.2 were refused."""
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 512, "max_position_embeddings": 512}
+    recipe = ModelRecipe(**SMALL | sizes, num_key_value_heads=2)
+    model = Llama(recipe, VOCABULARY)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(1) if weight.dim() == 1 else weight.normal_(0, std, generator=generator)
+    exported(tmp_path, recipe, model)
+    tokens = torch.randint(0, VOCABULARY, (1, 512), generator=generator)
+    parity.compare_logits(model, parity.load_exported(tmp_path), [tokens], tolerance=1e-4)
+
+
 @pytest.mark.parametrize("name", ["gqa", "tied"])
 def test_logits_equal_those_of_ibm_fms(name):
     fms = pytest.importorskip("fms.models.llama")

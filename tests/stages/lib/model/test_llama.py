@@ -90,7 +90,7 @@ def test_eos_belongs_to_the_document_that_it_ends():
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 2e-6), (torch.float32, 1e-5)])  # angles are float32
 @pytest.mark.parametrize("mask_of", [attention.exact_mask, attention.block_mask])
 def test_documents_in_a_row_give_the_loss_and_gradients_of_documents_alone(monkeypatch, mask_of, dtype, tolerance):
     monkeypatch.setattr(llama, "mask_of", lambda documents: None if documents is None else mask_of(documents))
