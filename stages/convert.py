@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
+from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
 from stages.lib.recipe import identity
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "tokenizer.model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +132,35 @@ def _begin(directory: Path, output: Path) -> Path:
 def write_export(directory: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest) -> int:
     """Write weights, config and tokenizer; returns the number of parameters."""
     from stages.lib.checkpoints import dcp
-    from stages.lib.huggingface import config_json, export
+    from stages.lib.huggingface import export
 
     model_config, described = model_config_of(model), corpus.identity["tokenizer"]
     read = dcp.model_reader(checkpoint_of(model))
     parameters = export.write_weights(
         directory, model_config, described["vocab_size"], read, recipe.dtype, recipe.shard_mb
     )
-    config_json.write_config(directory, config_json.config_of(model_config, described, recipe.dtype))
     _copy_tokenizer(directory, tokenizer, described["bos_added"])
+    for name, content in settings_of(recipe, model, corpus, tokenizer).items():
+        files.write_json(directory / name, content)
     return parameters
+
+
+def settings_of(
+    recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
+) -> dict[str, dict[str, Any]]:
+    """Return {name: content} of config.json, generation_config.json and tokenizer_config.json.
+
+    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens; else EOS.
+    """
+    from stages.lib.huggingface import config_json
+
+    model_config, pad = model_config_of(model), "unk" if "unk" in tokenizer.identity else "eos"
+    config = config_json.config_of(
+        model_config, corpus.identity["tokenizer"], recipe.dtype, pad=tokenizer.identity[pad]
+    )
+    package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
+    package |= {"pad_token": package[f"{pad}_token"], "model_max_length": model_config.max_position_embeddings}
+    return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
 
 
 def _copy_tokenizer(directory: Path, tokenizer: Manifest, bos_added: bool) -> None:
@@ -171,13 +192,15 @@ def check_parity(
 
     Raises ParityError after writing parity.json with `passed: false` to `directory`.
     """
-    from stages.lib.huggingface.parity import ParityError
+    from stages.lib.huggingface import parity
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
+        table = model_config_of(model).key_table(corpus.identity["tokenizer"]["vocab_size"])
+        parity.compare_files(partial, settings_of(recipe, model, corpus, tokenizer), table)
         _compare_tokenizers(partial, recipe, corpus, tokenizer, report)
         _compare_models(partial, recipe, model, corpus, report)
-    except ParityError as error:
+    except parity.ParityError as error:
         report["failure"] = str(error)
         files.write_json(directory / PARITY, report)
         raise
@@ -203,6 +226,8 @@ def _compare_models(
         ours = architecture_of(model_config).model_class(model_config, vocab_size)
     ours.load_state_dict(export.rounded_state(model_config, vocab_size, read, recipe.dtype), assign=True)
     theirs = parity.load_exported(partial)
+    parity.compare_ids(theirs, files.read_json_object(partial / CONFIG))
+    parity.compare_ends(ours, theirs)
     opened = Corpus(corpus.path)
     batch = parity.validation_batch(opened, model_config.max_position_embeddings)
     report["logits"] = parity.compare_logits(ours, theirs, batch, recipe.tolerance)

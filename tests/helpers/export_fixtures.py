@@ -12,6 +12,7 @@ from stages.lib import files, manifest
 from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import directory_of
 from stages.lib.distributed.process_group import process_group
+from stages.lib.huggingface import config_json
 from stages.lib.model.llama import Llama, ModelRecipe
 
 MODEL = {
@@ -199,6 +200,12 @@ def write_model(directory, corpus, model_config=MODEL, run="base", padding=3):
     models.mkdir(parents=True, exist_ok=True)
     manifest.write(models / f"{STEP:08d}.json", "pretrain", identity, record)
     return models / f"{STEP:08d}.json"
+
+
+def write_settings(directory, config):
+    """Write config.json and generation_config.json."""
+    for name, content in config_json.files_of(config).items():
+        files.write_json(directory / name, content)
 
 
 def write_inputs(directory, **options):

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stages import convert, index
 from stages.lib import files, manifest
@@ -109,6 +110,73 @@ def test_wrong_conversion_fails_and_names_the_layer(inputs, monkeypatch, capsys)
     assert "layer 0" in report["failure"]
     assert not inputs["--output"].exists()
     assert not inputs["--output"].with_name(WEIGHTS).exists()
+
+
+def mutate(inputs, monkeypatch, change):
+    """Convert with `change(directory)` between writing and the parity check; return the failure in parity.json."""
+    write = convert.write_export
+
+    def write_and_change(directory, *arguments):
+        parameters = write(directory, *arguments)
+        change(directory)
+        return parameters
+
+    monkeypatch.setattr(convert, "write_export", write_and_change)
+    inputs["--output"].unlink()
+    assert convert.main(argv_of({**inputs, "--code": "changed"})) == 1
+    assert not inputs["--output"].exists()
+    return json.loads(inputs["--output"].with_name("parity.json").read_text())["failure"]
+
+
+SETTINGS = [
+    *[("config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings")],
+    *[("config.json", key) for key in ("rms_norm_eps", "rope_theta", "use_cache", "dtype", "vocab_size")],
+    *[("generation_config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_length")],
+    *[("tokenizer_config.json", key) for key in ("model_max_length", "pad_token", "split_special_tokens", "new")],
+]
+
+
+@pytest.mark.parametrize(("name", "key"), SETTINGS)
+def test_a_changed_setting_fails_and_is_named(inputs, monkeypatch, name, key):
+    def change(directory):
+        settings = json.loads((directory / name).read_text())
+        value = settings.get(key, 5)
+        settings[key] = value + 3 if isinstance(value, int | float) and value is not True else "</s>"
+        (directory / name).write_text(json.dumps(settings))
+
+    failure = mutate(inputs, monkeypatch, change)
+    assert failure.startswith(f"{name}: {key} must be ")
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_one_changed_row_fails_and_is_named(inputs, monkeypatch, name):
+    def change(directory):
+        tensors = load_file(directory / WEIGHTS)
+        tensors[name][313] *= 1.01
+        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+
+    part = "the head" if "head" in name else "the embedding"
+    assert f"{part} must have the trained bits" in mutate(inputs, monkeypatch, change)
+
+
+def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypatch, capsys):
+    def change(directory):
+        tensors = load_file(directory / WEIGHTS)
+        tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(48, 31)
+        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+
+    assert "model.layers.1.mlp.up_proj.weight" in mutate(inputs, monkeypatch, change)
+
+
+def test_the_export_has_a_pad_token_and_the_models_length(made):
+    from transformers import AutoTokenizer, GenerationConfig
+
+    directory = made[1]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    assert (tokenizer.pad_token, tokenizer.model_max_length) == ("<unk>", 128)
+    assert tokenizer(["a", "a b a b"], padding=True)["input_ids"][0][-1] == 0
+    assert json.loads((directory / "config.json").read_text())["pad_token_id"] == 0
+    assert GenerationConfig.from_pretrained(directory).pad_token_id == 0
 
 
 def test_wrong_tokenizer_fails_and_names_the_text(inputs, capsys):

@@ -19,8 +19,13 @@ from stages.lib.tokenizer.prompt_tokenizer import first_token
 GENERATION_CONFIG = "generation_config.json"
 
 
-def config_of(model_config: ModelRecipe, tokenizer: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """The content of config.json. `tokenizer`: of the corpus' manifest (vocab_size, bos, eos, bos_added)."""
+def config_of(
+    model_config: ModelRecipe, tokenizer: dict[str, Any], dtype: str, pad: int | None = None
+) -> dict[str, Any]:
+    """The content of config.json.
+
+    `tokenizer`: of the corpus' manifest (vocab_size, bos, eos, bos_added). `pad`: id of the token that fills batches.
+    """
     architecture = architecture_of(model_config)
     return {
         "architectures": [architecture.hf_class],
@@ -43,8 +48,15 @@ def config_of(model_config: ModelRecipe, tokenizer: dict[str, Any], dtype: str) 
         "use_cache": True,
         "bos_token_id": first_token(tokenizer),
         "eos_token_id": tokenizer["eos"],
+        "pad_token_id": pad,
         "dtype": dtype,
     }
+
+
+def files_of(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """{name: content} of config.json and generation_config.json, which has the ids that generation needs."""
+    generation = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return {CONFIG: config, GENERATION_CONFIG: generation}
 
 
 def _scaling_of(scaling: RopeScaling | None) -> dict[str, Any] | None:
@@ -57,13 +69,6 @@ def _scaling_of(scaling: RopeScaling | None) -> dict[str, Any] | None:
         "high_freq_factor": scaling.high_freq_factor,
         "original_max_position_embeddings": scaling.original_max_position_embeddings,
     }
-
-
-def write_config(directory: Path, config: dict[str, Any]) -> None:
-    """Write config.json, and generation_config.json with the ids at which generation begins and ends."""
-    files.write_json(directory / CONFIG, config)
-    generation = {name: config[name] for name in ("bos_token_id", "eos_token_id")}
-    files.write_json(directory / GENERATION_CONFIG, generation)
 
 
 def read_config(config: Any, path: Path | str) -> tuple[ModelRecipe, int]:

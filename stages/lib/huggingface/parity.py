@@ -7,11 +7,14 @@ standard deviation 1, while in bfloat16 it differs by 0.06, which can hide a mis
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stages.lib import files
+from stages.lib.errors import UserError
+from stages.lib.huggingface import weight_files
 from stages.lib.log import logger
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.llama import Llama
@@ -77,6 +80,43 @@ def load_exported(directory: Path) -> Any:
     if wrong:
         raise ParityError(f"the weights of {directory} must be complete, transformers reports {json.dumps(wrong)}")
     return model.eval()
+
+
+def compare_files(directory: Path, expected: Mapping[str, Mapping[str, Any]], table: KeyTable) -> None:
+    """Raise ParityError unless files have the expected content, {name: content}, and tensors the names and shapes."""
+    for name, content in expected.items():
+        found = files.read_json_object(directory / name)
+        for key in sorted(content.keys() | found.keys()):
+            if (key in found, found.get(key)) != (key in content, content.get(key)):
+                raise ParityError(f"{name}: {key} must be {content.get(key)!r}, found {found.get(key)!r}")
+    try:
+        weight_files.check(directory, weight_files.file_of_tensors(directory), table.shapes())
+    except UserError as error:
+        raise ParityError(str(error)) from None
+
+
+def compare_ids(theirs: Any, config: Mapping[str, Any]) -> None:
+    """Raise ParityError unless transformers loaded the model with the special tokens of config.json's content."""
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        for found in (getattr(theirs.config, key), getattr(theirs.generation_config, key)):
+            if found != config[key]:
+                raise ParityError(f"transformers must load {key} as {config[key]}, and loads {found}")
+
+
+def compare_ends(ours: Llama, theirs: Any) -> None:
+    """Raise ParityError unless embedding and head have the same bits: few of their rows are seen in few tokens."""
+    pairs = (
+        ("the embedding", ours.base_model.embedding.weight, theirs.get_input_embeddings().weight),
+        ("the head", ours.head.weight, theirs.get_output_embeddings().weight),
+    )
+    for name, a, b in pairs:
+        if a.shape != b.shape:
+            raise ParityError(f"{name} must have the shape {list(a.shape)}, found {list(b.shape)}")
+        rows = (a != b).any(-1).nonzero().flatten()
+        if len(rows):
+            raise ParityError(
+                f"{name} must have the trained bits; {len(rows)} rows differ, the first is {int(rows[0])}"
+            )
 
 
 @torch.inference_mode()

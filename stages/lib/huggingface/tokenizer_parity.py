@@ -33,7 +33,8 @@ def load_tokenizer(directory: Path) -> Any:
     """The tokenizer of an export, as transformers loads it."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(directory)
+    # a length would only give a warning: documents are encoded whole
+    return AutoTokenizer.from_pretrained(directory, model_max_length=int(1e30))
 
 
 def reference(tokenizer: Tokenizer) -> tuple[Encode, Decode | None]:

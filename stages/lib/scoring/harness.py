@@ -92,7 +92,7 @@ def load_model(directory: Path, tokenizer: Mapping[str, Any], batch_size: int, w
                 self.add_bos_token = tokenizer["bos_added"]
 
     logging.disable_progress_bar()
-    return Model(
+    model = Model(
         pretrained=str(directory),
         dtype="float32",
         device=device(),
@@ -101,6 +101,8 @@ def load_model(directory: Path, tokenizer: Mapping[str, Any], batch_size: int, w
         add_bos_token=tokenizer["bos_added"],
         prefix_token_id=tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"],
     )
+    model.tokenizer.model_max_length = int(1e30)  # longer texts are cut to the window: a warning would mean nothing
+    return model
 
 
 def context_window(export: Manifest, max_length: int | None) -> int:

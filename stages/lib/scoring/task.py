@@ -19,7 +19,6 @@ Row = dict[str, Any]
 """One line of a task's JSONL file."""
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     """The part of a suite that local tasks read."""

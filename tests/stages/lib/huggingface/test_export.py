@@ -9,7 +9,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, parity
 from stages.lib.model.llama import Llama
 from stages.lib.model.llama_config import ModelRecipe, RopeScaling
-from tests.helpers.export_fixtures import random_model
+from tests.helpers.export_fixtures import random_model, write_settings
 
 VOCABULARY = 300
 TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
@@ -34,7 +34,7 @@ def exported(directory, recipe, model, dtype="float32", shard_mb=100, vocab_size
     """Write the export of a model that is held in memory."""
     state = model.state_dict()
     export.write_weights(directory, recipe, vocab_size, reader(state), dtype, shard_mb)
-    config_json.write_config(directory, config_json.config_of(recipe, {**TOKENIZER, "vocab_size": vocab_size}, dtype))
+    write_settings(directory, config_json.config_of(recipe, {**TOKENIZER, "vocab_size": vocab_size}, dtype))
 
 
 def reader(state):

@@ -16,7 +16,7 @@ from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model.keys import keys_of
 from stages.lib.model.llama import Llama
 from stages.lib.model.llama_config import ModelRecipe, RopeScaling
-from tests.helpers.export_fixtures import random_model
+from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.load_huggingface import MESHES
 
 HOME = Path(__file__).resolve().parents[4]
@@ -44,7 +44,7 @@ def exported(directory, recipe, dtype="float32", shard_mb=100):
     state = model.state_dict()
     directory.mkdir(exist_ok=True)
     export.write_weights(directory, recipe, VOCABULARY, lambda keys: {key: state[key] for key in keys}, dtype, shard_mb)
-    config_json.write_config(directory, config_json.config_of(recipe, TOKENIZER, dtype))
+    write_settings(directory, config_json.config_of(recipe, TOKENIZER, dtype))
     return model
 
 

@@ -5,7 +5,7 @@ import torch
 
 from stages.lib.huggingface import config_json, export, parity
 from stages.lib.model.llama_config import ModelRecipe
-from tests.helpers.export_fixtures import random_model
+from tests.helpers.export_fixtures import random_model, write_settings
 
 RECIPE = ModelRecipe(
     num_hidden_layers=3,
@@ -26,7 +26,7 @@ def theirs(tmp_path_factory):
     state = ours().state_dict()
     export.write_weights(directory, RECIPE, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
     tokenizer = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-    config_json.write_config(directory, config_json.config_of(RECIPE, tokenizer, "float32"))
+    write_settings(directory, config_json.config_of(RECIPE, tokenizer, "float32"))
     return parity.load_exported(directory)
 
 
@@ -88,6 +88,6 @@ def test_a_missing_weight_is_refused(tmp_path):
     other = ModelRecipe(**{**vars(RECIPE), "num_hidden_layers": 2})
     export.write_weights(tmp_path, other, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
     tokenizer = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-    config_json.write_config(tmp_path, config_json.config_of(RECIPE, tokenizer, "float32"))
+    write_settings(tmp_path, config_json.config_of(RECIPE, tokenizer, "float32"))
     with pytest.raises(parity.ParityError, match=r"model\.layers\.2"):
         parity.load_exported(tmp_path)
