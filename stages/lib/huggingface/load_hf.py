@@ -34,7 +34,10 @@ class HuggingFaceModel:
     """{Hugging Face key: name of the file with the tensor}."""
 
     def read(self, keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """{FMS key: CPU tensor} in the dtype of the files; a tied `head.weight` is the embedding."""
+        """{FMS key: CPU tensor} in the dtype of the files; a tied `head.weight` is the embedding.
+
+        Raises UserError if a value is NaN or infinite.
+        """
         return {key: self._join(key) for key in keys}
 
     @functools.cached_property
@@ -46,8 +49,11 @@ class HuggingFaceModel:
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
     def _read(self, part: Part) -> torch.Tensor:
-        with weight_files.opened(self.directory / self.file_of[part.name]) as file:
+        path = self.directory / self.file_of[part.name]
+        with weight_files.opened(path) as file:
             tensor = file.get_tensor(part.name)
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{path}: {part.name} must have finite values, found NaN or infinity")
         return tensor if part.rotary_heads is None else halves_to_pairs(tensor, part.rotary_heads)
 
 

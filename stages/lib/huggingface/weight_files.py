@@ -19,12 +19,15 @@ BLOCK = 4096  # rows that are compared at a time
 def file_of_tensors(directory: Path) -> dict[str, str]:
     """{tensor: name of its file}, from the files' headers. Imports no torch.
 
-    Raises UserError if a file is missing or truncated.
+    Raises UserError if a file is missing or truncated, or a tensor stands in two.
     """
     found: dict[str, str] = {}
     for name in _files(directory):
         with opened(directory / name, "numpy") as file:
-            found |= dict.fromkeys(file.keys(), name)
+            for tensor in sorted(file.keys()):
+                if tensor in found:
+                    raise UserError(f"{directory} must hold {tensor} once, found it in {found[tensor]} and {name}")
+                found[tensor] = name
     return {tensor: name for tensor, name in found.items() if not tensor.endswith(BUFFER)}
 
 

@@ -164,6 +164,28 @@ def test_a_tensor_of_another_shape_is_named(directory):
     assert "must have the shape [302, 64] by config.json, found [301, 64]" in refusal(directory)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_named(directory, value):
+    name = "model.layers.1.mlp.down_proj.weight"
+    change_weights(directory, lambda weights: weights[name][3].fill_(value))
+    found = load_hf.open_directory(directory)
+    with pytest.raises(UserError, match=f"{name} must have finite values, found NaN or infinity"):
+        load_hf.load_into(Llama(found.model_config, found.vocab_size), found.read)
+
+
+def test_a_tensor_in_two_files_is_named(tmp_path):
+    exported(tmp_path, ModelRecipe(**SMALL, num_key_value_heads=2), shard_mb=1)
+    tensors = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    index = {name: f"{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for number in "01":
+        held = {name: tensor for name, tensor in tensors.items() if index[name][0] == number}
+        save_file(held | {"model.norm.weight": tensors["model.norm.weight"]}, tmp_path / f"{number}.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(UserError, match="model.norm.weight once, found it in 0.safetensors and 1.safetensors"):
+        load_hf.open_directory(tmp_path)
+
+
 def test_weights_of_whole_numbers_are_refused(directory):
     def quantize(weights):
         weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.int8)
