@@ -146,6 +146,8 @@ def score(
             datasets.config.HF_DATASETS_CACHE = cache
             datasets.disable_progress_bars()
         manager = task_manager(directory, recipe, [*local, *others])
+        if others:
+            manager.load(others)  # before hours of scoring, their data may be missing
         window = harness.context_window(export, recipe.max_length)
         model = harness.load_model(export.directory, corpus.identity["tokenizer"], recipe.batch_size, window)
         show_progress = bool(others) and sys.stderr.isatty()

@@ -13,14 +13,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from stages.lib import stage
-from stages.lib.errors import UserError
 from stages.lib.scoring import harness, local_tasks, task_code
-
-if TYPE_CHECKING:
-    from lm_eval.tasks import TaskManager
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -35,29 +30,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.include_path and not arguments.trust_task_code:
         task_code.guard_templates()
     known = ", ".join(["an --include-path", *local_tasks.NAMES])
-    manager = harness.task_manager(arguments.include_path, tasks, known)
+    manager = harness.task_manager(arguments.include_path, tasks, known, "--tasks")
     for task in tasks:
-        print(f"{task}: {download(task, manager):,} documents", flush=True)
+        loaded = manager.load([task])["tasks"].values()
+        print(f"{task}: {sum(len(each.eval_docs) for each in loaded):,} documents", flush=True)
     import datasets
 
     print(f"stored in {datasets.config.HF_DATASETS_CACHE}")
-
-
-def download(task: str, manager: TaskManager) -> int:
-    """Load a task or a group of tasks; return its number of documents. Raises UserError if that fails."""
-    from lm_eval.tasks import get_task_dict
-
-    try:
-        return _num_documents(get_task_dict([task], manager))
-    except Exception as error:  # of datasets, huggingface_hub, requests, or a task's own code
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UserError(f"--tasks {task} could not be downloaded: {reason}") from error
-
-
-def _num_documents(loaded: Any) -> int:
-    if isinstance(loaded, dict):
-        return sum(_num_documents(inner) for inner in loaded.values())
-    return len(loaded.eval_docs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -200,6 +200,31 @@ def test_tasks_of_the_users_own_directory_run_beside_local_ones(inputs, tmp_path
     assert manifest.read(inputs["--output"]).identity["include"] != first
 
 
+def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, tmp_path, capsys, monkeypatch):
+    own = own_tasks(tmp_path / "own tasks", made)
+    (own / "both.yaml").write_text("group: both\ntask: [ab]\n")
+    monkeypatch.setattr(harness, "load_model", None)
+    recipe = json.dumps(RECIPE | {"tasks": ["bits_per_byte", "ab", "both"], "include_path": str(own)})
+    argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
+    assert evaluate.main(argv) == 2
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("evaluate: evaluate.tasks: ab, both cannot be loaded")
+    assert "found in both 'ab' and 'both'" in line
+
+
+@pytest.mark.long
+def test_a_task_of_the_hub_without_network_and_cache_is_one_sentence(made, tmp_path):
+    recipe = json.dumps(RECIPE | {"tasks": ["bits_per_byte", "piqa"]})
+    argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
+    closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-m", "stages.evaluate", *argv]
+    done = subprocess.run(command, env=os.environ | closed, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("evaluate: evaluate.tasks: piqa cannot be loaded: ConnectionError: Couldn't reach")
+    assert last.endswith("data must be in the cache: see tools.prefetch")
+
+
 CODE = "task: ab\nprocess_docs: {} ab.run\n"
 
 

@@ -59,4 +59,4 @@ def test_missing_data_is_named(prefetch, tmp_path):
     (tmp_path / "data.json").unlink()
     code, _, error = prefetch("evenness")
     assert code == 2
-    assert error.startswith("prefetch: --tasks evenness could not be downloaded: FileNotFoundError")
+    assert error.startswith("prefetch: --tasks: evenness cannot be loaded: FileNotFoundError")

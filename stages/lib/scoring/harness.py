@@ -6,10 +6,12 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from stages.lib import files
 from stages.lib.errors import UserError
@@ -20,14 +22,20 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
+    from lm_eval.tasks.manager import TaskDict
+
+CONNECT_SECONDS = 3
 
 Results = dict[str, dict[str, dict[str, float | None]]]
 """{task: {metric: {"value": x, "stderr": y}}}"""
 
 
 def settle_environment(alone: bool) -> None:
-    """Set what libraries read when they are first imported. `alone`: only local tasks are scored, which are offline."""
-    if alone:
+    """Set what libraries read when they are first imported. `alone`: only local tasks are scored, which are offline.
+
+    Where the Hub cannot be reached, only its cache is read: each request would be repeated for 24 s.
+    """
+    if alone or not (os.environ.get("HF_HUB_OFFLINE") or _hub_answers()):
         os.environ["HF_HUB_OFFLINE"] = "1"
     sys.dont_write_bytecode = True  # a task's own .py would leave a __pycache__ among the results
     from lm_eval import evaluator
@@ -41,6 +49,18 @@ def settle_environment(alone: bool) -> None:
         logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 
+def _hub_answers() -> bool:
+    if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
+        return True  # the proxy knows the Hub's name, which may not be known here
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    try:
+        socket.create_connection((address.hostname, address.port or 443), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        logger.info("%s cannot be reached (%s): only data in the cache is used", address.hostname, error)
+        return False
+    return True
+
+
 def _no_commit() -> None:
     """Replace the harness's own, which makes git print an error outside of a checkout; the manifest has the commit."""
 
@@ -51,18 +71,37 @@ def task_manager(
     """Return the harness's index of tasks. Its own tasks, 4 seconds to read, are added only if a task needs them.
 
     `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does
-    not, `where` is the key of the tasks.
+    not, `where` is the key of the tasks. Its `load` loads tasks with their data once. Raises UserError if it cannot.
     """
     from lm_eval.tasks import TaskManager
 
+    loaded: dict[tuple[str, ...], TaskDict] = {}
+
+    class Manager(TaskManager):
+        def load(self, task_list: Any) -> TaskDict:
+            names = tuple(task_list)
+            if names not in loaded:
+                loaded[names] = _load(super().load, task_list, where)
+            return loaded[names]
+
     include = [str(path) for path in paths]
-    manager = TaskManager(include_path=include, include_defaults=False)
+    manager = Manager(include_path=include, include_defaults=False)
     if set(tasks) - set(manager.all_tasks):
-        manager = TaskManager(include_path=include, include_defaults=True)
+        manager = Manager(include_path=include, include_defaults=True)
     for task in tasks:
         if task not in manager.all_tasks:
             raise UserError(f"{where}: {task} must be one of {known}, or a task of lm-evaluation-harness")
     return manager
+
+
+def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
+    try:
+        return load(tasks)
+    except Exception as error:  # of datasets, huggingface_hub, requests, or a task's own code
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        offline = os.environ.get("HF_HUB_OFFLINE") == "1" and isinstance(error, OSError)
+        advice = "; where the Hub cannot be reached, data must be in the cache: see tools.prefetch" if offline else ""
+        raise UserError(f"{where}: {', '.join(tasks)} cannot be loaded: {reason}{advice}") from error
 
 
 def load_model(directory: Path, tokenizer: Mapping[str, Any], batch_size: int, window: int) -> HFLM:
