@@ -1,6 +1,10 @@
-"""Too little memory: the process may use few more addresses. The stage must say so in one line, or succeed."""
+"""Too little memory: the process may use few more addresses. The stage must say so in one line, or succeed.
+
+SentencePiece ends the process if it cannot start a thread, before Python hears of it: docs/troubleshooting.md says so.
+"""
 
 import resource
+import signal
 
 from tests.siege.attacks import limited
 
@@ -15,7 +19,9 @@ def attack(finished, scratch, step, rng):
         limit = _addresses() + more
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-    return limited.attack(finished, scratch, step, prepare, f"at most {more >> 20} MB more of addresses")
+    return limited.attack(
+        finished, scratch, step, prepare, f"at most {more >> 20} MB more of addresses", [-signal.SIGABRT]
+    )
 
 
 def _addresses():
