@@ -150,16 +150,16 @@ def settings_of(
 ) -> dict[str, dict[str, Any]]:
     """Return {name: content} of config.json, generation_config.json and tokenizer_config.json.
 
-    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens; else EOS.
+    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens. Without one it is
+    EOS for the tokenizer alone: transformers would not train the embedding of a model's pad_token_id any further.
     """
     from stages.lib.huggingface import config_json
 
-    model_config, pad = model_config_of(model), "unk" if "unk" in tokenizer.identity else "eos"
-    config = config_json.config_of(
-        model_config, corpus.identity["tokenizer"], recipe.dtype, pad=tokenizer.identity[pad]
-    )
+    model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
+    config = config_json.config_of(model_config, corpus.identity["tokenizer"], recipe.dtype, pad)
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
-    package |= {"pad_token": package[f"{pad}_token"], "model_max_length": model_config.max_position_embeddings}
+    pad_token = package["eos_token" if pad is None else "unk_token"]
+    package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
     return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
 
 
@@ -226,8 +226,8 @@ def _compare_models(
         ours = architecture_of(model_config).model_class(model_config, vocab_size)
     ours.load_state_dict(export.rounded_state(model_config, vocab_size, read, recipe.dtype), assign=True)
     theirs = parity.load_exported(partial)
-    parity.compare_ids(theirs, files.read_json_object(partial / CONFIG))
-    parity.compare_ends(ours, theirs)
+    parity.compare_loaded_ids(theirs, files.read_json_object(partial / CONFIG))
+    parity.compare_embedding_and_head(ours, theirs)
     opened = Corpus(corpus.path)
     batch = parity.validation_batch(opened, model_config.max_position_embeddings)
     report["logits"] = parity.compare_logits(ours, theirs, batch, recipe.tolerance)

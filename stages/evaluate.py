@@ -4,16 +4,17 @@
         --corpus results/tokens/main/manifest.json --output results/runs/base/eval/00000300/validation.json
 
 Local tasks, which are made from validation data, are written beside the output, here to
-results/runs/base/eval/00000300/validation. The harness's own command line gives the same scores, and has more options
+results/runs/base/eval/00000300/validation. The harness's own command line reads them too, and has more options
 (`--limit`, `--log_samples`, other models):
 
-    lm_eval run --model hf --model_args pretrained=EXPORT,dtype=float32,max_length=N,add_bos_token=True \\
-        --batch_size 16 --include_path results/runs/base/eval/00000300/validation --tasks next_line
+    lm_eval run --model hf --model_args pretrained=EXPORT,dtype=float32,max_length=N,add_bos_token=False \\
+        --batch_size 16 --include_path results/runs/base/eval/00000300/validation --tasks bits_per_byte_code
 
-with add_bos_token=False for rolling tasks (bits_per_byte_*): the harness puts BOS before their text itself. Scores of
-the other local tasks differ there: this stage encodes context and continuation separately, as fine-tuning does. The
-harness moves spaces and line ends from the end of a context to the continuation and encodes both together, so that a
-token across the boundary, such as `:` with the line end, takes the beginning of the continuation away.
+Scores of rolling tasks (bits_per_byte_*) and of tasks that are not local are the same there, with add_bos_token=True
+for the latter unless they are rolling: before whole texts the harness puts BOS itself. Scores of the other local tasks
+differ: this stage encodes context and continuation separately, as fine-tuning does. The harness moves spaces and line
+ends from the end of a context to the continuation and encodes both together, so that a token across the boundary, such
+as `:` with the line end, takes the beginning of the continuation away.
 """
 
 from __future__ import annotations

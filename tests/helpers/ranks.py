@@ -22,19 +22,21 @@ def run_module(ranks, module, arguments):
     """Run `python -m module` on `ranks` ranks; return (exit code, what they printed)."""
     asked = {"ranks": ranks, "module": module, "arguments": [str(argument) for argument in arguments]}
     process = _server()
-    print(json.dumps(asked | {"environment": dict(os.environ), "cwd": os.getcwd()}), file=process.stdin, flush=True)
-    code, text = json.loads(process.stdout.readline())
+    try:
+        print(json.dumps(asked | {"environment": dict(os.environ), "cwd": os.getcwd()}), file=process.stdin, flush=True)
+        code, text = json.loads(process.stdout.readline())
+    except BaseException:  # a test that ran out of time: the next one must not read its answer
+        process.kill()
+        _server.cache_clear()
+        raise
     return code, text
 
 
 @functools.cache
 def _server():
     """Return the process that forks; it ends with this one. It computes nothing: threads are not forked."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.ranks"],
-        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": HOME, "env": environment},
-    )
+    command = [sys.executable, "-m", "tests.helpers.ranks"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HOME)
     atexit.register(process.stdin.close)
     return process
 

@@ -95,7 +95,7 @@ def compare_files(directory: Path, expected: Mapping[str, Mapping[str, Any]], ta
         raise ParityError(str(error)) from None
 
 
-def compare_ids(theirs: Any, config: Mapping[str, Any]) -> None:
+def compare_loaded_ids(theirs: Any, config: Mapping[str, Any]) -> None:
     """Raise ParityError unless transformers loaded the model with the special tokens of config.json's content."""
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         for found in (getattr(theirs.config, key), getattr(theirs.generation_config, key)):
@@ -103,7 +103,7 @@ def compare_ids(theirs: Any, config: Mapping[str, Any]) -> None:
                 raise ParityError(f"transformers must load {key} as {config[key]}, and loads {found}")
 
 
-def compare_ends(ours: Llama, theirs: Any) -> None:
+def compare_embedding_and_head(ours: Llama, theirs: Any) -> None:
     """Raise ParityError unless embedding and head have the same bits: few of their rows are seen in few tokens."""
     pairs = (
         ("the embedding", ours.base_model.embedding.weight, theirs.get_input_embeddings().weight),

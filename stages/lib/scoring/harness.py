@@ -99,8 +99,8 @@ def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
         return load(tasks)
     except Exception as error:  # of datasets, huggingface_hub, requests, or a task's own code
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        offline = os.environ.get("HF_HUB_OFFLINE") == "1" and isinstance(error, OSError)
-        advice = "; where the Hub cannot be reached, data must be in the cache: see tools.prefetch" if offline else ""
+        lost = isinstance(error, ConnectionError)
+        advice = "; where the Hub cannot be reached, data must be in the cache: see tools.prefetch" if lost else ""
         raise UserError(f"{where}: {', '.join(tasks)} cannot be loaded: {reason}{advice}") from error
 
 

@@ -22,13 +22,12 @@ def lines_of(file: BinaryIO, span: Span, parse: Callable[[int, bytes], T]) -> It
     Line ends are kept. A line of more than LINE_BYTES is None. No line is held after `parse`: it may have 100 MB.
     """
     position = first_line(file, span.first)
-    while position in span and (line := file.readline(LINE_BYTES + 1)):
-        begin, position = position, position + len(line)
-        if len(line) > LINE_BYTES and not line.endswith(b"\n"):
-            position += _skip_line(file)
-            parsed = None
-        else:
-            parsed = parse(begin, line)
+    while position in span:
+        line, skipped = rest_of_line(file, 0)
+        if not line and not skipped:
+            return
+        begin, position = position, position + len(line) + skipped
+        parsed = None if skipped else parse(begin, line)
         del line
         yield begin, parsed
         del parsed  # before the next line is parsed

@@ -1,4 +1,4 @@
-"""The kinds of attack, one file each."""
+"""The kinds of attack, one file each; `limited` has what disk and memory share."""
 
 from tests.siege.attacks import command_line, damage, disk, kill, memory
 

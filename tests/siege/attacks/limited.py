@@ -4,7 +4,7 @@
 def attack(finished, scratch, step, prepare, done, documented=()):
     """Run a step after `prepare(rank)` set the limit. Returns (done, how that start ended, the fault or None).
 
-    `documented`: exit codes that are no fault although the stage does not say why.
+    `documented`: exit codes that docs/troubleshooting.md explains, and that are not faults.
     """
     place = finished.copy(scratch).before(step)
     ended = place.run(step, prepare)
