@@ -244,7 +244,8 @@ class Cluster:
     def _shim(self, name):
         """Return a wrapper of a command, first on PATH: Snakemake's plugin removes SLURM_CONF from jobs."""
         conf, log = shlex.quote(str(self.prefix / "slurm.conf")), shlex.quote(str(self._submissions))
-        note = f"{{ printf '%s\\0' \"$@\"; printf '\\1'; }} >> {log}\n" if name == "sbatch" else ""
+        # locked: Snakemake calls sbatch from several threads, and the arguments of two calls must not mix
+        note = f"(flock 9; printf '%s\\0' \"$@\"; printf '\\1') 9>>{log} >&9\n" if name == "sbatch" else ""
         return f'#!/bin/sh\n{note}export SLURM_CONF={conf}\nexec {which(name)} "$@"\n'
 
 
