@@ -164,10 +164,12 @@ def written(recipe: Any, kind: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, kind: str) -> Any:
-    """Return a list of recipes as plain data, any other value unchanged."""
+    """Return a list or mapping of recipes as plain data, any other value unchanged."""
     if isinstance(value, list):
-        return [written(item, kind) if dataclasses.is_dataclass(item) else item for item in value]
-    return value
+        return [_plain(item, kind) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item, kind) for name, item in value.items()}
+    return written(value, kind) if dataclasses.is_dataclass(value) else value
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -183,12 +185,14 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
+    if is_union(hint):
+        words = words_of(hint)
+        if value is None and None in words or isinstance(value, str) and value in words:
+            return value
+        if isinstance(value, str) and any(words):
+            raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
+        return _convert(without_words(hint), value, where)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        if value is None and types.NoneType in arguments:
-            return None
-        (hint,) = [argument for argument in arguments if argument is not types.NoneType]
-        return _convert(hint, value, where)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return load(hint, value, where)
     if origin is list and isinstance(value, (list, tuple)):
@@ -204,6 +208,30 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise UserError(f"{where} must be a whole number below 2^63, got {shown(value)}")
         return value
     raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
+
+
+def is_union(hint: Any) -> bool:
+    """Return True for a type beside None or words: `int | None`, `int | Literal["auto"]`."""
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def words_of(hint: Any) -> list[str | None]:
+    """Return the values of a union that stand for themselves: None, and the words of a Literal."""
+    words: list[str | None] = []
+    for part in typing.get_args(hint):
+        words += typing.get_args(part) if typing.get_origin(part) is typing.Literal else []
+        words += [None] if part is types.NoneType else []
+    return words
+
+
+def without_words(hint: Any) -> Any:
+    """Return the type of a union beside its words."""
+    (kept,) = [
+        part
+        for part in typing.get_args(hint)
+        if part is not types.NoneType and typing.get_origin(part) is not typing.Literal
+    ]
+    return kept
 
 
 def _check_text(value: str, where: str) -> None:
@@ -236,7 +264,7 @@ def _convert_float(value: Any, where: str) -> float:
 
 
 def _check_bounds(bounds: Mapping[str, Any], value: Any, where: str) -> None:
-    if value is None:
+    if value is None or isinstance(value, str) and "choices" not in bounds:
         return
     if isinstance(value, dict):
         for key, item in value.items():
@@ -260,6 +288,8 @@ def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
     """Describe in words what a value must be: a whole number at least 1."""
     if "choices" in bounds:
         return "one of " + ", ".join(map(str, bounds["choices"]))
+    if is_union(hint):
+        return " or ".join([describe(without_words(hint), bounds), *filter(None, words_of(hint))])
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     name = names.get(hint)
     if name is None:

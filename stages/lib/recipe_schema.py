@@ -5,12 +5,11 @@ import dataclasses
 import functools
 import inspect
 import textwrap
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
-from stages.lib.recipe import default_of, describe, is_required
+from stages.lib.recipe import default_of, describe, is_required, is_union, without_words, words_of
 
 
 @functools.cache
@@ -50,10 +49,10 @@ def json_schema(recipe_type: type) -> dict[str, Any]:
 
 
 def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
+    if is_union(hint):
+        words = [_schema_of_word(word) for word in words_of(hint)]
+        return {"anyOf": [_schema_of(without_words(hint), bounds), *words]}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        (hint,) = [argument for argument in arguments if argument is not types.NoneType]
-        return {"anyOf": [_schema_of(hint, bounds), {"type": "null", "x-expected": "null"}]}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return json_schema(hint)
     expected = {"x-expected": describe(hint, bounds)}
@@ -68,6 +67,12 @@ def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
     if hint is float:  # YAML 1.1 reads 1e-3 as a string, so the bounds hold for numbers only
         return {"type": ["number", "string"]} | _schema_bounds(bounds) | expected
     return {"type": {int: "integer", str: "string", bool: "boolean"}[hint]} | _schema_bounds(bounds) | expected
+
+
+def _schema_of_word(word: str | None) -> dict[str, Any]:
+    if word is None:
+        return {"type": "null", "x-expected": "null"}
+    return {"type": "string", "enum": [word], "x-expected": word}
 
 
 def _schema_bounds(bounds: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,15 @@ rule evaluate:
         "../../environment.yml"
     resources:
         accelerator=1,
+        ranks=1,
+        omp_threads=threads_of_job,
     params:
         recipe=evaluate_recipe,
         prompt_completion=prompt_completion_option,
         code=CODE["evaluate"],
     shell:
-        "python -m stages.evaluate --export {input.export:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
+        '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
+        " --export {input.export:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
 
 

@@ -56,3 +56,8 @@ def trust_task_code():
 def include_paths():
     """Return the directories with custom task files of all suites, each once."""
     return list(dict.fromkeys(suite["include_path"] for suite in CONFIG["suites"].values() if "include_path" in suite))
+
+
+def threads_of_job(wildcards, threads):
+    """Threads per process of a job that starts one process, unless the profile sets `omp_threads`."""
+    return threads

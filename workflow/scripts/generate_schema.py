@@ -243,6 +243,8 @@ def _rows(schema: Schema, prefix: str) -> list[str]:
         rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {part['x-kind']} | {meaning} |")
         if "properties" in part.get("items", {}):
             rows += _rows(part["items"], f"{prefix}{key}[].")
+        if "properties" in (part.get("additionalProperties") or {}):
+            rows += _rows(part["additionalProperties"], f"{prefix}{key}.NAME.")
     return rows
 
 
@@ -272,13 +274,15 @@ def _default_of(schema: Schema) -> str:
 
 def _type_of(schema: Schema) -> str:
     if "anyOf" in schema:
-        return _type_of(next(part for part in schema["anyOf"] if part["type"] != "null"))
+        return " or ".join(_type_of(part) for part in schema["anyOf"] if part["type"] != "null")
     if "enum" in schema:
         return ", ".join(f"`{choice}`" for choice in schema["enum"])
     if schema["type"] == "array" and "properties" in schema["items"]:
         return "list of groups of keys"
     if schema["type"] == "array":
         return f"list of {_type_of(schema['items'])}"
+    if schema["type"] == "object" and "properties" in schema["additionalProperties"]:
+        return "name: group of keys"
     if schema["type"] == "object":
         return f"name: {_type_of(schema['additionalProperties'])}"
     kind = "number" if isinstance(schema["type"], list) else schema["type"]

@@ -24,8 +24,10 @@ def identity_of(schema: dict[str, Any], written: dict[str, Any]) -> dict[str, An
 
 
 def _plain(field: dict[str, Any], value: Any) -> Any:
-    """Return a list of groups with each group's identity, any other value unchanged."""
-    items = field.get("items", {})
+    """Return a list or mapping of groups with each group's identity, any other value unchanged."""
+    items, named = field.get("items", {}), field.get("additionalProperties", {})
     if isinstance(value, list) and "properties" in items:
         return [identity_of(items, item) for item in value]
+    if isinstance(value, dict) and named and "properties" in named:
+        return {name: identity_of(named, item) for name, item in value.items()}
     return value

@@ -15,6 +15,11 @@ class CollectiveError(UserError):
     """A UserError that every rank raises at the same place."""
 
 
+def is_first_rank() -> bool:
+    """Return True on the rank that writes what all ranks have."""
+    return dist.get_rank() == 0
+
+
 def broadcast_object(value: Any) -> Any:
     """Return the first rank's `value` on every rank; a shared file system may show each rank something else."""
     values = [value]

@@ -66,7 +66,7 @@ def _device() -> torch.device:
         return device
     if num_gpus and os.environ.get("RANK", "0") == "0":
         logger.warning(
-            "training on the CPU: this machine has %s ranks and only %s GPUs; set `ranks` in the profile to the number "
+            "running on the CPU: this machine has %s ranks and only %s GPUs; set `ranks` in the profile to the number "
             "of GPUs",
             num_ranks,
             num_gpus,

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: its environment, index of tasks, model and evaluation. It is imported lazily."""
+"""lm-evaluation-harness: its environment, index of tasks and evaluation. It is imported lazily."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,9 +18,9 @@ from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
+from stages.lib.scoring import aggregations
 
 if TYPE_CHECKING:
-    from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from lm_eval.tasks.manager import TaskDict
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 3
 
 Results = dict[str, dict[str, dict[str, float | None]]]
-"""{task: {metric: {"value": x, "stderr": y}}}"""
+"""{task: {metric: {"value": x, "stderr": y, "n": number of documents}}}"""
+
+Sample = dict[str, Any]
+"""A document with its requests, answers and metrics, as the harness logs it."""
 
 
 def settle_environment(alone: bool) -> None:
@@ -104,89 +108,81 @@ def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
         raise UserError(f"{where}: {', '.join(tasks)} cannot be loaded: {reason}{advice}") from error
 
 
-def load_model(directory: Path, tokenizer: Mapping[str, Any], batch_size: int, window: int) -> HFLM:
-    """Load an export as the harness's model, float32.
-
-    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus. `window`: the longest context in tokens. With its attribute
-    `separate`, context and continuation are encoded one by one; else together, as the harness does.
-    """
-    from lm_eval.models.huggingface import HFLM
-    from transformers.utils import logging
-
-    class Model(HFLM):
-        separate = False
-
-        def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            if not self.separate:
-                return super()._encode_pair(context, continuation)
-            first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
-            return first, self.tok_encode(continuation, add_special_tokens=False)
-
-        def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-            # the harness puts BOS before each text itself, and would also ask the tokenizer for one
-            self.add_bos_token = False
-            try:
-                return super().loglikelihood_rolling(requests, disable_tqdm)
-            finally:
-                self.add_bos_token = tokenizer["bos_added"]
-
-    logging.disable_progress_bar()
-    model = Model(
-        pretrained=str(directory),
-        dtype="float32",
-        device=device(),
-        batch_size=batch_size,
-        max_length=window,
-        add_bos_token=tokenizer["bos_added"],
-        prefix_token_id=tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"],
-    )
-    model.tokenizer.model_max_length = int(1e30)  # longer texts are cut to the window: a warning would mean nothing
-    return model
-
-
 def context_window(export: Manifest, max_length: int | None) -> int:
     """Return the longest context in tokens: `max_length` or training's, at most the model's number of positions."""
     positions = files.read_json(export.directory / "config.json")["max_position_embeddings"]
     return min(positions, max_length or export.identity["seq_len"])
 
 
-def device() -> str:
-    """Return the name of the device that scores are computed on."""
-    import torch
+@dataclass(frozen=True)
+class Scored:
+    """What the harness found in some tasks."""
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    results: Results
+    samples: dict[str, list[Sample]]
+    """{task: its documents, as the harness logs them}; a group of tasks has none."""
+
+    versions: dict[str, Any]
+    num_fewshot: dict[str, int]
 
 
-def evaluate(
-    model: HFLM, manager: TaskManager, tasks: Sequence[str], *, seed: int, show_progress: bool, **options: Any
-) -> Results:
-    """Evaluate tasks in one call of the harness.
+def check_num_fewshot(loaded: TaskDict, num_fewshot: Mapping[str, int | None], where: str = "evaluate") -> None:
+    """Raise UserError for a task that would ignore its number of solved examples: its file may fix it as 0."""
+    for name, wanted in num_fewshot.items():
+        task = loaded["tasks"].get(name)
+        if wanted and task is not None and task.get_config("num_fewshot") == 0:
+            raise UserError(f"{where}.per_task.{name}.num_fewshot must be 0, which the task's file fixes, got {wanted}")
 
-    `show_progress`: draw its progress bars; it has one for each batch of a rolling task.
-    """
+
+def evaluate(model: HFLM, manager: TaskManager, tasks: Sequence[str], *, seed: int, **options: Any) -> Scored:
+    """Evaluate tasks in one call of the harness."""
     from lm_eval import simple_evaluate
 
     seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-    with contextlib.nullcontext() if show_progress else _without_progress_bars():
+    with _without_progress_bars(), _as_first_process():
         found = simple_evaluate(
-            model=model, tasks=tasks, task_manager=manager, log_samples=False, **dict.fromkeys(seeds, seed), **options
+            model=model, tasks=list(tasks), task_manager=manager, **dict.fromkeys(seeds, seed), **options
         )
-    results = {task: metrics_of(entries) for task, entries in found["results"].items()}
-    for task, metrics in results.items():
-        logger.info("%s: %s", task, {name: metric["value"] for name, metric in metrics.items()})
-    return results
+    samples = found["samples"]
+    results: Results = {}
+    for task, entries in found["results"].items():
+        members = _members(task, found["group_subtasks"])
+        documents = [sample for member in members for sample in samples.get(member, ())]
+        results[task] = metrics_of(entries, documents, seed)
+        logger.info("%s: %s", task, {name: metric["value"] for name, metric in results[task].items()})
+    return Scored(results, samples, found["versions"], found["n-shot"])
+
+
+def _members(task: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the tasks of a group, and of the groups in it; a task is its own."""
+    return [member for name in groups[task] for member in _members(name, groups)] if groups.get(task) else [task]
 
 
 @contextlib.contextmanager
 def _without_progress_bars() -> Iterator[None]:
+    """Hide the harness's, one per task and kind of request; the model has one over batches."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         yield
 
 
-def metrics_of(entries: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Convert `{"acc,none": x, "acc_stderr,none": y, "alias": ...}` to {"acc": {"value": x, "stderr": y}}.
+@contextlib.contextmanager
+def _as_first_process() -> Iterator[None]:
+    """Let the harness return its results on every rank: by LOCAL_RANK it would return them on the first alone."""
+    rank = os.environ.pop("LOCAL_RANK", None)
+    try:
+        yield
+    finally:
+        if rank is not None:
+            os.environ["LOCAL_RANK"] = rank
 
-    A metric of a filter is named `metric/filter`. A value that is not finite (a diverged model) becomes None.
+
+def metrics_of(
+    entries: Mapping[str, Any], documents: Sequence[Sample], seed: int = 0
+) -> dict[str, dict[str, float | None]]:
+    """Convert `{"acc,none": x, "acc_stderr,none": y}` to {"acc": {"value": x, "stderr": y, "n": number of documents}}.
+
+    A metric of a filter is named `metric/filter`. A value that is not finite (a diverged model) becomes None. A ratio
+    over all documents, for which the harness has no standard error, has one by bootstrap with this `seed`.
     """
     metrics = {}
     for key, value in entries.items():
@@ -194,7 +190,11 @@ def metrics_of(entries: Mapping[str, Any]) -> dict[str, dict[str, float | None]]
         if not comma or name.endswith("_stderr"):
             continue
         label = name if filtered == "none" else f"{name}/{filtered}"
-        metrics[label] = {"value": _number(value), "stderr": _number(entries.get(f"{name}_stderr,{filtered}"))}
+        of_documents = [sample[name] for sample in documents if sample["filter"] == filtered and name in sample]
+        error = _number(entries.get(f"{name}_stderr,{filtered}"))
+        if error is None and math.isfinite(_number(value) or math.nan):
+            error = aggregations.standard_error(name, of_documents, seed)
+        metrics[label] = {"value": _number(value), "stderr": error, "n": len(of_documents)}
     return metrics
 
 

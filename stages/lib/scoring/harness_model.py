@@ -1,0 +1,175 @@
+"""An export as a model of lm-evaluation-harness: its ids, its log-likelihoods, and batches divided among ranks.
+
+All ranks go through the same requests; each passes its share of the batches through the model. The batches do not
+depend on the number of ranks, so the scores have the same bits on any.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from lm_eval import utils
+from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
+
+from stages.lib.distributed import collectives
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.scoring import loglikelihood
+from stages.lib.scoring.loglikelihood import Ids, Row, Score
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+LARGEST_BATCH = 64
+BATCH_WITHOUT_ACCELERATOR = 16
+SHARING = ("llama",)
+"""The model types whose rows may hold several continuations: their attention is the mask and nothing else."""
+
+Request = tuple[Any, list[int], list[int]]
+"""Of the harness: (texts, ids of the context, ids of the continuation)."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Model(HFLM):
+    """An export, or another model of transformers, as the harness calls it."""
+
+    separate = False
+    """Context and continuation are encoded one by one; else together, as the harness does."""
+
+    terminal = sys.stderr
+    """Where progress is shown: the harness's own bars go nowhere."""
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if not self.separate:
+            return super()._encode_pair(context, continuation)
+        first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
+        return first, self.tok_encode(continuation, add_special_tokens=False)
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-likelihood of each whole text, in windows of the context."""
+        of_text, windows = [], []
+        for number, request in enumerate(requests):
+            # BOS, which stands before each text, is the first window's context: the tokenizer must not add another
+            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            for window in utils.get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1):
+                of_text.append(number)
+                windows.append((None, *utils.make_disjoint_window(window)))
+        totals = [0.0] * len(requests)
+        for number, (value, _) in zip(of_text, self._loglikelihood_tokens(windows), strict=True):
+            totals[number] += value
+        return totals
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        pairs = [self._fitted(context, continuation) for _, context, continuation in requests]
+        rows = loglikelihood.rows_of(pairs, self.max_length, shared=self.config.model_type in SHARING)
+        found: dict[tuple[Ids, Ids], Score] = {}
+        for scores in self._map(self._score, _chunks(rows, self.batch_size)):
+            found |= scores
+        return [(found[pair].loglikelihood, found[pair].is_greedy) for pair in pairs]
+
+    def _fitted(self, context: list[int], continuation: list[int]) -> tuple[Ids, Ids]:
+        if len(continuation) > self.max_length:
+            raise UserError(
+                f"a continuation must have at most {self.max_length} tokens, the context that the model is scored "
+                f"with, found {len(continuation)}: {self.tok_decode(continuation[:20])!r}..."
+            )
+        return loglikelihood.fit(context, continuation, self.max_length)
+
+    def _score(self, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
+        return loglikelihood.score(self.model, rows)
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Return the text that the model generates after each context, up to its stop words."""
+        batches: dict[str, list[int]] = {}
+        for number in sorted(range(len(requests)), key=lambda number: self._generation_order(requests[number])):
+            batches.setdefault(repr(requests[number].args[1]), []).append(number)
+        chunks = [chunk for alike in batches.values() for chunk in _chunks(alike, self.batch_size)]
+        generate = super().generate_until
+
+        def texts(chunk: Sequence[int]) -> dict[int, str]:
+            made = generate([requests[number] for number in chunk], disable_tqdm=True)
+            return dict(zip(chunk, made, strict=True))
+
+        found: dict[int, str] = {}
+        for made in self._map(texts, chunks):
+            found |= made
+        return [found[number] for number in range(len(requests))]
+
+    def _generation_order(self, request: Instance) -> tuple[int, str]:
+        return -len(self.tok_encode(request.args[0])), request.args[0]
+
+    def _map(self, work: Callable[[Sequence[Item]], Result], batches: Sequence[Sequence[Item]]) -> list[Result]:
+        """Call `work` for each batch on one of the ranks; every rank returns all results, in the order of batches."""
+        rank, num_ranks = dist.get_rank(), dist.get_world_size()
+        own_numbers = range(rank, len(batches), num_ranks)
+        progress = tqdm(own_numbers, "batches", file=self.terminal, disable=rank > 0 or not self.terminal.isatty())
+        with collectives.raise_on_all_ranks():
+            own = {number: work(batches[number]) for number in progress}
+        found: dict[int, Result] = {}
+        for of_rank in collectives.all_gather_object(own):
+            found |= of_rank
+        return [found[number] for number in range(len(batches))]
+
+
+def _chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def load_model(
+    directory: Path,
+    tokenizer: Mapping[str, Any],
+    *,
+    batch_size: int | Literal["auto"],
+    window: int,
+    device: torch.device,
+    dtype: str = "float32",
+) -> Model:
+    """Load an export as the harness's model.
+
+    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus. `window`: the longest context in tokens.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    # it warns of each context that is cut to the window, and of a model that it has not loaded itself
+    logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
+    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    model = Model(
+        pretrained=loaded.to(device),
+        # a longer text is cut to the window: a warning of its length would mean nothing
+        tokenizer=AutoTokenizer.from_pretrained(directory, model_max_length=int(1e30)),
+        batch_size=1 if batch_size == "auto" else batch_size,
+        max_length=window,
+        add_bos_token=tokenizer["bos_added"],
+        prefix_token_id=tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"],
+    )
+    if batch_size == "auto":
+        model.batch_size_per_gpu = largest_batch(model, window) if device.type != "cpu" else BATCH_WITHOUT_ACCELERATOR
+        logger.info("batch_size: auto is %d", model.batch_size)
+    return model
+
+
+def largest_batch(model: Model, window: int) -> int:
+    """Return the largest power of two whose batch fits the memory of every rank's accelerator, up to LARGEST_BATCH."""
+    size = LARGEST_BATCH
+    row = Row((0,) * window, ((0,),))
+    while size > 1:
+        try:
+            loglikelihood.score(model.model, [row] * size)
+            break
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            size //= 2
+    return min(collectives.all_gather_object(size))

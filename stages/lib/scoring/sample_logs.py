@@ -1,0 +1,53 @@
+"""Per-sample logs: one compressed JSONL file per task, with what the model was given and answered for each document."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest
+
+DIRECTORY = "samples"
+KEPT = ("doc_id", "doc_hash", "filter", "doc", "target", "arguments", "resps", "filtered_resps")
+
+
+def path_of(directory: Path, task: str) -> Path:
+    """Return the path of a task's log below the directory of its suite."""
+    return directory / DIRECTORY / f"{task.replace('/', '_')}.jsonl.gz"
+
+
+def delete(directory: Path) -> None:
+    """Delete the logs of a suite."""
+    shutil.rmtree(directory / DIRECTORY, ignore_errors=True)
+
+
+def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Write the logs of a suite; returns their entries in `outputs` of the suite's manifest, which lies beside it.
+
+    `samples`: {task: documents as the harness logs them}. Equal samples give equal bytes.
+    """
+    outputs = {}
+    for task, documents in samples.items():
+        path = path_of(directory, task)
+        path.parent.mkdir(exist_ok=True)
+        with files.atomic(path, "wb") as file, gzip.GzipFile("", "wb", mtime=0, fileobj=file) as packed:
+            for document in documents:
+                packed.write(_line(document))
+        outputs[path.relative_to(directory.parent).as_posix()] = manifest.describe(path)
+    return outputs
+
+
+def _line(document: Mapping[str, Any]) -> bytes:
+    kept = {key: document[key] for key in KEPT}
+    kept["arguments"] = [list(arguments) for arguments in kept["arguments"]]
+    kept["metrics"] = {name: document[name] for name in document["metrics"]}
+    return (json.dumps(kept, ensure_ascii=False, default=_plain) + "\n").encode(errors="replace")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python, and text for what JSON does not have, as the harness does."""
+    return value.item() if hasattr(value, "item") else str(value)

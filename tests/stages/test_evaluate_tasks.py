@@ -1,0 +1,282 @@
+"""evaluate: tasks of the user and of lm-evaluation-harness, scored as its command line scores them."""
+
+import gzip
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from stages import evaluate
+from stages.lib import manifest
+from stages.lib import recipe as recipes
+from stages.lib.errors import UserError
+from stages.lib.scoring import harness, harness_model, task_code
+from tests.helpers import evaluations, ranks
+from tests.helpers.evaluations import LOCAL, RECIPE, own_tasks, scored, with_recipe
+from tests.helpers.export_fixtures import argv_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An export and its local scores, for tests that only read: evaluate's options. The path has a space."""
+    options = evaluations.export(tmp_path_factory.mktemp("with a space"))
+    scored(options)
+    return options
+
+
+@pytest.fixture(scope="module")
+def own(made, tmp_path_factory):
+    """The directory of a user's tasks."""
+    texts = made["--output"].with_suffix("") / "bits_per_byte_code.jsonl"
+    return own_tasks(tmp_path_factory.mktemp("own") / "own tasks", texts)
+
+
+def scored_own(made, own, output, **recipe):
+    """Score the user's tasks; returns the manifest."""
+    scored({**made, "--output": output}, include_path=str(own), **recipe)
+    return manifest.read(output)
+
+
+FEWSHOT = {"ab": {"num_fewshot": 2}, "gen": {"num_fewshot": 2}}
+
+
+@pytest.mark.long
+def test_the_command_line_of_the_harness_gives_the_same_scores(made, own, tmp_path):
+    results = manifest.read(made["--output"]).identity["results"]
+    results |= scored_own(made, own, tmp_path / "own.json", tasks=["ab", "gen", "whole"], per_task=FEWSHOT).identity[
+        "results"
+    ]
+    for bos, tasks, names in (
+        ("False", made["--output"].with_suffix(""), LOCAL[:2]),
+        ("False", own, ["whole"]),
+        ("True", own, ["ab", "gen"]),
+    ):
+        theirs = of_command_line(made["--export"].parent, bos, tasks, names, tmp_path / names[0])
+        for name in names:
+            for metric, score in harness.metrics_of(theirs[name], ()).items():
+                found = results[name][metric]
+                assert found["value"] == pytest.approx(score["value"], rel=1e-6)
+                assert score["stderr"] is None or found["stderr"] == pytest.approx(score["stderr"], rel=1e-6)
+
+
+def of_command_line(export, bos, tasks, names, output):
+    """The results of the harness's own command line."""
+    arguments = f"pretrained={export},dtype=float32,max_length=128,add_bos_token={bos}"
+    command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", arguments]
+    command += ["--tasks", ",".join(names), "--include_path", str(tasks), "--batch_size", "4", "--device", "cpu"]
+    command += ["--num_fewshot", "2"] if "ab" in names else []
+    command += ["--output_path", str(output), "--seed", "0,0,0,0"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(output / "cache")}
+    subprocess.run(command, check=True, env=environment, capture_output=True, cwd=output.parent)
+    (path,) = output.rglob("results*.json")
+    return json.loads(path.read_text())["results"]
+
+
+def test_two_processes_give_the_bits_of_one(made, own, tmp_path):
+    found = []
+    for count in (1, 2):
+        output = tmp_path / str(count) / "own.json"
+        recipe = {"tasks": ["bits_per_byte", "ab", "gen"], "include_path": str(own), "per_task": FEWSHOT}
+        code, text = ranks.run_module(count, "stages.evaluate", with_recipe({**made, "--output": output}, **recipe))
+        assert code == 0, text
+        found.append(manifest.read(output).identity)
+    assert found[0] == found[1]
+    assert set(found[0]["results"]) == {*LOCAL[:2], "ab", "gen"}
+
+
+@pytest.mark.long
+def test_a_mistake_on_two_processes_is_one_sentence(made, own, tmp_path):
+    recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
+    argv = with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)
+    code, text = ranks.run_module(2, "stages.evaluate", argv)
+    assert code == 2
+    assert "evaluate: evaluate.apply_chat_template must be false" in text
+    assert "Traceback" not in text
+
+
+def samples(output, task):
+    """The documents of a task's log."""
+    with gzip.open(output.with_suffix("") / "samples" / f"{task}.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_scores_can_be_computed_again_from_the_logs(made, own, tmp_path):
+    found = scored_own(made, own, tmp_path / "own.json", tasks=["bits_per_byte", "ab", "gen"])
+    for task, metrics in found.identity["results"].items():
+        documents = samples(found.path, task)
+        assert found.output(f"own/samples/{task}.jsonl.gz")
+        for metric, score in metrics.items():
+            values = [document["metrics"][metric] for document in documents]
+            assert score["n"] == len(values)
+            if metric == "bits_per_byte":
+                nats, num_bytes = map(sum, zip(*values, strict=True))
+                assert score["value"] == pytest.approx(-nats / num_bytes / math.log(2))
+                assert 0 < score["stderr"] < 1
+            elif metric != "byte_perplexity":
+                assert score["value"] == pytest.approx(sum(values) / len(values))
+    assert samples(found.path, "gen")[0]["arguments"][0][0] == "def name\n"
+
+
+def test_keys_of_a_task_stand_before_those_of_the_suite(made, own, tmp_path):
+    keys = {"num_fewshot": 1, "limit": 4, "per_task": {"gen": {"limit": 2, "num_fewshot": 0}}}
+    found = scored_own(made, own, tmp_path / "own.json", tasks=["ab", "gen"], **keys)
+    assert found.identity["num_fewshot"] == {"ab": 1, "gen": 0}
+    assert {task: metrics["n"] for task, (metrics, *_) in by_metric(found).items()} == {"ab": 4, "gen": 2}
+    assert samples(found.path, "ab")[0]["arguments"][0][0].count("def ") == 2
+
+
+def by_metric(found):
+    return {task: list(metrics.values()) for task, metrics in found.identity["results"].items()}
+
+
+def test_a_number_of_examples_that_the_task_would_ignore_is_refused(made, own, tmp_path, capsys):
+    fixed = shutil.copytree(own, tmp_path / "fixed")
+    config = json.loads((fixed / "ab.yaml").read_text())
+    (fixed / "ab.yaml").write_text(json.dumps(config | {"num_fewshot": 0}))
+    recipe = {"tasks": ["ab"], "include_path": str(fixed), "per_task": {"ab": {"num_fewshot": 3}}}
+    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line == "evaluate: evaluate.per_task.ab.num_fewshot must be 0, which the task's file fixes, got 3"
+
+
+def test_an_export_without_chat_template_is_not_scored_with_one(made, own, tmp_path, capsys):
+    recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
+    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("evaluate: evaluate.apply_chat_template must be false: ")
+
+
+def test_a_chat_template_is_put_around_the_questions(made, own, tmp_path, monkeypatch):
+    load = harness_model.load_model
+
+    def load_model(*arguments, **options):
+        model = load(*arguments, **options)
+        model.tokenizer.chat_template = "{% for part in messages %}[{{ part.role }}]{{ part.content }}{% endfor %}"
+        return model
+
+    monkeypatch.setattr(harness_model, "load_model", load_model)
+    found = scored_own(made, own, tmp_path / "own.json", tasks=["ab"], num_fewshot=1, apply_chat_template=True)
+    (context, _), *_ = samples(found.path, "ab")[0]["arguments"]
+    assert context.count("[user]") == 2
+    assert context.count("[assistant]") == 1
+
+
+def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):
+    import torch
+
+    from stages.lib.scoring import loglikelihood
+
+    score, sizes = loglikelihood.score, []
+
+    def limited(model, rows):
+        sizes.append(len(rows))
+        if len(rows) > 10:
+            raise torch.OutOfMemoryError
+        return score(model, rows)
+
+    monkeypatch.setattr(loglikelihood, "score", limited)
+    model = harness_model.load_model(
+        made["--export"].parent,
+        manifest.read(made["--corpus"]).identity["tokenizer"],
+        batch_size=1,
+        window=16,
+        device=torch.device("cpu"),
+    )
+    from stages.lib.distributed.process_group import process_group
+
+    with process_group():
+        assert harness_model.largest_batch(model, 16) == 8
+    assert sizes == [64, 32, 16, 8]
+    scored_own(made, own, tmp_path / "own.json", tasks=["ab"], batch_size="auto", dtype="bfloat16")
+
+
+def test_a_rolling_task_of_the_user_begins_with_one_bos(made, own, tmp_path):
+    found = scored_own(made, own, tmp_path / "own.json", tasks=["whole"]).identity["results"]["whole"]
+    local = manifest.read(made["--output"]).identity["results"]["bits_per_byte_code"]
+    assert found["bits_per_byte"] == local["bits_per_byte"]
+
+
+def test_changed_task_files_are_scored_again(made, own, tmp_path):
+    own, output = shutil.copytree(own, tmp_path / "copy"), tmp_path / "own.json"
+    recipe = {"tasks": ["next_line", "gen"], "num_examples": 8}
+    before = scored_own(made, own, output, **recipe).identity
+    assert sorted(before["results"]) == ["gen", "next_line"]
+    (own / "questions.jsonl").write_text((own / "questions.jsonl").read_text().replace("def n", "class n"))
+    assert scored_own(made, own, output, **recipe).identity["include"] != before["include"]
+
+
+def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
+    own = shutil.copytree(own, tmp_path / "copy")
+    (own / "both.yaml").write_text("group: both\ntask: [ab]\n")
+    monkeypatch.setattr(harness_model, "load_model", None)
+    recipe = json.dumps(RECIPE | {"tasks": ["bits_per_byte", "ab", "both"], "include_path": str(own)})
+    argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
+    assert evaluate.main(argv) == 2
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("evaluate: evaluate.tasks: ab, both cannot be loaded")
+    assert "found in both 'ab' and 'both'" in line
+
+
+@pytest.mark.long
+def test_a_task_of_the_hub_without_network_and_cache_is_one_sentence(made, tmp_path):
+    recipe = json.dumps(RECIPE | {"tasks": ["bits_per_byte", "piqa"]})
+    argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
+    closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-m", "stages.evaluate", *argv]
+    done = subprocess.run(command, env=os.environ | closed, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("evaluate: evaluate.tasks: piqa cannot be loaded: ConnectionError: Couldn't reach")
+    assert last.endswith("data must be in the cache: see tools.prefetch")
+
+
+CODE = "task: ab\nprocess_docs: {} ab.run\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"t.yaml": CODE.format("!function")}, "t.yaml"),
+        ({"t.yaml": CODE.format("!%66unction")}, "t.yaml"),
+        ({"t.yaml": "%TAG !e! !func\n---\n" + CODE.format("!e!tion")}, "t.yaml"),
+        ({"deep/t.yaml": "include: [../../other/base, ../a]\n", "../other/base": CODE.format("!function")}, "base"),
+    ],
+)
+def test_task_files_with_code_must_be_trusted(tmp_path, capsys, files, named):
+    own = tmp_path / "own"
+    for name, content in {"ab.py": f"open({str(tmp_path / 'ran')!r}, 'w')\n", **files}.items():
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text(content)
+    recipe = json.dumps({"tasks": ["ab"], "include_path": str(own)})
+    options = {"--export": "x", "--corpus": "x", "--output": tmp_path / "y.json"}
+    assert evaluate.main(argv_of(options, **{"--recipe": recipe})) == 2
+    found = next(path.resolve() for path in tmp_path.rglob(named))
+    assert capsys.readouterr().err == (
+        f"evaluate: {found} runs Python code (!function): set trust_task_code: true if you trust the task files of "
+        f"{own}\n"
+    )
+    assert not (tmp_path / "ran").exists()
+    recipes.load(evaluate.EvaluateRecipe, json.loads(recipe) | {"trust_task_code": True}, "evaluate")
+
+
+def test_task_files_without_code_need_no_trust(tmp_path):
+    (tmp_path / "a.yaml").write_text("task: a\ninclude: [a.yaml, missing, 3]\ndoc_to_text: '!function'\n")
+    (tmp_path / "empty.yaml").write_text("")
+    recipes.load(evaluate.EvaluateRecipe, {"tasks": ["a"], "include_path": str(tmp_path)}, "evaluate")
+    (tmp_path / "b.yaml").write_text("a: !!python/name:os.system\n")
+    with pytest.raises(UserError, match=r"b\.yaml must be a YAML file of a task: could not determine a constructor"):
+        recipes.load(evaluate.EvaluateRecipe, {"tasks": ["a"], "include_path": str(tmp_path)}, "evaluate")
+
+
+def test_a_template_reaches_no_python_objects(monkeypatch):
+    jinja2, utils = pytest.importorskip("jinja2"), pytest.importorskip("lm_eval.utils")
+    template = "{{ cycler.__init__.__globals__.os.getpid() }}"
+    monkeypatch.setattr(utils, "env", utils.env)
+    task_code.guard_templates()
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        utils.apply_template(template, {})
+    assert utils.apply_template("{{ a|regex_replace('b', 'c') }}\n", {"a": "abb"}) == "acc\n"
