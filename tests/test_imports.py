@@ -23,7 +23,7 @@ LIBRARY = sorted((HOME / "stages/lib").rglob("[!_]*.py"))
 WORKFLOW = sorted((HOME / "workflow").rglob("*.py"))
 GROUND = "ground"  # the room of the modules that lie directly in stages/lib
 # folders of plug-ins, which are one room with their registry
-PART_OF = {"sources.kinds": "sources", "tokens.packings": "tokens"}
+PART_OF = {"sources.kinds": "sources", "tokens.packings": "tokens", "scoring.tasks": "scoring"}
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
     *("checkpoints/commit", "training/optimizers/schedule"),

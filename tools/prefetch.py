@@ -15,18 +15,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import stage
-from stages.lib.scoring import harness, local_tasks, task_code
+from stages.lib.scoring import harness, scored_model, task_code
+from stages.lib.scoring.tasks import local_tasks
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Load each task once, which stores its data in the cache."""
+    """Load each task once, which stores its data in the cache, and download the baselines."""
     tasks = [task for task in dict.fromkeys(arguments.tasks) if task not in local_tasks.NAMES]
-    if not tasks:
+    if not tasks and not arguments.baselines:
         print("nothing to download: all tasks are made from the validation split")
         return
     for path in arguments.include_path:
         task_code.check(Path(path), arguments.trust_task_code, "--trust-task-code")
-    harness.settle_environment(alone=False)
+    harness.settle_environment(offline=False)
+    for baseline in arguments.baselines:
+        name, _, revision = baseline.partition("@")
+        print(f"{baseline}: {scored_model.downloaded(name, revision or None)}", flush=True)
+    if tasks:
+        prefetch_tasks(arguments, tasks)
+
+
+def prefetch_tasks(arguments: argparse.Namespace, tasks: list[str]) -> None:
+    """Load tasks with their data."""
     if arguments.include_path and not arguments.trust_task_code:
         task_code.guard_templates()
     known = ", ".join(["an --include-path", *local_tasks.NAMES])
@@ -43,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; return its exit code."""
     parser = stage.parser("tools.prefetch", __doc__)
     parser.add_argument("--tasks", nargs="*", default=[], help="tasks of lm-evaluation-harness")
+    parser.add_argument("--baselines", nargs="*", default=[], metavar="ID[@REVISION]", help="repositories of the Hub")
     parser.add_argument("--include-path", nargs="*", default=[], metavar="DIR", help="directories of more task files")
     parser.add_argument("--trust-task-code", action="store_true", help="run the Python code that these files name")
     return stage.execute(parser, run, argv)

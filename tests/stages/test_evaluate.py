@@ -10,7 +10,7 @@ import pytest
 
 from stages import evaluate
 from stages.lib import manifest
-from stages.lib.scoring import harness, harness_model
+from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.sources import prompt_completion
 from stages.lib.tokens import prompt_completion_samples
 from tests.helpers import evaluations
@@ -97,7 +97,7 @@ def test_bits_per_byte_are_those_of_our_own_forward(made):
 def test_finished_scores_are_written_again_unchanged(inputs, monkeypatch):
     before = inputs["--output"].read_bytes()
     inputs["--output"].unlink()
-    monkeypatch.setattr(evaluate, "score", None)  # a call would fail
+    monkeypatch.setattr(suite, "score", None)  # a call would fail
     scored(inputs)
     assert inputs["--output"].read_bytes() == before
 

@@ -7,7 +7,7 @@ import pytest
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
 from scripts.config_files import check_twice
-from stages.lib.scoring import local_tasks
+from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.kinds import registry
 from tests.workflow.checkout import HOME
 

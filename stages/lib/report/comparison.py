@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from stages.lib.report.results import ModelKey
 from stages.lib.report.scores import ScoreRow
-from stages.lib.scoring import local_tasks
+from stages.lib.scoring.tasks import local_tasks
 
 MAIN_METRICS = (*dict.fromkeys(task.metric for task in local_tasks.TASKS), "acc")
 

@@ -10,7 +10,7 @@ from stages.lib.report import figures
 from stages.lib.report.curves import Curves
 from stages.lib.report.figures import Line, Point
 from stages.lib.report.scores import ScoreRow
-from stages.lib.scoring import local_tasks
+from stages.lib.scoring.tasks import local_tasks
 
 ACCURACIES = ("acc", "acc_mutual_info")
 

@@ -10,8 +10,8 @@ from stages.lib.manifest import Manifest
 from stages.lib.report import comparison
 from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow
-from stages.lib.scoring import local_tasks
-from stages.lib.scoring.task import LocalTask, TextTask
+from stages.lib.scoring.tasks import local_tasks
+from stages.lib.scoring.tasks.task import LocalTask, TextTask
 
 OTHERS = 5  # other tasks that are named
 

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
 from stages.lib.scoring import aggregations
 
 if TYPE_CHECKING:
@@ -34,14 +32,18 @@ Sample = dict[str, Any]
 """A document with its requests, answers and metrics, as the harness logs it."""
 
 
-def settle_environment(alone: bool) -> None:
-    """Set what libraries read when they are first imported. `alone`: only local tasks are scored, which are offline.
+def settle_environment(offline: bool) -> None:
+    """Set what libraries read when they are first imported. `offline`: nothing of the Hub is needed.
 
     Where the Hub cannot be reached, only its cache is read: each request would be repeated for 24 s.
     """
-    if alone or not (os.environ.get("HF_HUB_OFFLINE") or _hub_answers()):
+    if offline or not (os.environ.get("HF_HUB_OFFLINE") or _hub_answers()):
         os.environ["HF_HUB_OFFLINE"] = "1"
     sys.dont_write_bytecode = True  # a task's own .py would leave a __pycache__ among the results
+
+
+def settle_logging() -> None:
+    """Let the harness write to our log."""
     from lm_eval import evaluator
 
     evaluator.get_git_commit_hash = _no_commit
@@ -49,8 +51,6 @@ def settle_environment(alone: bool) -> None:
     harness.handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
     harness.handlers = harness.handlers or list(logger.handlers)
     harness.propagate = False
-    if alone:  # it would warn of each context that is cut to the model's length
-        logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 
 def _hub_answers() -> bool:
@@ -106,12 +106,6 @@ def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
         lost = isinstance(error, ConnectionError)
         advice = "; where the Hub cannot be reached, data must be in the cache: see tools.prefetch" if lost else ""
         raise UserError(f"{where}: {', '.join(tasks)} cannot be loaded: {reason}{advice}") from error
-
-
-def context_window(export: Manifest, max_length: int | None) -> int:
-    """Return the longest context in tokens: `max_length` or training's, at most the model's number of positions."""
-    positions = files.read_json(export.directory / "config.json")["max_position_embeddings"]
-    return min(positions, max_length or export.identity["seq_len"])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.scoring import local_tasks
+from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources import prompt_completion
 from stages.lib.sources.prompt_completion import PairSource
 

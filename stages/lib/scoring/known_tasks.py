@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stages.lib import files
-from stages.lib.scoring import harness, local_tasks
+from stages.lib.scoring import harness
+from stages.lib.scoring.tasks import local_tasks
 
 KEPT = "tasks.json"
 

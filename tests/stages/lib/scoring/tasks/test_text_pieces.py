@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.scoring import text_pieces
+from stages.lib.scoring.tasks import text_pieces
 
 
 @given(st.text(alphabet="ab\n\r\u2028\u00e9 ", max_size=60), st.integers(1, 20))

@@ -7,7 +7,7 @@ To add a task, write a module with a subclass of TextTask or PromptCompletionTas
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 """One line of a task's JSONL file."""
+
+ReaderScores = dict[str, dict[str, float | None]]
+"""{trivial reader: {"value": x, "stderr": y, "n": number of rows}}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,9 @@ class HarnessFormat:
 
     config: Mapping[str, Any]
     """`output_type`, `doc_to_text`, ..., `metric_list`."""
+
+    trivial: Callable[[Sequence[Row]], ReaderScores]
+    """Scores the task's rows by rules without a model: see trivial_readers.py."""
 
     score_file: Path | None = None
     """A Python file with the function `score(doc, results)`, which replaces the harness's own `process_results`."""

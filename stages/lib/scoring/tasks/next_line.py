@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import choices, task_files
-from stages.lib.scoring.choices import Candidate
-from stages.lib.scoring.task import Row, TaskOptions, TextTask, ValidationText
-from stages.lib.scoring.text_pieces import first_bytes
+from stages.lib.scoring.tasks import choices, task_files
+from stages.lib.scoring.tasks.choices import Candidate
+from stages.lib.scoring.tasks.task import Row, TaskOptions, TextTask, ValidationText
+from stages.lib.scoring.tasks.text_pieces import first_bytes
 
 POOL_BYTES = 2 << 20  # text per source that questions are made from: about 40,000 lines
 CONTEXT_LINES, CONTEXT_BYTES, SHORTEST_CONTEXT_LINES = 10, 400, 3

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scoring import completion_score
-from stages.lib.scoring.completion_bits import CompletionBits
-from stages.lib.scoring.task import TaskOptions
+from stages.lib.scoring.tasks import completion_score
+from stages.lib.scoring.tasks.completion_bits import CompletionBits
+from stages.lib.scoring.tasks.task import TaskOptions
 from stages.lib.sources.prompt_completion import Pair, PairSource
 
 

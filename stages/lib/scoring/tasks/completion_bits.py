@@ -10,8 +10,8 @@ import random
 from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
-from stages.lib.scoring import task_files
-from stages.lib.scoring.task import PromptCompletionTask, Row, TaskOptions
+from stages.lib.scoring.tasks import task_files
+from stages.lib.scoring.tasks.task import PromptCompletionTask, Row, TaskOptions
 
 if TYPE_CHECKING:
     from stages.lib.sources.prompt_completion import PairSource

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files
-from stages.lib.scoring import completion_score
-from stages.lib.scoring.task import HarnessFormat, Row
+from stages.lib.scoring.tasks import completion_score, trivial_readers
+from stages.lib.scoring.tasks.task import HarnessFormat, Row
 
 
 def _metric(name: str, aggregation: str, higher_is_better: bool) -> dict[str, Any]:
@@ -26,7 +26,8 @@ ROLLING = HarnessFormat(
             _metric("bits_per_byte", "bits_per_byte", higher_is_better=False),
             _metric("byte_perplexity", "weighted_perplexity", higher_is_better=False),
         ],
-    }
+    },
+    trivial=trivial_readers.bits_of_texts,
 )
 """The log-likelihood of all of each row's `text`."""
 
@@ -38,7 +39,8 @@ MULTIPLE_CHOICE = HarnessFormat(
         "doc_to_target": "answer",
         "target_delimiter": "",
         "metric_list": [_metric("acc_mutual_info", "mean", higher_is_better=True)],
-    }
+    },
+    trivial=trivial_readers.accuracies,
 )
 """Questions: `context`, `choices`, and `answer`, the index of the right choice.
 
@@ -57,6 +59,7 @@ COMPLETION = HarnessFormat(
         "target_delimiter": "",
         "metric_list": [_metric("bits_per_byte", "mean", higher_is_better=False)],
     },
+    trivial=trivial_readers.bits_of_completions,
     score_file=Path(completion_score.__file__),
 )
 """The log-likelihood of each row's `completion` after its `context`."""

@@ -8,8 +8,8 @@ import pytest
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.scoring import choices, local_tasks, text_pieces
-from stages.lib.scoring.task import TaskOptions
+from stages.lib.scoring.tasks import choices, local_tasks, text_pieces
+from stages.lib.scoring.tasks.task import TaskOptions
 from tests.helpers.export_fixtures import documents
 
 
@@ -30,7 +30,7 @@ def written(directory, corpus, names=local_tasks.OF_TEXT, **options):
     """Write tasks; returns ({harness task: local task's name}, {harness task: rows})."""
     options = {"bytes_per_source": 5000, "num_examples": 40, "seed": 0, "max_completion_bytes": 128, **options}
     written_by = local_tasks.write(directory, names, corpus, None, TaskOptions(**options))
-    tasks = {name: task.name for name, task in written_by.items()}
+    tasks = {name: local_tasks.find(name).name for name in written_by}
     return tasks, {task: [json.loads(line) for line in open(directory / f"{task}.jsonl")] for task in tasks}
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.scoring import task_files, text_pieces
-from stages.lib.scoring.bits_per_byte import BitsPerByte
-from stages.lib.scoring.completion_bits import CompletionBits
-from stages.lib.scoring.completion_choice import CompletionChoice
-from stages.lib.scoring.next_line import NextLine
-from stages.lib.scoring.task import LocalTask, PromptCompletionTask, Row, TaskOptions, TextTask
+from stages.lib.scoring.tasks import task_files, text_pieces
+from stages.lib.scoring.tasks.bits_per_byte import BitsPerByte
+from stages.lib.scoring.tasks.completion_bits import CompletionBits
+from stages.lib.scoring.tasks.completion_choice import CompletionChoice
+from stages.lib.scoring.tasks.next_line import NextLine
+from stages.lib.scoring.tasks.task import LocalTask, PromptCompletionTask, ReaderScores, Row, TaskOptions, TextTask
 
 if TYPE_CHECKING:
     from stages.lib.sources.prompt_completion import PairSource
@@ -40,8 +40,8 @@ def find(name: str) -> LocalTask | None:
 
 def write(
     directory: Path, names: Collection[str], corpus: Manifest, pairs: PairSource | None, options: TaskOptions
-) -> dict[str, LocalTask]:
-    """Write the files of the local tasks `names`; returns {name for the harness: local task}.
+) -> dict[str, ReaderScores]:
+    """Write the files of the local tasks `names`; returns {name for the harness: scores of trivial readers}.
 
     `pairs` may be None if no task is of prompts and completions. Raises UserError if the validation data is missing or
     too small.
@@ -54,7 +54,7 @@ def write(
         if not text.pools:
             listed = ", ".join(task.name for task in of_text)
             raise UserError(f"{corpus.path} must have validation text for {listed}, but no source of it has any")
-    written: dict[str, LocalTask] = {}
+    written: dict[str, ReaderScores] = {}
     for task in tasks:
         rows: dict[str, list[Row]] = {}
         if isinstance(task, TextTask):
@@ -64,7 +64,7 @@ def write(
             rows = task.rows(pairs, options)
         for name, of_task in rows.items():
             task_files.write(directory, name, task.format, of_task)
-            written[name] = task
+            written[name] = task.format.trivial(of_task)
     return written
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.lib.scoring.task import Row
+from stages.lib.scoring.tasks.task import Row
 
 CHOICES = 4
 CHANCE = 1 / CHOICES

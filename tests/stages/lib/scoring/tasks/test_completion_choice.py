@@ -5,8 +5,8 @@ import random
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scoring.completion_choice import CompletionChoice
-from stages.lib.scoring.task import TaskOptions
+from stages.lib.scoring.tasks.completion_choice import CompletionChoice
+from stages.lib.scoring.tasks.task import TaskOptions
 from stages.lib.sources.prompt_completion import Pair, PairSource
 
 

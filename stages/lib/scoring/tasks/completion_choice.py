@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import choices, task_files
-from stages.lib.scoring.choices import Candidate
-from stages.lib.scoring.task import PromptCompletionTask, Row, TaskOptions
+from stages.lib.scoring.tasks import choices, task_files
+from stages.lib.scoring.tasks.choices import Candidate
+from stages.lib.scoring.tasks.task import PromptCompletionTask, Row, TaskOptions
 
 if TYPE_CHECKING:
     from stages.lib.sources.prompt_completion import PairSource

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.scoring.choices import CHOICES, WIDEST_BIN, Candidate, balanced, draw
+from stages.lib.scoring.tasks.choices import CHOICES, WIDEST_BIN, Candidate, balanced, draw
 
 BIN = 16
 candidates = st.lists(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.scoring.task import Row, ValidationText
+from stages.lib.scoring.tasks.task import Row, ValidationText
 from stages.lib.tokens import validation_text
 
 PIECE_BYTES = 2048  # the start of a piece has no context, which changes its bits by less than 1%

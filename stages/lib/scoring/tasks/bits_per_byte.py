@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stages.lib.scoring import task_files
-from stages.lib.scoring.task import Row, TaskOptions, TextTask, ValidationText
-from stages.lib.scoring.text_pieces import first_bytes
+from stages.lib.scoring.tasks import task_files
+from stages.lib.scoring.tasks.task import Row, TaskOptions, TextTask, ValidationText
+from stages.lib.scoring.tasks.text_pieces import first_bytes
 
 
 class BitsPerByte(TextTask):

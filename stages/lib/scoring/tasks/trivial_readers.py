@@ -12,15 +12,12 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
-from stages.lib.scoring.task import Row
+from stages.lib.scoring.tasks.task import ReaderScores, Row
 
 WORD = re.compile(r"\w+")
 
 Ratings = list[list[float]]
 """Of each question: the ratings of its choices."""
-
-ReaderScores = dict[str, dict[str, float | None]]
-"""{reader: {"value": x, "stderr": y, "n": number of documents}}"""
 
 
 def _first(questions: Sequence[Row]) -> Ratings:
@@ -83,7 +80,17 @@ def accuracies(questions: Sequence[Row]) -> ReaderScores:
     }
 
 
-def byte_bits(texts: Sequence[str]) -> ReaderScores:
+def bits_of_texts(rows: Sequence[Row]) -> ReaderScores:
+    """Return the bits per byte of each reader of `text`."""
+    return _bits([row["text"] for row in rows])
+
+
+def bits_of_completions(rows: Sequence[Row]) -> ReaderScores:
+    """Return the bits per byte of each reader of `completion`."""
+    return _bits([row["completion"] for row in rows])
+
+
+def _bits(texts: Sequence[str]) -> ReaderScores:
     """Return the bits per byte of a reader that knows how often each byte stands in these very texts."""
     counts = collections.Counter(byte for text in texts for byte in text.encode())
     total = counts.total()

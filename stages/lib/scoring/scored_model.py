@@ -1,0 +1,101 @@
+"""The model that a suite scores: an export, or a baseline, which is any causal model in safetensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.manifest import Manifest
+from stages.lib.scoring import inputs
+
+CONFIG = "config.json"
+UNKNOWN_POSITIONS = 2048
+"""Positions of a model whose config.json does not have them, as in the harness."""
+
+FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+"""What a baseline is loaded from: its config, weights and tokenizer."""
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """A model in a directory."""
+
+    directory: Path
+
+    identity: dict[str, Any]
+    """The keys of the scores' manifest that name the model."""
+
+    tokenizer: dict[str, Any]
+    """`bos`, `eos`, and `bos_added`: a text begins with BOS."""
+
+    positions: int
+    """The longest context that the model can have, in tokens."""
+
+    trained_length: int | None = None
+    """The sequence length of training, if it is known."""
+
+    def window(self, max_length: int | None) -> int:
+        """Return the longest context that the model is scored with, in tokens. `max_length`: of the suite."""
+        return min(self.positions, max_length or self.trained_length or self.positions)
+
+
+def of_export(path: Path, corpus: Manifest) -> ScoredModel:
+    """Return the model of an export. Raises UserError unless it passed its parity check and is of the corpus."""
+    export = manifest.read(path, "convert")
+    inputs.check_export(export, corpus)
+    known = {"export": export.digest, "step": export.identity["step"], "tokens": export.identity["tokens"]}
+    tokenizer, length = corpus.identity["tokenizer"], export.identity["seq_len"]
+    return ScoredModel(export.directory, known, tokenizer, _positions(export.directory), length)
+
+
+def of_baseline(path: str, revision: str | None) -> ScoredModel:
+    """Return the model of a directory, or of a repository on the Hub or in its cache.
+
+    Its identity is a digest of its files. Raises UserError if it is missing, has weights that are no safetensors, or
+    has no BOS token.
+    """
+    directory = Path(path) if Path(path).is_dir() else downloaded(path, revision)
+    found = [file for pattern in FILES for file in directory.glob(pattern)]
+    if not (directory / CONFIG).exists() or not any(file.suffix == ".safetensors" for file in found):
+        raise UserError(f"baseline {path} must hold {CONFIG} and *.safetensors, and does not")
+    digest = manifest.digest_of({file.name: files.sha256_file(file) for file in found})
+    return ScoredModel(directory, {"baseline": digest}, _tokenizer(directory, path), _positions(directory))
+
+
+def _positions(directory: Path) -> int:
+    return files.read_json_object(directory / CONFIG).get("max_position_embeddings", UNKNOWN_POSITIONS)
+
+
+def downloaded(path: str, revision: str | None) -> Path:
+    """Return the directory of a repository in the Hub's cache, after its files were downloaded, if they can be.
+
+    Raises UserError if they are not there.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        directory = snapshot_download(path, revision=revision, allow_patterns=list(FILES))
+    except Exception as error:  # of huggingface_hub, requests and the file system
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(
+            f"baseline {path} must be a directory, or a repository on the Hub or in its cache: {reason}"
+        ) from error
+    logger.info("baseline %s is %s", path, directory)
+    return Path(directory)
+
+
+def _tokenizer(directory: Path, name: str) -> dict[str, Any]:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # of transformers and tokenizers
+        raise UserError(f"the tokenizer of baseline {name} cannot be loaded: {error}".partition("\n")[0]) from error
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    if bos is None:
+        raise UserError(f"the tokenizer of baseline {name} must have a BOS token, after which texts are scored")
+    return {"bos": bos, "eos": eos, "bos_added": tokenizer.encode("a")[:1] == [bos]}

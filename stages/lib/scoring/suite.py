@@ -1,0 +1,165 @@
+"""Suites: their recipe, and their scores by lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stages.lib import recipe as recipes
+from stages.lib.errors import UserError
+from stages.lib.recipe import identity, operation
+from stages.lib.scoring import harness, task_code
+from stages.lib.scoring.tasks import local_tasks
+
+if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
+    from stages.lib.scoring.scored_model import ScoredModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecipe:
+    """Keys of one task."""
+
+    limit: int | None = identity(None, minimum=1)
+    """Number of documents of this task."""
+
+    num_fewshot: int | None = identity(None, minimum=0)
+    """Number of solved examples before each question of this task."""
+
+    seed: int | None = identity(None, minimum=0)
+    """Seed of this task, which chooses the solved examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRecipe:
+    """A suite of tasks."""
+
+    tasks: list[str] = identity()
+    """`bits_per_byte` and `next_line` are made from validation text, `completion_choice` (which of four completions
+    belongs to a prompt) and `completion_bits` (bits per byte of the right completion) from the validation pairs of a
+    source; others come from `include_path` or from lm-evaluation-harness."""
+
+    bytes_per_source: int = identity(40_000, minimum=1)
+    """Bytes of validation text per source for bits_per_byte."""
+
+    num_examples: int = identity(200, minimum=4)
+    """Number of questions of next_line (over all sources) and of completion_choice, and of pairs of completion_bits;
+    with 200 questions an accuracy has a standard error of 0.035."""
+
+    limit: int | None = identity(None, minimum=1)
+    """Number of documents of each other task. Default: all."""
+
+    num_fewshot: int | None = identity(None, minimum=0)
+    """Number of solved examples before each question of the other tasks. Default: the task's own. A task whose file
+    has 0 keeps it."""
+
+    per_task: dict[str, TaskRecipe] = identity({})
+    """Keys for some of the other tasks, in place of the suite's."""
+
+    apply_chat_template: bool = identity(False)
+    """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns."""
+
+    dtype: str = identity("float32", choices=["float32", "bfloat16", "float16"])
+    """The dtype that the model is scored in; log-probabilities are float32 in each."""
+
+    max_length: int | None = identity(None, minimum=2)
+    """The longest context, in tokens. Default: the sequence length of training."""
+
+    batch_size: int | Literal["auto"] = identity(16, minimum=1)
+    """Sequences per forward pass and process. Rounding depends on it, so it is part of the identity. `auto`: the
+    largest power of two up to 64 that fits the accelerator's memory, or 16 without an accelerator."""
+
+    include_path: str | None = identity(None)
+    """A directory with your own task files, relative to the working directory. Task files can run code: see
+    `trust_task_code`."""
+
+    trust_task_code: bool = operation(False)
+    """Run the Python code that task files of `include_path` name by `!function`, with all rights of the job. Without
+    it such files are refused, and templates are rendered in Jinja's sandbox."""
+
+    seed: int = identity(0, minimum=0)
+    """Seed of the choice of validation text and questions, and of the harness."""
+
+    @property
+    def others(self) -> list[str]:
+        """The tasks that are not made from validation data."""
+        return [task for task in self.tasks if task not in local_tasks.NAMES]
+
+    def check(self, where: str) -> None:
+        """Raise UserError for no task, one that is listed twice or has needless keys, or a wrong `include_path`."""
+        if not self.tasks or len(set(self.tasks)) != len(self.tasks):
+            raise UserError(f"{where}.tasks must list at least one task, and each only once, got {self.tasks}")
+        for task in self.per_task:
+            if task not in self.others:
+                raise UserError(f"{where}.per_task.{task} must name one of {where}.tasks that is not made here")
+        if self.include_path is not None and not Path(self.include_path).is_dir():
+            raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
+        if self.include_path is not None:
+            task_code.check(Path(self.include_path), self.trust_task_code, "trust_task_code: true")
+
+
+def score(
+    scored_model: ScoredModel, recipe: EvaluateRecipe, directory: Path, local: Sequence[str], device: Any
+) -> list[harness.Scored]:
+    """Score the tasks in `directory`, named `local`, then the others, whose ids are those of the harness."""
+    others = recipe.others
+    harness.settle_logging()
+    if recipe.include_path and not recipe.trust_task_code:
+        task_code.guard_templates()
+    import datasets
+
+    from stages.lib.scoring import harness_model
+
+    with tempfile.TemporaryDirectory(prefix="caravan-evaluate-") as cache:
+        if not others:  # others' data may have been prefetched into the user's cache on a node with internet
+            datasets.config.HF_DATASETS_CACHE = cache
+            datasets.disable_progress_bars()
+        manager = task_manager(directory, recipe, [*local, *others])
+        if others:
+            loaded = manager.load(others)  # before hours of scoring, their data may be missing
+            harness.check_num_fewshot(loaded, {task: own.num_fewshot for task, own in recipe.per_task.items()})
+        model = harness_model.load_model(
+            scored_model.directory,
+            scored_model.tokenizer,
+            batch_size=recipe.batch_size,
+            window=scored_model.window(recipe.max_length),
+            device=device,
+            dtype=recipe.dtype,
+        )
+        if recipe.apply_chat_template and not model.tokenizer.chat_template:
+            raise UserError(
+                f"evaluate.apply_chat_template must be false: {scored_model.directory} has no chat template"
+            )
+        scored = []
+        if local:
+            model.separate = True
+            scored.append(harness.evaluate(model, manager, local, seed=recipe.seed))
+        model.separate = False
+        for tasks, options in alike(recipe, others):
+            scored.append(harness.evaluate(model, manager, tasks, **options))
+    return scored
+
+
+def alike(recipe: EvaluateRecipe, tasks: Sequence[str]) -> list[tuple[list[str], dict[str, Any]]]:
+    """Return the tasks with equal options together, and the options, for one call of the harness each."""
+    found: dict[str, list[str]] = {}
+    for task in tasks:
+        own = recipes.written(recipe.per_task[task], "identity") if task in recipe.per_task else {}
+        options = {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot, "seed": recipe.seed} | own
+        if recipe.apply_chat_template:
+            options |= {"apply_chat_template": True, "fewshot_as_multiturn": True}
+        found.setdefault(json.dumps(options), []).append(task)
+    return [(together, json.loads(options)) for options, together in found.items()]
+
+
+def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) -> TaskManager:
+    """Return the index of the tasks in `directory`, in the recipe's include_path, and of the harness."""
+    paths, known = [str(directory)], ", ".join(local_tasks.NAMES)
+    if recipe.include_path:
+        paths, known = [*paths, recipe.include_path], f"{known}, of include_path {recipe.include_path}"
+    return harness.task_manager(paths, tasks, known)
