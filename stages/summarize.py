@@ -5,7 +5,8 @@
         --text results/summary.txt --output results/summary.json
 
 --expect holds the recipes and milestones of the config: a result of another recipe is refused, a missing result is
-listed. Columns of the table: run,step,tokens,task,metric,value,stderr.
+listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n. Its last rows are scores to compare with: of
+`baseline NAME`, and of `trivial READER`, a rule without a model.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from stages.lib.log import logger
 from stages.lib.report import summary_figures
 from stages.lib.report.curves import read_curves, tokens_before, training_problems
 from stages.lib.report.expected_recipes import check_code, check_recipes
+from stages.lib.report.references import reference_rows
 from stages.lib.report.results import Results
 from stages.lib.report.scores import score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
@@ -77,19 +79,19 @@ def run(arguments: argparse.Namespace) -> None:
         files.clear_leftovers(path)
     files.clear_leftovers_in(arguments.figures)
     expected = read_expected(arguments.expect)
-    results = Results(arguments.models, arguments.exports, arguments.evaluations)
+    results = Results(arguments.models, arguments.exports, arguments.evaluations, arguments.baselines)
     warnings = check(results, expected)
     missing = results.missing(expected)
     for name in missing:
         logger.warning("missing: %s", name)
-    rows = score_rows(results)
+    rows, references = score_rows(results), reference_rows(results)
     before = tokens_before(results)
     curves = read_curves(results, before)
-    write_scores(arguments.scores, rows)
+    write_scores(arguments.scores, [*rows, *references])
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
-    drawn = summary_figures.draw(arguments.figures, moved, curves)
+    drawn = summary_figures.draw(arguments.figures, moved, references, curves)
     places = [arguments.output.with_name("report.html"), arguments.scores, arguments.figures]
-    summary = SummaryText(results, rows, missing, [*training_problems(results), *warnings], places)
+    summary = SummaryText(results, rows, references, missing, [*training_problems(results), *warnings], places)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
     write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, text])
@@ -100,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = stage.parser("stages.summarize", __doc__)
     for name in ("models", "exports", "evaluations"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
+    parser.add_argument("--baselines", type=Path, nargs="*", default=[], metavar="MANIFEST", help="scores of baselines")
     parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="recipes and milestones of the config")
     parser.add_argument("--scores", type=Path, required=True, metavar="FILE", help="the table of scores to write")
     parser.add_argument("--figures", type=Path, required=True, metavar="DIR", help="the directory of the figures")

@@ -8,7 +8,6 @@ import statistics
 
 import pytest
 
-from stages import evaluate
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.sources import prompt_completion

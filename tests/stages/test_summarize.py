@@ -60,7 +60,7 @@ def write_milestone(run, step, bits, accuracy):
     write(export, "convert", identity, {"parameters": 4_200_000, "code": "c1"})
     export.with_name("config.json").write_text('{"vocab_size": 4096}')
     scores = {
-        "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03}},
+        "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03, "n": 64}},
         "bits_per_byte_code": {"bits_per_byte": {"value": bits, "stderr": None}},
     }
     identity = {"recipe": SUITE, "suite": "validation", "export": manifest.read(export).digest, "step": step}
@@ -87,11 +87,11 @@ def test_the_table_has_all_scores_in_order(results):
     assert summarize.main(options_of(results)) == 0
     rows = list(csv.reader((results / "scores.csv").read_text().splitlines()))
     assert rows == [
-        ["run", "step", "tokens", "task", "metric", "value", "stderr"],
-        ["base", "100", "25600", "bits_per_byte_code", "bits_per_byte", "3.0", ""],
-        ["base", "100", "25600", "next_line", "acc_mutual_info", "0.35", "0.03"],
-        ["base", "300", "76800", "bits_per_byte_code", "bits_per_byte", "2.5", ""],
-        ["base", "300", "76800", "next_line", "acc_mutual_info", "0.45", "0.03"],
+        ["run", "step", "tokens", "task", "metric", "value", "stderr", "n"],
+        ["base", "100", "25600", "bits_per_byte_code", "bits_per_byte", "3.0", "", ""],
+        ["base", "100", "25600", "next_line", "acc_mutual_info", "0.35", "0.03", "64"],
+        ["base", "300", "76800", "bits_per_byte_code", "bits_per_byte", "2.5", "", ""],
+        ["base", "300", "76800", "next_line", "acc_mutual_info", "0.45", "0.03", "64"],
     ]
 
 
@@ -485,3 +485,66 @@ def test_a_run_that_is_tuned_now_and_was_not_before_is_refused(results, capsys):
     expect = json.loads(json.dumps(EXPECT))
     expect["runs"]["base"]["finetune"] = expect["runs"]["base"].pop("pretrain")
     refused(options_of(results, expect), capsys, "was made by stages.pretrain, and the config names another stage")
+
+
+def write_references(root):
+    """Write a baseline's scores, and trivial readers into the run's; returns the baseline's manifest."""
+    for step in (100, 300):
+        path = root / "runs" / "base" / "eval" / f"{step:08d}" / "validation.json"
+        made = manifest.read(path)
+        readers = {
+            "indent": {"value": 0.427, "stderr": 0.02, "n": 64},
+            "first": {"value": 0.25, "stderr": 0.05, "n": 64},
+        }
+        trivial = {"next_line": readers}
+        manifest.write(path, "evaluate", made.identity | {"corpus": "c", "trivial": trivial}, made.record)
+    scores = {
+        "next_line": {"acc_mutual_info": {"value": 0.6, "stderr": 0.03, "n": 64}},
+        "bits_per_byte_code": {"bits_per_byte": {"value": 2.25, "stderr": 0.1, "n": 20}},
+    }
+    identity = {
+        "recipe": SUITE,
+        "suite": "validation",
+        "baseline": "b",
+        "corpus": "c",
+        "results": scores,
+        "outputs": {},
+    }
+    path = root / "baselines" / "big" / "main" / "validation.json"
+    write(path, "evaluate", identity, {"code": "e1"})
+    return path
+
+
+def test_baselines_and_trivial_readers_stand_beside_the_scores(results):
+    argv = [*options_of(results), "--baselines", str(write_references(results))]
+    assert summarize.main(argv) == 0
+    text = (results / "summary.txt").read_text()
+    assert "baseline big      2.250 +- 0.100    0.600 +- 0.030\n" in text
+    assert "    the best rule without a model reaches less: indent 0.427\n" in text
+    with open(results / "scores.csv", newline="") as file:
+        rows = {(row["run"], row["task"]): row for row in csv.DictReader(file)}
+    assert rows["baseline big", "next_line"]["value"] == "0.6"
+    assert rows["trivial first", "next_line"] | {"n": "64"} == rows["trivial first", "next_line"]
+    assert rows["trivial first", "next_line"]["step"] == ""
+    figure = (results / "figures" / "accuracy.svg").read_text()
+    assert "baseline big, next_line" in figure
+    assert "trivial indent, next_line" in figure
+    assert "trivial first" not in figure
+
+
+def test_rules_that_reach_a_score_are_named(results):
+    argv = [*options_of(results), "--baselines", str(write_references(results))]
+    path = results / "runs" / "base" / "eval" / "00000300" / "validation.json"
+    made = manifest.read(path)
+    made.identity["results"]["next_line"]["acc_mutual_info"]["value"] = 0.4
+    manifest.write(path, "evaluate", made.identity, made.record)
+    assert summarize.main(argv) == 0
+    assert "    rules without a model reach as much: indent 0.427\n" in (results / "summary.txt").read_text()
+
+
+def test_a_baseline_of_another_suite_is_refused(results, capsys):
+    path = write_references(results)
+    made = manifest.read(path)
+    manifest.write(path, "evaluate", made.identity | {"recipe": SUITE | {"num_examples": 8}}, made.record)
+    assert summarize.main([*options_of(results), "--baselines", str(path)]) == 2
+    assert f"{path} was made with num_examples = 8, and the config has 64" in capsys.readouterr().err

@@ -7,7 +7,7 @@ TARGETS = {
     "tokens": all_corpora,
     "models": all_models,
     "exports": all_exports,
-    "scores": all_evaluations,
+    "scores": all_scores,
     "tuned": all_tuned,
 }
 
@@ -19,7 +19,7 @@ def wanted_files():
         if target in TARGETS:
             found += TARGETS[target](None)
         elif target in ("all", "report") or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
-            found += [*all_models(None), *all_exports(None), *all_evaluations(None)]
+            found += [*all_models(None), *all_exports(None), *all_scores(None)]
         elif not workflow.is_rule(target):
             found.append(os.path.relpath(target))
             check_file(found[-1])

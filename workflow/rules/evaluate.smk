@@ -1,4 +1,4 @@
-# Exports -> scores, one file per suite.
+# Exports and baselines -> scores, one file per suite.
 
 
 rule evaluate:
@@ -27,6 +27,32 @@ rule evaluate:
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
 
 
+rule evaluate_baseline:
+    input:
+        model=files_of_baseline,
+        corpus=CORPUS,
+        prompt_completion=prompt_completion_of_suite,
+    output:
+        BASELINE,
+    log:
+        "results/logs/evaluate_baseline/{baseline}/{corpus}/{suite}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        accelerator=1,
+        ranks=1,
+        omp_threads=threads_of_job,
+    params:
+        baseline=baseline_option,
+        recipe=evaluate_recipe,
+        prompt_completion=prompt_completion_option,
+        code=CODE["evaluate"],
+    shell:
+        '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
+        " {params.baseline:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
+        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
+
+
 # Run by name only, on a node with internet access: compute nodes may have none.
 rule prefetch:
     log:
@@ -38,6 +64,7 @@ rule prefetch:
         tasks=tasks_of_suites(),
         include=include_paths(),
         trust=trust_task_code(),
+        baselines=baselines_of_hub(),
     shell:
-        "python -m tools.prefetch --tasks {params.tasks:q} --include-path {params.include:q} {params.trust} "
-        "--log {log:q}"
+        "python -m tools.prefetch --tasks {params.tasks:q} --include-path {params.include:q} {params.trust}"
+        " --baselines {params.baselines:q} --log {log:q}"

@@ -53,7 +53,17 @@ def manifests():
     suites_of = suites_of_milestones()
     for name in CONFIG["runs"]:
         found |= manifests_of_run(name, suites_of)
+    for path in all_baselines(None):
+        *_, corpus, suite = Path(path).with_suffix("").parts
+        inputs = {"corpus": CORPUS.format(corpus=corpus)}
+        found[path] = {"recipe": f"suites.{suite}", "inputs": inputs, "needs": lists_of_suite(suite)}
     return found
+
+
+def lists_of_suite(suite):
+    """Return the list of the prompt-completion source of a suite, if it has one."""
+    source = CONFIG["suites"][suite].get("prompt_completion")
+    return [LIST.format(source=source)] if source else []
 
 
 def manifests_of_run(name, suites_of):
@@ -73,11 +83,10 @@ def manifests_of_run(name, suites_of):
         found[export] = {"recipe": f"runs.{name}.convert", "inputs": data | {"model": model}}
         for suite in sorted(suites_of[name, step]):
             path = EVALUATION.format(run=name, step=eight(step), suite=suite)
-            source = CONFIG["suites"][suite].get("prompt_completion")
             found[path] = {
                 "recipe": f"suites.{suite}",
                 "inputs": {"export": export, "corpus": data["corpus"]},
-                "needs": [LIST.format(source=source)] if source else [],
+                "needs": lists_of_suite(suite),
             }
     return found
 

@@ -28,7 +28,7 @@ rule exports:
 
 rule scores:
     input:
-        all_evaluations,
+        all_scores,
     localrule: True
 
 

@@ -1,6 +1,8 @@
 """Check of the references between the entries of a config. Each mistake is one sentence."""
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
@@ -14,6 +16,8 @@ CUSTOM = ("path", "bos", "eos")
 OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits")
 """Tasks that read prompt-completion data."""
 
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
 Config = dict[str, Any]
 
 
@@ -24,7 +28,7 @@ class ConfigError(Exception):
 def check_references(config: Config) -> None:
     """Raise ConfigError for the first mistake of a config that is valid by the schema."""
     for section, check in CHECKS.items():
-        for name, entry in config[section].items():
+        for name, entry in config.get(section, {}).items():
             check(config, f"{section}.{name}", entry)
     for name, run in config["runs"].items():  # each run is valid by itself here
         if "pretrain" in run and "run" in run.get("initial", {}):
@@ -180,4 +184,20 @@ def _check_milestones(where: str, recipe: Config) -> None:
         raise ConfigError(f"{where} must be at most steps ({recipe['steps']}), got {milestones[-1]}")
 
 
-CHECKS = {"tokenizers": _check_tokenizer, "corpora": _check_corpus, "suites": _check_suite, "runs": _check_run}
+def _check_baseline(config: Config, where: str, baseline: Config) -> None:
+    path = baseline["path"]
+    _check_input_file(f"{where}.path", path)
+    if Path(path).is_dir():
+        if "revision" in baseline:
+            raise ConfigError(f"{where}.revision must be omitted: {where}.path is a directory")
+    elif not REPOSITORY.fullmatch(path):
+        raise ConfigError(f"{where}.path must be a directory, or a repository of the Hub (ORG/NAME), got {path!r}")
+
+
+CHECKS = {
+    "tokenizers": _check_tokenizer,
+    "corpora": _check_corpus,
+    "suites": _check_suite,
+    "runs": _check_run,
+    "baselines": _check_baseline,
+}

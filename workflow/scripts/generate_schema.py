@@ -206,7 +206,26 @@ def config_schema() -> Schema:
             "Models, each trained on a corpus (`pretrain`) or on prompt-completion data (`finetune`).", run_schema()
         ),
     }
-    schema = mapping(sections | {"tune": tune, "rerun_on_code": rerun_on_code}, sections)
+    baseline = mapping(
+        {
+            "path": {
+                "type": "string",
+                "description": "A directory with config.json, *.safetensors and a tokenizer with a BOS token, relative "
+                "to the working directory; or a repository of the Hub (`rule prefetch` downloads it).",
+                "x-kind": "identity",
+                "x-expected": "text",
+            },
+            "revision": {
+                "type": "string",
+                "description": "Branch, tag or commit of the repository. Default: its newest.",
+                "x-kind": "identity",
+                "x-expected": "text",
+            },
+        },
+        ["path"],
+    )
+    baselines = section("Other models that the suites of all runs score, to compare with.", baseline)
+    schema = mapping(sections | {"baselines": baselines, "tune": tune, "rerun_on_code": rerun_on_code}, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
 
 

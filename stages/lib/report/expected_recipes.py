@@ -24,7 +24,7 @@ def check_recipes(results: Results, expected: Mapping[str, Any]) -> None:
     for (run_name, _), made in results.exports.items():
         if run_name in runs:
             _compare(made, runs[run_name]["convert"])
-    for (_, _, suite), made in results.evaluations.items():
+    for (_, _, suite), made in [*results.evaluations.items(), *results.baselines.items()]:
         if suite in suites:  # of this run, or of a run that was tuned from it
             _compare(made, suites[suite])
 

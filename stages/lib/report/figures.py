@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ COLORS = (
     "#000000",
 )  # Okabe and Ito: distinct for the color-blind
 DASHES = ("-", "--", ":", "-.")
+LEVELS = ("--", ":", "-.", (0, (1, 4)))
 MARKERS = ("o", "s", "^", "D", "v")
 LEGEND_LINES = 20  # a legend of more lines leaves no room for the lines
 POINTS = 1000  # more points per line cannot be seen, and make the file large
@@ -59,8 +60,10 @@ class Line:
     marked: bool = True
 
 
-def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], chance_levels: Iterable[float] = ()) -> None:
-    """Write an SVG of lines against training tokens. `chance_levels`: values that are drawn as horizontal lines."""
+def draw(
+    path: Path, title: str, y_label: str, lines: Sequence[Line], levels: Mapping[str, float] | None = None
+) -> None:
+    """Write an SVG of lines against training tokens. `levels`: {label: value that is drawn as a horizontal line}."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -72,8 +75,8 @@ def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], chance_lev
         parts = _numbers(line.part for line in lines)
         for line in lines:
             _draw_line(axes, line, groups[line.group], parts[line.part])
-        for chance in chance_levels:
-            axes.axhline(chance, color="#888888", linewidth=1, linestyle="--", label=f"chance ({chance:g})")
+        for number, (label, level) in enumerate((levels or {}).items()):
+            axes.axhline(level, color="#888888", linewidth=1, linestyle=LEVELS[number % len(LEVELS)], label=label)
         if 0 < len(lines) <= LEGEND_LINES:
             axes.legend(loc="best")
         elif lines:

@@ -19,15 +19,28 @@ ModelKey = tuple[str, int]
 EvaluationKey = tuple[str, int, str]
 """(run, step, suite)"""
 
+BaselineKey = tuple[str, str, str]
+"""(baseline, corpus, suite)"""
+
 
 class Results:
-    """The manifests that exist: `models` and `exports` by (run, step), `evaluations` by (run, step, suite)."""
+    """The manifests that exist: `models` and `exports` by (run, step), `evaluations` by (run, step, suite).
 
-    def __init__(self, models: Iterable[Path], exports: Iterable[Path], evaluations: Iterable[Path]) -> None:
+    `baselines`: by (name, corpus, suite).
+    """
+
+    def __init__(
+        self,
+        models: Iterable[Path],
+        exports: Iterable[Path],
+        evaluations: Iterable[Path],
+        baselines: Iterable[Path] = (),
+    ) -> None:
         self.absent: list[str] = []
         self.models: dict[ModelKey, Manifest] = self._read(models, _model_key, *manifest.TRAINING)
         self.exports: dict[ModelKey, Manifest] = self._read(exports, _export_key, "convert")
         self.evaluations: dict[EvaluationKey, Manifest] = self._read(evaluations, _evaluation_key, "evaluate")
+        self.baselines: dict[BaselineKey, Manifest] = self._read(baselines, _baseline_key, "evaluate")
 
     def _read(self, paths: Iterable[Path], key_of: Callable[[Path], Key], *stages: str) -> dict[Key, Manifest]:
         found = {}
@@ -39,8 +52,9 @@ class Results:
         return dict(sorted(found.items()))
 
     def all(self) -> list[Manifest]:
-        """Return all manifests: models, exports, evaluations."""
-        return [*self.models.values(), *self.exports.values(), *self.evaluations.values()]
+        """Return all manifests: models, exports, evaluations, baselines' scores."""
+        kinds = (self.models, self.exports, self.evaluations, self.baselines)
+        return [made for found in kinds for made in found.values()]
 
     def runs(self) -> list[str]:
         """Return the names of the runs, sorted."""
@@ -82,6 +96,8 @@ class Results:
             if matching is not None and evaluation.identity["export"] != matching.digest:
                 raise stale(evaluation.path, f"was made from another export than {matching.path}")
             _check_kept(evaluation)
+        for scores in self.baselines.values():
+            _check_kept(scores)
 
 
 def _check_kept(evaluation: Manifest) -> None:
@@ -101,6 +117,10 @@ def _export_key(path: Path) -> ModelKey:
 
 def _evaluation_key(path: Path) -> EvaluationKey:
     return path.absolute().parents[2].name, int(path.parent.name), path.stem
+
+
+def _baseline_key(path: Path) -> BaselineKey:
+    return path.absolute().parents[1].name, path.parent.name, path.stem
 
 
 def stale(path: Path, why: str) -> UserError:

@@ -11,7 +11,7 @@ from typing import Any
 from stages.lib import files
 from stages.lib.report.results import Results
 
-COLUMNS = ("run", "step", "tokens", "task", "metric", "value", "stderr")
+COLUMNS = ("run", "step", "tokens", "task", "metric", "value", "stderr", "n")
 
 ScoreRow = dict[str, Any]
 """A row of the table: a mapping with the keys COLUMNS."""
@@ -38,6 +38,6 @@ def _row_order(row: ScoreRow) -> tuple[str, int, str, str]:
 def write_scores(path: Path, rows: Iterable[ScoreRow]) -> None:
     """Write the table as CSV; an unknown value is empty."""
     with files.atomic(path, "w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stages.lib import files
 from stages.lib.manifest import Manifest
 from stages.lib.report import comparison
+from stages.lib.report.references import BASELINE, beside, readers_sentence
 from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow
 from stages.lib.scoring.tasks import local_tasks
@@ -23,12 +24,13 @@ class SummaryText:
         self,
         results: Results,
         rows: Sequence[ScoreRow],
+        references: Sequence[ScoreRow],
         missing: Sequence[str],
         warnings: Sequence[str],
         places: Sequence[Path],
     ) -> None:
         """Keep the results, their score rows, missing results and warnings; `places`: paths to look at."""
-        self.results, self.rows, self.missing = results, rows, missing
+        self.results, self.rows, self.references, self.missing = results, rows, references, missing
         self.warnings, self.places = warnings, places
         self.tuned_from = {name: origin for name in results.runs() if (origin := results.tuned_from(name))}
 
@@ -78,13 +80,20 @@ class SummaryText:
                     shown.setdefault(row["task"], []).append(row)
                     tasks[row["task"]] = local_task
         others = sorted({row["task"] for row in rows} - set(shown) - self._compared(run_name))
-        lines = _table(shown)
+        references = self._references(run_name)
+        lines = _table(shown) + _lines_of_baselines(shown, references)
         for name, of_task in shown.items():
-            lines += _sentence(name, tasks[name], of_task)
+            lines += _sentence(name, tasks[name], of_task, references)
         if others:
             listed = ", ".join(others[:OTHERS]) + ", ..." * (len(others) > OTHERS)
             lines.append(f"  other tasks ({len(others)}): {listed}")
         return lines
+
+    def _references(self, run_name: str) -> list[ScoreRow]:
+        """Return the references that were scored on the corpus of a run."""
+        scored = [made for (name, *_), made in self.results.evaluations.items() if name == run_name]
+        corpora = {made.identity.get("corpus", "") for made in scored}
+        return [row for row in self.references if row["corpus"] in corpora]
 
     def _before_and_after(self, run_name: str) -> list[str]:
         """Return the scores of a tuned run beside those of the model that it was tuned from."""
@@ -120,12 +129,26 @@ def _table(shown: dict[str, list[ScoreRow]]) -> list[str]:
     return lines
 
 
-def _sentence(name: str, task: LocalTask, rows: Sequence[ScoreRow]) -> list[str]:
+def _lines_of_baselines(shown: Mapping[str, Sequence[ScoreRow]], references: Sequence[ScoreRow]) -> list[str]:
+    """Return a line of the table per baseline."""
+    cells: dict[str, dict[str, str]] = {}
+    for task, rows in shown.items():
+        for other in beside(rows[-1], references):
+            if other["run"].startswith(f"{BASELINE} "):
+                cells.setdefault(other["run"], {})[task] = comparison.shown(other)
+    widths = [max(len(task), 16) for task in shown]
+    return [
+        f"  {name:>24}{comparison.cells_of([found.get(task, '-') for task in shown], widths)}"
+        for name, found in sorted(cells.items())
+    ]
+
+
+def _sentence(name: str, task: LocalTask, rows: Sequence[ScoreRow], references: Sequence[ScoreRow]) -> list[str]:
     """Return a line on a task: accuracy against chance, or the change from the first step to the last."""
     first, last = rows[0]["value"], rows[-1]["value"]
     if task.chance is not None:
         accuracy = f"accuracy {comparison.shown(rows[-1])}, {_against_chance(rows[-1], task.chance)}"
-        return [f"  {name} ({task.description}): {accuracy}"]
+        return [f"  {name} ({task.description}): {accuracy}", *readers_sentence(rows[-1], references)]
     if len(rows) < 2:
         return []
     moved = "fell" if last < first else "rose" if last > first else "stayed:"

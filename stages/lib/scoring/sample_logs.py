@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from stages.lib import files, manifest
 
 DIRECTORY = "samples"
@@ -42,12 +44,11 @@ def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -
 
 
 def _line(document: Mapping[str, Any]) -> bytes:
+    """Return a document as a line of JSON; a number that is not finite is null."""
     kept = {key: document[key] for key in KEPT}
-    kept["arguments"] = [list(arguments) for arguments in kept["arguments"]]
     kept["metrics"] = {name: document[name] for name in document["metrics"]}
-    return (json.dumps(kept, ensure_ascii=False, default=_plain) + "\n").encode(errors="replace")
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python, and text for what JSON does not have, as the harness does."""
-    return value.item() if hasattr(value, "item") else str(value)
+    options = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(kept, default=str, option=options)
+    except TypeError:  # a lone surrogate, which UTF-8 does not have
+        return (json.dumps(kept, default=str) + "\n").encode()
