@@ -1,0 +1,64 @@
+"""The bootstrap: standard errors of means and ratios against their closed forms, and the coverage of the interval."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib.scoring import bootstrap
+
+
+def test_standard_error_of_a_mean_is_the_closed_form():
+    values = np.random.default_rng(1).normal(size=12)
+    found = bootstrap.standard_error_of_ratio(values, np.ones(12), seed=0)
+    assert found == pytest.approx(values.std(ddof=1) / math.sqrt(12), rel=0.03)
+
+
+def test_standard_error_of_a_ratio_is_that_of_its_linearization():
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(100, 2000, size=400).astype(float)
+    bits = sizes * rng.normal(2.0, 0.3, size=400)
+    ratio = bits.sum() / sizes.sum()
+    linear = (bits - ratio * sizes) / sizes.mean()  # the delta method
+    found = bootstrap.standard_error_of_ratio(bits, sizes, seed=0)
+    assert found == pytest.approx(linear.std(ddof=1) / math.sqrt(400), rel=0.03)
+
+
+def test_equal_ratios_have_no_error_and_one_document_none_that_is_known():
+    sizes = np.array([1.0, 5.0, 9.0])
+    assert bootstrap.standard_error_of_ratio(2 * sizes, sizes, seed=0) == 0
+    assert math.isnan(bootstrap.standard_error_of_ratio(sizes[:1], sizes[:1], seed=0))
+
+
+def test_draws_do_not_depend_on_the_size_of_a_block(monkeypatch):
+    columns = np.random.default_rng(3).normal(size=(50, 2))
+    whole = bootstrap.resampled_sums(columns, 7, 200)
+    monkeypatch.setattr(bootstrap, "BLOCK", 51)
+    assert np.array_equal(whole, bootstrap.resampled_sums(columns, 7, 200))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=30), st.integers(0, 9))
+def test_difference_of_swapped_scores_is_the_negative_and_the_interval_contains_it(pairs, seed):
+    a, b = np.array(pairs).T
+    low, high = interval_of(b - a, seed)
+    assert interval_of(a - b, seed) == pytest.approx((-high, -low), abs=1e-12)
+    assert low <= (b - a).mean() <= high
+
+
+def interval_of(values, seed, resamples=300):
+    sums = bootstrap.resampled_sums(values[:, None], seed, resamples)[:, 0]
+    return bootstrap.interval(values.mean(), sums / len(values), len(values))
+
+
+def test_95_percent_interval_of_a_paired_difference_covers_it_in_95_percent():
+    rng = np.random.default_rng(4)
+    trials, covered = 400, 0
+    for trial in range(trials):
+        documents = rng.normal(scale=3.0, size=50)  # easy and hard ones, for both models
+        a, b = documents + rng.normal(size=50), documents + rng.normal(0.4, size=50)
+        low, high = interval_of(b - a, trial, 300)
+        covered += low <= 0.4 <= high
+    assert abs(covered / trials - 0.95) < 3 * math.sqrt(0.95 * 0.05 / trials)
