@@ -23,6 +23,7 @@ STYLE = {
     "font.size": 10,
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "svg.hashsalt": "caravan",
+    "text.parse_math": False,  # a run's name may have dollar signs
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -61,12 +62,25 @@ class Line:
 
 def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], chance_levels: Iterable[float] = ()) -> None:
     """Write an SVG of lines against training tokens. `chance_levels`: values that are drawn as horizontal lines."""
+    drawn = svg(title, y_label, lines, chance_levels)
+    with files.atomic(path) as file:
+        file.write(drawn)
+
+
+def svg(
+    title: str,
+    y_label: str,
+    lines: Sequence[Line],
+    chance_levels: Iterable[float] = (),
+    size: tuple[float, float] | None = None,
+) -> bytes:
+    """Return an SVG of lines against training tokens. `size`: inches; default: that of STYLE."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure()
+        figure = Figure(figsize=size)
         axes = figure.subplots()
         groups = _numbers(line.group for line in lines)
         parts = _numbers(line.part for line in lines)
@@ -86,8 +100,7 @@ def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], chance_lev
         axes.set_ylabel(y_label)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    with files.atomic(path) as file:
-        file.write(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _numbers(names: Iterable[str]) -> dict[str, int]:

@@ -1,0 +1,77 @@
+"""Aggregations of lm-evaluation-harness as functions of a ratio of two sums over documents, which can be resampled.
+
+A metric without an entry is the mean of its values. Metrics whose values are not numbers and that have no entry, such
+as F1 over a task or BLEU, are no such function, and cannot be paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+OfRatio = Callable[[np.ndarray], np.ndarray]
+
+
+def _mean(ratio: np.ndarray) -> np.ndarray:
+    return ratio
+
+
+def _bits(ratio: np.ndarray) -> np.ndarray:
+    return -ratio / math.log(2)
+
+
+def _perplexity(ratio: np.ndarray) -> np.ndarray:
+    return np.exp(-ratio)
+
+
+OF_NUMBERS: Mapping[str, OfRatio] = {"perplexity": _perplexity}
+"""Functions of the mean; a metric that is not here is the mean itself."""
+
+OF_PAIRS: Mapping[str, OfRatio] = {
+    "bits_per_byte": _bits,
+    "byte_perplexity": _perplexity,
+    "word_perplexity": _perplexity,
+}
+"""Functions of sum(log-likelihoods) / sum(weights), of metrics with a pair per document."""
+
+
+@dataclass(frozen=True)
+class DocumentScores:
+    """The scores of documents: the score over all of them is of_ratio(sum of column 0 / sum of column 1)."""
+
+    columns: np.ndarray
+    """[documents, 2]"""
+
+    of_ratio: OfRatio
+
+    def score(self) -> float:
+        """Return the score over all documents."""
+        numerator, denominator = self.columns.sum(axis=0)
+        return float(self.of_ratio(numerator / denominator))
+
+
+def document_scores(metric: str, values: Sequence[Any]) -> DocumentScores | None:
+    """Return the scores of documents by a log's values of a metric, METRIC or METRIC/FILTER.
+
+    None if a value is missing, or the metric's aggregation is not known.
+    """
+    name = metric.partition("/")[0]
+    if all(map(_is_number, values)):
+        numbers = np.asarray(values, np.float64)
+        columns = np.stack([numbers, np.ones(len(numbers))], axis=1)
+        return DocumentScores(columns, OF_NUMBERS.get(name, _mean))
+    if name in OF_PAIRS and all(map(_is_pair, values)):
+        return DocumentScores(np.asarray(values, np.float64), OF_PAIRS[name])
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[1] > 0
