@@ -225,6 +225,20 @@ def test_metric_that_is_no_sum_over_documents_is_not_paired(tmp_path, capsys):
     assert "task odd of suite cheap: not paired, since exact of its samples is 0.333333, and its score is 0" in text
 
 
+def test_group_is_paired_over_the_documents_of_its_tasks(tmp_path):
+    for run, values in (("base", BASE), ("wide", WIDE)):
+        pooled, _ = accuracy(values)
+        parts = {"mmlu_law": accuracy(values[:30]), "mmlu_math": accuracy(values[30:])}
+        unweighted = {"acc": {"value": np.mean([np.mean(values[:30]), np.mean(values[30:])]), "stderr": 0.01}}
+        other = {"odd_law": accuracy(values[:30]), "odd_math": accuracy(values[30:])}
+        write_run(tmp_path, run, parts | other | {"mmlu": (pooled, None), "odd": (unweighted, None)})
+    rows = differences(tmp_path, "base", "wide")
+    group = rows["wide", "mmlu"]
+    assert (group["paired"], group["n"]) == ("true", "40")
+    assert float(group["difference"]) == pytest.approx(np.mean(WIDE) - np.mean(BASE))
+    assert rows["wide", "odd"]["paired"] == "false"  # its score is no mean over documents
+
+
 def test_difference_is_over_the_documents_that_both_logs_have(tmp_path, capsys):
     scores, lines = accuracy(BASE)
     write_run(tmp_path, "base", {"arc_easy": (scores, lines)})
@@ -358,6 +372,23 @@ def test_significant_differences_are_seen_without_color(tmp_path, capsys):
     assert "wide:300 is significantly better in 1 and worse in 1 of 3 tasks." in text
     assert text.count("| **better** |") == text.count("| **worse** |") == text.count("| not significant |") == 1
     assert page.count("\u25b2 better") == page.count("\u25bc worse") == 1
+
+
+def test_tuned_run_continues_from_the_tokens_of_its_initial_model(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "tuned", {"arc_easy": accuracy(WIDE)}, step=40)
+    path = tmp_path / "runs/tuned/models/00000040.json"
+    made = manifest.read(path)
+    initial = manifest.checkpoint_digest(manifest.read(tmp_path / "runs/base/models/00000300.json"))
+    manifest.write(path, "finetune", made.identity | {"initial": initial}, made.record)
+    export = tmp_path / "runs/tuned/export/00000040/manifest.json"
+    scored = tmp_path / "runs/tuned/eval/00000040/cheap.json"
+    for after, key, before in ((export, "model", path), (scored, "export", export)):
+        made = manifest.read(after)
+        manifest.write(after, made.stage, made.identity | {key: manifest.read(before).digest}, made.record)
+    row = differences(tmp_path, "base", "tuned")["tuned", "arc_easy"]
+    assert row["tokens"] == str(300 * 256 + 40 * 256)
+    assert "| initial model | - | base:300 |" in capsys.readouterr().out
 
 
 def test_newest_scored_milestone_is_compared_and_a_step_can_be_named(tmp_path, capsys):

@@ -51,10 +51,11 @@ def compare(directory: Path, texts: Sequence[str]) -> ComparisonReport:
     for other in others:
         rows, notes = scores.compare(reference, other)
         pairs.append(Pair(reference=reference, other=other, rows=rows, notes=notes))
+    known = recipes.KnownData(directory)
     return ComparisonReport(
         models=found,
-        overview=recipes.overview(found, directory),
-        recipe_differences=recipes.differences(found, directory),
+        overview=recipes.overview(found, known),
+        recipe_differences=recipes.differences(found, known),
         pairs=_corrected(pairs),
         points=score_curves.points(results),
     )

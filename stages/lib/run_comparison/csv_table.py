@@ -34,7 +34,7 @@ def _difference(pair: Pair, row: TaskDifference) -> dict[str, Any]:
     cells = {
         "kind": "difference",
         **{"suite": row.suite, "task": row.task, "metric": row.metric},
-        **{"run": pair.other.run, "step": pair.other.step, "tokens": pair.other.model.identity["tokens"]},
+        **{"run": pair.other.run, "step": pair.other.step, "tokens": pair.other.tokens},
         **{"value": row.other.value, "stderr": row.other.stderr, "n": row.n},
         **{"reference": pair.reference.name, "reference_value": row.reference.value},
         "reference_stderr": row.reference.stderr,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from stages.lib.run_comparison.aggregations import DocumentScores, document_scores
-from stages.lib.run_comparison.sample_logs import SampleLog
+from stages.lib.run_comparison.sample_logs import Document, SampleLog
 
 
 class Joined:
@@ -43,7 +43,7 @@ class Joined:
         assert first is not None and second is not None  # checked by reason_not_to_pair
         return first, second
 
-    def _scores(self, number: int, documents: Sequence[int]) -> DocumentScores | None:
+    def _scores(self, number: int, documents: Sequence[Document]) -> DocumentScores | None:
         return document_scores(self.metric, [self.found[number][document][1] for document in documents])
 
     def notes(self) -> list[str]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.report import curves
 from stages.lib.report.results import ModelKey, Results
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparedModel:
     """A scored milestone: its manifests, evaluations by suite; `export` is None if it was deleted."""
 
@@ -20,6 +21,12 @@ class ComparedModel:
     model: Manifest
     export: Manifest | None
     evaluations: dict[str, Manifest]
+
+    tokens: int
+    """Training tokens, with those of the model that the run was tuned from."""
+
+    initial: str | None
+    """The model that the run was tuned from, RUN:STEP; None if there is none, or its run is not compared."""
 
     @property
     def name(self) -> str:
@@ -78,4 +85,14 @@ def _model(results: Results, directory: Path, run: str, step: int | None) -> Com
     if key not in results.models:
         raise UserError(f"{directory / 'runs' / run}/models/{key[1]:08d}.json is missing, but its scores exist")
     evaluations = {suite: made for (*at, suite), made in results.evaluations.items() if tuple(at) == key}
-    return ComparedModel(*key, results.models[key], results.exports.get(key), evaluations)
+    origin = results.tuned_from(run)
+    model = results.models[key]
+    return ComparedModel(
+        run=run,
+        step=key[1],
+        model=model,
+        export=results.exports.get(key),
+        evaluations=evaluations,
+        tokens=model.identity["tokens"] + curves.tokens_before(results)[run],
+        initial="{}:{}".format(*origin) if origin else None,
+    )

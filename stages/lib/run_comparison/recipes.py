@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stages.lib import manifest
+from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.run_comparison.models import ComparedModel
 
@@ -21,39 +23,47 @@ Table = dict[str, list[str]]
 """{name of a row: a cell for each model}"""
 
 
-def overview(models: Sequence[ComparedModel], directory: Path) -> Table:
-    """Return what each model is, whether it differs or not: stage, tokens, parameters, corpus, tokenizer.
+class KnownData:
+    """The corpora and tokenizers of the results `directory`, by digest. A damaged manifest is not known."""
 
-    `directory`: the results, whose corpora and tokenizers are named after their digests.
-    """
-    corpora = _by_digest(directory.glob("tokens/*/manifest.json"))
-    tokenizers = _by_digest(directory.glob("tokenizers/*/manifest.json"))
-    rows: Table = {name: [] for name in ("stage", "training tokens", "parameters", "corpus", "tokenizer")}
+    def __init__(self, directory: Path) -> None:
+        """Read their manifests."""
+        self.corpora = _by_digest(directory.glob("tokens/*/manifest.json"))
+        self.tokenizers = _by_digest(directory.glob("tokenizers/*/manifest.json"))
+
+
+def overview(models: Sequence[ComparedModel], known: KnownData) -> Table:
+    """Return what each model is, whether it differs or not."""
+    rows: Table = {}
     for model in models:
         identity = model.model.identity
-        rows["stage"].append(model.model.stage)
-        rows["training tokens"].append(f"{identity['tokens']:,}")
         parameters = model.export.record.get("parameters") if model.export else None
-        rows["parameters"].append(ABSENT if parameters is None else f"{parameters:,}")
-        rows["corpus"].append(_named(identity.get("corpus"), corpora))
-        rows["tokenizer"].append(_named(identity.get("tokenizer"), tokenizers))
+        cells = {
+            "stage": model.model.stage,
+            "training tokens": f"{identity['tokens']:,}",
+            "parameters": ABSENT if parameters is None else f"{parameters:,}",
+            "corpus": _named(identity.get("corpus"), known.corpora),
+            "tokenizer": _named(identity.get("tokenizer"), known.tokenizers),
+            "initial model": model.initial or _named(identity.get("initial"), {}),
+        }
+        for key, cell in cells.items():
+            rows.setdefault(key, []).append(cell)
     return rows
 
 
-def differences(models: Sequence[ComparedModel], directory: Path) -> Table:
+def differences(models: Sequence[ComparedModel], known: KnownData) -> Table:
     """Return the keys of recipes and corpora in which the models differ, sorted.
 
-    A corpus that is not among the results has no keys.
+    A corpus has keys if all models' corpora are among the results.
     """
-    corpora = _by_digest(directory.glob("tokens/*/manifest.json"))
-    recipes = [flatten(model.model.identity.get("recipe", {})) for model in models]
-    rows = _differing(recipes, DEFAULT)
-    found = [corpora.get(model.model.identity.get("corpus", "")) for model in models]
-    if all(found):
-        rows |= _differing([_corpus_keys(corpus) for corpus in found if corpus], ABSENT)
-    for key in ("initial", "prompt_completion"):
-        rows |= _differing([_digest_key(model.model.identity, key) for model in models], ABSENT)
-    return rows
+    identities = [model.model.identity for model in models]
+    rows = _differing([flatten(identity.get("recipe", {})) for identity in identities], DEFAULT)
+    corpora = [known.corpora.get(identity.get("corpus", "")) for identity in identities]
+    found = [corpus for corpus in corpora if corpus is not None]
+    if len(found) == len(models):
+        rows |= _differing([_corpus_keys(corpus) for corpus in found], ABSENT)
+    pairs = [_named(identity.get("prompt_completion"), {}) for identity in identities]
+    return rows | _differing([{"prompt_completion": digest} for digest in pairs], ABSENT)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -83,12 +93,13 @@ def _corpus_keys(corpus: Manifest) -> dict[str, str]:
     return keys
 
 
-def _digest_key(identity: Mapping[str, Any], key: str) -> dict[str, str]:
-    return {key: identity[key][:DIGITS]} if key in identity else {}
-
-
-def _by_digest(paths: Any) -> dict[str, Manifest]:
-    return {made.digest: made for made in map(manifest.read, sorted(paths))}
+def _by_digest(paths: Iterable[Path]) -> dict[str, Manifest]:
+    found = {}
+    for path in sorted(paths):
+        with contextlib.suppress(UserError):  # the stage that reads it names the damage
+            made = manifest.read(path)
+            found[made.digest] = made
+    return found
 
 
 def _named(digest: str | None, known: Mapping[str, Manifest]) -> str:

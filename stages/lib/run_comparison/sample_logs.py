@@ -15,8 +15,13 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 
+SUFFIX = ".jsonl.gz"
+
 KEYS = {"doc_id": int, "doc_hash": str, "filter": str, "metrics": dict}
 """The keys of a line that are read, and their types."""
+
+Document = tuple[str, int]
+"""(task, number of the document in it)"""
 
 Sample = tuple[str, dict[str, Any]]
 """(hash of the document, {metric: value})"""
@@ -24,11 +29,11 @@ Sample = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class SampleLog:
-    """The log of a task: samples by filter and document."""
+    """The log of a task or of a group: samples by filter and document."""
 
-    samples: dict[str, dict[int, Sample]]
+    samples: dict[str, dict[Document, Sample]]
 
-    def values(self, metric: str) -> dict[int, tuple[str, Any]]:
+    def values(self, metric: str) -> dict[Document, tuple[str, Any]]:
         """Return {document: (its hash, value)} of a metric, given as METRIC or METRIC/FILTER; None for no value."""
         name, _, filtered = metric.partition("/")
         found = self.samples.get(filtered or "none", {})
@@ -36,24 +41,32 @@ class SampleLog:
 
 
 def read(evaluation: Manifest, suite: str, task: str) -> SampleLog | None:
-    """Read the log of a task; None if the evaluation has none, as those of earlier versions.
+    """Read the log of a task, or those of a group's tasks; None if the evaluation has none, as those of older versions.
 
-    Raises UserError if the log is missing, changed since the evaluation's manifest was written, or is not valid.
+    The tasks of a group GROUP are those named GROUP_*, as of MMLU. Raises UserError if a log is missing, changed since
+    the evaluation's manifest was written, or is not valid.
     """
-    name = f"{suite}/samples/{task}.jsonl.gz"
-    described = evaluation.identity.get("outputs", {}).get(name)
-    if described is None:
-        return None
-    path = evaluation.directory / name
-    manifest.check_content(path, described, evaluation.path)
-    samples: dict[str, dict[int, Sample]] = {}
+    outputs = evaluation.identity.get("outputs", {})
+    of_task = f"{suite}/samples/{task}"
+    own = f"{of_task}{SUFFIX}"
+    names = [own] if own in outputs else [name for name in outputs if name.startswith(f"{of_task}_")]
+    samples: dict[str, dict[Document, Sample]] = {}
+    for name in names:
+        path = evaluation.directory / name
+        manifest.check_content(path, outputs[name], evaluation.path)
+        _read_into(samples, path)
+    return SampleLog(samples) if names else None
+
+
+def _read_into(samples: dict[str, dict[Document, Sample]], path: Path) -> None:
+    task = path.name.removesuffix(SUFFIX)
     for number, line in _lines(path):
         entry = _parse(line, f"{path} line {number}")
         of_filter = samples.setdefault(entry["filter"], {})
-        if entry["doc_id"] in of_filter:
+        document = (task, entry["doc_id"])
+        if document in of_filter:
             raise UserError(f"{path} line {number} must be of a new document, and is of {entry['doc_id']} again")
-        of_filter[entry["doc_id"]] = (entry["doc_hash"], entry["metrics"])
-    return SampleLog(samples)
+        of_filter[document] = (entry["doc_hash"], entry["metrics"])
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
