@@ -57,8 +57,8 @@ def method(report: ComparisonReport) -> list[str]:
         f"Differences are those from {reference}, of each task's main metric.",
         f"n is the number of documents that both were scored on. The {LEVEL:.0%} interval is a bootstrap over them "
         f"({bootstrap.RESAMPLES:,} resamples), p that of a paired randomization test, valid for any n.",
-        f"Holm's correction is for the {report.num_tests} differences of this report: a corrected p below "
-        f"{SIGNIFICANT} is significant. The intervals are not corrected.",
+        f"p (Holm) is corrected for the number of p-values of this report, {report.num_tests}. A difference is "
+        f"significant if it is below {SIGNIFICANT}. The intervals are not corrected.",
     ]
     if any(row.difference is not None and row.n is None for pair in report.pairs for row in pair.rows):
         sentences.append(
