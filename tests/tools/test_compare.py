@@ -173,14 +173,21 @@ def test_swapped_models_have_the_negative_difference(tmp_path):
     assert there["p"] == back["p"]
 
 
-def test_metric_of_a_filter_and_a_perplexity_are_paired(tmp_path):
+def test_metric_of_a_filter_and_perplexities_are_paired(tmp_path):
     def tasks(shift):
         answers = [int(number % 10 < 3 + shift) for number in range(50)]
         exact = {"exact_match/strict-match": {"value": sum(answers) / 50, "stderr": 0.05}}
         lines = samples("exact_match", answers, "strict-match") + samples("exact_match", [1] * 50, "flexible")
         lls = [-2.0 - number / 50 + shift / 10 for number in range(50)]
         words = {"perplexity": {"value": math.exp(-sum(lls) / 50), "stderr": 0.1}}
-        return {"gsm8k": (exact, lines), "lambada": (words, samples("perplexity", lls))}
+        text = [[50 * ll, 40 + number] for number, ll in enumerate(lls)]
+        rolled = math.exp(-sum(ll for ll, _ in text) / sum(size for _, size in text))
+        pile = {"word_perplexity": {"value": rolled, "stderr": None}}
+        return {
+            "gsm8k": (exact, lines),
+            "lambada": (words, samples("perplexity", lls)),
+            "pile": (pile, samples("word_perplexity", text)),
+        }
 
     write_run(tmp_path, "base", tasks(0))
     write_run(tmp_path, "wide", tasks(3))
@@ -188,8 +195,10 @@ def test_metric_of_a_filter_and_a_perplexity_are_paired(tmp_path):
     assert float(rows["wide", "gsm8k"]["difference"]) == pytest.approx(0.3)
     lambada = rows["wide", "lambada"]
     assert float(lambada["difference"]) == pytest.approx(math.exp(2.19) - math.exp(2.49))
-    assert {row["paired"] for row in rows.values()} == {"true"}
-    assert {row["verdict"] for row in rows.values()} == {"better"}
+    found = rows["wide", "pile"]
+    assert float(found["difference"]) == pytest.approx(float(found["value"]) - float(found["reference_value"]))
+    assert [row["paired"] for row in rows.values()] == ["true"] * 3
+    assert [row["verdict"] for row in rows.values()] == ["better"] * 3
 
 
 def test_scores_without_logs_are_compared_unpaired_by_their_standard_errors(tmp_path, capsys):
