@@ -105,9 +105,10 @@ def write_scores(
     arguments: argparse.Namespace, known: dict[str, Any], scored: Sequence[harness.Scored], record: dict[str, Any]
 ) -> None:
     """Write the per-sample logs and the manifest."""
-    made: dict[str, Any] = {"results": {}, "task_versions": {}, "num_fewshot": {}, "outputs": {}}
+    made: dict[str, Any] = {"results": {}, "groups": {}, "task_versions": {}, "num_fewshot": {}, "outputs": {}}
     for some in scored:
         made["results"] |= some.results
+        made["groups"] |= some.groups
         made["task_versions"] |= some.versions
         made["num_fewshot"] |= some.num_fewshot
         made["outputs"] |= sample_logs.write(files.payload_of(arguments.output), some.samples)

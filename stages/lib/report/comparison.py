@@ -16,7 +16,7 @@ SIGNIFICANT = 3.0
 
 LOWER_IS_BETTER = {
     *(task.metric for task in local_tasks.TASKS if task.lower_is_better),
-    *("byte_perplexity", "word_perplexity", "perplexity", "brier_score"),
+    *("byte_perplexity", "word_perplexity", "perplexity", "brier_score", "ter"),
 }
 
 

@@ -23,6 +23,7 @@ STYLE = {
     "font.size": 10,
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "svg.hashsalt": "caravan",
+    "text.parse_math": False,  # a run's name may have dollar signs
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -43,6 +44,7 @@ COLORS = (
     "#000000",
 )  # Okabe and Ito: distinct for the color-blind
 DASHES = ("-", "--", ":", "-.")
+NONE: Mapping[str, float] = {}
 LEVELS = ("--", ":", "-.", (0, (1, 4)))
 MARKERS = ("o", "s", "^", "D", "v")
 LEGEND_LINES = 20  # a legend of more lines leaves no room for the lines
@@ -60,22 +62,33 @@ class Line:
     marked: bool = True
 
 
-def draw(
-    path: Path, title: str, y_label: str, lines: Sequence[Line], levels: Mapping[str, float] | None = None
-) -> None:
+def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], levels: Mapping[str, float] = NONE) -> None:
     """Write an SVG of lines against training tokens. `levels`: {label: value that is drawn as a horizontal line}."""
+    drawn = svg(title, y_label, lines, levels)
+    with files.atomic(path) as file:
+        file.write(drawn)
+
+
+def svg(
+    title: str,
+    y_label: str,
+    lines: Sequence[Line],
+    levels: Mapping[str, float] = NONE,
+    size: tuple[float, float] | None = None,
+) -> bytes:
+    """Return an SVG of lines against training tokens. `size`: inches; default: that of STYLE."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure()
+        figure = Figure(figsize=size)
         axes = figure.subplots()
         groups = _numbers(line.group for line in lines)
         parts = _numbers(line.part for line in lines)
         for line in lines:
             _draw_line(axes, line, groups[line.group], parts[line.part])
-        for number, (label, level) in enumerate((levels or {}).items()):
+        for number, (label, level) in enumerate(levels.items()):
             axes.axhline(level, color="#888888", linewidth=1, linestyle=LEVELS[number % len(LEVELS)], label=label)
         if 0 < len(lines) <= LEGEND_LINES:
             axes.legend(loc="best")
@@ -89,8 +102,7 @@ def draw(
         axes.set_ylabel(y_label)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    with files.atomic(path) as file:
-        file.write(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _numbers(names: Iterable[str]) -> dict[str, int]:

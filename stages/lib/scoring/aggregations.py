@@ -88,4 +88,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value)) and value[1] > 0
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value)) and value[1] >= 0

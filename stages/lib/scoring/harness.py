@@ -116,6 +116,9 @@ class Scored:
     samples: dict[str, list[Sample]]
     """{task: its documents, as the harness logs them}; a group of tasks has none."""
 
+    groups: dict[str, list[str]]
+    """{group of tasks: its tasks}"""
+
     versions: dict[str, Any]
     num_fewshot: dict[str, int]
 
@@ -139,12 +142,14 @@ def evaluate(model: HFLM, manager: TaskManager, tasks: Sequence[str], *, seed: i
         )
     samples = found["samples"]
     results: Results = {}
+    groups = {}
     for task, entries in found["results"].items():
         members = _members(task, found["group_subtasks"])
+        groups |= {task: members} if members != [task] else {}
         documents = [sample for member in members for sample in samples.get(member, ())]
         results[task] = metrics_of(entries, documents, seed)
         logger.info("%s: %s", task, {name: metric["value"] for name, metric in results[task].items()})
-    return Scored(results, samples, found["versions"], found["n-shot"])
+    return Scored(results, samples, groups, found["versions"], found["n-shot"])
 
 
 def _members(task: str, groups: Mapping[str, Sequence[str]]) -> list[str]:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from stages.lib import files, manifest
+from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
 
 DIRECTORY = "samples"
+SUFFIX = ".jsonl.gz"
+
+KEYS = {"doc_id": int, "doc_hash": str, "filter": str, "metrics": dict}
+"""The keys of a line that are read, and their types."""
+
+Document = tuple[str, int]
+"""(task, number of the document in it)"""
+
+Sample = tuple[str, dict[str, Any]]
+"""(hash of the document, {metric: value})"""
+
 KEPT = ("doc_id", "doc_hash", "filter", "doc", "target", "arguments", "resps", "filtered_resps")
 
 
 def path_of(directory: Path, task: str) -> Path:
     """Return the path of a task's log below the directory of its suite."""
-    return directory / DIRECTORY / f"{task.replace('/', '_')}.jsonl.gz"
+    return directory / DIRECTORY / f"{task.replace('/', '_')}{SUFFIX}"
 
 
 def delete(directory: Path) -> None:
@@ -52,3 +67,66 @@ def _line(document: Mapping[str, Any]) -> bytes:
         return orjson.dumps(kept, default=str, option=options)
     except TypeError:  # a lone surrogate, which UTF-8 does not have
         return (json.dumps(kept, default=str) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class SampleLog:
+    """The log of a task or of a group: samples by filter and document."""
+
+    samples: dict[str, dict[Document, Sample]]
+
+    def values(self, metric: str) -> dict[Document, tuple[str, Any]]:
+        """Return {document: (its hash, value)} of a metric, given as METRIC or METRIC/FILTER; None for no value."""
+        name, _, filtered = metric.partition("/")
+        found = self.samples.get(filtered or "none", {})
+        return {document: (digest, metrics.get(name)) for document, (digest, metrics) in found.items()}
+
+
+def read(evaluation: Manifest, suite: str, task: str) -> SampleLog | None:
+    """Read the log of a task, or those of a group's tasks; None if the evaluation has none, as those of older versions.
+
+    Raises UserError if a log is missing, changed since the evaluation's manifest was written, or is not valid.
+    """
+    outputs = evaluation.identity.get("outputs", {})
+    members = evaluation.identity.get("groups", {}).get(task, [task])
+    names = [path_of(Path(suite), member).as_posix() for member in members]
+    if not set(names) <= set(outputs):
+        return None
+    samples: dict[str, dict[Document, Sample]] = {}
+    for name in names:
+        path = evaluation.directory / name
+        manifest.check_content(path, outputs[name], evaluation.path)
+        _read_into(samples, path)
+    return SampleLog(samples)
+
+
+def _read_into(samples: dict[str, dict[Document, Sample]], path: Path) -> None:
+    task = path.name.removesuffix(SUFFIX)
+    for number, line in _lines(path):
+        entry = _parse(line, f"{path} line {number}")
+        of_filter = samples.setdefault(entry["filter"], {})
+        document = (task, entry["doc_id"])
+        if document in of_filter:
+            raise UserError(f"{path} line {number} must be of a new document, and is of {entry['doc_id']} again")
+        of_filter[document] = (entry["doc_hash"], entry["metrics"])
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        with gzip.open(path) as file:
+            for number, line in enumerate(file, 1):
+                yield number, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path} line {number + 1} cannot be decompressed: {error}") from None
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{where} is not valid JSON: {error}") from None
+    for key, kind in KEYS.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get(key), kind):
+            raise UserError(f"{where} must be a sample with {key} ({kind.__name__}), and is not")
+    return entry

@@ -1,0 +1,1 @@
+"""Comparison of trained models: their recipes, and the paired differences of their scores."""

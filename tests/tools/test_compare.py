@@ -1,0 +1,491 @@
+"""compare: paired differences recomputed by hand, differences of recipe, notes, the three outputs, bad input."""
+
+import csv
+import gzip
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from stages.lib import manifest
+from tools import compare
+
+RECIPE = {"model": {"hidden_size": 64}, "optimizer": {"learning_rate": 0.002}, "weights": {"code": 1.0}}
+SUITE = {"tasks": ["arc_easy"], "num_fewshot": 0, "dtype": "float32"}
+
+
+def samples(metric, values, filtered="none", hashes=None, first=0):
+    """The lines of a log: one per value."""
+    return [
+        {
+            "doc_id": number,
+            "doc_hash": (hashes or {}).get(number, f"hash {number}"),
+            "filter": filtered,
+            **{"doc": {"question": "?"}, "target": 0, "arguments": [["a", "b"]], "resps": [[-1.0, False]]},
+            "metrics": {metric: value},
+        }
+        for number, value in enumerate(values, first)
+    ]
+
+
+def accuracy(values):
+    """The score and the log of a task of right and wrong answers."""
+    mean = sum(values) / len(values)
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {"acc": {"value": mean, "stderr": error, "n": len(values)}}, samples("acc", values)
+
+
+def bits(pairs):
+    """The score and the log of a rolling task, of (log-likelihood, bytes)."""
+    value = -sum(ll for ll, _ in pairs) / sum(size for _, size in pairs) / math.log(2)
+    return {"bits_per_byte": {"value": value, "stderr": 0.01, "n": len(pairs)}}, samples("bits_per_byte", pairs)
+
+
+def write_run(root, run, tasks, step=300, recipe=RECIPE, suite_recipe=SUITE, suite="cheap", **changes):
+    """Write a scored milestone. `tasks`: {task: (its scores, the lines of its log, or bytes, or None for no log)}."""
+    home = root / "runs" / run
+    home_of_model, export, scored = home / "models", home / "export" / f"{step:08d}", home / "eval" / f"{step:08d}"
+    for directory in (home_of_model, export, scored / suite / "samples"):
+        directory.mkdir(parents=True, exist_ok=True)
+    tokens = step * 256
+    identity = {"recipe": recipe, "corpus": "c" * 64, "tokenizer": "d" * 64, "step": step, "tokens": tokens}
+    identity |= changes.get("model", {})
+    record = {"run_directory": "../train/0123456789abcdef"}
+    manifest.write(home_of_model / f"{step:08d}.json", "pretrain", identity | {"outputs": {}}, record)
+    identity = {"recipe": {}, "model": manifest.read(home_of_model / f"{step:08d}.json").digest, "seq_len": 128}
+    manifest.write(export / "manifest.json", "convert", identity | changes.get("export", {}), {"parameters": 4_212_992})
+    outputs = {}
+    for task, (_, lines) in tasks.items():
+        if lines is not None:
+            path = scored / suite / "samples" / f"{task}.jsonl.gz"
+            text = lines if isinstance(lines, bytes) else "".join(json.dumps(line) + "\n" for line in lines).encode()
+            path.write_bytes(gzip.compress(text, mtime=0))
+            outputs[f"{suite}/samples/{task}.jsonl.gz"] = manifest.describe(path)
+    identity = {"recipe": suite_recipe, "suite": suite, "export": manifest.read(export / "manifest.json").digest}
+    identity |= {"corpus": "c" * 64, "step": step, "tokens": tokens, "harness": "0.4.13", "outputs": outputs}
+    identity |= {"results": {task: scores for task, (scores, _) in tasks.items()}} | changes.get("evaluation", {})
+    manifest.write(scored / f"{suite}.json", "evaluate", identity, {"device": "cpu"})
+    return scored / f"{suite}.json"
+
+
+def run_compare(root, *words):
+    return compare.main([*map(str, words), "--results", str(root)])
+
+
+def differences(root, *names):
+    """{(run, task): row of the CSV}."""
+    path = root / "comparison.csv"
+    assert run_compare(root, *names, "--csv", path) == 0
+    with open(path, encoding="utf-8") as file:
+        return {(row["run"], row["task"]): row for row in csv.DictReader(file) if row["kind"] == "difference"}
+
+
+def refused(root, capsys, *words):
+    assert run_compare(root, *words) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def two_sided(smaller, larger):
+    """The exact p-value of McNemar's test: a fair coin falls so unequally."""
+    flips = smaller + larger
+    return min(1.0, 2 * sum(math.comb(flips, count) for count in range(smaller + 1)) / 2**flips)
+
+
+BASE = [1, 1, 0, 0, 1, 0, 0, 0, 1, 0] * 4
+WIDE = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0] * 3 + [1, 0, 0, 1, 1, 0, 0, 0, 1, 0]
+
+
+def test_paired_difference_is_the_one_recomputed_by_hand(tmp_path):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
+    row = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    changes = np.array(WIDE) - np.array(BASE)
+    assert float(row["difference"]) == pytest.approx(changes.mean())
+    error = changes.std(ddof=1) / math.sqrt(len(changes))
+    assert float(row["low"]) == pytest.approx(changes.mean() - 1.96 * error, abs=0.026)  # one document is 0.025
+    assert float(row["high"]) == pytest.approx(changes.mean() + 1.96 * error, abs=0.026)
+    assert float(row["p"]) == pytest.approx(two_sided((changes < 0).sum(), (changes > 0).sum()), abs=0.015)
+    assert (row["n"], row["paired"], row["reference"], row["metric"]) == ("40", "true", "base:300", "acc")
+
+
+def test_few_documents_that_differ_are_not_significant_although_all_favor_one_model(tmp_path):
+    write_run(tmp_path, "base", {"arc_easy": accuracy([0] * 5 + [1] * 195)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy([1] * 200)})
+    row = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    assert float(row["p"]) == pytest.approx(two_sided(0, 5), abs=0.01)
+    assert row["verdict"] == "not significant"
+
+
+def rolling(rng, mean, count=60):
+    sizes = np.random.default_rng(5).integers(50, 3000, size=count)
+    return [[float(-size * mean * math.log(2) * rng.normal(1, 0.02)), int(size)] for size in sizes]
+
+
+def test_bits_per_byte_is_the_ratio_of_sums_and_lower_is_better(tmp_path):
+    base, wide = rolling(np.random.default_rng(1), 2.0), rolling(np.random.default_rng(2), 1.9)
+    write_run(tmp_path, "base", {"bits_per_byte_code": bits(base)})
+    write_run(tmp_path, "wide", {"bits_per_byte_code": bits(wide)})
+    row = differences(tmp_path, "base", "wide")["wide", "bits_per_byte_code"]
+    nats, size = np.array([ll for ll, _ in base]) - [ll for ll, _ in wide], np.array([size for _, size in base])
+    ratio = nats.sum() / size.sum() / math.log(2)
+    assert float(row["difference"]) == pytest.approx(ratio)
+    linear = (nats / math.log(2) - ratio * size) / size.mean()  # the delta method
+    error = linear.std(ddof=1) / math.sqrt(len(size))
+    assert (float(row["high"]) - float(row["low"])) / 2 == pytest.approx(1.96 * error, rel=0.05)
+    assert float(row["p"]) == pytest.approx(1 / 10_001)
+    assert row["verdict"] == "better"
+
+
+def test_p_values_are_corrected_by_holm_over_all_tasks_and_models(tmp_path):
+    rng = np.random.default_rng(3)
+    for number, run in enumerate(["base", "wide", "deep"]):
+        shift = [0, 0.1, 0.25][number]
+        tasks = {f"task{at}": accuracy([int(x) for x in rng.uniform(size=80) < 0.4 + shift]) for at in range(3)}
+        write_run(tmp_path, run, tasks)
+    rows = sorted(differences(tmp_path, "base", "wide", "deep").values(), key=lambda row: float(row["p"]))
+    expected = 0.0
+    for rank, row in enumerate(rows):
+        expected = max(expected, min(1.0, float(row["p"]) * (6 - rank)))
+        assert float(row["p_holm"]) == pytest.approx(expected)
+        assert row["verdict"] == ("better" if expected < 0.05 else "not significant")
+    assert len({row["verdict"] for row in rows}) == 2
+
+
+def test_models_with_equal_samples_do_not_differ(tmp_path, capsys):
+    tasks = {"arc_easy": accuracy(BASE), "bits_per_byte_code": bits(rolling(np.random.default_rng(1), 2.0))}
+    write_run(tmp_path, "base", tasks)
+    write_run(tmp_path, "twin", tasks)
+    for row in differences(tmp_path, "base", "twin").values():
+        assert [float(row[key]) for key in ("difference", "low", "high", "p", "p_holm")] == [0, 0, 0, 1, 1]
+    assert "The recipes are equal." in capsys.readouterr().out
+
+
+def test_swapped_models_have_the_negative_difference(tmp_path):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
+    there = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    back = differences(tmp_path, "wide", "base")["base", "arc_easy"]
+    assert float(there["difference"]) == -float(back["difference"])
+    assert float(there["low"]) == pytest.approx(-float(back["high"]))
+    assert float(there["high"]) == pytest.approx(-float(back["low"]))
+    assert there["p"] == back["p"]
+
+
+def test_metric_of_a_filter_and_perplexities_are_paired(tmp_path):
+    def tasks(shift):
+        answers = [int(number % 10 < 3 + shift) for number in range(50)]
+        exact = {"exact_match/strict-match": {"value": sum(answers) / 50, "stderr": 0.05}}
+        lines = samples("exact_match", answers, "strict-match") + samples("exact_match", [1] * 50, "flexible")
+        lls = [-2.0 - number / 50 + shift / 10 for number in range(50)]
+        words = {"perplexity": {"value": math.exp(-sum(lls) / 50), "stderr": 0.1}}
+        text = [[50 * ll, 40 + number] for number, ll in enumerate(lls)]
+        rolled = math.exp(-sum(ll for ll, _ in text) / sum(size for _, size in text))
+        pile = {"word_perplexity": {"value": rolled, "stderr": None}}
+        return {
+            "gsm8k": (exact, lines),
+            "lambada": (words, samples("perplexity", lls)),
+            "pile": (pile, samples("word_perplexity", text)),
+        }
+
+    write_run(tmp_path, "base", tasks(0))
+    write_run(tmp_path, "wide", tasks(3))
+    rows = differences(tmp_path, "base", "wide")
+    assert float(rows["wide", "gsm8k"]["difference"]) == pytest.approx(0.3)
+    lambada = rows["wide", "lambada"]
+    assert float(lambada["difference"]) == pytest.approx(math.exp(2.19) - math.exp(2.49))
+    found = rows["wide", "pile"]
+    assert float(found["difference"]) == pytest.approx(float(found["value"]) - float(found["reference_value"]))
+    assert [row["paired"] for row in rows.values()] == ["true"] * 3
+    assert [row["verdict"] for row in rows.values()] == ["better"] * 3
+
+
+def test_scores_without_logs_are_compared_unpaired_by_their_standard_errors(tmp_path, capsys):
+    scores = {"acc": {"value": 0.4, "stderr": 0.03}}
+    write_run(
+        tmp_path, "base", {"arc_easy": (scores, None), "bits_per_byte_code": ({"bits_per_byte": {"value": 2.0}}, None)}
+    )
+    write_run(tmp_path, "wide", {"arc_easy": ({"acc": {"value": 0.5, "stderr": 0.04}}, None),
+                                 "bits_per_byte_code": ({"bits_per_byte": {"value": 1.9}}, None)})  # fmt: skip
+    rows = differences(tmp_path, "base", "wide")
+    row = rows["wide", "arc_easy"]
+    assert (row["paired"], row["n"]) == ("false", "")
+    assert float(row["low"]) == pytest.approx(0.1 - 1.96 * 0.05, abs=1e-5)
+    assert float(row["p"]) == pytest.approx(0.0455, abs=1e-4)  # two standard errors
+    unknown = rows["wide", "bits_per_byte_code"]
+    assert float(unknown["difference"]) == pytest.approx(-0.1)
+    assert (unknown["p"], unknown["verdict"]) == ("", "unknown")
+    assert "An unpaired difference has no per-sample logs" in capsys.readouterr().out
+
+
+def test_metric_that_is_no_sum_over_documents_is_not_paired(tmp_path, capsys):
+    f1 = samples("f1", [[1, 0], [1, 1], [0, 0]])
+    median = samples("exact", [0.0, 0.0, 1.0])
+    tasks = {
+        "qa": ({"f1": {"value": 0.5, "stderr": 0.1}}, f1),
+        "odd": ({"exact": {"value": 0.0, "stderr": 0.1}}, median),
+    }
+    write_run(tmp_path, "base", tasks)
+    write_run(tmp_path, "wide", tasks)
+    assert {row["paired"] for row in differences(tmp_path, "base", "wide").values()} == {"false"}
+    text = capsys.readouterr().out
+    assert "task qa of suite cheap: not paired, since f1 is no function of a sum over documents" in text
+    assert "task odd of suite cheap: not paired, since exact of its samples is 0.333333, and its score is 0" in text
+
+
+def test_group_is_paired_over_the_documents_of_its_tasks(tmp_path):
+    for run, values in (("base", BASE), ("wide", WIDE)):
+        pooled, _ = accuracy(values)
+        parts = {"mmlu_law": accuracy(values[:30]), "mmlu_math": accuracy(values[30:])}
+        unweighted = {"acc": {"value": np.mean([np.mean(values[:30]), np.mean(values[30:])]), "stderr": 0.01}}
+        other = {"odd_law": accuracy(values[:30]), "odd_math": accuracy(values[30:])}
+        groups = {"groups": {"mmlu": [*parts], "odd": [*other]}}
+        tasks = parts | other | {"mmlu": (pooled, None), "odd": (unweighted, None)}
+        write_run(tmp_path, run, tasks, evaluation=groups)
+    rows = differences(tmp_path, "base", "wide")
+    group = rows["wide", "mmlu"]
+    assert (group["paired"], group["n"]) == ("true", "40")
+    assert float(group["difference"]) == pytest.approx(np.mean(WIDE) - np.mean(BASE))
+    assert rows["wide", "odd"]["paired"] == "false"  # its score is no mean over documents
+
+
+def test_difference_is_over_the_documents_that_both_logs_have(tmp_path, capsys):
+    scores, lines = accuracy(BASE)
+    write_run(tmp_path, "base", {"arc_easy": (scores, lines)})
+    part = WIDE[:30]
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(part)})
+    row = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    assert float(row["difference"]) == pytest.approx(np.mean(part) - np.mean(BASE[:30]))
+    assert row["n"] == "30"
+    assert (
+        "task arc_easy of suite cheap: 30 documents are in both logs, which have 40 and 30" in capsys.readouterr().out
+    )
+
+
+def test_task_whose_documents_changed_is_left_out(tmp_path, capsys):
+    scores, _ = accuracy(BASE)
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": (scores, samples("acc", BASE, hashes={7: "another"}))})
+    assert differences(tmp_path, "base", "wide") == {}
+    assert (
+        "left out, since 1 of 40 documents have another hash: the task or its data changed" in capsys.readouterr().out
+    )
+
+
+def test_local_task_of_other_validation_text_without_logs_is_left_out(tmp_path, capsys):
+    tasks = {"next_line": (accuracy(BASE)[0], None)}
+    write_run(tmp_path, "base", tasks)
+    write_run(tmp_path, "wide", tasks, evaluation={"corpus": "e" * 64})
+    assert differences(tmp_path, "base", "wide") == {}
+    assert "next_line of suite cheap: left out, since it was made from other" in capsys.readouterr().out
+
+
+def test_score_that_is_not_finite_has_no_difference(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "nan", {"arc_easy": ({"acc": {"value": None, "stderr": None, "n": 40}}, None)})
+    assert differences(tmp_path, "base", "nan")["nan", "arc_easy"]["verdict"] == "unknown"
+    assert "not finite" in capsys.readouterr().out
+
+
+def test_differences_of_recipe_and_data_are_shown_and_equal_keys_are_not(tmp_path, capsys):
+    for corpus, documents in (("main", 10), ("more", 20)):
+        shard = {"path": "x", "bytes": 1, "sha256": corpus}
+        sources = {"code": {"train": {"documents": documents, "tokens": documents * 100, "shards": [shard]}}}
+        (tmp_path / "tokens" / corpus).mkdir(parents=True)
+        manifest.write(tmp_path / "tokens" / corpus / "manifest.json", "index", {"recipe": {}, "sources": sources}, {})
+    digests = [manifest.read(tmp_path / "tokens" / corpus / "manifest.json").digest for corpus in ("main", "more")]
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)}, model={"corpus": digests[0]})
+    recipe = RECIPE | {"model": {"hidden_size": 128}, "seq_len": 256}
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)}, recipe=recipe, model={"corpus": digests[1]}, step=400)
+    assert run_compare(tmp_path, "base", "wide") == 0
+    text = capsys.readouterr().out
+    for line in (
+        "| training tokens | 76,800 | 102,400 |",
+        "| parameters | 4,212,992 | 4,212,992 |",
+        f"| corpus | main ({digests[0][:12]}) | more ({digests[1][:12]}) |",
+        "| model.hidden_size | 64 | 128 |",
+        "| seq_len | default | 256 |",
+    ):
+        assert line in text.splitlines()
+    assert "| corpus.code | 10 documents, 1,000 tokens (" in text
+    assert "learning_rate" not in text
+
+
+def test_settings_that_differ_are_noted(tmp_path, capsys):
+    tasks = {"arc_easy": accuracy(BASE)}
+    write_run(tmp_path, "base", tasks, evaluation={"task_versions": {"arc_easy": 1.0}})
+    other = {"model": {"tokenizer": "e" * 64}, "export": {"seq_len": 256}}
+    five = {"tasks": ["arc_easy", "piqa"], "num_fewshot": 5}
+    versions = {"task_versions": {"arc_easy": 2.0}, "harness": "0.4.14"}
+    write_run(tmp_path, "wide", tasks | {"piqa": accuracy(BASE)}, suite_recipe=five, evaluation=versions, **other)
+    write_run(tmp_path, "wide", tasks, suite="more", **other)
+    assert run_compare(tmp_path, "base", "wide") == 0
+    notes = [line[2:] for line in capsys.readouterr().out.partition("Notes:")[2].splitlines() if line.startswith("- ")]
+    assert notes[: notes.index("Differences are those from base:300, of each task's main metric.")] == [
+        "suites of wide:300 alone: more",
+        "base:300 and wide:300 have different tokenizers: max_length tokens of context are other text",
+        "suite cheap: dtype is float32 for base:300 and default for wide:300",
+        "suite cheap: max_length is 128 for base:300 and 256 for wide:300",
+        "suite cheap: num_fewshot is 0 for base:300 and 5 for wide:300",
+        "suite cheap: version of lm_eval is 0.4.13 for base:300 and 0.4.14 for wide:300",
+        "suite cheap: tasks of wide:300 alone: piqa",
+        "task arc_easy of suite cheap: version 1.0 for base:300 and 2.0 for wide:300",
+    ]
+
+
+def test_curves_of_all_milestones_are_rows_of_the_csv_and_figures_of_the_page(tmp_path):
+    for step, values in ((100, BASE), (300, WIDE)):
+        write_run(tmp_path, "base", {"arc_easy": accuracy(values)}, step=step)
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
+    assert run_compare(tmp_path, "base", "wide", "--csv", tmp_path / "x.csv", "--html", tmp_path / "x.html") == 0
+    with open(tmp_path / "x.csv", encoding="utf-8") as file:
+        scores = [row for row in csv.DictReader(file) if row["kind"] == "score"]
+    shown = [(row["run"], row["step"], row["tokens"], float(row["value"]), row["n"]) for row in scores]
+    assert shown == [
+        ("base", "100", "25600", sum(BASE) / 40, "40"),
+        ("base", "300", "76800", sum(WIDE) / 40, "40"),
+        ("wide", "300", "76800", sum(WIDE) / 40, "40"),
+    ]
+    page = (tmp_path / "x.html").read_text()
+    assert page.count("training tokens</text>") == 1
+    assert "cheap/arc_easy" in page
+
+
+def test_page_is_self_contained_and_texts_are_escaped(tmp_path, capsys):
+    evil = "<script>alert(1)</script>|`x`"
+    recipe = RECIPE | {"weights": {evil: 1.0}}
+    for step in (100, 300):
+        write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)}, step=step)
+    write_run(tmp_path, "a<b>$c$", {"arc_easy": accuracy(WIDE)}, recipe=recipe)
+    assert run_compare(tmp_path, "base", "a<b>$c$", "--html", tmp_path / "x.html") == 0
+    page = (tmp_path / "x.html").read_text()
+    assert "<script" not in page
+    assert "a<b>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+    named = re.findall(r'\bid="([^"]+)"', page)
+    assert len(named) == len(set(named))
+    table_lines = [line for line in capsys.readouterr().out.splitlines() if "script" in line]
+    assert table_lines
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table_lines)
+
+
+def test_significant_differences_are_seen_without_color(tmp_path, capsys):
+    tasks = [
+        {"better": accuracy(a), "worse": accuracy(b), "same": accuracy(BASE)}
+        for a, b in (([0] * 40, [1] * 40), ([1] * 40, [0] * 40))
+    ]
+    write_run(tmp_path, "base", tasks[0])
+    write_run(tmp_path, "wide", tasks[1])
+    assert run_compare(tmp_path, "base", "wide", "--html", tmp_path / "x.html") == 0
+    text, page = capsys.readouterr().out, (tmp_path / "x.html").read_text()
+    assert "wide:300 is significantly better in 1 and worse in 1 of 3 tasks." in text
+    assert text.count("| **better** |") == text.count("| **worse** |") == text.count("| not significant |") == 1
+    assert page.count("\u25b2 better") == page.count("\u25bc worse") == 1
+
+
+def test_tuned_run_continues_from_the_tokens_of_its_initial_model(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "tuned", {"arc_easy": accuracy(WIDE)}, step=40)
+    path = tmp_path / "runs/tuned/models/00000040.json"
+    made = manifest.read(path)
+    initial = manifest.checkpoint_digest(manifest.read(tmp_path / "runs/base/models/00000300.json"))
+    manifest.write(path, "finetune", made.identity | {"initial": initial}, made.record)
+    export = tmp_path / "runs/tuned/export/00000040/manifest.json"
+    scored = tmp_path / "runs/tuned/eval/00000040/cheap.json"
+    for after, key, before in ((export, "model", path), (scored, "export", export)):
+        made = manifest.read(after)
+        manifest.write(after, made.stage, made.identity | {key: manifest.read(before).digest}, made.record)
+    row = differences(tmp_path, "base", "tuned")["tuned", "arc_easy"]
+    assert row["tokens"] == str(300 * 256 + 40 * 256)
+    assert "| initial model | - | base:300 |" in capsys.readouterr().out
+
+
+def test_newest_scored_milestone_is_compared_and_a_step_can_be_named(tmp_path, capsys):
+    for step in (100, 300):
+        write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)}, step=step)
+    assert run_compare(tmp_path, "base:00000100", "base") == 0
+    assert "# Comparison of base:300 with base:100\n" in capsys.readouterr().out
+
+
+def test_markdown_goes_to_a_file_instead_of_the_terminal(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
+    assert run_compare(tmp_path, "base", "wide") == 0
+    printed = capsys.readouterr().out
+    assert run_compare(tmp_path, "base", "wide", "--markdown", tmp_path / "x.md") == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "x.md").read_text() == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["base"], "two or more models must be given as RUN or RUN:STEP, the reference first, got base"),
+        (["base", "base:300"], "each model must be given once, got base:300 2 times"),
+        (["base", "deep"], "runs must have a run deep; it has base, wide"),
+        (["base", "deep:7"], "runs must have a run deep; it has base, wide"),
+        (["base", "wide:7"], "runs/wide must have scores of step 7; it has scores of the steps: 300"),
+        (["base", "wide:last"], "wide:last must have a number of steps after the colon, got 'last'"),
+    ],
+)
+def test_unknown_models_are_refused_with_the_known_ones(tmp_path, capsys, words, message):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
+    assert refused(tmp_path, capsys, *words).endswith(message)
+
+
+GOOD = json.dumps(samples("acc", [1])[0]).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (GOOD + b'{"doc_id": 1, \n', ["arc_easy.jsonl.gz line 2 is not valid JSON"]),
+        (b'{"doc_id": 0}\n', ["line 1 must be a sample with doc_hash (str), and is not"]),
+        (b"[]\n", ["line 1 must be a sample with doc_id (int), and is not"]),
+        (GOOD + GOOD, ["line 2 must be of a new document, and is of 0 again"]),
+    ],
+)
+def test_damaged_log_is_refused_by_file_and_line(tmp_path, capsys, log, words):
+    write_run(tmp_path, "base", {"arc_easy": accuracy([1])})
+    write_run(tmp_path, "wide", {"arc_easy": (accuracy([1])[0], log)})
+    message = refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv")
+    assert all(word in message for word in words)
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_cut_log_is_refused_by_file_and_line(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    path = write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
+    log = path.parent / "cheap/samples/arc_easy.jsonl.gz"
+    log.write_bytes(log.read_bytes()[:-20])
+    made = manifest.read(path)
+    outputs = {"cheap/samples/arc_easy.jsonl.gz": manifest.describe(log)}
+    manifest.write(path, made.stage, made.identity | {"outputs": outputs}, made.record)
+    assert re.search(r"arc_easy.jsonl.gz line \d+ cannot be decompressed", refused(tmp_path, capsys, "base", "wide"))
+
+
+def test_log_that_changed_since_its_manifest_is_refused(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    path = write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
+    log = path.parent / "cheap/samples/arc_easy.jsonl.gz"
+    data = bytearray(log.read_bytes())
+    data[30] ^= 1
+    log.write_bytes(data)
+    assert f"{log} changed since {path} was written: its sha256 differs" in refused(tmp_path, capsys, "base", "wide")
+    log.unlink()
+    assert f"{log} is missing, but {path} lists it" in refused(tmp_path, capsys, "base", "wide")
+
+
+def test_output_that_cannot_be_written_is_refused_before_anything_is_written(tmp_path, capsys):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
+    (tmp_path / "file").write_text("")
+    message = refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv", "--html", tmp_path / "file/x.html")
+    assert "--html" in message
+    assert "Not a directory" in message
+    same = refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x", "--html", tmp_path / "x")
+    assert same.endswith("--csv, --html must name different files")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]
