@@ -27,11 +27,23 @@ def change(config, key, value):
 
 DELETED = "(deleted)"
 MISTAKES = [
+    ("baselines", {}, "baselines must be a mapping of keys to values with at least one entry"),
+    ("baselines", {"a": {"revision": "main"}}, "baselines.a.path is missing: it must be text"),
+    (
+        "baselines",
+        {"a": {"path": "/nowhere"}},
+        "baselines.a.path must be a directory, or a repository of the Hub (ORG/",
+    ),
+    (
+        "baselines",
+        {"a": {"path": "/", "revision": "b"}},
+        "baselines.a.revision must be omitted: baselines.a.path is a d",
+    ),
     (
         "runn",
         {},
         "unknown key runn; did you mean runs? known here: "
-        "corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
+        "baselines, corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
     ),
     ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
     (

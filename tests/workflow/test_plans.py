@@ -325,3 +325,19 @@ def test_a_changed_custom_tokenizer_plans_all_outputs_that_depend_on_it(pretendi
     assert pretending.plan(config=config) == {}
     mine.write_text('{"changed": true}')
     assert rules(pretending.plan(config=config)) == EVERYTHING - {"list"}
+
+
+def test_a_baseline_plans_its_scores_alone(finished, config, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    config["baselines"] = {"big": {"path": str(tmp_path)}, "hub": {"path": "org/model", "revision": "v1"}}
+    plan = finished.plan(config=config)
+    assert rules(plan) == {"evaluate_baseline", "summarize", "all"}
+    scores = [f"results/baselines/{name}/main/validation.json" for name in ("big", "hub")]
+    assert outputs_of("evaluate_baseline", plan) == scores
+    assert rules(finished.plan("scores", config=config)) == {"evaluate_baseline", "scores"}
+
+
+def test_an_unknown_baseline_is_one_sentence(finished, config):
+    done = finished.dry_run("results/baselines/big/main/validation.json", check=False)
+    assert done.returncode != 0
+    assert "the config has no baselines.big; baselines: none" in done.stderr
