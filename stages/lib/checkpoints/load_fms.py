@@ -17,7 +17,7 @@ import torch
 from stages.lib.checkpoints import fms_files, fms_keys, fms_readers
 from stages.lib.checkpoints.fms_readers import StoredTensor
 from stages.lib.errors import UserError
-from stages.lib.huggingface import weight_files
+from stages.lib.huggingface import load_hf, weight_files
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.llama_config import ModelRecipe
 
@@ -45,15 +45,8 @@ class FMSModel:
         return {key: self._join(key) for key in keys}
 
     def _join(self, key: str) -> torch.Tensor:
-        tensors = [_finite(part) for part in self.parts[key]]
+        tensors = [load_hf.finite(part.read(), f"{part.path}: {part.key}") for part in self.parts[key]]
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def _finite(stored: StoredTensor) -> torch.Tensor:
-    tensor = stored.read()
-    if not torch.isfinite(tensor).all():
-        raise UserError(f"{stored.path}: {stored.key} must have finite values, found NaN or infinity")
-    return tensor
 
 
 def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSModel:
