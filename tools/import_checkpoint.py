@@ -8,7 +8,8 @@
 SOURCE is a DCP directory, a file of torch.save (.pth, .pt, .bin) or of safetensors, a directory of such files, or any
 model that tools.generate reads, which is then written with one name per tensor and in files of --shard-mb. OUTPUT must
 not exist, or be empty. The result is what transformers, `initial: {path: OUTPUT}` and tools.generate read. The weights
-have the bits of the checkpoint, unless --dtype rounds them.
+have the bits of the checkpoint, unless --dtype rounds them. A model that was trained here is better exported by
+`stages.convert`, which compares the two.
 
 A checkpoint of ibm-fms or fms-fsdp does not hold its config. --model-config is a Hugging Face config.json, or the keys
 of `runs.NAME.model` as JSON, where bos_token_id, eos_token_id and pad_token_id may stand too. It is compared with the
@@ -54,6 +55,10 @@ def run(arguments: argparse.Namespace) -> None:
     from stages.lib.huggingface import load_hf
 
     content, model_config = given_config(arguments.model_config)
+    if model_config is None and fms_files.find(arguments.source) is not None:
+        raise UserError(
+            f"--model-config is missing: {arguments.source} is a {fms_files.KIND}, which does not hold its config"
+        )
     found = find_model.find(arguments.source, "SOURCE", model_config, where(arguments.model_config))
     if model_config is not None and found.kind != fms_files.KIND:
         raise UserError(

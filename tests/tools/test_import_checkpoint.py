@@ -122,7 +122,10 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
     after, config = tmp_path / "after", ("--model-config", json.dumps(KEYS))
     inline = [("--model-config", json.dumps(KEYS | change)) for change in ({"head_dim": 8}, {"num_hidden_layers": 1})]
     cases = [
-        ((model, after), f"SOURCE {model} is a checkpoint of ibm-fms or fms-fsdp, which does not hold its config"),
+        (
+            (model, after),
+            f"--model-config is missing: {model} is a checkpoint of ibm-fms or fms-fsdp, which does not h",
+        ),
         ((model, before, *config), f"OUTPUT {before} must be a new or an empty directory, and is not"),
         ((model, model, *config), f"OUTPUT {model} must be a new or an empty directory, and is not"),
         ((before, after, *config), "--model-config must be omitted for the Hugging Face model"),

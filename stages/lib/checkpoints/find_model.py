@@ -122,8 +122,8 @@ def _of_hf_directory(directory: Path, tokenizer: str | None = None) -> FoundMode
 def _of_fms(path: Path, option: str, model_config: ModelRecipe | None, where: str) -> FoundModel:
     if model_config is None:
         raise UserError(
-            f"{option} {path} is a {fms_files.KIND}, which does not hold its config: make a Hugging Face directory of "
-            "it with python -m tools.import_checkpoint"
+            f"{option} {path} is a {fms_files.KIND}, which does not hold its config: name it (--initial-config of "
+            "finetune), or make a Hugging Face directory with python -m tools.import_checkpoint"
         )
     fms_model = load_fms.open_checkpoint(path, model_config, where)
     return FoundModel(

@@ -4,7 +4,7 @@
     checkpoints/step_1000_ckp.pth      fms-fsdp at the end: torch.save of {"model_state": state dict, "step": ...}
     model.pth, model.safetensors       ibm-fms: the state dict, in one file or in several of a directory
 
-A format is an entry of `FORMATS`, beside its reader in load_fms.py. metadata.pth and the state of fms-fsdp's data
+A format is an entry of `FORMATS` and has its reader in fms_readers.py. metadata.pth and the state of fms-fsdp's data
 loader, which lie beside the .distcp files, are not read.
 """
 

@@ -144,6 +144,8 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if named := re.search(r"GLOBAL (\S+)", text):
         return f"its pickle names {named[1]}, which is neither a tensor nor a plain value"
+    if found := re.search(r"WeightsUnpickler error:\s*(.+)", text):
+        return f"its pickle is not valid: {found[1]}"
     return text.splitlines()[0].split(". ")[0] if text else repr(error)
 
 

@@ -6,6 +6,8 @@ import zipfile
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties  # those of DCP before torch 2.3
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
@@ -145,7 +147,7 @@ def test_a_config_that_differs_from_the_tensors_is_named_by_its_key(tmp_path, ch
 
 def test_a_checkpoint_without_a_config_is_one_sentence(tmp_path):
     FORMATS["model.pth"](tmp_path / "model.pth", state_of())
-    with pytest.raises(UserError, match=r"does not hold its config: make a Hugging Face directory of it with python"):
+    with pytest.raises(UserError, match=r"does not hold its config: name it .*, or make a Hugging Face directory with"):
         find_model.find(tmp_path / "model.pth")
 
 
@@ -242,6 +244,32 @@ def test_no_code_of_a_dcp_checkpoint_runs(tmp_path):
     (path / ".metadata").write_bytes(pickle.dumps(metadata))
     assert "is not the .metadata of a checkpoint: it may not name " in refusal(path)
     assert ran == []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A checkpoint of each format whose reader takes a pickle, with the file that tests change."""
+    directory = tmp_path_factory.mktemp("written")
+    for name in ("step_7_ckp.pth", "step_7_ckp"):
+        FORMATS[name](directory / name, state_of())
+    return {"step_7_ckp.pth": directory / "step_7_ckp.pth", "step_7_ckp": directory / "step_7_ckp/.metadata"}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.sampled_from(["step_7_ckp.pth", "step_7_ckp"]))
+def test_changed_bytes_are_read_or_refused(written, data, name):
+    file = written[name]
+    before = file.read_bytes()
+    content, start = bytearray(before), max(before.find(b"model_state") - 100, 0)  # the pickle, not the numbers
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(start, min(start + 4000, len(before) - 1)))] = data.draw(st.integers(0, 255))
+    file.write_bytes(content)
+    try:
+        read(file if file.suffix == ".pth" else file.parent)
+    except UserError as error:
+        assert len(str(error).splitlines()) == 1
+    finally:
+        file.write_bytes(before)
 
 
 @pytest.mark.parametrize("place", ["../outside.distcp", "/etc/passwd", ".metadata", "missing.distcp"])
