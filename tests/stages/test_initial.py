@@ -161,16 +161,16 @@ def weights(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("name", ["model.pth", "step_7_ckp"])
-def test_checkpoint_of_fms_gives_the_losses_of_the_hugging_face_model(corpus, weights, tmp_path, name):
-    assert train_from(weights / "hf", corpus, tmp_path / "hf", 4) == 0
-    assert train_from(weights / name, corpus, tmp_path / "fms", 2) == 0
-    assert train_from(weights / name, corpus, tmp_path / "fms", 4, previous=2) == 0
-    assert weights_of(tmp_path / "hf", 4) == weights_of(tmp_path / "fms", 4)
-    losses = [[entry["loss"] for entry in steps_of(tmp_path / directory)] for directory in ("hf", "fms")]
-    assert losses[0] == losses[1]
-    identity = json.loads(milestone(tmp_path / "fms", 4).read_text())["identity"]
-    assert identity["initial"] == model_digest.digest_of(weights / name, "--initial")
+def test_checkpoints_of_fms_give_the_losses_of_the_hugging_face_model(corpus, weights, tmp_path):
+    for name in ("hf", "model.pth", "step_7_ckp"):
+        assert train_from(weights / name, corpus, tmp_path / name, 2) == 0
+    assert train_from(weights / "model.pth", corpus, tmp_path / "model.pth", 4, previous=2) == 0  # it resumes
+    expected = [entry["loss"] for entry in steps_of(tmp_path / "hf")]
+    for name in ("model.pth", "step_7_ckp"):
+        assert [entry["loss"] for entry in steps_of(tmp_path / name)][:2] == expected
+        assert weights_of(tmp_path / name, 2) == weights_of(tmp_path / "hf", 2)
+        identity = json.loads(milestone(tmp_path / name, 2).read_text())["identity"]
+        assert identity["initial"] == model_digest.digest_of(weights / name, "--initial")
 
 
 def test_checkpoint_of_fms_that_does_not_fit_is_one_line(corpus, weights, tmp_path, capsys):
