@@ -11,7 +11,8 @@ and resumes in the same way after a kill. Only the data differ. Targets are the 
 loss is theirs alone. Pairs are packed whole into samples and do not attend to each other; an epoch has each pair once.
 Validation uses the validation split of the pairs.
 
---initial gives the weights and the model's configuration; optimizer and schedule start from zero. --corpus is the one
+--initial gives the weights and the model's configuration; optimizer and schedule start from zero. A checkpoint of
+ibm-fms or fms-fsdp does not hold its configuration, which is then that of --initial-config. --corpus is the one
 that it was trained on. Its text is not read here: its tokenizer settings say which ids begin and end a text, and
 `convert` and `evaluate` compare the tuned model with it, as they did the initial one.
 """
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 tokenizer=tokenizer.digest,
                 vocab_size=tokenizer.vocab_size,
                 where="finetune",
+                config=arguments.initial_config,
             )
             check_initial(arguments, recipe, corpus, initial.found)
             model_config = initial.found.model_config
@@ -129,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer of the corpus")
     parser.add_argument("--initial", type=Path, required=True, help="model to tune, see --model of tools.generate")
+    parser.add_argument("--initial-config", type=Path, help="config.json of --initial, if that does not hold it")
     add_options(parser)
     return stage.execute(parser, run, argv)
 

@@ -26,7 +26,7 @@ GROUND = "ground"  # the room of the modules that lie directly in stages/lib
 PART_OF = {"sources.kinds": "sources", "tokens.packings": "tokens", "scoring.tasks": "scoring"}
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
-    *("checkpoints/commit", "training/optimizers/schedule"),
+    *("checkpoints/commit", "checkpoints/model_digest", "training/optimizers/schedule"),
 )
 HEAVY = {"torch", "transformers", "sentencepiece", "lm_eval", "datasets", "matplotlib"}
 

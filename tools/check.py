@@ -6,7 +6,7 @@ The workflow runs it once before it plans, dry runs included. It reads
 
     {"recipes": {"runs.base.pretrain": {"stage": "pretrain", "keys": {...}, ...}}, "sources": ["sources.mine", ...],
      "manifests": {"results/runs/base/models/00000300.json": {"recipe": "runs.base.pretrain", "inputs": {...}}},
-     "initial": {"base": "models/llama"}, "cache": "FILE"}
+     "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "FILE"}
 
 and prints {"stale": {manifest: reason}, "warnings": [sentence], "initial": {run: digest}}. The first mistake in a
 recipe ends it with one sentence and exit code 2. It imports no torch, unless a suite names a task of
@@ -26,7 +26,7 @@ from typing import Any
 
 from stages.lib import recipe as recipes
 from stages.lib import stage
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import fms_files, model_digest
 from stages.lib.errors import UserError
 from stages.lib.report.stale import Stale
 from stages.lib.scoring import known_tasks
@@ -97,6 +97,18 @@ def check_positions(plan: dict[str, Any], loaded: dict[str, Any]) -> None:
             )
 
 
+def initial_digest(run_name: str, model: dict[str, str], cache: Path) -> str:
+    """Return the digest of the model at a path from which a run starts. Raises UserError if it cannot be one."""
+    where, config = f"runs.{run_name}.initial", model.get("config")
+    if model["stage"] == "finetune" and config is None and fms_files.find(Path(model["path"])) is not None:
+        raise UserError(
+            f"{where}.config is missing: {model['path']} is a {fms_files.KIND}, which does not hold its config.json"
+        )
+    if config is not None and not Path(config).is_file():
+        raise UserError(f"{where}.config must be a config.json, and {config} is not a file")
+    return model_digest.digest_of(model["path"], f"{where}.path", cache, Path(config) if config else None)
+
+
 def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> list[str]:
     """Return sentences on learning-rate schedules that are valid and rarely meant."""
     found = []
@@ -126,9 +138,7 @@ def run(arguments: argparse.Namespace) -> None:
     cache = Path(plan["cache"])
     suites = {where: recipe for where, recipe in loaded.items() if plan["recipes"][where]["stage"] == "evaluate"}
     known_tasks.check({where: (recipe.tasks, recipe.include_path) for where, recipe in suites.items()}, cache)
-    initial = {
-        name: model_digest.digest_of(path, f"runs.{name}.initial.path", cache) for name, path in plan["initial"].items()
-    }
+    initial = {name: initial_digest(name, model, cache) for name, model in plan["initial"].items()}
     stale = Stale(plan["manifests"], {where: recipes.written(recipe, "identity") for where, recipe in loaded.items()})
     result = {"stale": stale.reasons(initial), "warnings": warnings_of(plan, loaded, stale), "initial": initial}
     print(json.dumps(result))

@@ -14,6 +14,8 @@ import torch
 from stages import convert, evaluate, finetune
 from stages.lib import manifest
 from stages.lib.checkpoints import find_model
+from stages.lib.huggingface import config_json
+from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources import prompt_completion
 from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -191,6 +193,22 @@ def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
     given = {"--prompt-completion": pairs_listed(tmp_path, pairs_of(61))}
     assert tune(made, tmp_path, 2, given=given) == 0
     assert len(list((tmp_path / "train").iterdir())) == 2
+
+
+def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
+    recipe = ModelRecipe(**training.MODEL)
+    found = find_model.find(milestone(made / "runs/base", BASE_STEPS))
+    torch.save(found.read(list(recipe.key_table(320).by_key)), tmp_path / "model.pth")
+    config = config_json.config_of(recipe, {"vocab_size": 320, "bos": 1, "eos": 2, "bos_added": True}, "float32")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = {"--initial": tmp_path / "model.pth", "--initial-config": tmp_path / "config.json"}
+    assert tune(made, tmp_path / "fms", 3, given=given) == 0
+    assert tune(made, tmp_path / "own", 3) == 0
+    assert weights_of(tmp_path / "fms", 3) == weights_of(tmp_path / "own", 3)
+    assert "does not hold its config: " in refused(capsys, made, tmp_path, given={"--initial": given["--initial"]})
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    line = refused(capsys, made, tmp_path, given=given)
+    assert f"{tmp_path / 'config.json'}: vocab_size must be that of --initial " in line
 
 
 def scores(made, run, model):

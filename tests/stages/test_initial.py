@@ -9,9 +9,13 @@ import pytest
 
 from stages import pretrain
 from stages.lib import manifest
-from stages.lib.checkpoints import dcp
+from stages.lib.checkpoints import dcp, model_digest
+from stages.lib.huggingface import config_json, export
+from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
+from tests.helpers.export_fixtures import random_model, write_settings
+from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.ranks import run_module
 from tests.helpers.training import (
     RECIPE,
@@ -141,6 +145,48 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
     assert train_from(tmp_path / "hf", corpus, tmp_path, 20) == 0
     losses = [entry["loss"] for entry in steps_of(tmp_path)]
     assert losses[-1] < losses[0] - 0.5
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A directory with one model in several formats; `hf` is that of Hugging Face."""
+    directory, recipe = tmp_path_factory.mktemp("weights"), ModelRecipe(**RECIPE["model"])
+    state = random_model(recipe, 320).state_dict()
+    (directory / "hf").mkdir()
+    export.write_weights(directory / "hf", recipe, 320, lambda keys: {key: state[key] for key in keys}, "float32", 100)
+    tokenizer = {"vocab_size": 320, "bos": 1, "eos": 2, "bos_added": True}
+    write_settings(directory / "hf", config_json.config_of(recipe, tokenizer, "float32"))
+    for name in ("model.pth", "step_7_ckp"):
+        FORMATS[name](directory / name, LAYOUTS["unfused"](state, recipe))
+    return directory
+
+
+def test_checkpoints_of_fms_give_the_losses_of_the_hugging_face_model(corpus, weights, tmp_path):
+    for name in ("hf", "model.pth", "step_7_ckp"):
+        assert train_from(weights / name, corpus, tmp_path / name, 2) == 0
+    assert train_from(weights / "model.pth", corpus, tmp_path / "model.pth", 4, previous=2) == 0  # it resumes
+    expected = [entry["loss"] for entry in steps_of(tmp_path / "hf")]
+    for name in ("model.pth", "step_7_ckp"):
+        assert [entry["loss"] for entry in steps_of(tmp_path / name)][:2] == expected
+        assert weights_of(tmp_path / name, 2) == weights_of(tmp_path / "hf", 2)
+        identity = json.loads(milestone(tmp_path / name, 2).read_text())["identity"]
+        assert identity["initial"] == model_digest.digest_of(weights / name, "--initial")
+
+
+def test_checkpoint_of_fms_that_does_not_fit_is_one_line(corpus, weights, tmp_path, capsys):
+    wider = RECIPE | {"model": RECIPE["model"] | {"intermediate_size": 64}}
+    (damaged := tmp_path / "damaged.pth").write_bytes((weights / "model.pth").read_bytes()[:1000])
+    cases = [
+        (weights / "model.pth", {"recipe": wider}, "pretrain.model.intermediate_size must be that of "),
+        (weights / "step_7_ckp", {"how": KEEP}, "pretrain.initial.optimizer must be reset for a checkpoint of ibm-fms"),
+        (damaged, {}, "damaged.pth must be a whole file of torch.save"),
+    ]
+    capsys.readouterr()
+    for path, keywords, message in cases:
+        assert train_from(path, corpus, tmp_path / "run", 2, **keywords) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+    assert not (tmp_path / "run/train").exists()
 
 
 def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):

@@ -19,6 +19,7 @@ from tools import check
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
 KEYS = {"steps": 300, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 8, "schedule": {"warmup_steps": 2}}
 RUN = {"stage": "pretrain", "keys": KEYS, "model": SHAPE}
+LLAMA = {"a": {"path": "llama", "stage": "pretrain"}}
 
 
 @pytest.fixture
@@ -158,20 +159,37 @@ def test_the_digest_of_a_model_is_that_of_training_and_is_kept(checked, tmp_path
     shapes = read_config(shape, "config.json")[0].key_table(16).shapes()
     save_file({name: torch.zeros(sizes) for name, sizes in shapes.items()}, model / "model.safetensors")
     digest = model_digest.digest_of(model, "--initial")  # as training calls it
-    assert checked(initial={"a": "llama"})[1]["initial"] == {"a": digest}
+    assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}
     with monkeypatch.context() as patched:
         patched.setattr(model_digest.files, "sha256_file", None)
-        assert checked(initial={"a": "llama"})[1]["initial"] == {"a": digest}, "an unchanged file is not hashed again"
+        assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}, "an unchanged file is not hashed again"
     milestone(300, initial="another")
     parts = {"00000300.json": {"initial": "a"}}
-    said = checked(initial={"a": "llama"}, manifests=parts)[1]["stale"]
+    said = checked(initial=LLAMA, manifests=parts)[1]["stale"]
     assert said == {"00000300.json": "was trained from another model than runs.a.initial has now"}
     milestone(300, initial=digest)
-    assert checked(initial={"a": "llama"}, manifests=parts)[1]["stale"] == {}
-    code, said = checked(initial={"a": "nowhere"})
+    assert checked(initial=LLAMA, manifests=parts)[1]["stale"] == {}
+    code, said = checked(initial={"a": LLAMA["a"] | {"path": "nowhere"}})
     assert code == 2 and said == (
         "check: runs.a.initial.path must be the directory of a model or a model's manifest, and nowhere does not exist"
     )
+
+
+def test_a_tuned_run_names_the_config_of_a_checkpoint_that_does_not_hold_it(checked, tmp_path):
+    (tmp_path / "model.pth").write_bytes(b"weights")
+    (tmp_path / "config.json").write_text("{}")
+    tuned = {"path": "model.pth", "stage": "finetune"}
+    code, said = checked(initial={"a": tuned})
+    assert code == 2 and said.startswith("check: runs.a.initial.config is missing: model.pth is a checkpoint of ibm-f")
+    code, said = checked(initial={"a": tuned | {"config": "none.json"}})
+    assert code == 2 and said == "check: runs.a.initial.config must be a config.json, and none.json is not a file"
+    first = checked(initial={"a": tuned | {"config": "config.json"}})[1]["initial"]
+    (tmp_path / "config.json").write_text('{"rope_theta": 1}')
+    assert checked(initial={"a": tuned | {"config": "config.json"}})[1]["initial"] != first
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama/config.json").write_text("{}")
+    code, said = checked(initial={"a": LLAMA["a"] | {"config": "config.json"}})
+    assert code == 2 and said.startswith("check: runs.a.initial.path llama holds its config: none must be given besi")
 
 
 @pytest.mark.long

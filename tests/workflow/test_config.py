@@ -237,6 +237,16 @@ MISTAKES = [
         "runs.docstrings.corpus is missing: it must be the corpus that scores runs.docstrings.initial.path",
     ),
     (
+        "runs/docstrings/initial",
+        {"run": "base", "step": 300, "config": "config.json"},
+        "runs.docstrings.initial.config must be omitted: runs.docstrings.initial.run has its config",
+    ),
+    (
+        "runs/base/initial",
+        {"path": "llama", "config": "config.json"},
+        "runs.base.initial.config must be omitted: a run with pretrain has the config in model",
+    ),
+    (
         "runs/docstrings/corpus",
         "main",
         "runs.docstrings.corpus must be omitted: a tuned run has the corpus of its initial run",

@@ -136,6 +136,8 @@ def write_llama(directory):
 
 def test_a_run_starts_from_a_milestone_or_a_directory(pretending, small):
     write_llama(pretending.path / "a llama")
+    fms = {"path": "a llama/step_7_ckp.pth", "config": "a llama/config.json"}
+    (pretending.path / fms["path"]).write_bytes(b"weights")
     reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
     base = small["runs"]["base"]
     more = base | {"pretrain": base["pretrain"] | {"steps": 1, "milestones": [1], "initial": reset}}
@@ -143,11 +145,13 @@ def test_a_run_starts_from_a_milestone_or_a_directory(pretending, small):
         "base": base,
         "more": more | {"initial": {"run": "base", "step": 1}},
         "theirs": more | {"initial": {"path": "a llama"}},
+        "tuned": small["runs"]["docstrings"] | {"initial": fms, "corpus": "main"},
     }
     mine = pretending.write_config(small)
-    wanted = [f"results/runs/{run}/models/00000001.json" for run in ("more", "theirs")]
+    wanted = [f"results/runs/{run}/models/00000001.json" for run in ("more", "theirs", "tuned")]
     pretending.snakemake(*wanted, "--cores", 2, "--configfile", mine)
-    first, second = (options(pretending.path / path) for path in wanted)
+    first, second, tuned = (options(pretending.path / path) for path in wanted)
+    assert (tuned["--initial"], tuned["--initial-config"]) == (fms["path"], fms["config"])
     assert first["--initial"] == "results/runs/base/models/00000001.json"
     assert second["--initial"] == "a llama"
     assert json.loads(first["--recipe"])["initial"] == reset

@@ -65,15 +65,15 @@ def plan_to_check(files):
         "recipes": recipes,
         "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],
         "manifests": {path: part for path, part in made.items() if path in needed},
-        "initial": {run: path for run, path in initial_paths().items() if first_model(run) in needed},
+        "initial": {run: initial for run, initial in initial_models().items() if first_model(run) in needed},
         "cache": ".snakemake/caravan",
     }
 
 
-def initial_paths():
-    """Return {run: the `initial.path` that it starts from}."""
-    starting = {name: run.get("initial", {}) for name, run in CONFIG["runs"].items()}
-    return {name: initial["path"] for name, initial in starting.items() if "path" in initial}
+def initial_models():
+    """Return {run: `path` and `config` of the model at a path that it starts from, and the stage that trains it}."""
+    starting = {name: run for name, run in CONFIG["runs"].items() if "path" in run.get("initial", {})}
+    return {name: run["initial"] | {"stage": training_of(run)} for name, run in starting.items()}
 
 
 def check_inputs(needed):

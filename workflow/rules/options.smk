@@ -13,8 +13,10 @@ def previous_option(wildcards, input):
 
 def initial_option(wildcards, input):
     """Return the option for the model that a run starts from; [] without one."""
-    path = input.get("initial") or named("runs", wildcards.run).get("initial", {}).get("path")
-    return ["--initial", path] if path else []
+    initial = named("runs", wildcards.run).get("initial", {})
+    path = input.get("initial") or initial.get("path")
+    given = ["--initial", path] if path else []
+    return [*given, "--initial-config", initial["config"]] if "config" in initial else given
 
 
 def model_config_option(wildcards, input):

@@ -118,6 +118,8 @@ def _check_run(config: Config, where: str, run: Config) -> None:
 def _check_pretrained(config: Config, where: str, run: Config) -> None:
     if "prompt_completion" in run:
         raise ConfigError(f"{where}.prompt_completion must be omitted: a run with pretrain reads its corpus")
+    if "config" in run.get("initial", {}):
+        raise ConfigError(f"{where}.initial.config must be omitted: a run with pretrain has the config in model")
     if ("initial" in run) != (run["pretrain"].get("initial") is not None):
         missing, other = f"{where}.pretrain.initial", f"{where}.initial"
         if "initial" not in run:
@@ -145,10 +147,12 @@ def _check_tuned(config: Config, where: str, run: Config) -> None:
         raise ConfigError(f"{where}.corpus must be omitted: a tuned run has the corpus of its initial run")
     if "path" in run["initial"] and "corpus" not in run:
         raise ConfigError(f"{where}.corpus is missing: it must be the corpus that scores {where}.initial.path")
+    if "run" in run["initial"] and "config" in run["initial"]:
+        raise ConfigError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
 
 
 def _check_initial(config: Config, where: str, initial: Config) -> None:
-    if set(initial) not in ({"run", "step"}, {"path"}):
+    if set(initial) - {"config"} not in ({"run", "step"}, {"path"}):
         raise ConfigError(f"{where}.initial must have run and step, or path, got {' and '.join(initial) or 'nothing'}")
     line, at = [where], initial
     while "run" in at:

@@ -68,8 +68,16 @@ INITIAL = {
         },
         "path": {
             "type": "string",
-            "description": "In place of `run` and `step`: the directory of a Hugging Face Llama, relative to the "
-            "working directory. A tuned run then needs `corpus`, which must have the model's tokenizer.",
+            "description": "In place of `run` and `step`: the directory of a Hugging Face Llama, or a checkpoint of "
+            "ibm-fms or fms-fsdp (a directory or file), relative to the working directory. A tuned run then needs "
+            "`corpus`, which must have the model's tokenizer.",
+            "x-kind": "identity",
+            "x-expected": "text",
+        },
+        "config": {
+            "type": "string",
+            "description": "For a tuned run whose `path` is a checkpoint of ibm-fms or fms-fsdp: the config.json of "
+            "its model. A run with `pretrain` has the config in `model`.",
             "x-kind": "identity",
             "x-expected": "text",
         },

@@ -122,6 +122,19 @@ def model_reader(directory: Path | str) -> Callable[[Sequence[str]], dict[str, t
     return read
 
 
+def open_foreign(
+    directory: Path | str,
+) -> tuple[dict[str, tuple[list[int], torch.dtype]], Callable[[str], torch.Tensor]]:
+    """({key: (shape, dtype)}, function that reads a tensor by its key) of a checkpoint of another program.
+
+    What is not a tensor is left out. Raises UserError if the checkpoint is not valid.
+    """
+    reader = _ForeignReader(directory)
+    described: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    shapes = {key: (list(tensor.size), tensor.properties.dtype) for key, tensor in described.items()}
+    return shapes, lambda key: _load_tensors(reader, [key])[key]
+
+
 def keys_of(directory: Path | str) -> list[str]:
     """The full keys of a checkpoint's tensors, sorted."""
     return sorted(_Reader(directory).read_metadata().state_dict_metadata)
@@ -213,6 +226,15 @@ class _Reader(dcp.FileSystemReader):
         if self._metadata is None:
             directory = Path(self.path)
             self._metadata = dcp_metadata.read(directory, read_marker(directory)["files"])
+        return self._metadata
+
+
+class _ForeignReader(_Reader):
+    """The same for a checkpoint without commit.json."""
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        if self._metadata is None:
+            self._metadata = dcp_metadata.read_foreign(Path(self.path))
         return self._metadata
 
 

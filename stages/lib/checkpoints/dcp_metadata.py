@@ -1,7 +1,8 @@
 """DCP's .metadata, which states where each tensor lies. It is a pickle, and is read without running any code of it.
 
 Every name in the pickle stands for a number type, a tuple or an inert `_Object`. DCP's objects are then built from
-checked strings and numbers, so no checkpoint can choose what DCP does.
+checked strings and numbers, so no checkpoint can choose what DCP does. A foreign checkpoint, which another program
+wrote, may have entries that are not tensors: they are left out, so DCP never unpickles them.
 """
 
 import io
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
@@ -41,14 +43,16 @@ class _Object:
 
 
 class _Ignored(_Object):
-    """An object that is made by a call, and whose value is not used: a layout or a memory format."""
+    """An object that is made by a call, and whose value is not used: a layout, a memory format or a path."""
 
     def __new__(cls, *_: Any) -> "_Ignored":
         return super().__new__(cls)
 
 
 _CLASSES = (ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata, _StorageInfo)
-_OBJECTS = {made.__name__: type(made.__name__, (_Object,), {}) for made in _CLASSES}
+_FOREIGN_CLASSES = (BytesStorageMetadata, StorageMeta)
+_OBJECTS = {made.__name__: type(made.__name__, (_Object,), {}) for made in (*_CLASSES, *_FOREIGN_CLASSES)}
+_SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.metadata"
 _NAMES: dict[str, Any] = {
     **{f"{made.__module__}.{made.__name__}": _OBJECTS[made.__name__] for made in _CLASSES},
     **{f"torch.{name}": getattr(torch, name) for name in DTYPES},
@@ -57,12 +61,24 @@ _NAMES: dict[str, Any] = {
     f"{Metadata.__module__}._MEM_FORMAT_ENCODING": _Ignored,
     "builtins.getattr": _Ignored,  # of _MEM_FORMAT_ENCODING, as Python before 3.11.4 pickles it
 }
+_FOREIGN_NAMES: dict[str, Any] = {
+    **_NAMES,
+    **{f"{made.__module__}.{made.__name__}": _OBJECTS[made.__name__] for made in _FOREIGN_CLASSES},
+    f"{_SHARDED_TENSOR}.TensorProperties": _OBJECTS["TensorProperties"],  # of torch before 2.3
+    f"{_SHARDED_TENSOR}.MEM_FORMAT_ENCODING": _Ignored,
+    "pathlib.PosixPath": _Ignored,  # the path of the save, in StorageMeta
+    "pathlib._local.PosixPath": _Ignored,
+}
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, names: Mapping[str, Any]) -> None:
+        super().__init__(io.BytesIO(content))
+        self.names = names
+
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _NAMES[f"{module}.{name}"]
+            return self.names[f"{module}.{name}"]
         except KeyError:
             raise ValueError(f"it may not name {f'{module}.{name}'!r:.100}") from None
 
@@ -76,21 +92,54 @@ def read(directory: Path, described: Mapping[str, Mapping[str, Any]]) -> Metadat
     try:
         if NAME not in described:
             raise ValueError("commit.json does not list it")
-        return _metadata(_Unpickler(io.BytesIO(path.read_bytes())).load(), described)
+        pickled = _Unpickler(path.read_bytes(), _NAMES).load()
+        tensors, places = _attributes(pickled, Metadata, "state_dict_metadata", "storage_data")
+        sizes = {name: file["bytes"] for name, file in described.items()}
+        return _metadata(_exact(dict, tensors), _exact(dict, places), sizes, "that commit.json lists")
     except Exception as error:  # a pickle that is not valid may raise any error
-        raise UserError(f"{path} is not the .metadata of a checkpoint: {error}") from None
+        raise _refusal(path, error) from None
 
 
-def _metadata(pickled: Any, described: Mapping[str, Mapping[str, Any]]) -> Metadata:
-    tensors, places = _attributes(pickled, Metadata, "state_dict_metadata", "storage_data")
-    tensors = {_exact(str, key): _tensor(value) for key, value in _exact(dict, tensors).items()}
-    places = {_index(key): _place(value, described) for key, value in _exact(dict, places).items()}
+def read_foreign(directory: Path) -> Metadata:
+    """Read the .metadata of a checkpoint of another program, which has no commit.json: the tensors alone.
+
+    Raises UserError if it is not valid, or places a tensor outside of the files that the directory has.
+    """
+    path = directory / NAME
+    try:
+        pickled = _Unpickler(path.read_bytes(), _FOREIGN_NAMES).load()
+        tensors, places = _attributes(pickled, Metadata, "state_dict_metadata", "storage_data")
+        tensors = {key: value for key, value in _exact(dict, tensors).items() if not _is_bytes(value)}
+        places = {key: place for key, place in _exact(dict, places).items() if _key_of(key) in tensors}
+        sizes = {file.name: file.stat().st_size for file in directory.iterdir() if file.is_file()}
+        return _metadata(tensors, places, sizes, "of its directory")
+    except Exception as error:  # as in `read`
+        raise _refusal(path, error) from None
+
+
+def _refusal(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not the .metadata of a checkpoint: {' '.join(str(error).split()) or repr(error)}")
+
+
+def _metadata(tensors: dict[Any, Any], places: dict[Any, Any], file_sizes: Mapping[str, int], of: str) -> Metadata:
+    """Build DCP's metadata. `file_sizes`: the files in which tensors may lie, of which an error says `of`."""
+    tensors = {_exact(str, key): _tensor(value) for key, value in tensors.items()}
+    places = {_index(key): _place(value, file_sizes, of) for key, value in places.items()}
     for key, tensor in tensors.items():
         for chunk in tensor.chunks:
             place = places.get(MetadataIndex(key, chunk.offsets))
             if place is None or place.length < math.prod(chunk.sizes) * tensor.properties.dtype.itemsize:
                 raise ValueError(f"a part of the tensor {key!r:.100} has no place in a file")
     return Metadata(tensors, storage_data=places, storage_meta=StorageMeta())
+
+
+def _is_bytes(pickled: Any) -> bool:
+    return type(pickled) is _OBJECTS["BytesStorageMetadata"]
+
+
+def _key_of(index: Any) -> str:
+    (key,) = _attributes(index, MetadataIndex, "fqn")
+    return _exact(str, key)
 
 
 def _tensor(pickled: Any) -> TensorStorageMetadata:
@@ -116,12 +165,12 @@ def _index(pickled: Any) -> MetadataIndex:
     return MetadataIndex(_exact(str, key), _size(offset))
 
 
-def _place(pickled: Any, described: Mapping[str, Mapping[str, Any]]) -> _StorageInfo:
+def _place(pickled: Any, file_sizes: Mapping[str, int], of: str) -> _StorageInfo:
     name, offset, length = _attributes(pickled, _StorageInfo, "relative_path", "offset", "length")
-    if _exact(str, name) not in described or name == NAME:
-        raise ValueError(f"a tensor must lie in a file that commit.json lists, found {name!r:.100}")
-    if _number(offset) + _number(length) > described[name]["bytes"]:
-        raise ValueError(f"a tensor must lie within the {described[name]['bytes']} bytes of {name}")
+    if _exact(str, name) not in file_sizes or name == NAME:
+        raise ValueError(f"a tensor must lie in a file {of}, found {name!r:.100}")
+    if _number(offset) + _number(length) > file_sizes[name]:
+        raise ValueError(f"a tensor must lie within the {file_sizes[name]} bytes of {name}")
     return _StorageInfo(name, offset, length)
 
 

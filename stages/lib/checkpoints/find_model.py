@@ -5,8 +5,10 @@
     results/runs/base/train/<digest>                         a run directory: its newest complete checkpoint
     results/runs/base/export/00000300/manifest.json          an export's manifest
     any directory with config.json and safetensors           an export, or another Hugging Face model
+    checkpoints/step_1000_ckp, step_1000_ckp.pth, ...        a checkpoint of ibm-fms or fms-fsdp, see fms_files.py
 
-The sizes of a checkpoint's files are compared with commit.json; `convert` compares their hashes.
+The last does not hold its config, which the caller then gives. The sizes of a checkpoint's files are compared with
+commit.json; `convert` compares their hashes.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 from stages.lib import manifest, recipe
-from stages.lib.checkpoints import dcp
+from stages.lib.checkpoints import dcp, fms_files, load_fms
 from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
@@ -40,15 +42,28 @@ class FoundModel:
     """Reads one key at a time, for `load_hf.load_into`."""
 
     commit: dict[str, Any] | None
-    """The content of a checkpoint's commit.json; None for a Hugging Face directory."""
+    """The content of a checkpoint's commit.json; None for a model that was not trained here."""
+
+    path: Path
+    """The file or directory whose content `model_digest.digest_of` hashes."""
+
+    kind: str
+    """The name of what was found, for messages."""
 
     tokenizer: str | None
     """The digest of the tokenizer's manifest; None if it is not known."""
 
 
-def find(path: Path | str, option: str = "--model") -> FoundModel:
-    """The model at a path, which the command-line option `option` gave. Raises UserError if there is no whole model."""
+def find(
+    path: Path | str, option: str = "--model", model_config: ModelRecipe | None = None, where: str = ""
+) -> FoundModel:
+    """The model at a path, which the command-line option `option` gave. Raises UserError if there is no whole model.
+
+    `model_config`: the config of a model that does not hold it; `where` stands before a key of it in messages.
+    """
     path = Path(path)
+    if fms_files.find(path) is not None:
+        return _of_fms(path, option, model_config, where)
     if path.is_file():
         return _of_manifest(path, option)
     if (path / CONFIG).is_file():
@@ -98,7 +113,28 @@ def _of_hf_directory(directory: Path, tokenizer: str | None = None) -> FoundMode
         vocab_size=hf_model.vocab_size,
         read=hf_model.read,
         commit=None,
+        path=directory,
+        kind="Hugging Face model",
         tokenizer=tokenizer,
+    )
+
+
+def _of_fms(path: Path, option: str, model_config: ModelRecipe | None, where: str) -> FoundModel:
+    if model_config is None:
+        raise UserError(
+            f"{option} {path} is a {fms_files.KIND}, which does not hold its config: name it (--initial-config of "
+            "finetune), or make a Hugging Face directory with python -m tools.import_checkpoint"
+        )
+    fms_model = load_fms.open_checkpoint(path, model_config, where)
+    return FoundModel(
+        directory=path if path.is_dir() else path.parent,
+        model_config=model_config,
+        vocab_size=fms_model.vocab_size,
+        read=fms_model.read,
+        commit=None,
+        path=path,
+        kind=fms_files.KIND,
+        tokenizer=None,
     )
 
 
@@ -116,6 +152,8 @@ def _of_checkpoint(directory: Path) -> FoundModel:
         vocab_size=commit["vocab_size"],
         read=dcp.model_reader(directory),
         commit=commit,
+        path=directory,
+        kind="checkpoint",
         tokenizer=commit["tokenizer"],
     )
 
@@ -132,6 +170,6 @@ def _check_keys(directory: Path, table: KeyTable) -> None:
 def _not_a_model(path: Path, option: str) -> UserError:
     found = "is another file or directory" if path.exists() else "does not exist"
     return UserError(
-        f"{option} {path} must be a milestone's manifest, a checkpoint, a run directory, an export's manifest or the "
-        f"directory of a Hugging Face model, and {found}"
+        f"{option} {path} must be a milestone's manifest, a checkpoint, a run directory, an export's manifest, the "
+        f"directory of a Hugging Face model or a {fms_files.KIND}, and {found}"
     )

@@ -1,16 +1,17 @@
 """The digest of the model that a path holds: `initial` in the identity of a run that starts from it. No torch.
 
-The path may be any that `find_model` finds. The files of a Hugging Face model are hashed, which is slow for a large
-one, so their hashes may be kept by size and times of the file.
+The path may be any that `find_model` finds. The files of a model that was not trained here are hashed. That is slow for
+a large one, so their hashes may be kept by size and times of the file.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from stages.lib import files, manifest
+from stages.lib.checkpoints import fms_files
 from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
 from stages.lib.errors import UserError
 from stages.lib.huggingface import weight_files
@@ -19,12 +20,17 @@ from stages.lib.huggingface.weight_files import CONFIG
 KEPT = "hashes.json"
 
 
-def digest_of(path: Path | str, where: str, cache: Path | None = None) -> str:
+def digest_of(path: Path | str, where: str, cache: Path | None = None, config: Path | None = None) -> str:
     """Return the digest of the model at a path. Raises UserError naming `where`, the key of the path.
 
-    `cache`: the directory in which hashes of Hugging Face files are kept.
+    `cache`: the directory in which hashes of files are kept. `config`: the config.json of a model that does not hold
+    it, whose content then counts as well.
     """
     path = Path(path)
+    if (fms := fms_files.find(path)) is not None:
+        return _digest_of_fms(path, fms[1], cache, config)
+    if config is not None:
+        raise UserError(f"{where} {path} holds its config: none must be given beside it, got {config}")
     if path.is_file():
         made = manifest.read(path)
         if "checkpoint" not in made.identity:
@@ -44,10 +50,19 @@ def _digest_of_hf(directory: Path, cache: Path | None) -> str:
     config = files.read_json(directory / CONFIG)
     tied = isinstance(config, dict) and config.get("tie_word_embeddings") is True
     names = weight_files.names_of(directory, tied)
+    return _digest_of_files({name: directory / name for name in names}, cache)
+
+
+def _digest_of_fms(path: Path, found: list[Path], cache: Path | None, config: Path | None) -> str:
+    paths = {"weights": path} if path.is_file() else {file.name: file for file in found}  # a file may be renamed
+    return _digest_of_files(paths if config is None else {**paths, CONFIG: config}, cache)
+
+
+def _digest_of_files(paths: Mapping[str, Path], cache: Path | None) -> str:
     if cache is None:
-        return weight_files.digest(directory, names)
+        return weight_files.digest(paths)
     with _kept_hashes(cache / KEPT) as sha256:
-        return weight_files.digest(directory, names, sha256)
+        return weight_files.digest(paths, sha256)
 
 
 @contextlib.contextmanager

@@ -51,13 +51,14 @@ def _cut(tensors: Mapping[str, torch.Tensor], table: KeyTable) -> dict[str, torc
 
 
 def write_weights(
-    directory: Path, model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str, shard_mb: int
+    directory: Path, model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str | None, shard_mb: int
 ) -> int:
     """Write safetensors of at most `shard_mb` MiB (a larger tensor has its own file), and an index if they are several.
 
-    `read` is called for one layer at a time. Peak memory: one shard and one layer. Returns the number of parameters.
+    `read` is called for one layer at a time. `dtype`: None keeps that of each tensor. Peak memory: one shard and one
+    layer. Returns the number of parameters.
     """
-    writer = _ShardWriter(directory, shard_mb * MEGABYTE, DTYPES[dtype])
+    writer = _ShardWriter(directory, shard_mb * MEGABYTE, None if dtype is None else DTYPES[dtype])
     table = model_config.key_table(vocab_size)
     for group in table.groups:
         writer.add(hf_tensors(_cut(read(keys_of(group)), table), group))
@@ -66,7 +67,7 @@ def write_weights(
 
 
 class _ShardWriter:
-    def __init__(self, directory: Path, limit: int, dtype: torch.dtype) -> None:
+    def __init__(self, directory: Path, limit: int, dtype: torch.dtype | None) -> None:
         self.directory, self.limit, self.dtype = directory, limit, dtype
         self.shards: list[list[str]] = []  # the names of the tensors of each shard written
         self.tensors: dict[str, torch.Tensor] = {}
@@ -74,7 +75,9 @@ class _ShardWriter:
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for name, given in tensors.items():
-            tensor = given.to(self.dtype).contiguous().clone()  # a view would keep its whole matrix in memory
+            tensor = (
+                given.to(self.dtype or given.dtype).contiguous().clone()
+            )  # a view would keep its whole matrix in memory
             if self.tensors and self.size + tensor.nbytes > self.limit:
                 self._flush()
             self.tensors[name] = tensor

@@ -51,9 +51,7 @@ class HuggingFaceModel:
     def _read(self, part: Part) -> torch.Tensor:
         path = self.directory / self.file_of[part.name]
         with weight_files.opened(path) as file:
-            tensor = file.get_tensor(part.name)
-        if not torch.isfinite(tensor).all():
-            raise UserError(f"{path}: {part.name} must have finite values, found NaN or infinity")
+            tensor = finite(file.get_tensor(part.name), f"{path}: {part.name}")
         return tensor if part.rotary_heads is None else halves_to_pairs(tensor, part.rotary_heads)
 
 
@@ -70,6 +68,13 @@ def open_directory(path: Path | str) -> HuggingFaceModel:
         del file_of[head]
     weight_files.check(directory, file_of, table.shapes())
     return HuggingFaceModel(directory=directory, model_config=model_config, vocab_size=vocab_size, file_of=file_of)
+
+
+def finite(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a tensor, of which messages speak as `name`. Raises UserError if a value is NaN or infinite."""
+    if not all(torch.isfinite(extreme) for extreme in tensor.aminmax()):  # both are NaN if any value is
+        raise UserError(f"{name} must have finite values, found NaN or infinity")
+    return tensor
 
 
 def halves_to_pairs(weight: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The safetensors files of a Hugging Face directory, one or several with an index, and the tensors in them."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,11 @@ def names_of(directory: Path, tied: bool) -> set[str]:
     return {CONFIG, *file_of.values()}
 
 
-def digest(directory: Path, names: Iterable[str], sha256: Callable[[Path], str] = files.sha256_file) -> str:
-    """Return the sha256 over the hashes of the files `names`, which are all read for it."""
-    listed = sorted(names)
+def digest(paths: Mapping[str, Path], sha256: Callable[[Path], str] = files.sha256_file) -> str:
+    """Return the sha256 over the names and the hashes of files, {name: path}, which are all read for it."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # sha256 releases the GIL
-        hashes = list(pool.map(sha256, [directory / name for name in listed]))
-    return manifest.digest_of(dict(zip(listed, hashes, strict=True)))
+        hashes = list(pool.map(sha256, paths.values()))
+    return manifest.digest_of(dict(zip(paths, hashes, strict=True)))
 
 
 def _shards(path: Path) -> list[str]:
@@ -73,9 +72,9 @@ def _shards(path: Path) -> list[str]:
 def check(directory: Path, file_of: dict[str, str], shapes: dict[str, list[int]]) -> None:
     """Raise UserError unless the tensors of `file_of` are those of `shapes`, in floating point."""
     if missing := sorted(shapes.keys() - file_of):
-        raise UserError(f"{directory} must hold {_listed(missing)} by its config.json, and does not")
+        raise UserError(f"{directory} must hold {listed(missing)} by its config.json, and does not")
     if extra := sorted(file_of.keys() - shapes):
-        raise UserError(f"{directory} must hold only the tensors of its config.json's model, found {_listed(extra)}")
+        raise UserError(f"{directory} must hold only the tensors of its config.json's model, found {listed(extra)}")
     for tensor, name in file_of.items():
         with opened(directory / name) as file:
             described = file.get_slice(tensor)
@@ -87,7 +86,8 @@ def check(directory: Path, file_of: dict[str, str], shapes: dict[str, list[int]]
             raise UserError(f"{where} must be one of {', '.join(DTYPES)}, found {dtype}")
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the first of some names of tensors, with the number of the others."""
     return names[0] + (f" and {len(names) - 1} other tensors" if len(names) > 1 else "")
 
 

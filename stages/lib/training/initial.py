@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stages.lib import files
 from stages.lib.checkpoints import dcp, find_model, model_digest
 from stages.lib.errors import UserError
-from stages.lib.huggingface import load_hf
+from stages.lib.huggingface import config_json, load_hf
 from stages.lib.tokens import order
 from stages.lib.training.recipe import InitialRecipe
 
@@ -41,13 +42,16 @@ class Initial:
         tokenizer: str,
         vocab_size: int,
         where: str,
+        config: Path | None = None,
     ) -> None:
         """Find the model. Raises UserError if it does not fit.
 
         `model_config`: the model's recipe must be this one; None for any, see `found.model_config`. `tokenizer`,
-        `vocab_size`: digest and size of the tokenizer of the data. `where`: name of the stage.
+        `vocab_size`: digest and size of the tokenizer of the data. `where`: name of the stage. `config`: the
+        config.json of a model that does not hold it; with `model_config` none is needed.
         """
-        self.recipe, self.path, self.found = recipe, path, find_model.find(path, "--initial")
+        self.recipe, self.path, self.config = recipe, path, config
+        self.found = self._find(model_config, where)
         self.commit = self.found.commit
         if model_config is not None:
             self._check_model(model_config, where)
@@ -55,14 +59,26 @@ class Initial:
         if self.commit is None:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
-                    raise UserError(f"{where}.initial.{key} must be reset for a Hugging Face model, got {value}")
+                    raise UserError(f"{where}.initial.{key} must be reset for a {self.found.kind}, got {value}")
         self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
         self.samples_before = 0 if recipe.data == "reset" else self._commit()["samples"]
 
     @functools.cached_property
     def digest(self) -> str:
-        """Digest of the model. It is slow for a Hugging Face model: every file is read."""
-        return model_digest.digest_of(self.found.directory, "--initial")
+        """Digest of the model. It is slow for a model that was not trained here: every file is read."""
+        return model_digest.digest_of(self.found.path, "--initial", config=self.config)
+
+    def _find(self, model_config: ModelRecipe | None, where: str) -> find_model.FoundModel:
+        if self.config is None:
+            return find_model.find(self.path, "--initial", model_config, f"{where}.model.")
+        given, vocab_size = config_json.read_config(files.read_json(self.config), self.config)
+        found = find_model.find(self.path, "--initial", given, f"{self.config}: ")
+        if found.vocab_size != vocab_size:
+            raise UserError(
+                f"{self.config}: vocab_size must be that of --initial {self.path} ({found.vocab_size}), "
+                f"got {vocab_size}"
+            )
+        return found
 
     def _commit(self) -> dict[str, Any]:
         assert self.commit is not None

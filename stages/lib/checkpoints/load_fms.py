@@ -1,0 +1,148 @@
+"""Checkpoints of ibm-fms and fms-fsdp as tensors of our models, which have FMS's keys and order of rows.
+
+Such a checkpoint does not hold its model's config, so the caller gives it, and it is compared with the tensors' shapes.
+No tensor depends on rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and, without grouped-query
+attention, num_attention_heads: these are as given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from stages.lib.checkpoints import fms_files, fms_keys, fms_readers
+from stages.lib.checkpoints.fms_readers import StoredTensor
+from stages.lib.errors import UserError
+from stages.lib.huggingface import load_hf, weight_files
+from stages.lib.model.keys import KeyTable
+from stages.lib.model.llama_config import ModelRecipe
+
+DTYPES = tuple(fms_readers.SAFETENSORS_DTYPES.values())
+EMBEDDING, HEAD = "base_model.embedding.weight", "head.weight"
+
+Stored = Mapping[str, StoredTensor]
+"""{current name, see fms_keys: tensor}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FMSModel:
+    """A checkpoint whose tensors fit a config."""
+
+    vocab_size: int
+
+    parts: dict[str, list[StoredTensor]]
+    """{key of our state dict: its tensors, from the top row down}."""
+
+    def read(self, keys: Sequence[str]) -> dict[str, torch.Tensor]:
+        """{key: CPU tensor} in the dtype of the checkpoint; a tied `head.weight` is the embedding.
+
+        Raises UserError if a value is NaN or infinite.
+        """
+        return {key: self._join(key) for key in keys}
+
+    def _join(self, key: str) -> torch.Tensor:
+        tensors = [load_hf.finite(part.read(), f"{part.path}: {part.key}") for part in self.parts[key]]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSModel:
+    """The model of a checkpoint that `fms_files.find` finds.
+
+    `where`: what stands before a key of the config in messages. Raises UserError if the checkpoint is not valid, or its
+    tensors are not those of the config.
+    """
+    stored = _by_current_name(path, model_config.tie_word_embeddings)
+    _check_config(path, model_config, stored, where)
+    vocab_size = stored[EMBEDDING].shape[0]
+    table = model_config.key_table(vocab_size)
+    shapes = {weight.key: fms_keys.stored_shapes(weight, stored) for weight in table.weights}
+    _check_names(path, {name for named in shapes.values() for name in named}, stored, table)
+    for named in shapes.values():
+        for name, shape in named.items():
+            _check_tensor(stored[name], shape)
+    parts = {key: [stored[name] for name in named] for key, named in shapes.items()}
+    if table.tied:
+        _check_tied(path, stored, where)
+        parts[HEAD] = parts[EMBEDDING]
+    return FMSModel(vocab_size=vocab_size, parts=parts)
+
+
+def _by_current_name(path: Path, tied: bool) -> dict[str, StoredTensor]:
+    tensors = fms_readers.stored_tensors(path)
+    stored = {name: tensors[key] for name, key in fms_keys.by_current_name(tensors, path).items()}
+    if tied and EMBEDDING not in stored and HEAD in stored:  # safetensors stores one name of a tensor with two
+        stored[EMBEDDING] = stored[HEAD]
+    if EMBEDDING not in stored:
+        raise UserError(f"{path} must hold {EMBEDDING} as a {fms_files.KIND} does, and does not")
+    return stored
+
+
+def _check_config(path: Path, config: ModelRecipe, stored: Stored, where: str) -> None:
+    """Raise UserError naming the key of the config that differs from the tensors."""
+    for key, found in _shape_of(stored).items():
+        if found != getattr(config, key):
+            raise UserError(f"{where}{key} must be that of {path} ({found}), got {getattr(config, key)}")
+    rows, expected = _key_rows(stored), config.kv_heads * config.head_dim
+    if rows not in (0, expected):
+        raise UserError(
+            f"{where}num_key_value_heads and num_attention_heads must give keys of {rows} rows as in {path}, got "
+            f"{config.kv_heads} and {config.num_attention_heads}, which give {expected}"
+        )
+    if not config.tie_word_embeddings and HEAD not in stored:
+        raise UserError(f"{where}tie_word_embeddings must be true for {path}, which has no {HEAD}; got false")
+
+
+def _shape_of(stored: Stored) -> dict[str, int]:
+    """The keys of the config that follow from the tensors."""
+    numbers = {int(found[1]) for name in stored if (found := re.match(r"base_model\.layers\.(\d+)\.", name))}
+    shape = {"hidden_size": _size(stored, EMBEDDING, 1)}
+    if numbers == set(range(len(numbers))):  # else a layer is missing, and is named as such
+        shape["num_hidden_layers"] = len(numbers)
+    if inner := _size(stored, "base_model.layers.0.ff_sub_layer.w2.weight", 1):
+        shape["intermediate_size"] = inner
+    return shape
+
+
+def _key_rows(stored: Stored) -> int:
+    """The rows of the first layer's keys; 0 if it has none."""
+    attention = "base_model.layers.0.attn.in_proj"
+    fused = _size(stored, f"{attention}.qkv_fused.weight", 0)
+    return (fused - _size(stored, EMBEDDING, 1)) // 2 if fused else _size(stored, f"{attention}.key.weight", 0)
+
+
+def _size(stored: Stored, name: str, dimension: int) -> int:
+    """A dimension of a matrix; 0 if it is missing."""
+    if name not in stored:
+        return 0
+    tensor = stored[name]
+    if len(tensor.shape) != 2:
+        raise UserError(f"{tensor.path}: {tensor.key} must be a matrix, found the shape {tensor.shape}")
+    return tensor.shape[dimension]
+
+
+def _check_names(path: Path, names: set[str], stored: Stored, table: KeyTable) -> None:
+    if missing := sorted(names - stored.keys()):
+        raise UserError(f"{path} must hold {weight_files.listed(missing)} by its config, and does not")
+    if extra := sorted(stored.keys() - names - ({HEAD} if table.tied else set())):
+        listed = weight_files.listed([stored[name].key for name in extra])
+        raise UserError(f"{path} must hold only the tensors of its config's model, found {listed}")
+
+
+def _check_tensor(tensor: StoredTensor, shape: list[int]) -> None:
+    where = f"{tensor.path}: {tensor.key}"
+    if tensor.shape != shape:
+        raise UserError(f"{where} must have the shape {shape} by its config, found {tensor.shape}")
+    if tensor.dtype not in DTYPES:
+        raise UserError(f"{where} must be one of {', '.join(DTYPES)}, found {tensor.dtype}")
+
+
+def _check_tied(path: Path, stored: Stored, where: str) -> None:
+    if HEAD not in stored:
+        return
+    head, embedding = stored[HEAD], stored[EMBEDDING]
+    if head is not embedding and not torch.equal(head.read(), embedding.read()):
+        raise UserError(f"{where}tie_word_embeddings must be false for {path}, whose {HEAD} is not its embedding")

@@ -1,0 +1,334 @@
+"""Checkpoints of ibm-fms and fms-fsdp: every format and layout gives the bits that were saved, or one sentence."""
+
+import dataclasses
+import pickle
+import zipfile
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties  # those of DCP before torch 2.3
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+from stages.lib.checkpoints import find_model, model_digest
+from stages.lib.errors import UserError
+from stages.lib.model.llama_config import ModelRecipe
+from tests.helpers.export_fixtures import random_model
+from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
+from tests.helpers.training import run_on
+
+VOCABULARY = 61
+RECIPE = ModelRecipe(
+    num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
+)
+TIED = dataclasses.replace(RECIPE, tie_word_embeddings=True)
+
+
+def state_of(recipe=RECIPE):
+    return {key: tensor.detach().clone() for key, tensor in random_model(recipe, VOCABULARY).state_dict().items()}
+
+
+def read(path, recipe=RECIPE):
+    found = find_model.find(path, "--initial", recipe, "pretrain.model.")
+    assert found.vocab_size == VOCABULARY
+    return found.read(list(recipe.key_table(VOCABULARY).by_key))
+
+
+def assert_equal_bits(found, expected):
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert found[key].dtype == tensor.dtype
+        assert found[key].numpy(force=True).tobytes() == tensor.numpy(force=True).tobytes(), key
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_and_layout_gives_the_bits_that_were_saved(tmp_path, name, layout):
+    path = tmp_path / "checkpoints" / name
+    path.parent.mkdir()
+    FORMATS[name](path, LAYOUTS[layout](state_of(), RECIPE))
+    assert_equal_bits(read(path), state_of())
+
+
+@pytest.mark.parametrize("name", ["model.pth", "step_7_ckp"])
+def test_a_tied_head_is_the_embedding(tmp_path, name):
+    state = state_of(TIED)
+    FORMATS[name](tmp_path / name, state)
+    assert_equal_bits(read(tmp_path / name, TIED), state)
+
+
+def test_a_tied_head_may_be_the_only_name(tmp_path):
+    state = state_of(TIED)
+    stored = {key: tensor for key, tensor in state.items() if key != "base_model.embedding.weight"}
+    save_file(stored, tmp_path / "model.safetensors")
+    assert_equal_bits(read(tmp_path / "model.safetensors", TIED), state)
+
+
+@pytest.mark.long
+def test_fsdp_on_two_ranks_gives_the_bits_that_were_saved(tmp_path):
+    run_on(2, "tests.helpers.fsdp_checkpoint", tmp_path)
+    expected = torch.load(tmp_path / "whole.pth", weights_only=True)
+    assert len(list((tmp_path / "step_7_ckp").glob("*.distcp"))) == 2
+    assert_equal_bits(read(tmp_path / "step_7_ckp"), expected)
+
+
+def test_metadata_of_torch_2_2_is_read(tmp_path):
+    write_dcp(tmp_path / "step_7_ckp", state_of())
+    metadata = pickle.loads((tmp_path / "step_7_ckp/.metadata").read_bytes())
+    for entry in metadata.state_dict_metadata.values():
+        if not isinstance(entry, BytesStorageMetadata):
+            entry.properties = TensorProperties(dtype=entry.properties.dtype)
+    (tmp_path / "step_7_ckp/.metadata").write_bytes(pickle.dumps(metadata))
+    assert_equal_bits(read(tmp_path / "step_7_ckp"), state_of())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_model_of_ibm_fms_gives_its_logits(tmp_path, fused):
+    llama = pytest.importorskip("fms.models.llama")
+    config = llama.LLaMAConfig(
+        src_vocab_size=VOCABULARY,
+        emb_dim=32,
+        nheads=4,
+        kvheads=2,
+        nlayers=2,
+        hidden_grow_factor=1.5,
+        multiple_of=1,
+        max_expected_seq_len=64,
+        rope_theta=5e5,
+        fused_weights=fused,
+    )
+    torch.manual_seed(1)
+    theirs = llama.LLaMA(config).eval()
+    theirs.reset_parameters()
+    torch.save(theirs.state_dict(), tmp_path / "model.pth")
+    recipe = dataclasses.replace(RECIPE, rope_theta=5e5, max_position_embeddings=64)
+    ours = find_model.load(find_model.find(tmp_path / "model.pth", "--model", recipe), torch.float32, "cpu")
+    tokens = torch.randint(0, VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        torch.testing.assert_close(ours.logits(tokens), theirs(tokens), rtol=0, atol=1e-5)
+
+
+def refusal(path, recipe=RECIPE):
+    with pytest.raises(UserError) as caught:
+        read(path, recipe)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(str(path), "PATH")
+
+
+WRONG_CONFIGS = [
+    ({"num_hidden_layers": 3}, "pretrain.model.num_hidden_layers must be that of PATH (2), got 3"),
+    ({"hidden_size": 64}, "pretrain.model.hidden_size must be that of PATH (32), got 64"),
+    ({"intermediate_size": 40}, "pretrain.model.intermediate_size must be that of PATH (48), got 40"),
+    (
+        {"num_key_value_heads": None},
+        "pretrain.model.num_key_value_heads and num_attention_heads must give keys of 16 rows as in PATH, "
+        "got 4 and 4, which give 32",
+    ),
+    (
+        {"num_attention_heads": 8},
+        "pretrain.model.num_key_value_heads and num_attention_heads must give keys of 16 rows as in PATH, "
+        "got 2 and 8, which give 8",
+    ),
+    (
+        {"tie_word_embeddings": True},
+        "pretrain.model.tie_word_embeddings must be false for PATH, whose head.weight is not its embedding",
+    ),
+]
+
+
+@pytest.mark.parametrize("layout", ["fused", "unfused"])
+@pytest.mark.parametrize(("change", "message"), WRONG_CONFIGS)
+def test_a_config_that_differs_from_the_tensors_is_named_by_its_key(tmp_path, change, message, layout):
+    FORMATS["model.pth"](tmp_path / "model.pth", LAYOUTS[layout](state_of(), RECIPE))
+    assert refusal(tmp_path / "model.pth", dataclasses.replace(RECIPE, **change)) == message
+
+
+def test_a_checkpoint_without_a_config_is_one_sentence(tmp_path):
+    FORMATS["model.pth"](tmp_path / "model.pth", state_of())
+    with pytest.raises(UserError, match=r"does not hold its config: name it .*, or make a Hugging Face directory with"):
+        find_model.find(tmp_path / "model.pth")
+
+
+NORM = "base_model.layers.1.ln.weight"
+CHANGED_STATES = [
+    (lambda state: state.pop(NORM), f"PATH must hold {NORM} by its config, and does not"),
+    (lambda state: state.pop("base_model.embedding.weight"), "PATH must hold base_model.embedding.weight as a"),
+    (lambda state: state.pop("head.weight"), "pretrain.model.tie_word_embeddings must be true for PATH, which has no"),
+    (
+        lambda state: state.update({"base_model.layers.0.attn.dense.bias": torch.ones(32)}),
+        "PATH must hold only the tensors of its config's model, found base_model.layers.0.attn.dense.bias",
+    ),
+    (
+        lambda state: state.update({"module." + NORM: torch.ones(32)}),
+        f"PATH must hold {NORM} once, found it as {NORM} and as module.{NORM}",
+    ),
+    (
+        lambda state: state.update({NORM: torch.ones(31)}),
+        f"PATH: {NORM} must have the shape [32] by its config, found [31]",
+    ),
+    (
+        lambda state: state.update({NORM: torch.ones(32, dtype=torch.int64)}),
+        f"PATH: {NORM} must be one of float64, float32, bfloat16, float16, found ",
+    ),
+    (
+        lambda state: state[NORM].__setitem__(3, float("nan")),
+        f"PATH: {NORM} must have finite values, found NaN or infinity",
+    ),
+    (
+        lambda state: state.update({"base_model.embedding.weight": torch.ones(3)}),
+        "PATH: base_model.embedding.weight must be a matrix, found the shape [3]",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ["model.pth", "model.safetensors", "step_7_ckp"])
+@pytest.mark.parametrize(("change", "message"), CHANGED_STATES)
+def test_tensors_that_are_not_those_of_the_model_are_named(tmp_path, name, change, message):
+    state = state_of()
+    change(state)
+    FORMATS[name](tmp_path / name, state)
+    assert refusal(tmp_path / name).startswith(message)
+
+
+def test_a_part_that_is_missing_is_named(tmp_path):
+    state = unfused(state_of(), RECIPE)
+    del state["base_model.layers.1.attn.in_proj.key.weight"]
+    FORMATS["model.pth"](tmp_path / "model.pth", state)
+    message = refusal(tmp_path / "model.pth")
+    assert message == "PATH must hold base_model.layers.1.attn.in_proj.key.weight by its config, and does not"
+
+
+def test_a_tensor_in_two_files_is_named(tmp_path):
+    FORMATS["shards"](tmp_path / "shards", state_of())
+    one, two = (tmp_path / "shards" / f"part-{number}.safetensors" for number in range(2))
+    save_file(load_file(one) | {"head.weight": torch.ones(VOCABULARY, 32)}, one)
+    save_file(load_file(two) | {"head.weight": torch.ones(VOCABULARY, 32)}, two)
+    message = refusal(tmp_path / "shards")
+    assert message == "PATH must hold head.weight once, found it in part-0.safetensors and part-1.safetensors"
+
+
+ran = []
+
+
+def run_code(*_):
+    ran.append("code")
+
+
+class Call:
+    """An object that unpickles as the result of a call."""
+
+    def __reduce__(self):
+        return run_code, (1,)
+
+
+def test_no_code_of_a_file_of_torch_save_runs(tmp_path):
+    path = tmp_path / "step_7_ckp.pth"
+    torch.save({"model_state": state_of(), "step": Call()}, path)
+    message = refusal(path)
+    assert message.startswith("PATH could not be read by torch.load(weights_only=True): its pickle names ")
+    assert message.endswith("run_code, which is neither a tensor nor a plain value")
+    path.write_bytes(pickle.dumps({"model_state": Call()}))
+    assert refusal(path).startswith("PATH must be a whole file of torch.save (a zip archive), and is ")
+    assert ran == []
+
+
+def test_no_code_of_a_dcp_checkpoint_runs(tmp_path):
+    path = tmp_path / "step_7_ckp"
+    write_dcp(path, state_of() | {"extra_state": Call()})
+    assert b"run_code" in b"".join(file.read_bytes() for file in path.glob("*.distcp"))
+    assert_equal_bits(read(path), state_of())  # an entry of bytes is left out
+    metadata = pickle.loads((path / ".metadata").read_bytes())
+    metadata.planner_data = Call()
+    (path / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert "is not the .metadata of a checkpoint: it may not name " in refusal(path)
+    assert ran == []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A checkpoint of each format whose reader takes a pickle, with the file that tests change."""
+    directory = tmp_path_factory.mktemp("written")
+    for name in ("step_7_ckp.pth", "step_7_ckp"):
+        FORMATS[name](directory / name, state_of())
+    return {"step_7_ckp.pth": directory / "step_7_ckp.pth", "step_7_ckp": directory / "step_7_ckp/.metadata"}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.sampled_from(["step_7_ckp.pth", "step_7_ckp"]))
+def test_changed_bytes_are_read_or_refused(written, data, name):
+    file = written[name]
+    before = file.read_bytes()
+    content, start = bytearray(before), max(before.find(b"model_state") - 100, 0)  # the pickle, not the numbers
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(start, min(start + 4000, len(before) - 1)))] = data.draw(st.integers(0, 255))
+    file.write_bytes(content)
+    try:
+        read(file if file.suffix == ".pth" else file.parent)
+    except UserError as error:
+        assert len(str(error).splitlines()) == 1
+    finally:
+        file.write_bytes(before)
+
+
+@pytest.mark.parametrize("place", ["../outside.distcp", "/etc/passwd", ".metadata", "missing.distcp"])
+def test_no_file_outside_of_a_dcp_checkpoint_is_read(tmp_path, place):
+    path = tmp_path / "step_7_ckp"
+    write_dcp(path, state_of())
+    (tmp_path / "outside.distcp").write_bytes((path / "__0_0.distcp").read_bytes())
+    metadata = pickle.loads((path / ".metadata").read_bytes())
+    for info in metadata.storage_data.values():
+        info.relative_path = place
+    (path / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert refusal(path).endswith(f"a tensor must lie in a file of its directory, found {place!r}")
+
+
+@pytest.mark.parametrize("name", ["step_7_ckp.pth", "model.safetensors", "step_7_ckp"])
+@pytest.mark.parametrize("kept", [0, 0.1, 0.99])
+def test_a_truncated_file_is_one_sentence(tmp_path, name, kept):
+    path = tmp_path / name
+    FORMATS[name](path, state_of())
+    file = next(path.glob("*.distcp")) if path.is_dir() else path
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * kept)])
+    refusal(path)
+
+
+def test_a_damaged_archive_is_one_sentence(tmp_path):
+    path = tmp_path / "model.pth"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"nonsense")
+    refusal(path)
+    torch.save([1, 2], path)
+    assert refusal(path) == "PATH must hold a state dict, found a list"
+    torch.save({"a": 1}, path)
+    assert refusal(path) == "PATH must hold a dense tensor as a, found a int"
+
+
+def test_a_torn_checkpoint_of_ours_is_not_taken_for_one(tmp_path):
+    path = tmp_path / "checkpoints/00000007"
+    path.parent.mkdir()
+    write_dcp(path, state_of())
+    assert "is not a complete checkpoint: it has no commit.json" in refusal(path)
+
+
+def test_the_digest_is_that_of_the_files_with_tensors(tmp_path):
+    one, other = tmp_path / "step_7_ckp", tmp_path / "other"
+    for path in (one, other):
+        write_dcp(path, state_of())
+    (other / ".metadata").write_bytes((one / ".metadata").read_bytes())  # DCP writes a random id
+    torch.save({"step": 8}, other / "metadata.pth")
+    assert model_digest.digest_of(one, "--initial") == model_digest.digest_of(other, "--initial")
+    (config := tmp_path / "config.json").write_text("{}")
+    assert model_digest.digest_of(one, "--initial", config=config) != model_digest.digest_of(one, "--initial")
+    (data,) = other.glob("*.distcp")
+    data.write_bytes(data.read_bytes() + b"0")
+    assert model_digest.digest_of(one, "--initial") != model_digest.digest_of(other, "--initial")
+
+
+def test_a_renamed_file_has_the_same_digest(tmp_path):
+    FORMATS["model.pth"](tmp_path / "model.pth", state_of())
+    before = model_digest.digest_of(tmp_path / "model.pth", "--initial")
+    (tmp_path / "model.pth").rename(tmp_path / "renamed.pth")
+    assert model_digest.digest_of(tmp_path / "renamed.pth", "--initial") == before

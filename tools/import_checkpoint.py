@@ -1,0 +1,175 @@
+"""Make a Hugging Face directory of a checkpoint that ibm-fms or fms-fsdp wrote.
+
+    python -m tools.import_checkpoint checkpoints/step_1000_ckp models/mine --model-config config.json
+    python -m tools.import_checkpoint step_1000_ckp.pth models/mine --tokenizer models/Llama-3.2-1B \\
+        --model-config '{"num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32,
+                         "num_key_value_heads": 8, "intermediate_size": 8192, "rope_theta": 500000}'
+
+SOURCE is a DCP directory, a file of torch.save (.pth, .pt, .bin) or of safetensors, a directory of such files, or any
+model that tools.generate reads, which is then written with one name per tensor and in files of --shard-mb. OUTPUT must
+not exist, or be empty. The result is what transformers, `initial: {path: OUTPUT}` and tools.generate read. The weights
+have the bits of the checkpoint, unless --dtype rounds them. A model that was trained here is better exported by
+`stages.convert`, which compares the two.
+
+A checkpoint of ibm-fms or fms-fsdp does not hold its config. --model-config is a Hugging Face config.json, or the keys
+of `runs.NAME.model` as JSON, where bos_token_id, eos_token_id and pad_token_id may stand too. It is compared with the
+tensors' shapes, from which rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and, without grouped-query
+attention, num_attention_heads do not follow: a wrong one of these is not noticed, and gives another model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.lib import files, recipe, stage
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+
+if TYPE_CHECKING:
+    import torch
+
+    from stages.lib.checkpoints.find_model import FoundModel
+    from stages.lib.model.llama_config import ModelRecipe
+
+DTYPES = ("bfloat16", "float32")
+TOKENIZER = "tokenizer.json"
+TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model")
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, write, and read the result's headers back."""
+    check_output(arguments.directory)
+    if arguments.shard_mb < 1:
+        raise UserError(f"--shard-mb must be at least 1, got {arguments.shard_mb}")
+    if arguments.tokenizer is not None and not (arguments.tokenizer / TOKENIZER).is_file():
+        raise UserError(f"--tokenizer {arguments.tokenizer} must be a directory with {TOKENIZER}")
+    from stages.lib.checkpoints import find_model, fms_files
+    from stages.lib.huggingface import load_hf
+
+    content, model_config = given_config(arguments.model_config)
+    if model_config is None and fms_files.find(arguments.source) is not None:
+        raise UserError(
+            f"--model-config is missing: {arguments.source} is a {fms_files.KIND}, which does not hold its config"
+        )
+    found = find_model.find(arguments.source, "SOURCE", model_config, where(arguments.model_config))
+    if model_config is not None and found.kind != fms_files.KIND:
+        raise UserError(
+            f"--model-config must be omitted for the {found.kind} {found.directory}, which holds its config"
+        )
+    if content.get("vocab_size") not in (None, found.vocab_size):
+        raise UserError(
+            f"{where(arguments.model_config)}vocab_size must be that of {arguments.source} ({found.vocab_size}), "
+            f"got {content['vocab_size']}"
+        )
+    with files.atomic_directory(arguments.directory) as making:
+        parameters, dtype = write(making, found, arguments.dtype, arguments.shard_mb, ids_of(found, content))
+        copy_tokenizer(making, arguments.tokenizer or found.path)
+        load_hf.open_directory(making)
+        finish(making)
+    logger.info("%s: %d parameters in %s", arguments.directory, parameters, dtype)
+
+
+def check_output(directory: Path) -> None:
+    """Raise UserError if something is at the place of the output."""
+    if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
+        raise UserError(f"OUTPUT {directory} must be a new or an empty directory, and is not")
+
+
+def where(given: str | None) -> str:
+    """Return what stands before a key of --model-config in messages."""
+    return "--model-config " if given is None or given.lstrip().startswith("{") else f"{given}: "
+
+
+def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]:
+    """Return the content of --model-config and the config in it. Raises UserError if it is not valid."""
+    from stages.lib.huggingface import config_json
+    from stages.lib.model.architectures import DEFAULT
+
+    if given is None:
+        return {}, None
+    if given.lstrip().startswith("{"):
+        try:
+            content = files.parse_json(given)
+        except ValueError as error:
+            raise UserError(f"--model-config must be JSON or the path of a config.json: {error}") from None
+        keys = {key: value for key, value in content.items() if key not in (*IDS, "vocab_size")}
+        return content, recipe.load(DEFAULT.config_class, keys, "--model-config")
+    path = Path(given, "config.json") if Path(given).is_dir() else Path(given)
+    content = files.read_json_object(path)
+    return content, config_json.read_config(content, path)[0]
+
+
+def ids_of(found: FoundModel, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ids of special tokens for config.json: those given, or those of a Hugging Face source."""
+    source = found.directory / "config.json"
+    if not content and source.is_file():
+        content = files.read_json_object(source)
+    return {name: content.get(name) for name in IDS}
+
+
+def write(directory: Path, found: FoundModel, dtype: str | None, shard_mb: int, ids: dict[str, Any]) -> tuple[int, str]:
+    """Write weights and settings; return the number of parameters and the dtype of config.json."""
+    from stages.lib.huggingface import config_json, export
+
+    dtypes: set[torch.dtype] = set()
+
+    def read(keys: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        tensors = found.read(keys)
+        dtypes.update(tensor.dtype for tensor in tensors.values())
+        return tensors
+
+    parameters = export.write_weights(directory, found.model_config, found.vocab_size, read, dtype, shard_mb)
+    name = dtype or widest(dtypes)
+    tokenizer = {"vocab_size": found.vocab_size, "bos": None, "eos": None, "bos_added": True}
+    config = config_json.config_of(found.model_config, tokenizer, name) | ids
+    for file_name, settings in config_json.files_of(config).items():
+        files.write_json(directory / file_name, settings)
+    return parameters, name
+
+
+def widest(dtypes: set[torch.dtype]) -> str:
+    """Return the dtype that holds all values: transformers loads every weight in that of config.json."""
+    import torch
+
+    return str(functools.reduce(torch.promote_types, dtypes)).removeprefix("torch.")
+
+
+def copy_tokenizer(directory: Path, source: Path) -> None:
+    """Copy the tokenizer of a directory, if it has one."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)
+
+
+def finish(directory: Path) -> None:
+    """Give all files one mode (safetensors lets only the owner read), and flush them to the disk."""
+    mode = (directory / "config.json").stat().st_mode
+    for path in directory.iterdir():
+        path.chmod(mode)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    parser = stage.parser("tools.import_checkpoint", __doc__)
+    add = parser.add_argument
+    add("source", type=Path, metavar="SOURCE", help="the checkpoint")
+    add("directory", type=Path, metavar="OUTPUT", help="the Hugging Face directory to write")
+    add("--model-config", metavar="FILE|JSON", help="config.json of a checkpoint that does not hold it, or its keys")
+    add("--tokenizer", type=Path, metavar="DIR", help="directory whose tokenizer is copied (default: that of SOURCE)")
+    add("--dtype", choices=DTYPES, help="dtype of the weights written (default: that of each tensor)")
+    add("--shard-mb", type=int, default=1000, metavar="N", help="largest safetensors file in MiB (default: 1000)")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
