@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 LARGEST_BATCH = 64
 BATCH_WITHOUT_ACCELERATOR = 16
-SHARING = ("llama",)
-"""The model types whose rows may hold several continuations: their attention is the mask and nothing else."""
 
 Request = tuple[Any, list[int], list[int]]
 """Of the harness: (texts, ids of the context, ids of the continuation)."""
@@ -72,7 +70,7 @@ class Model(HFLM):
         self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         pairs = [self._fitted(context, continuation) for _, context, continuation in requests]
-        rows = loglikelihood.rows_of(pairs, self.max_length, shared=self.config.model_type in SHARING)
+        rows = loglikelihood.rows_of(pairs, self.max_length, shared=loglikelihood.shares(self.model))
         found: dict[tuple[Ids, Ids], Score] = {}
         for scores in self._map(self._score, _chunks(rows, self.batch_size)):
             found |= scores

@@ -15,6 +15,9 @@ import torch
 
 Ids = tuple[int, ...]
 
+SHARING = ("llama",)
+"""The model types whose rows may hold several continuations: masked attention, then a linear head, is all of them."""
+
 PADDING = -1
 HEAD_ROWS = 2048
 """Positions whose logits are in memory at a time: a vocabulary of 128k tokens needs 1 GB in float32."""
@@ -80,12 +83,17 @@ def _order(row: Row) -> tuple[int, Ids, tuple[Ids, ...]]:
     return -row.num_tokens, row.context, row.continuations
 
 
+def shares(model: Any) -> bool:
+    """Return True if a model's rows may hold several continuations."""
+    return model.config.model_type in SHARING
+
+
 @torch.inference_mode()
 def score(model: Any, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
     """Score a batch of rows: {(context, continuation): score}.
 
-    `model`: a causal model of transformers. Several continuations in a row need one that takes a mask of attention
-    [B, 1, L, L]; the Llama does. Log-likelihoods are computed in float32.
+    `model`: a causal model of transformers, for several continuations in a row one that `shares`. Log-likelihoods are
+    computed in float32.
     """
     device, length = model.device, max(row.num_tokens for row in rows)
     tokens, positions, segments = (torch.full((len(rows), length), fill, dtype=torch.long) for fill in (0, 0, PADDING))
@@ -123,10 +131,13 @@ def _at(
     model: Any, inputs: dict[str, Any], places: tuple[torch.Tensor, torch.Tensor], targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities (float64) of the targets [N] at their places, and if each is the most likely one."""
-    hidden = model.base_model(**inputs).last_hidden_state[places]  # [N, D]: most logits of a context are not needed
+    if shares(model):  # most logits of a context are not needed
+        hidden, head = model.base_model(**inputs).last_hidden_state[places], model.get_output_embeddings()
+    else:
+        hidden, head = model(**inputs).logits[places], torch.nn.Identity()
     values, greedy = [], []
     for states, expected in zip(hidden.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True):
-        logits = model.get_output_embeddings()(states).float()
+        logits = head(states).float()
         greedy.append(logits.argmax(-1) == expected)
         values.append(logits.log_softmax(-1).gather(-1, expected[:, None])[:, 0].double())
     return torch.cat(values).cpu(), torch.cat(greedy).cpu()

@@ -13,8 +13,9 @@ from stages.lib.manifest import Manifest
 from stages.lib.scoring import inputs
 
 CONFIG = "config.json"
+POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")
 UNKNOWN_POSITIONS = 2048
-"""Positions of a model whose config.json does not have them, as in the harness."""
+"""The keys of config.json for the number of positions, and the number without one, as in the harness."""
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """What a baseline is loaded from: its config, weights and tokenizer."""
@@ -67,7 +68,8 @@ def of_baseline(path: str, revision: str | None) -> ScoredModel:
 
 
 def _positions(directory: Path) -> int:
-    return files.read_json_object(directory / CONFIG).get("max_position_embeddings", UNKNOWN_POSITIONS)
+    config = files.read_json_object(directory / CONFIG)
+    return next((config[key] for key in POSITIONS if isinstance(config.get(key), int)), UNKNOWN_POSITIONS)
 
 
 def downloaded(path: str, revision: str | None) -> Path:

@@ -1,0 +1,20 @@
+"""The suites that are shipped: their keys are valid, and lm-evaluation-harness has their tasks."""
+
+from pathlib import Path
+
+import yaml
+
+from stages.evaluate import EvaluateRecipe
+from stages.lib import recipe
+from stages.lib.scoring import known_tasks
+
+SUITES = Path(__file__).resolve().parents[2] / "config/suites"
+
+
+def test_shipped_suites_are_valid(tmp_path):
+    suites = {}
+    for path in SUITES.glob("*.yaml"):
+        for name, keys in yaml.safe_load(path.read_text(encoding="utf-8"))["suites"].items():
+            suites[name] = recipe.load(EvaluateRecipe, keys, f"suites.{name}")
+    assert {"benchmarks", "benchmarks-cheap"} <= suites.keys()
+    known_tasks.check({name: (suite.tasks, None) for name, suite in suites.items()}, tmp_path)
