@@ -28,10 +28,8 @@ def card_of(options, **more):
 
 
 def section(card, title):
-    """The lines of a section of a card."""
-    return re.split(r"^## ", card, flags=re.M)[
-        [part.split("\n")[0] for part in re.split(r"^## ", card, flags=re.M)].index(title)
-    ]
+    """The text of a section of a card."""
+    return card.split(f"\n## {title}\n")[1].split("\n## ")[0] + "\n"
 
 
 def table(card, title):
