@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
+CARD = "README.md"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "tokenizer.model")
 
@@ -119,7 +120,7 @@ def _begin(directory: Path, output: Path) -> Path:
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
-        for pattern in (KEPT, PARITY, "model*.safetensors", "model.safetensors.index.json"):
+        for pattern in (KEPT, PARITY, CARD, "model*.safetensors", "model.safetensors.index.json"):
             for path in directory.glob(pattern):
                 path.unlink()
         shutil.rmtree(partial, ignore_errors=True)

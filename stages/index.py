@@ -112,7 +112,7 @@ def _place(part: Manifest) -> tuple[str, int]:
 
 def _licenses(parts: Sequence[Manifest]) -> dict[str, str]:
     """Return {source: license} of sources with one. No training depends on it, so it is not part of the identity."""
-    found = {part.identity["source"]: part.identity["source_recipe"].get("license") for part in parts}
+    found = {part.identity["source"]: part.record.get("license") for part in parts}
     return {name: license_ for name, license_ in sorted(found.items()) if license_ is not None}
 
 

@@ -31,13 +31,15 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
     total = sum(status.bytes for status in found.values())
     logger.info("source %s: %s files, %s bytes", arguments.name, len(found), total)
     # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
-    manifest.write(arguments.output, arguments.stage_name, identity, {"code": arguments.code, "etags": etags})
+    record = {"code": arguments.code, "etags": etags, **recipe.written(source_recipe, "operation")}
+    manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; return its exit code."""
     parser = stage.parser("stages.list", __doc__, source.SourceRecipe)
     parser.add_argument("--name", required=True, help="name of the source")
+    parser.add_argument("--operation", default="{}", metavar="JSON|FILE", help="more recipe keys: operation keys")
     parser.add_argument("--output", type=Path, required=True, help="manifest with the list")
     return stage.execute(parser, run, argv)
 

@@ -28,6 +28,7 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Manifest
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, duplicates, inputs, source
 from stages.lib.sources.filtered import FilterCounts
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     if _is_up_to_date(payload, known):
         logger.info("part %s of %s is up to date", arguments.part, name)
         kept = manifest.read(payload / KEPT)  # perhaps of an earlier list with the same files for this part
-        manifest.write(arguments.output, arguments.stage_name, kept.identity, kept.record | {"list": listed.digest})
+        manifest.write(arguments.output, arguments.stage_name, kept.identity, kept.record | _of_list(listed))
         return
 
     def make(encoder: Encoder) -> dict[str, Any]:
@@ -100,12 +101,17 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         check = PretokenizedCheck(name, tokenizer)
         found = drop(documents.read(source_recipe, chosen, every_name, before))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
-        record = clock.record(list=listed.digest, **encoder.record, **check.record(), **dropped.record())
+        record = clock.record(**_of_list(listed), **encoder.record, **check.record(), **dropped.record())
         return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)
     files.write_json(payload / KEPT, content)
     files.write_json(arguments.output, content)
+
+
+def _of_list(listed: Manifest) -> dict[str, Any]:
+    """Return what the record of a part repeats of its source's list. No token depends on it."""
+    return {"list": listed.digest, "license": listed.record.get("license")}
 
 
 def _duplicates(

@@ -7,6 +7,7 @@ default that changes would silently give another meaning to every result and con
 import pytest
 
 from stages.convert import ConvertRecipe
+from stages.describe import DescribeRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.finetune import FinetuneRecipe
 from stages.lib import recipe_schema
@@ -15,7 +16,10 @@ from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe
 
-RECIPES = (SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, FinetuneRecipe, ConvertRecipe, EvaluateRecipe)
+RECIPES = (
+    *(SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, FinetuneRecipe),
+    *(ConvertRecipe, EvaluateRecipe, DescribeRecipe),
+)
 
 TRAINING = {
     "seed": 0,
@@ -51,7 +55,6 @@ FROZEN = {
         "validation": 0.01,
         "token_ids_field": None,
         "id_field": None,
-        "license": None,
         "max_malformed": 0.05,
         "filters.min_bytes": None,
         "filters.max_bytes": None,
@@ -94,6 +97,7 @@ FROZEN = {
         "include_path": None,
         "seed": 0,
     },
+    "DescribeRecipe": {"license": None, "languages": [], "description": None},
 }
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import push
+
 HOME = Path(__file__).resolve().parents[1]
 CONFIG = """
 sources:
@@ -103,6 +105,15 @@ def test_scores_of_every_milestone_are_made(place):
     for step in ("00000006", "00000012"):
         parity = json.loads((place / f"results/runs/tiny/export/{step}/parity.json").read_text())
         assert parity["passed"]
+
+
+def test_every_export_has_a_card_and_can_be_pushed(place, capsys):
+    for step in ("00000006", "00000012"):
+        export = place / f"results/runs/tiny/export/{step}"
+        assert push.main([str(export), "me/tiny", "--dry-run"]) == 0
+        assert "README.md" in capsys.readouterr().out
+        card = (export / "README.md").read_text()
+        assert "1 filters.min\\_words" in card and "| `next_line` | `acc_mutual_info` |" in card
 
 
 def test_loss_is_finite_and_on_two_ranks(place):

@@ -41,6 +41,7 @@ RECIPES = {
     "finetune": ("stages.finetune", "FinetuneRecipe"),
     "convert": ("stages.convert", "ConvertRecipe"),
     "evaluate": ("stages.evaluate", "EvaluateRecipe"),
+    "describe": ("stages.describe", "DescribeRecipe"),
 }
 """{stage: (module, class) of its recipe}"""
 

@@ -1,9 +1,10 @@
-"""A server on loopback that answers as the Hugging Face Hub does what its file system asks: repositories of data sets.
+"""A server on loopback that answers as the Hugging Face Hub: its file system reads data sets, uploads write models.
 
 A repository has commits, branches that point at them, and files; those from LFS_BYTES on are answered by a redirection
 to another URL, as the Hub does it. `Hub.repositories[name]` may be changed while the server runs.
 """
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -26,6 +27,7 @@ class Repository:
     """A data set: `files` {path: bytes} of each commit, and the branches. `gated`: only who has a token may read."""
 
     gated: bool = False
+    private: bool = False
     commits: dict = field(default_factory=dict)
     branches: dict = field(default_factory=dict)
 
@@ -50,6 +52,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories, self.asked = {}, []
+        self.uploaded, self.messages, self.read_only = {}, [], set()  # large files by sha256; those of commits
         self.before_answer = None  # is called with the path of a file whose bytes are asked for
         self.held = None  # of a file it has only so many bytes, whatever its listing says
 
@@ -86,7 +89,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._handle({})
 
     def do_POST(self):
-        self._handle(parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+        self.body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._handle(parse_qs(self.body.decode()))
+
+    def do_PUT(self):
+        self.body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._handle({})
 
     def _handle(self, form):
         url = urlsplit(self.path)
@@ -183,6 +191,79 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(206, content[first : last + 1], Content_Range=f"bytes {first}-{last}/{len(content)}")
 
+    def _may_write(self, name):
+        """Return whether the request may write a repository; refuses it if not."""
+        if self.headers["Authorization"] != f"Bearer {self.server.token}":
+            self._answer(401, {"error": "Invalid credentials"}, X_Error_Message="Invalid credentials")
+            return False
+        if name in self.server.read_only:
+            self._refuse(403, "Forbidden", "You don't have the rights to create a model under this namespace")
+            return False
+        return True
+
+    def _create(self, **_):
+        asked = json.loads(self.body)
+        name = f"{asked['organization']}/{asked['name']}"
+        if not self._may_write(name):
+            return
+        url = {"url": f"{self.server.address}/{name}"}
+        if name in self.server.repositories:
+            self._answer(409, url | {"error": "You already created this model repo"})
+            return
+        made = self.server.repositories[name] = Repository(private=asked.get("visibility") == "private")
+        made.commit({".gitattributes": b"*.safetensors filter=lfs"})
+        self._answer(200, url)
+
+    def _branch(self, name, branch, **_):
+        repository = self.server.repositories[name]
+        known = branch in repository.branches
+        repository.branches.setdefault(branch, repository.branches["main"])
+        self._answer(409 if known else 200, {})
+
+    def _validate(self, **_):
+        self._answer(200, {"errors": [], "warnings": []})
+
+    def _preupload(self, name, revision, **_):
+        if self._may_write(name):
+            modes = {file["path"]: file["size"] >= LFS_BYTES for file in json.loads(self.body)["files"]}
+            modes = [
+                {"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False}
+                for path, large in modes.items()
+            ]
+            self._answer(200, {"files": modes})
+
+    def _batch(self, name, **_):
+        objects = []
+        for asked in json.loads(self.body)["objects"]:
+            if asked["oid"] not in self.server.uploaded:
+                asked["actions"] = {"upload": {"href": f"{self.server.address}/upload/{asked['oid']}"}}
+            objects.append(asked)
+        self._answer(200, {"transfer": "basic", "objects": objects})
+
+    def _upload(self, oid, **_):
+        assert hashlib.sha256(self.body).hexdigest() == oid
+        self.server.uploaded[oid] = self.body
+        self._answer(200, b"")
+
+    def _commit(self, name, revision, **_):
+        if not self._may_write(name):
+            return
+        repository = self.server.repositories[name]
+        files = dict(repository.at(revision))
+        for line in self.body.splitlines():
+            key, value = (json.loads(line)[part] for part in ("key", "value"))
+            if key == "header":
+                self.server.messages.append(value)
+            elif key == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif key == "lfsFile":
+                files[value["path"]] = self.server.uploaded[value["oid"]]
+            else:
+                assert key == "deletedFile"
+                del files[value["path"]]
+        oid = repository.commit(files, revision)
+        self._answer(200, {"commitUrl": f"{self.server.address}/{name}/commit/{oid}", "commitOid": oid})
+
 
 def _entry(path, content):
     entry = {"type": "file", "path": path, "size": len(content), "oid": _sha1(content)}
@@ -196,8 +277,15 @@ NAME = r"([^/]+/[^/]+)"
 ROUTES = {
     rf"/api/datasets/{NAME}": lambda handler, name, **options: handler._info(name, "", **options),
     rf"/api/datasets/{NAME}/revision/([^/]+)": _Handler._info,
-    rf"/api/datasets/{NAME}/tree/([^/]+)(?:/(.*))?": _Handler._tree,
+    rf"/api/(?:datasets|models)/{NAME}/tree/([^/]+)(?:/(.*))?": _Handler._tree,
     rf"/api/datasets/{NAME}/paths-info/([^/]+)": _Handler._paths,
     rf"/datasets/{NAME}/resolve/([^/]+)/(.*)": _Handler._resolve,
     rf"/cdn/{NAME}/([^/]+)/(.*)": _Handler._cdn,
+    r"/api/repos/create": _Handler._create,
+    r"/api/validate-yaml": _Handler._validate,
+    rf"/api/models/{NAME}/branch/([^/]+)": _Handler._branch,
+    rf"/api/models/{NAME}/preupload/([^/]+)": _Handler._preupload,
+    rf"/{NAME}\.git/info/lfs/objects/batch": _Handler._batch,
+    r"/upload/([0-9a-f]{64})": _Handler._upload,
+    rf"/api/models/{NAME}/commit/([^/]+)": _Handler._commit,
 }

@@ -25,9 +25,10 @@ PATHS = {
     "model": "results/runs/tiny/models/00000006.json",
     "export": "results/runs/tiny/export/00000006/manifest.json",
     "scores": "results/runs/tiny/eval/00000006/validation.json",
+    "card": "results/runs/tiny/export/00000006/card.json",
     "summary": "results/summary.json",
 }
-NOT_RESULTS = ("metrics.jsonl", "events.jsonl", "receipt.json", "*.yaml")
+NOT_RESULTS = ("metrics.jsonl", "events.jsonl", "receipt.json", "*.yaml", "README.md", "card.json")
 """Files that tell when or where something was made."""
 
 
@@ -74,6 +75,9 @@ def steps():
     made.append(_step("convert", [*given, *_recipe({"dtype": "float32"})], PATHS["export"]))
     given = ["--export", PATHS["export"], "--corpus", PATHS["corpus"]]
     made.append(_step("evaluate", [*given, *_recipe({"tasks": ["bits_per_byte"]})], PATHS["scores"]))
+    given = ["--name", "tiny", "--model", PATHS["model"], "--export", PATHS["export"], "--corpus", PATHS["corpus"]]
+    given += ["--lists", *PATHS["lists"], "--evaluations", PATHS["scores"]]
+    made.append(_step("describe", given, PATHS["card"], PATHS["card"].replace("card.json", "README.md")))
     given = ["--models", PATHS["model"], "--exports", PATHS["export"], "--evaluations", PATHS["scores"]]
     given += ["--scores", "results/scores.csv", "--figures", "results/figures"]
     more = ("results/scores.csv", "results/figures", "results/summary.txt")

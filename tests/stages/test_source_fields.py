@@ -205,9 +205,13 @@ def test_the_license_of_a_source_goes_into_the_corpus(tmp_path, plain):
     corpus = make(index, tokenizer=plain[0], parts=[part], output=tmp_path / "tokens/main/manifest.json")
     assert json.loads(corpus.read_text())["record"]["licenses"] == {"a": "CC-BY-4.0"}
     before = identity_of(corpus)
+    written = part.with_suffix("") / "train-00000.arrow"
+    times = written.stat()
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC0-1.0")
     corpus = make(index, tokenizer=plain[0], parts=[part], output=tmp_path / "tokens/main/manifest.json")
     assert identity_of(corpus) == before  # else whatever was trained on it would be trained anew
+    assert json.loads(corpus.read_text())["record"]["licenses"] == {"a": "CC0-1.0"}
+    assert written.stat().st_mtime_ns == times.st_mtime_ns, "nothing is tokenized again"
 
 
 def test_a_directory_means_the_files_of_the_kind_below_it(tmp_path, plain):

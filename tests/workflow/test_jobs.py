@@ -77,6 +77,9 @@ def test_jobs_run_with_this_python_and_these_stages_from_anywhere(pretending, el
     assert expected["code"]["pretrain"] == told["--code"]
     assert not list(elsewhere.glob("stages/__pycache__"))
 
+    told = options(results / "runs/base/export/00000002/card.json")
+    assert (told["--name"], told["--evaluations"]) == ("base", str(Path(EVALUATION)))
+    assert told["--export"] == "results/runs/base/export/00000002/manifest.json"
     first_score, last_model = (
         results / "runs/base/eval/00000001/validation.json",
         results / "runs/base/models/00000002.json",

@@ -145,4 +145,4 @@ def test_10000_files_and_50_runs_of_5_milestones_plan_in_twice_the_time_of_a_pla
     config["runs"]["run025"]["pretrain"]["milestones"].append(600)
     config["runs"]["run025"]["pretrain"]["steps"] = 600
     more = set(planned(config))
-    assert more == {"pretrain", "convert", "evaluate", "summarize", "all"}
+    assert more == {"pretrain", "convert", "evaluate", "describe", "summarize", "all"}

@@ -11,7 +11,7 @@ from stages.lib import recipe as recipes
 from stages.pretrain import PretrainRecipe
 from tests.workflow.checkout import Checkout, copy_project
 
-AFTER_EVALUATE = {"evaluate", "summarize", "all"}
+AFTER_EVALUATE = {"evaluate", "describe", "summarize", "all"}
 AFTER_CONVERT = {"convert", *AFTER_EVALUATE}
 AFTER_PRETRAIN = {"pretrain", *AFTER_CONVERT}
 AFTER_FINETUNE = {"finetune", *AFTER_CONVERT}
@@ -41,6 +41,20 @@ def test_everything_on_a_fresh_checkout(pretending):
 def test_an_evaluation_key_plans_scores_and_after(finished, config):
     config["suites"]["validation"]["seed"] = 7
     assert rules(finished.plan(config=config)) == AFTER_EVALUATE
+
+
+def test_a_key_of_the_card_plans_only_cards(finished, config):
+    config["runs"]["base"]["card"] = {"license": "apache-2.0"}
+    assert rules(finished.plan(config=config)) == {"describe", "all"}
+
+
+def test_the_license_of_a_source_plans_only_cards(finished, config):
+    config["sources"]["prose"]["license"] = "PSF-2.0"
+    assert rules(finished.plan(config=config)) == {"describe", "all"}
+
+
+def test_a_forced_card_plans_nothing_after_it(finished):
+    assert rules(finished.plan("all", "-R", "describe")) == {"describe", "all"}
 
 
 def test_an_export_key_plans_exports_and_after(finished, config):
@@ -331,7 +345,7 @@ def test_a_baseline_plans_its_scores_alone(finished, config, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     config["baselines"] = {"big": {"path": str(tmp_path)}, "hub": {"path": "org/model", "revision": "v1"}}
     plan = finished.plan(config=config)
-    assert rules(plan) == {"evaluate_baseline", "summarize", "all"}
+    assert rules(plan) == {"evaluate_baseline", "describe", "summarize", "all"}
     scores = [f"results/baselines/{name}/main/validation.json" for name in ("big", "hub")]
     assert outputs_of("evaluate_baseline", plan) == scores
     assert rules(finished.plan("scores", config=config)) == {"evaluate_baseline", "scores"}

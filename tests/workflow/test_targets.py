@@ -10,7 +10,10 @@ UP_TO = {
     "scores": {"list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate"},
     "report": {"list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate", "summarize"},
     "tuned": {"list", "train_tokenizer", "tokenize", "index", "pretrain", "finetune", "convert", "evaluate"},
-    "all": {"list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate", "summarize"},
+    "cards": {"list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate", "describe"},
+    "all": {
+        *("list", "train_tokenizer", "tokenize", "index", "pretrain", "convert", "evaluate", "describe", "summarize"),
+    },
 }
 
 
@@ -43,7 +46,7 @@ def test_one_file_plans_itself_and_its_inputs(pretending):
         ("results/tokens/main/web/00000.json", "corpus main has no source web"),
         (
             "toknes",
-            "the target toknes must be one of all, report, tokenizers, tokens, models, exports, scores, tuned, or",
+            "the target toknes must be one of all, report, tokenizers, tokens, models, exports, scores, cards, tuned,",
         ),
         ("results/sources/web/list.json", "the config has no sources.web; sources: code, docstrings, prose"),
     ],

@@ -3,12 +3,18 @@
 
 def all_baselines(wildcards):
     """Scores of all baselines, by the suites of each corpus' runs."""
-    pairs = dict.fromkeys((corpus_name(run), suite) for run in runs_of_all() for suite in CONFIG["runs"][run]["suites"])
-    return [
-        BASELINE.format(baseline=baseline, corpus=corpus, suite=suite)
-        for baseline in CONFIG.get("baselines", {})
-        for corpus, suite in pairs
-    ]
+    return list(dict.fromkeys(path for run in runs_of_all() for path in baselines_of_run(run)))
+
+
+def baselines_of_run(run):
+    """Scores of all baselines by the suites of a run."""
+    suites, corpus = named("runs", run)["suites"], corpus_name(run)
+    return expand(BASELINE, baseline=CONFIG.get("baselines", {}), corpus=corpus, suite=suites)
+
+
+def baselines_of_card(wildcards):
+    """Scores beside those of a run on its card: of the model that it is tuned from, and of the baselines."""
+    return [*initial_evaluations(wildcards.run), *baselines_of_run(wildcards.run)]
 
 
 def all_scores(wildcards):

@@ -8,6 +8,7 @@ TARGETS = {
     "models": all_models,
     "exports": all_exports,
     "scores": all_scores,
+    "cards": all_cards,
     "tuned": all_tuned,
 }
 
@@ -18,7 +19,9 @@ def wanted_files():
     for target in workflow.dag_settings.targets or ["all"]:
         if target in TARGETS:
             found += TARGETS[target](None)
-        elif target in ("all", "report") or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
+        elif target == "all":
+            found += [*all_models(None), *all_exports(None), *all_scores(None), *all_cards(None)]
+        elif target == "report" or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
             found += [*all_models(None), *all_exports(None), *all_scores(None)]
         elif not workflow.is_rule(target):
             found.append(os.path.relpath(target))

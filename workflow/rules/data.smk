@@ -11,13 +11,14 @@ rule list:
     conda:
         "../../environment.yml"
     resources:
+        operation=source_operation,
         code=CODE["list"],
     params:
         recipe=source_recipe,
         code=rerun_on_code("list"),
     shell:
         "python -m stages.list --name {wildcards.source} --output {output:q}"
-        " --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+        " --recipe {params.recipe:q} --operation {resources.operation:q} --log {log:q} --code {resources.code}"
 
 
 rule train_tokenizer:

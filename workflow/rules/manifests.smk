@@ -22,6 +22,7 @@ def recipes_to_check():
             part["origin"] = f"runs.{origin_of(name)}.pretrain"
         found[f"runs.{name}.{stage}"] = part
         found[f"runs.{name}.convert"] = {"stage": "convert", "keys": run.get("convert", {})}
+        found[f"runs.{name}.card"] = {"stage": "describe", "keys": run.get("card", {})}
     return found
 
 
@@ -81,6 +82,13 @@ def manifests_of_run(name, suites_of):
             found[model] |= {"initial": origin, "needs": [*needs, origin]}
         needs = [model]
         found[export] = {"recipe": f"runs.{name}.convert", "inputs": data | {"model": model}}
+        at = SimpleNamespace(run=name, step=eight(step))
+        scores = [*evaluations_of_milestone(at), *baselines_of_card(at)]
+        found[CARD.format(run=name, step=eight(step))] = {
+            "recipe": f"runs.{name}.card",
+            "inputs": {"export": export, "model": model, "corpus": data["corpus"]},
+            "needs": scores,
+        }
         for suite in sorted(suites_of[name, step]):
             path = EVALUATION.format(run=name, step=eight(step), suite=suite)
             found[path] = {

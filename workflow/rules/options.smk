@@ -29,6 +29,13 @@ def prompt_completion_option(wildcards, input):
     return ["--prompt-completion", input.prompt_completion] if input.get("prompt_completion") else []
 
 
+def licenses_option(wildcards):
+    """Return the option for the licenses of a run's sources, as the config has them now; [] without any."""
+    licenses = {source: CONFIG["sources"][source].get("license") for source in sources_of_run(wildcards.run)}
+    given = [f"{source}={name}" for source, name in licenses.items() if name is not None]
+    return ["--licenses", *given] if given else []
+
+
 def train_directory(wildcards, output):
     """Parent of a run's run directories. No rule declares it, so Snakemake never deletes its content."""
     return str(Path(output[0]).parent.parent / "train")

@@ -1,7 +1,7 @@
 """Recipes of the stages, each one JSON of the keys that the user wrote, and the fingerprints of their code."""
 
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
-STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "summarize")
+STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
@@ -30,8 +30,13 @@ def rerun_on_code(stage):
 
 
 def source_recipe(wildcards):
-    """Recipe of a source."""
-    return as_json(named("sources", wildcards.source))
+    """Identity keys of a source's recipe."""
+    return as_json(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("identity",)))
+
+
+def source_operation(wildcards):
+    """Operation keys of a source's recipe: they pass through `resources`, which triggers nothing."""
+    return as_json(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("operation",)))
 
 
 def tokenizer_recipe(wildcards):
@@ -90,6 +95,11 @@ def convert_recipe(wildcards):
 def evaluate_recipe(wildcards):
     """Recipe of a suite."""
     return as_json(recipe_of_suite(wildcards.suite))
+
+
+def card_recipe(wildcards):
+    """Recipe of the cards of a run."""
+    return as_json(named("runs", wildcards.run).get("card", {}))
 
 
 def recipe_of_suite(suite):

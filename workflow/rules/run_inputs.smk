@@ -50,6 +50,27 @@ def model_of_milestone(wildcards):
     return expand(MODEL, run=wildcards.run, step=eight(milestone(wildcards)))
 
 
+def export_of_milestone(wildcards):
+    """Manifest of the export of a milestone."""
+    return expand(EXPORT, run=wildcards.run, step=eight(milestone(wildcards)))
+
+
+def sources_of_run(run):
+    """Return the names of a run's sources: those of its corpus, and the one that it is tuned on."""
+    tuned_on = named("runs", run).get("prompt_completion")
+    return [*named("corpora", corpus_name(run))["sources"], *([tuned_on] if tuned_on else [])]
+
+
+def lists_of_run(wildcards):
+    """Lists of the sources of a run."""
+    return expand(LIST, source=sources_of_run(wildcards.run))
+
+
+def evaluations_of_milestone(wildcards):
+    """Manifests of the scores of a milestone by the suites of its run."""
+    return expand(EVALUATION, run=wildcards.run, step=wildcards.step, suite=named("runs", wildcards.run)["suites"])
+
+
 def tuned_from(run, step):
     """Return the names of the runs that are tuned from a milestone of another run."""
     return [name for name in TUNED_RUNS if CONFIG["runs"][name]["initial"] == {"run": run, "step": step}]

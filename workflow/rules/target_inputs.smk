@@ -32,13 +32,23 @@ def all_exports(wildcards):
     return [path for run in runs_of_all() for path in of_milestones(EXPORT, run)]
 
 
+def all_cards(wildcards):
+    """Manifests of the model cards of all exports of all runs."""
+    return [path for run in runs_of_all() for path in of_milestones(CARD, run)]
+
+
+def initial_evaluations(run):
+    """Manifests of the evaluations of a tuned run's initial model; [] for other runs."""
+    recipe = named("runs", run)
+    before = recipe.get("initial", {})
+    if training_of(recipe) != "finetune" or "run" not in before:
+        return []
+    return expand(EVALUATION, run=before["run"], step=eight(before["step"]), suite=recipe["suites"])
+
+
 def evaluations_of(run):
     """Manifests of a run's evaluations; for a tuned run also those of its initial model."""
-    recipe, found = CONFIG["runs"][run], []
-    if training_of(recipe) == "finetune" and "run" in recipe["initial"]:
-        before = recipe["initial"]
-        found = expand(EVALUATION, run=before["run"], step=eight(before["step"]), suite=recipe["suites"])
-    return found + of_milestones(EVALUATION, run, suite=recipe["suites"])
+    return initial_evaluations(run) + of_milestones(EVALUATION, run, suite=CONFIG["runs"][run]["suites"])
 
 
 def all_evaluations(wildcards):

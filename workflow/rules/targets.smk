@@ -32,6 +32,12 @@ rule scores:
     localrule: True
 
 
+rule cards:
+    input:
+        all_cards,
+    localrule: True
+
+
 # Scores of tuned runs, and of the models that they were tuned from, by the same suites.
 rule tuned:
     input:

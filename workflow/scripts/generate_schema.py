@@ -164,6 +164,7 @@ def run_schema() -> Schema:
         "prompt_completion": name("For a tuned run: the prompt-completion source to tune on."),
         "finetune": finetune | {"x-like": "pretrain"},
         "convert": recipe_of("convert"),
+        "card": recipe_of("describe"),
         "suites": names(
             "The suites that score every milestone; of a tuned run also the milestone that it was tuned from."
         ),

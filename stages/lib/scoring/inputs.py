@@ -23,6 +23,13 @@ def kept_manifest(output: Path) -> Path:
 
 def check_export(export: Manifest, corpus: Manifest) -> None:
     """Raise UserError unless the export passed its parity check, is unchanged, and belongs to the corpus."""
+    check_unchanged(export)
+    if export.identity["corpus"] != corpus.digest:
+        raise UserError(f"--export {export.path} was trained on another corpus than --corpus {corpus.path}")
+
+
+def check_unchanged(export: Manifest) -> None:
+    """Raise UserError unless the export passed its parity check, and each of its files has its sha256."""
     remedy = f"delete {export.path} and run the workflow again"
     parity = export.directory / PARITY
     if not parity.exists():
@@ -33,8 +40,6 @@ def check_export(export: Manifest, corpus: Manifest) -> None:
         path = export.output(name)
         if files.sha256_file(path) != described["sha256"]:
             raise UserError(f"{path} changed since {export.path} was written; {remedy}")
-    if export.identity["corpus"] != corpus.digest:
-        raise UserError(f"--export {export.path} was trained on another corpus than --corpus {corpus.path}")
 
 
 def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.recipe import default_of, identity
+from stages.lib.recipe import default_of, identity, operation
 from stages.lib.recipe import load as load_recipe
 from stages.lib.sources import compressed, storage
 from stages.lib.sources.filters import FilterRecipe
@@ -67,8 +67,9 @@ class SourceRecipe:
     modules for python-*. Every source of a corpus or of fine-tuning needs a validation split; 0 is for a source that
     only a tokenizer is trained on."""
 
-    license: str | None = identity(None)
-    """The license of the text, which the manifest of a corpus repeats."""
+    license: str | None = operation(None)
+    """The license of the text, an SPDX identifier where there is one (CC-BY-4.0). Model cards and the manifest of a
+    corpus show it."""
 
     max_malformed: float = identity(0.05, minimum=0, maximum=1)
     """The largest share of a part's records that may be malformed (no JSON, no UTF-8, no text): up to it they are

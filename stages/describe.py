@@ -1,0 +1,126 @@
+"""Write the model card of an export: README.md beside its weights, made from manifests.
+
+    python -m stages.describe --name base --model results/runs/base/models/00000300.json \\
+        --export results/runs/base/export/00000300/manifest.json --corpus results/tokens/main/manifest.json \\
+        --lists results/sources/*/list.json --evaluations results/runs/base/eval/00000300/*.json \\
+        --output results/runs/base/export/00000300/card.json
+
+The card has what the model is and how to load it, its data with licenses and shares, recipe, loss curve, scores with
+standard errors, parity, digests, and known limits; and the metadata that the Hub reads. It is written again whenever a
+score changes, so your own words belong into the recipe's `description`. Nothing depends on it: no score, no training.
+`python -m tools.push` uploads the directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest, stage
+from stages.lib import recipe as recipes
+from stages.lib.card import inputs as card_inputs
+from stages.lib.card import text as card_text
+from stages.lib.card.inputs import CardInputs
+from stages.lib.errors import UserError
+from stages.lib.recipe import identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribeRecipe:
+    """The author's part of a model card."""
+
+    license: str | None = identity(None)
+    """The license of the weights, as the Hub names it: apache-2.0, cc-by-4.0, llama3.1, other. Default: none is
+    stated."""
+
+    languages: list[str] = identity([])
+    """The languages of the text, as ISO 639 codes (en, de)."""
+
+    description: str | None = identity(None)
+    """Markdown that stands under the card's title: what the model is for, who made it, how to cite it."""
+
+    def check(self, where: str) -> None:
+        """Raise UserError if the license or a language has no form that the Hub reads."""
+        if self.license is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", self.license):
+            raise UserError(
+                f"{where}.license must be a name of the Hub's as apache-2.0, got {recipes.shown(self.license)}"
+            )
+        for number, language in enumerate(self.languages):
+            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", language):
+                raise UserError(
+                    f"{where}.languages[{number}] must be an ISO 639 code as en, got {recipes.shown(language)}"
+                )
+
+
+def licenses_of(corpus: manifest.Manifest, lists: Iterable[manifest.Manifest], given: Sequence[str]) -> dict[str, str]:
+    """Return {source: license} by the lists and the corpus, and by `given` ("SOURCE=LICENSE"), which counts first."""
+    found = {made.identity["source"]: made.record["license"] for made in lists if "license" in made.record}
+    found = corpus.record.get("licenses", {}) | found
+    for pair in given:
+        source, equals, license_ = pair.partition("=")
+        if not (source and equals and license_):
+            raise UserError(f"--licenses must be given as SOURCE=LICENSE, got {pair}")
+        found[source] = license_
+    return found
+
+
+def read_inputs(arguments: argparse.Namespace) -> CardInputs:
+    """Read all manifests. Raises UserError if they do not belong to one model."""
+    corpus, lists = manifest.read(arguments.corpus, "index"), card_inputs.read_lists(arguments.lists)
+    made = CardInputs(
+        name=arguments.name,
+        model=manifest.read(arguments.model, *manifest.TRAINING),
+        export=manifest.read(arguments.export, "convert"),
+        corpus=corpus,
+        lists=lists,
+        evaluations=card_inputs.by_suite(arguments.evaluations, "--evaluations", "evaluate"),
+        baselines=card_inputs.read_baselines(arguments.baselines),
+        contamination=card_inputs.by_suite(arguments.contamination, "--contamination"),
+        licenses=licenses_of(corpus, lists.values(), arguments.licenses),
+    )
+    card_inputs.check(made)
+    return made
+
+
+def run(arguments: argparse.Namespace, recipe: DescribeRecipe) -> None:
+    """Write the card beside the export, and its manifest."""
+    clock = manifest.Clock(arguments.code)
+    made = read_inputs(arguments)
+    directory = made.export.directory
+    if arguments.output.parent.resolve() != directory.resolve():
+        raise UserError(f"--output {arguments.output} must be in the directory of the export, {directory}")
+    card = directory / card_text.FILE
+    for path in (arguments.output, card):
+        files.clear_leftovers(path)
+    text = card_text.text(made, recipe.license, recipe.languages, recipe.description)
+    with files.atomic(card, "w") as file:
+        file.write(text)
+    known: dict[str, Any] = {"recipe": recipes.written(recipe, "identity"), "name": arguments.name, **made.digests()}
+    known |= {"licenses": made.licenses, "step": made.step, "outputs": {card.name: manifest.describe(card)}}
+    manifest.write(arguments.output, arguments.stage_name, known, clock.record())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stage; returns its exit code."""
+    parser = stage.parser("stages.describe", __doc__, DescribeRecipe)
+    parser.add_argument("--name", required=True, help="the model's name, the title of the card")
+    parser.add_argument("--model", type=Path, required=True, metavar="MANIFEST", help="the trained model")
+    parser.add_argument("--export", type=Path, required=True, metavar="MANIFEST", help="the export to describe")
+    parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
+    several: dict[str, Any] = {"type": Path, "nargs": "*", "default": []}
+    parser.add_argument("--lists", **several, metavar="LIST", help="lists of all sources of corpus and tuning")
+    parser.add_argument("--evaluations", **several, metavar="MANIFEST", help="scores of the export")
+    parser.add_argument("--baselines", **several, metavar="MANIFEST", help="scores of other models by the same suites")
+    parser.add_argument("--contamination", **several, metavar="MANIFEST", help="contamination of the suites' tasks")
+    parser.add_argument("--licenses", nargs="*", default=[], metavar="SOURCE=LICENSE", help="licenses of the sources")
+    parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the card's manifest to write")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""What a model card is made from: the manifests of a model, its export, data and scores, which must belong together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
+from stages.lib.huggingface.weight_files import CONFIG
+from stages.lib.manifest import Manifest
+from stages.lib.report.results import stale
+from stages.lib.scoring.inputs import PARITY
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardInputs:
+    """The manifests that a card is made from.
+
+    `lists`: {source: its list}. `evaluations`: {suite: scores of this export}. `baselines`: {name of another model:
+    {suite: its scores}}. `contamination`: {suite: rates of its tasks}. `licenses`: {source: license}.
+    """
+
+    name: str
+    model: Manifest
+    export: Manifest
+    corpus: Manifest
+    lists: Mapping[str, Manifest]
+    evaluations: Mapping[str, Manifest]
+    baselines: Mapping[str, Mapping[str, Manifest]]
+    contamination: Mapping[str, Manifest]
+    licenses: Mapping[str, str]
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """The export's config.json."""
+        return self._read(CONFIG)
+
+    @functools.cached_property
+    def tokenizer(self) -> dict[str, Any]:
+        """The export's tokenizer.json."""
+        return self._read("tokenizer.json")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """Read a file of the export. Raises UserError if it changed since the export was made."""
+        path = self.export.output(name)
+        manifest.check_content(path, self.export.identity["outputs"][name], self.export.path)
+        return files.read_json_object(path)
+
+    @functools.cached_property
+    def parity(self) -> dict[str, Any]:
+        """The parity.json beside the export. Raises UserError unless its check passed."""
+        path = self.export.directory / PARITY
+        report = files.read_json_object(path)
+        if report.get("passed") is not True:
+            raise stale(self.export.path, f"has no card: {path} does not state that the parity check passed")
+        return report
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The identity keys of the recipe of the training."""
+        return self.model.identity["recipe"]
+
+    @property
+    def step(self) -> int:
+        """The milestone."""
+        return self.model.identity["step"]
+
+    @property
+    def is_tuned(self) -> bool:
+        """True if the model was fine-tuned on prompts and completions."""
+        return self.model.stage == "finetune"
+
+    @property
+    def prompt_completion(self) -> list[str]:
+        """The sources of prompts and completions."""
+        return [name for name in self.lists if name not in self.corpus.identity["sources"]]
+
+    def digests(self) -> dict[str, Any]:
+        """Return the digests of all manifests that the card is made from."""
+        return {
+            **{name: getattr(self, name).digest for name in ("model", "export", "corpus")},
+            **{name: _digests(getattr(self, name)) for name in ("lists", "evaluations", "contamination")},
+            "baselines": {name: _digests(suites) for name, suites in self.baselines.items()},
+        }
+
+
+def _digests(named: Mapping[str, Manifest]) -> dict[str, str]:
+    return {name: made.digest for name, made in named.items()}
+
+
+def check(inputs: CardInputs) -> None:
+    """Raise UserError if the manifests do not belong to one model."""
+    model, export, corpus = inputs.model, inputs.export, inputs.corpus
+    if export.identity["model"] != model.digest:
+        raise UserError(f"--export {export.path} was made from another model than --model {model.path}")
+    if export.identity["corpus"] != corpus.digest:
+        raise UserError(f"--export {export.path} was trained on another corpus than --corpus {corpus.path}")
+    for made in inputs.evaluations.values():
+        if made.identity["export"] != export.digest:
+            raise UserError(f"--evaluations {made.path} has the scores of another export than --export {export.path}")
+    for source in corpus.identity["sources"]:
+        if source not in inputs.lists:
+            raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")
+
+
+def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
+    """Return {source: its list}."""
+    made = [manifest.read(path, "list") for path in paths]
+    return {found.identity["source"]: found for found in made}
+
+
+def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Manifest]:
+    """Return {suite: manifest} of files that are named by their suite. Raises UserError if a suite is named twice."""
+    found: dict[str, Manifest] = {}
+    for path in paths:
+        made = manifest.read(path, *stages)
+        first = found.setdefault(path.stem, made)
+        if first is not made:
+            raise UserError(f"{option} must name each suite once: {first.path} and {path} are of the same suite")
+        _check_results(made)
+    return dict(sorted(found.items()))
+
+
+def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, Manifest]]:
+    """Return {name: {suite: scores}} of other models.
+
+    NAME/CORPUS/SUITE.json is of a baseline NAME, RUN/eval/00000300/SUITE.json of step 300 of a run.
+    """
+    found: dict[str, dict[str, Manifest]] = {}
+    for path in paths:
+        made = manifest.read(path, "evaluate")
+        _check_results(made)
+        above = path.absolute().parents
+        step = made.identity.get("step")
+        name = above[1].name if step is None else f"{above[2].name}, step {step}"
+        found.setdefault(name, {})[path.stem] = made
+    return found
+
+
+def _check_results(made: Manifest) -> None:
+    """Raise UserError if a manifest has no results by task."""
+    results = made.identity.get("results")
+    if not isinstance(results, dict) or not all(isinstance(of_task, dict) for of_task in results.values()):
+        raise UserError(f"{made.path} must have results by task, and has none")

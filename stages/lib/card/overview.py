@@ -1,0 +1,62 @@
+"""The first part of a card: what the model is, and how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stages.lib.card.inputs import CardInputs
+from stages.lib.card.markdown import code, escaped, fenced, listed, table
+
+USAGE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+path = "."  # this directory, or the repository's name on the Hub
+tokenizer = AutoTokenizer.from_pretrained(path)
+model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+output = model.generate(inputs["input_ids"], max_new_tokens=20, do_sample=False)
+print(tokenizer.decode(output[0], skip_special_tokens=True))""".splitlines()
+
+
+def count(number: float) -> str:
+    """Format a large number in words: 4.2 million."""
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if number >= size:
+            return f"{number / size:,.1f} {word}"
+    return f"{number:,.0f}"
+
+
+def lines(inputs: CardInputs, description: str | None) -> list[str]:
+    """Return the lines of the title, the description, the table of the model's facts and the code to load it."""
+    identity, parameters = inputs.model.identity, inputs.export.record.get("parameters")
+    size = f" of {count(parameters)} parameters" if parameters else ""
+    tokens = count(identity["tokens"])
+    how = f"fine-tuned on {tokens} tokens" if inputs.is_tuned else f"trained on {tokens} tokens"
+    start = " It started from another model." if "initial" in identity and not inputs.is_tuned else ""
+    title = f"# {escaped(inputs.name)}, step {inputs.step:,}"
+    what = f"A Llama{size}, {how} in {inputs.step:,} steps.{start}"
+    about = ["", *description.strip().splitlines()] if description else []
+    return [title, "", what, *about, *table(("", ""), _facts(inputs)), *_usage(inputs)]
+
+
+def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
+    config, parameters = inputs.config, inputs.export.record.get("parameters")
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    yield "architecture", listed(config.get("architectures", ["LlamaForCausalLM"]))
+    if parameters:
+        tied = ", the embedding is also the output head" if config.get("tie_word_embeddings") else ""
+        yield "parameters", f"{parameters:,}{tied}"
+    yield "layers", f"{config['num_hidden_layers']}"
+    yield "hidden size, intermediate size", f"{config['hidden_size']:,}, {config['intermediate_size']:,}"
+    yield "attention heads, key-value heads", f"{heads}, {groups}"
+    yield "vocabulary", f"{config['vocab_size']:,} tokens"
+    yield "context length", f"{config['max_position_embeddings']:,} tokens"
+    yield "sequence length of training", f"{inputs.export.identity['seq_len']:,} tokens"
+    yield "dtype of the weights", code(config.get("dtype", config.get("torch_dtype", "unknown")))
+
+
+def _usage(inputs: CardInputs) -> list[str]:
+    begins = inputs.corpus.identity["tokenizer"]["bos_added"]
+    first = "The tokenizer puts the BOS before each text, as in training." if begins else "No BOS stands before a text."
+    tuned = " A prompt must be written as in the tuning data; there is no chat template." if inputs.is_tuned else ""
+    return ["## How to load it", *fenced(USAGE, "python"), first + tuned, ""]

@@ -1,0 +1,156 @@
+"""push: an export gets to a Hub on loopback byte by byte; whatever is not whole is not uploaded."""
+
+import pytest
+
+from stages import describe
+from stages.lib import files, manifest
+from tests.helpers import card_fixtures, hub_server
+from tests.helpers.card_fixtures import words
+from tools import push
+
+REPO = "team/tiny-llama"
+UPLOADED = {
+    *("config.json", "model.safetensors", "tokenizer.json"),
+    *("manifest.json", "card.json", "parity.json", "README.md"),
+}
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub, its token in the environment."""
+    from huggingface_hub import constants  # not above: what it reads when it is imported holds for all tests
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # the protocol of the real Hub's storage
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+    monkeypatch.setenv("HF_TOKEN", hub_server.Hub.token)
+    with hub_server.running() as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.address)
+        yield running
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Directory of an export with its card."""
+    options = card_fixtures.write_inputs(tmp_path / "results")
+    assert describe.main(words(options)) == 0
+    return options["--export"][0].parent
+
+
+def refused(capsys, *arguments):
+    """The sentence with which push ends."""
+    assert push.main([str(word) for word in arguments]) == 2
+    printed = capsys.readouterr()
+    assert hub_server.Hub.token not in printed.out + printed.err and "hf_wrong" not in printed.out + printed.err
+    assert "Traceback" not in printed.err
+    return printed.err.splitlines()[-1]
+
+
+def test_an_upload_is_the_files_of_the_directory_in_one_commit(hub, export, capsys):
+    (export / ".manifest.json").write_text("a copy that stages.convert keeps")
+    (export / "notes.txt").write_text("mine")
+    assert push.main([str(export), REPO, "--private"]) == 0
+    there = hub.repositories[REPO]
+    uploaded = there.at("main")
+    assert set(uploaded) == UPLOADED | {".gitattributes"}
+    assert {name: uploaded[name] for name in UPLOADED} == {name: (export / name).read_bytes() for name in UPLOADED}
+    assert there.private and len(hub.messages) == 1
+    assert manifest.read(export / "manifest.json").digest in hub.messages[0]["description"]
+    printed = capsys.readouterr()
+    assert f"uploaded: {hub.address}/{REPO}/commit/" in printed.out
+    assert hub.token not in printed.out + printed.err
+
+
+def test_a_second_upload_replaces_the_first_and_keeps_other_files(hub, export):
+    there = hub.repositories[REPO] = hub_server.Repository()
+    old = {"model-00001-of-00002.safetensors": b"old", "model.safetensors.index.json": b"{}", "README.md": b"old"}
+    there.commit({**old, "figure.png": b"theirs", "more/model.safetensors": b"theirs"})
+    assert push.main([str(export), REPO]) == 0
+    assert set(there.at("main")) == UPLOADED | {"figure.png", "more/model.safetensors"}
+    assert there.at("main")["README.md"] == (export / "README.md").read_bytes()
+    sent = [path for method, path in hub.asked if method == "PUT"]
+    assert push.main([str(export), REPO]) == 0
+    assert [path for method, path in hub.asked if method == "PUT"] == sent, "the Hub has the large files already"
+
+
+def test_a_revision_is_a_branch_that_is_made(hub, export):
+    assert push.main([str(export), REPO, "--revision", "step-3"]) == 0
+    there = hub.repositories[REPO]
+    assert set(there.at("step-3")) >= UPLOADED and set(there.at("main")) == {".gitattributes"}
+
+
+def test_a_dry_run_only_checks(hub, export, capsys):
+    assert push.main([str(export), REPO, "--dry-run"]) == 0
+    assert f"7 files are whole; nothing was uploaded to {REPO}" in capsys.readouterr().out
+    assert hub.asked == []
+
+
+def test_without_a_token_or_with_a_wrong_one_the_sentence_says_so(hub, export, capsys, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    sentence = f"push: {REPO} cannot be written: {hub.address} refuses the token, or does not know the repository"
+    assert refused(capsys, export, REPO) == sentence
+    monkeypatch.delenv("HF_TOKEN")
+    sentence = f"push: {REPO} can be written only with a token, and none is set: use `hf auth login`, or set HF_TOKEN"
+    assert refused(capsys, export, REPO) == sentence
+
+
+def test_a_namespace_of_others_is_named(hub, export, capsys):
+    hub.read_only.add(REPO)
+    sentence = f"push: {REPO} cannot be written with this token: it must have write access to team"
+    assert refused(capsys, export, REPO) == sentence
+
+
+def test_a_hub_that_cannot_be_reached_is_named(hub, export, capsys, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    sentence = refused(capsys, export, REPO)
+    assert sentence.startswith("push: http://127.0.0.1:9 cannot be reached: ")
+
+
+def test_a_name_that_the_hub_does_not_take_is_named(hub, export, capsys):
+    assert refused(capsys, export, "a/b/c") == "push: REPO must be a name as `me/my-llama`, got a/b/c"
+
+
+def damage(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def fail_parity(export):
+    files.write_json(export / "parity.json", {"passed": False})
+
+
+def forge_card(export):
+    made = manifest.read(export / "card.json")
+    manifest.write(made.path, made.stage, made.identity | {"export": "0" * 64}, made.record)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda export: (export / "manifest.json").unlink(),
+            "must be the directory of an export, and has no manifest.json",
+        ),
+        (lambda export: damage(export / "model.safetensors"), "model.safetensors changed since "),
+        (lambda export: (export / "config.json").unlink(), "config.json is missing, but "),
+        (fail_parity, "parity.json must say that the parity check passed, and it does not; "),
+        (
+            lambda export: (export / "README.md").unlink(),
+            "README.md is missing, and an export is uploaded with its card",
+        ),
+        (forge_card, "card.json must be the card of "),
+    ],
+)
+def test_an_export_that_is_not_whole_is_not_uploaded(hub, export, capsys, change, sentence):
+    change(export)
+    assert sentence in refused(capsys, export, REPO)
+    assert hub.asked == []
+
+
+def test_a_card_that_was_edited_is_uploaded_with_a_warning(hub, export, capsys):
+    with open(export / "README.md", "a") as file:
+        file.write("Our own words.\n")
+    assert push.main([str(export), REPO]) == 0
+    assert "README.md was edited since stages.describe wrote it" in capsys.readouterr().err
+    assert hub.repositories[REPO].at("main")["README.md"].endswith(b"Our own words.\n")

@@ -1,0 +1,27 @@
+# Exports and their scores -> model cards. Nothing is made from a card.
+
+
+rule describe:
+    input:
+        model=model_of_milestone,
+        export=export_of_milestone,
+        corpus=corpus_of_run,
+        lists=lists_of_run,
+        evaluations=evaluations_of_milestone,
+        baselines=baselines_of_card,
+    output:
+        CARD,
+    log:
+        "results/logs/describe/{run}/{step}.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        recipe=card_recipe,
+        licenses=licenses_option,
+        code=CODE["describe"],
+    shell:
+        "python -m stages.describe --name {wildcards.run:q} --model {input.model:q} --export {input.export:q}"
+        " --corpus {input.corpus:q} --lists {input.lists:q} --evaluations {input.evaluations:q}"
+        " --baselines {input.baselines:q} {params.licenses:q} --output {output:q} --recipe {params.recipe:q}"
+        " --log {log:q} --code {params.code}"
