@@ -5,7 +5,8 @@
         --text results/summary.txt --output results/summary.json
 
 --expect holds the recipes and milestones of the config: a result of another recipe is refused, a missing result is
-listed. Columns of the table: run,step,tokens,task,metric,value,stderr.
+listed. Columns of the table: run,step,tokens,task,metric,value,stderr, and of tasks whose items were looked for in the
+training text contaminated (the share that was found), clean, clean_stderr and clean_n (the score over the other items).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         files.clear_leftovers(path)
     files.clear_leftovers_in(arguments.figures)
     expected = read_expected(arguments.expect)
-    results = Results(arguments.models, arguments.exports, arguments.evaluations)
+    results = Results(arguments.models, arguments.exports, arguments.evaluations, arguments.contamination)
     warnings = check(results, expected)
     missing = results.missing(expected)
     for name in missing:
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; returns its exit code."""
     parser = stage.parser("stages.summarize", __doc__)
-    for name in ("models", "exports", "evaluations"):
+    for name in ("models", "exports", "evaluations", "contamination"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
     parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="recipes and milestones of the config")
     parser.add_argument("--scores", type=Path, required=True, metavar="FILE", help="the table of scores to write")

@@ -41,6 +41,8 @@ RECIPES = {
     "finetune": ("stages.finetune", "FinetuneRecipe"),
     "convert": ("stages.convert", "ConvertRecipe"),
     "evaluate": ("stages.evaluate", "EvaluateRecipe"),
+    "list_items": ("stages.list_items", "ItemsRecipe"),
+    "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),
 }
 """{stage: (module, class) of its recipe}"""
 

@@ -9,6 +9,7 @@ TARGETS = {
     "exports": all_exports,
     "scores": all_evaluations,
     "tuned": all_tuned,
+    "contamination": all_contamination,
 }
 
 
@@ -19,7 +20,7 @@ def wanted_files():
         if target in TARGETS:
             found += TARGETS[target](None)
         elif target in ("all", "report") or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
-            found += [*all_models(None), *all_exports(None), *all_evaluations(None)]
+            found += [*all_models(None), *all_exports(None), *all_evaluations(None), *all_contamination(None)]
         elif not workflow.is_rule(target):
             found.append(os.path.relpath(target))
             check_file(found[-1])
@@ -36,8 +37,9 @@ def check_file(path):
         wildcards = SimpleNamespace(**maker.get_wildcards(path))
         for function in filter(callable, maker.input):
             function(wildcards)
-        if "source" in vars(wildcards):  # `list` has no input
-            named("sources", wildcards.source)
+        for section in ("source", "suite"):  # `list` and `list_items` have no input
+            if section in vars(wildcards):
+                named(f"{section}s", getattr(wildcards, section))
 
 
 def ranks_of(stage):

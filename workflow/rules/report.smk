@@ -8,6 +8,7 @@ rule summarize:
         models=all_models,
         exports=all_exports,
         evaluations=all_evaluations,
+        contamination=all_contamination,
     output:
         scores=report(SCORES, caption="../report/scores.rst", category="Scores"),
         loss=report("results/figures/loss.svg", caption="../report/loss.rst", category="Training"),
@@ -27,5 +28,5 @@ rule summarize:
     shell:
         "printf %s {params.expected:q} > {log:q}.expect && "
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
-        " --evaluations {input.evaluations:q} --expect {log:q}.expect --scores {output.scores:q}"
+        " --evaluations {input.evaluations:q} --contamination {input.contamination:q} --expect {log:q}.expect --scores {output.scores:q}"
         " --figures {params.figures:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"

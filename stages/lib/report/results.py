@@ -21,13 +21,23 @@ EvaluationKey = tuple[str, int, str]
 
 
 class Results:
-    """The manifests that exist: `models` and `exports` by (run, step), `evaluations` by (run, step, suite)."""
+    """The manifests that exist: `models` and `exports` by (run, step), `evaluations` by (run, step, suite).
 
-    def __init__(self, models: Iterable[Path], exports: Iterable[Path], evaluations: Iterable[Path]) -> None:
+    `contamination` by (corpus, suite).
+    """
+
+    def __init__(
+        self,
+        models: Iterable[Path],
+        exports: Iterable[Path],
+        evaluations: Iterable[Path],
+        contamination: Iterable[Path] = (),
+    ) -> None:
         self.absent: list[str] = []
         self.models: dict[ModelKey, Manifest] = self._read(models, _model_key, *manifest.TRAINING)
         self.exports: dict[ModelKey, Manifest] = self._read(exports, _export_key, "convert")
         self.evaluations: dict[EvaluationKey, Manifest] = self._read(evaluations, _evaluation_key, "evaluate")
+        self.contamination = self._read(contamination, _contamination_key, "find_contamination")
 
     def _read(self, paths: Iterable[Path], key_of: Callable[[Path], Key], *stages: str) -> dict[Key, Manifest]:
         found = {}
@@ -39,8 +49,17 @@ class Results:
         return dict(sorted(found.items()))
 
     def all(self) -> list[Manifest]:
-        """Return all manifests: models, exports, evaluations."""
-        return [*self.models.values(), *self.exports.values(), *self.evaluations.values()]
+        """Return all manifests: models, exports, evaluations, contamination."""
+        found = (self.models, self.exports, self.evaluations, self.contamination)
+        return [made for of_stage in found for made in of_stage.values()]
+
+    def contamination_of(self, evaluation: Manifest) -> Manifest | None:
+        """Return the contamination of an evaluation's corpus by its suite; None if it is not known."""
+        return self._by_corpus.get((evaluation.identity.get("corpus"), evaluation.path.stem))
+
+    @functools.cached_property
+    def _by_corpus(self) -> dict[tuple[str | None, str], Manifest]:
+        return {(made.identity["corpus"], made.identity["suite"]): made for made in self.contamination.values()}
 
     def runs(self) -> list[str]:
         """Return the names of the runs, sorted."""
@@ -101,6 +120,10 @@ def _export_key(path: Path) -> ModelKey:
 
 def _evaluation_key(path: Path) -> EvaluationKey:
     return path.absolute().parents[2].name, int(path.parent.name), path.stem
+
+
+def _contamination_key(path: Path) -> tuple[str, str]:
+    return path.absolute().parent.name, path.stem
 
 
 def stale(path: Path, why: str) -> UserError:
