@@ -1,10 +1,10 @@
 """Gather the overlaps of all parts of a corpus with a suite: which items are contaminated, and the rate per task.
 
     python -m stages.find_contamination --corpus results/tokens/main/manifest.json \\
-        --items results/suites/mmlu/items.json --overlaps results/contamination/main/mmlu/web/00000.json \\
+        --items results/suites/mmlu/items.json --overlaps results/overlaps/main/mmlu/web/00000.json \\
         --output results/contamination/main/mmlu.json
 
-The items with an n-gram in the training text are beside the manifest, in mmlu/contaminated.jsonl.gz, each with an
+The items with an n-gram in the training text are beside the manifest, in mmlu/found_items.jsonl.gz, each with an
 example. `stages.summarize` shows the rates, and the scores of the other items.
 """
 

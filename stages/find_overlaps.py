@@ -1,7 +1,7 @@
 """Find the n-grams of a suite's items in the training documents of one part of a corpus.
 
     python -m stages.find_overlaps --items results/suites/mmlu/items.json --part results/tokens/main/web/00000.json \\
-        --tokenizer results/tokenizers/main/manifest.json --output results/contamination/main/mmlu/web/00000.json
+        --tokenizer results/tokenizers/main/manifest.json --output results/overlaps/main/mmlu/web/00000.json
 
 The documents are decoded from the shards, so it is the text of training that is searched, and not another one. What
 tokenization changes in a text (a custom tokenizer may lower its case) is changed in the items too. Memory is that of

@@ -67,7 +67,7 @@ def options_of_part(root, part, name="mine", **recipe):
         "items": root / f"suites/{name}/items.json",
         "part": root / f"tokens/main/{part}.json",
         "tokenizer": root / "tokenizers/main/manifest.json",
-        "output": root / f"contamination/main/{name}/{part}.json",
+        "output": root / f"overlaps/main/{name}/{part}.json",
         "recipe": recipe,
     }
 

@@ -57,12 +57,12 @@ def test_nothing_is_planned_again_and_without_the_key_nothing_is_searched(finish
 
 def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, tmp_path):
     place = Checkout(shutil.copytree(finished.path, tmp_path / "copy", symlinks=True))
-    for name in ("contamination", "suites"):
+    for name in ("contamination", "overlaps", "suites"):
         shutil.rmtree(place.path / "results" / name)
     plan = place.plan("contamination", config=searched)
     assert rules(plan) == {*SEARCH, "contamination"}
     assert outputs_of(plan, "list_items") == ["results/suites/own_mine/items.json"]
-    assert outputs_of(plan, "find_overlaps") == [f"results/contamination/main/own_mine/{part}.json" for part in PARTS]
+    assert outputs_of(plan, "find_overlaps") == [f"results/overlaps/main/own_mine/{part}.json" for part in PARTS]
     assert outputs_of(plan, "find_contamination") == ["results/contamination/main/own_mine.json"]
 
 

@@ -8,7 +8,7 @@ from stages.lib import manifest
 from stages.lib.contamination.items import read_lines
 from stages.lib.manifest import Manifest
 
-FILE = "contaminated.jsonl.gz"
+FILE = "found_items.jsonl.gz"
 
 
 def rate_of(made: Manifest, task: str) -> float | None:

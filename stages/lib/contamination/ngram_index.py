@@ -6,7 +6,6 @@ A word is a number: that of the items' vocabulary, or UNKNOWN. An n-gram with an
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -89,12 +88,13 @@ class NgramIndex:
 
     def _drop_templates(self, tasks: Sequence[str]) -> None:
         """Drop the n-grams of templates, such as a question's instructions: they tell nothing of one item."""
-        for task, num_items in Counter(tasks).items():
-            own = [number for number, of in enumerate(tasks) if of == task]
-            numbers, counts = np.unique(
-                np.concatenate([np.unique(self.of_item[item]) for item in own]), return_counts=True
-            )
-            template = numbers[counts > max(TEMPLATE_ITEMS, TEMPLATE_SHARE * num_items)]
+        of_task: dict[str, list[int]] = {}
+        for item, task in enumerate(tasks):
+            of_task.setdefault(task, []).append(item)
+        for own in of_task.values():
+            each_once = np.concatenate([np.unique(self.of_item[item]) for item in own])
+            numbers, counts = np.unique(each_once, return_counts=True)
+            template = numbers[counts > max(TEMPLATE_ITEMS, TEMPLATE_SHARE * len(own))]
             if len(template):
                 for item in own:
                     self.of_item[item] = self.of_item[item][~np.isin(self.of_item[item], template)]
