@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
             raise UserError(f"{part.path} must be made with the tokenizer {arguments.tokenizer}, and has another")
         if any(part.identity[key] != parts[0].identity[key] for key in ("tokenizer", "recipe")):
             raise UserError(f"{part.path} must have the recipe of {parts[0].path}, and has another")
+        if part.identity.get("decontaminate") != parts[0].identity.get("decontaminate"):
+            raise UserError(f"{part.path} must leave out the items of {parts[0].path}, and leaves out others")
     _check_complete(parts)
     directory = arguments.output.parent
     for path in (arguments.output, directory / RECEIPT):

@@ -5,8 +5,9 @@
         --text results/summary.txt --output results/summary.json
 
 --expect holds the recipes and milestones of the config: a result of another recipe is refused, a missing result is
-listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n. Its last rows are scores to compare with: of
-`baseline NAME`, and of `trivial READER`, a rule without a model.
+listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n, and of tasks whose items were looked for in
+training text contaminated (the share that was found), clean, clean_stderr and clean_n (the score over the other items).
+Its last rows are scores to compare with: of `baseline NAME`, and of `trivial READER`, a rule without a model.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def run(arguments: argparse.Namespace) -> None:
         files.clear_leftovers(path)
     files.clear_leftovers_in(arguments.figures)
     expected = read_expected(arguments.expect)
-    results = Results(arguments.models, arguments.exports, arguments.evaluations, arguments.baselines)
+    given = (arguments.models, arguments.exports, arguments.evaluations, arguments.baselines, arguments.contamination)
+    results = Results(*given)
     warnings = check(results, expected)
     missing = results.missing(expected)
     for name in missing:
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; returns its exit code."""
     parser = stage.parser("stages.summarize", __doc__)
-    for name in ("models", "exports", "evaluations"):
+    for name in ("models", "exports", "evaluations", "contamination"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
     parser.add_argument("--baselines", type=Path, nargs="*", default=[], metavar="MANIFEST", help="scores of baselines")
     parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="recipes and milestones of the config")

@@ -35,7 +35,8 @@ from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.split import TRAIN, VALIDATION
 
 if TYPE_CHECKING:
-    from stages.lib.sources.entries import Document, Filtered, Malformed
+    from stages.lib.sources.documents import Entry
+    from stages.lib.sources.entries import Document
     from stages.lib.tokenizer.fast import Encoder
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.pretokenized import PretokenizedCheck
@@ -61,8 +62,20 @@ class TokenizeRecipe:
     any other. drop: one of them stays, a validation document before others; the text is read once more, before all
     else. Pre-tokenized documents are compared with each other only, id by id, and never with text."""
 
+    decontaminate: list[str] = identity([])
+    """Suites whose items must not stand in the training text: a training document with a run of
+    `decontaminate_ngram` words of an item is dropped. Items are the documents of tasks that are not local."""
+
+    decontaminate_ngram: int = identity(13, minimum=4, maximum=100)
+    """Words of an n-gram of `decontaminate`; an item with fewer words, but at least 8, is one n-gram."""
+
     shuffle_seed: int = identity(0, minimum=0)
     """Seed of the order of the documents within a part's training shards."""
+
+    def check(self, where: str) -> None:
+        """Raise UserError if a suite is listed twice."""
+        if len(set(self.decontaminate)) != len(self.decontaminate):
+            raise UserError(f"{where}.decontaminate must list each suite once, got {', '.join(self.decontaminate)}")
 
 
 def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
@@ -88,6 +101,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         "inputs": inputs.of_part(source_recipe, listed, chosen),
     }
     drop = _duplicates(arguments.duplicates, recipe, known)
+    clean = _contaminated(arguments.items, recipe, known, tokenizer)
     files.clear_leftovers(arguments.output)
     payload = files.payload_of(arguments.output)
     if _is_up_to_date(payload, known):
@@ -99,7 +113,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     def make(encoder: Encoder) -> dict[str, Any]:
         dropped = FilterCounts(name, source_recipe.max_malformed, tokenizer)
         check = PretokenizedCheck(name, tokenizer)
-        found = drop(documents.read(source_recipe, chosen, every_name, before))
+        found = clean(drop(documents.read(source_recipe, chosen, every_name, before)))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
         record = clock.record(**_of_list(listed), **encoder.record, **check.record(), **dropped.record())
         return manifest.content(arguments.stage_name, identity_, record)
@@ -116,7 +130,7 @@ def _of_list(listed: Manifest) -> dict[str, Any]:
 
 def _duplicates(
     path: Path | None, recipe: TokenizeRecipe, known: dict[str, Any]
-) -> Callable[[Iterable[Document | Malformed | Filtered]], Iterator[Document | Malformed | Filtered]]:
+) -> Callable[[Iterable[Entry]], Iterator[Entry]]:
     """Return a function that drops the part's duplicates; adds their digest to `known`.
 
     `path`: the manifest of find_duplicates. Raises UserError if it is missing, not expected, or made of other text.
@@ -136,6 +150,30 @@ def _duplicates(
             known["duplicates"] = described["sha256"]
             return functools.partial(duplicates.without, numbers=np.load(numbers), total=part["documents"], path=path)
     raise UserError(f"--duplicates {path} must hold part {known['part']} of {known['source']}, and does not")
+
+
+def _contaminated(
+    paths: Sequence[Path], recipe: TokenizeRecipe, known: dict[str, Any], tokenizer: Tokenizer
+) -> Callable[[Iterable[Entry]], Iterator[Entry]]:
+    """Return a function that drops the contaminated documents; adds the digests of the items to `known`.
+
+    `paths`: the manifests of list_items. Raises UserError unless they are those of the recipe's suites.
+    """
+    from stages.lib.contamination import decontaminate
+    from stages.lib.contamination.ngram_index import NgramIndex
+    from stages.lib.tokens import pretokenized
+
+    items, digests = decontaminate.read_items(paths, recipe.decontaminate)
+    if not recipe.decontaminate:
+        return iter
+    known["decontaminate"] = digests
+    index = NgramIndex(items, recipe.decontaminate_ngram)
+    logger.info("%s n-grams of %s items are left out", f"{index.num_ngrams:,}", f"{len(items):,}")
+
+    def text_of(document: Document) -> str:
+        return pretokenized.with_text(document, tokenizer).text or ""
+
+    return functools.partial(decontaminate.without, index=index, text_of=text_of)
 
 
 def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> dict[str, Any]:
@@ -166,7 +204,7 @@ def _is_up_to_date(payload: Path, known: Mapping[str, Any]) -> bool:
 def _make(
     payload: Path,
     known: Mapping[str, Any],
-    found: Iterable[Document | Malformed | Filtered],
+    found: Iterable[Entry],
     tokenizer: Tokenizer,
     encoder: Encoder,
     recipe: TokenizeRecipe,
@@ -236,6 +274,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--output", type=Path, required=True, help="manifest of the part; shards in a directory beside it"
     )
     parser.add_argument("--duplicates", type=Path, help="manifest of find_duplicates, if duplicates are dropped")
+    parser.add_argument(
+        "--items", type=Path, nargs="+", default=[], metavar="MANIFEST", help="items of the suites of decontaminate"
+    )
     return stage.execute(parser, run, argv)
 
 

@@ -11,7 +11,9 @@ from stages.describe import DescribeRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.finetune import FinetuneRecipe
 from stages.lib import recipe_schema
+from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.sources.source import SourceRecipe
+from stages.list_items import ItemsRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe
@@ -19,6 +21,7 @@ from stages.train_tokenizer import TokenizerRecipe
 RECIPES = (
     *(SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, FinetuneRecipe),
     *(ConvertRecipe, EvaluateRecipe, DescribeRecipe),
+    *(ItemsRecipe, ContaminationRecipe),
 )
 
 TRAINING = {
@@ -67,7 +70,12 @@ FROZEN = {
         **{"vocab_size": None, "model": "bpe", "sample": None, "sample_mb": 100.0},
         **{"path": None, "bos": None, "eos": None},
     },
-    "TokenizeRecipe": {"parts": 1, "bos": True, "duplicates": "keep", "shuffle_seed": 0},
+    "TokenizeRecipe": {
+        **{"parts": 1, "bos": True, "duplicates": "keep", "decontaminate": [], "decontaminate_ngram": 13},
+        **{"shuffle_seed": 0},
+    },
+    "ItemsRecipe": {"include_path": None},
+    "ContaminationRecipe": {"rule": "gpt3", "n": None},
     "PretrainRecipe": {
         **TRAINING,
         "data_stages": [],

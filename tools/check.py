@@ -42,6 +42,8 @@ RECIPES = {
     "convert": ("stages.convert", "ConvertRecipe"),
     "evaluate": ("stages.evaluate", "EvaluateRecipe"),
     "describe": ("stages.describe", "DescribeRecipe"),
+    "list_items": ("stages.list_items", "ItemsRecipe"),
+    "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),
 }
 """{stage: (module, class) of its recipe}"""
 

@@ -32,6 +32,15 @@ def test_training_on_a_gpu_runs_without_one(tmp_path):
     assert f"{found['tokens_per_second']:,.0f} tokens/s, MFU {found['mfu']}" in printed
 
 
+def test_the_search_for_items_finds_all_that_are_planted(tmp_path):
+    output = tmp_path / "out.json"
+    run("benchmarks.contamination", "--megabytes", "0.5", "--items", "40", "--output", str(output))
+    found = json.loads(output.read_text())
+    assert found["planted_items_found"]["caravan"] == found["items_planted"] == 20
+    assert found["other_items_found"]["caravan"] == 0
+    assert found["tokens_per_cpu_second"]["caravan"] > found["tokens_per_cpu_second"]["janitor"] > 0
+
+
 def test_saves_are_measured_beside_each_other(tmp_path):
     run("benchmarks.save", "--megabytes", "4", "--repeats", "2", "--output", str(tmp_path / "out.json"))
     found = json.loads((tmp_path / "out.json").read_text())

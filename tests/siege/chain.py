@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stages.lib import manifest
 from tests.helpers import training
+from tests.helpers.contamination_fixtures import write_items
 from tests.helpers.data_fixtures import SOURCES, texts, write_jsonl
 
 RECIPE = training.RECIPE | {"global_batch_size": 4, "schedule": {"warmup_steps": 1}}
@@ -22,6 +23,9 @@ PATHS = {
     "parts": [f"results/tokens/main/{source}/00000.json" for source in SOURCES],
     "tokenizer": "results/tokenizers/main/manifest.json",
     "corpus": "results/tokens/main/manifest.json",
+    "items": "texts/items.json",
+    "overlaps": [f"results/overlaps/main/own/{source}/00000.json" for source in SOURCES],
+    "contamination": "results/contamination/main/own.json",
     "model": "results/runs/tiny/models/00000006.json",
     "export": "results/runs/tiny/export/00000006/manifest.json",
     "scores": "results/runs/tiny/eval/00000006/validation.json",
@@ -68,6 +72,7 @@ def steps():
         made.append(_step("tokenize", [*given, "--duplicates", PATHS["duplicates"], *recipe], part))
     given = ["--tokenizer", PATHS["tokenizer"], "--parts", *PATHS["parts"]]
     made.append(_step("index", given, PATHS["corpus"], "results/tokens/main/receipt.json"))
+    made += _contamination_steps()
     given = ["--corpus", PATHS["corpus"], "--until", "6", "--train-dir", "results/runs/tiny/train"]
     given += [*_recipe(RECIPE), "--operation", json.dumps(OPERATION)]
     made.append(_step("pretrain", given, PATHS["model"], "results/runs/tiny/train", ranks=2))
@@ -85,6 +90,18 @@ def steps():
     return made
 
 
+def _contamination_steps():
+    """The search for the items that `write_texts` writes; those of a suite of local tasks are none."""
+    made = [
+        _step("list_items", ["--suite", "local", *_recipe({"tasks": ["next_line"]})], "results/suites/local/items.json")
+    ]
+    for part, overlaps in zip(PATHS["parts"], PATHS["overlaps"], strict=True):
+        given = ["--items", PATHS["items"], "--part", part, "--tokenizer", PATHS["tokenizer"]]
+        made.append(_step("find_overlaps", given, overlaps))
+    given = ["--corpus", PATHS["corpus"], "--items", PATHS["items"], "--overlaps", *PATHS["overlaps"]]
+    return [*made, _step("find_contamination", given, PATHS["contamination"])]
+
+
 def _recipe(recipe):
     return ["--recipe", json.dumps(recipe)]
 
@@ -94,9 +111,10 @@ def _step(stage, arguments, output, *more, ranks=0):
 
 
 def write_texts(directory):
-    """Write the raw texts that the chain begins with."""
+    """Write what the chain begins with: raw texts, and a suite's items, of which the first stand in the texts."""
     for source in SOURCES:
         write_jsonl(directory / f"texts/{source}.jsonl", [{"text": text} for text in texts(source, 40)])
+    write_items(directory / "texts/items.json", {"own": texts("a", 5) + texts("none of them", 5)})
 
 
 def results_of(directory):

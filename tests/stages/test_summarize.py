@@ -87,11 +87,14 @@ def test_the_table_has_all_scores_in_order(results):
     assert summarize.main(options_of(results)) == 0
     rows = list(csv.reader((results / "scores.csv").read_text().splitlines()))
     assert rows == [
-        ["run", "step", "tokens", "task", "metric", "value", "stderr", "n"],
-        ["base", "100", "25600", "bits_per_byte_code", "bits_per_byte", "3.0", "", ""],
-        ["base", "100", "25600", "next_line", "acc_mutual_info", "0.35", "0.03", "64"],
-        ["base", "300", "76800", "bits_per_byte_code", "bits_per_byte", "2.5", "", ""],
-        ["base", "300", "76800", "next_line", "acc_mutual_info", "0.45", "0.03", "64"],
+        [
+            *("run", "step", "tokens", "task", "metric", "value", "stderr", "n"),
+            *("contaminated", "clean", "clean_stderr", "clean_n"),
+        ],
+        ["base", "100", "25600", "bits_per_byte_code", "bits_per_byte", "3.0", "", "", "", "", "", ""],
+        ["base", "100", "25600", "next_line", "acc_mutual_info", "0.35", "0.03", "64", "", "", "", ""],
+        ["base", "300", "76800", "bits_per_byte_code", "bits_per_byte", "2.5", "", "", "", "", "", ""],
+        ["base", "300", "76800", "next_line", "acc_mutual_info", "0.45", "0.03", "64", "", "", "", ""],
     ]
 
 

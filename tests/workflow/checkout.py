@@ -16,7 +16,8 @@ import yaml
 
 HOME = Path(__file__).resolve().parents[2]
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
-STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
+CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
 ENVIRONMENT = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
 

@@ -43,7 +43,7 @@ MISTAKES = [
         "runn",
         {},
         "unknown key runn; did you mean runs? known here: "
-        "baselines, corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
+        "baselines, contamination, corpora, rerun_on_code, runs, sources, suites, tokenizers, tune",
     ),
     ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
     (
@@ -310,6 +310,34 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
+    assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
+
+
+def test_decontaminate_names_suites_with_items(config):
+    tokenize = config["corpora"]["main"]["tokenize"]
+    tokenize["decontaminate"] = ["no_such"]
+    sentence = "^corpora.main.tokenize.decontaminate must be one of the config's suites \\(.*\\), got 'no_such'$"
+    with pytest.raises(ConfigError, match=sentence):
+        checked(config, SCHEMA)
+    tokenize["decontaminate"] = ["validation"]
+    sentence = "^corpora.main.tokenize.decontaminate must name suites with other tasks than .*, got 'validation'$"
+    with pytest.raises(ConfigError, match=sentence):
+        checked(config, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"rule": "gpt4"}, "contamination.rule must be one of gpt3, palm, got 'gpt4'"),
+        ({"n": 3}, "contamination.n must be a whole number at least 4 and at most 100"),
+        ({"ngram": 8}, "unknown key contamination.ngram"),
+        (None, "contamination must be a mapping"),
+    ],
+)
+def test_a_mistake_in_contamination_is_named(config, keys, words):
+    config["contamination"] = keys
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        checked(config, SCHEMA)
 
 
 def test_a_key_that_yaml_reads_as_a_truth_value_is_named(config):

@@ -10,6 +10,7 @@ TARGETS = {
     "scores": all_scores,
     "cards": all_cards,
     "tuned": all_tuned,
+    "contamination": all_contamination,
 }
 
 
@@ -20,9 +21,15 @@ def wanted_files():
         if target in TARGETS:
             found += TARGETS[target](None)
         elif target == "all":
-            found += [*all_models(None), *all_exports(None), *all_scores(None), *all_cards(None)]
+            found += [
+                *all_models(None),
+                *all_exports(None),
+                *all_scores(None),
+                *all_contamination(None),
+                *all_cards(None),
+            ]
         elif target == "report" or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
-            found += [*all_models(None), *all_exports(None), *all_scores(None)]
+            found += [*all_models(None), *all_exports(None), *all_scores(None), *all_contamination(None)]
         elif not workflow.is_rule(target):
             found.append(os.path.relpath(target))
             check_file(found[-1])
@@ -39,8 +46,9 @@ def check_file(path):
         wildcards = SimpleNamespace(**maker.get_wildcards(path))
         for function in filter(callable, maker.input):
             function(wildcards)
-        if "source" in vars(wildcards):  # `list` has no input
-            named("sources", wildcards.source)
+        for section in ("source", "suite"):  # `list` and `list_items` have no input
+            if section in vars(wildcards):
+                named(f"{section}s", getattr(wildcards, section))
 
 
 def ranks_of(stage):

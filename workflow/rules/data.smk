@@ -83,6 +83,7 @@ rule tokenize:
         list=list_of_part,
         tokenizer=tokenizer_of_corpus,
         duplicates=duplicates_of_corpus,
+        suite_items=items_of_corpus,
     output:
         PART,
     log:
@@ -93,11 +94,11 @@ rule tokenize:
         code=CODE["tokenize"],
     params:
         recipe=tokenize_recipe,
-        duplicates=duplicates_option,
+        leaving_out=leaving_out_options,
         code=rerun_on_code("tokenize"),
     shell:
         "python -m stages.tokenize --list {input.list:q} --tokenizer {input.tokenizer:q} --part {wildcards.part}"
-        " {params.duplicates} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+        " {params.leaving_out} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
 
 
 rule index:

@@ -42,10 +42,10 @@ def parts_of_wildcard(wildcards):
     return parts_of(wildcards.corpus)
 
 
-def of_all_parts(pattern, corpus):
+def of_all_parts(pattern, corpus, **more):
     """Expand a pattern over all parts of a corpus."""
     sources, parts = named("corpora", corpus)["sources"], range(parts_of(corpus))
-    return expand(pattern, corpus=corpus, source=sources, part=[f"{part:05d}" for part in parts])
+    return expand(pattern, corpus=corpus, source=sources, part=[f"{part:05d}" for part in parts], **more)
 
 
 def parts_of_corpus(wildcards):

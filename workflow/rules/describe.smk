@@ -9,6 +9,7 @@ rule describe:
         lists=lists_of_run,
         evaluations=evaluations_of_milestone,
         baselines=baselines_of_card,
+        contamination=contamination_of_card,
     output:
         CARD,
     log:
@@ -23,5 +24,5 @@ rule describe:
     shell:
         "python -m stages.describe --name {wildcards.run:q} --model {input.model:q} --export {input.export:q}"
         " --corpus {input.corpus:q} --lists {input.lists:q} --evaluations {input.evaluations:q}"
-        " --baselines {input.baselines:q} {params.licenses:q} --output {output:q} --recipe {params.recipe:q}"
+        " --baselines {input.baselines:q} --contamination {input.contamination:q} {params.licenses:q} --output {output:q} --recipe {params.recipe:q}"
         " --log {log:q} --code {params.code}"

@@ -10,6 +10,9 @@ def recipes_to_check():
         found[f"corpora.{name}.tokenize"] = {"stage": "tokenize", "keys": corpus.get("tokenize", {})}
     for name in CONFIG["suites"]:
         found[f"suites.{name}"] = {"stage": "evaluate", "keys": recipe_of_suite(name)}
+        found[f"suites.{name}.items"] = {"stage": "list_items", "keys": items_recipe_of(name)}
+    if "contamination" in CONFIG:
+        found["contamination"] = {"stage": "find_contamination", "keys": CONFIG["contamination"]}
     for name, run in CONFIG["runs"].items():
         stage, shape = training_of(run), run.get("model", {}).get("from")
         if shape is not None and not Path(shape).exists():
@@ -45,11 +48,11 @@ def manifests():
         found[TOKENIZER.format(tokenizer=name)] = {"recipe": f"tokenizers.{name}", "needs": lists}
     for name, corpus in CONFIG["corpora"].items():
         tokenizer = {"tokenizer": TOKENIZER.format(tokenizer=corpus["tokenizer"])}
-        parts = of_all_parts(PART, name)
+        parts, items = of_all_parts(PART, name), items_of_corpus(SimpleNamespace(corpus=name))
         for path in parts:
             source = Path(path).parent.name
             part = {"recipe": f"corpora.{name}.tokenize", "inputs": tokenizer, "source": f"sources.{source}"}
-            found[path] = part | {"needs": [LIST.format(source=source)]}
+            found[path] = part | {"needs": [LIST.format(source=source), *items]}
         found[CORPUS.format(corpus=name)] = {"inputs": tokenizer, "sources": corpus["sources"], "needs": parts}
     suites_of = suites_of_milestones()
     for name in CONFIG["runs"]:
@@ -58,6 +61,21 @@ def manifests():
         *_, corpus, suite = Path(path).with_suffix("").parts
         inputs = {"corpus": CORPUS.format(corpus=corpus)}
         found[path] = {"recipe": f"suites.{suite}", "inputs": inputs, "needs": lists_of_suite(suite)}
+    return found | manifests_of_contamination()
+
+
+def manifests_of_contamination():
+    """Return the manifests of the suites' items, and of those that are contaminated."""
+    found = {ITEMS.format(suite=name): {"recipe": f"suites.{name}.items"} for name in CONFIG["suites"]}
+    for path in contamination_of(CONFIG["runs"]):
+        suite, corpus = Path(path).stem, Path(path).parent.name
+        data = {"items": ITEMS.format(suite=suite)}
+        tokenizer = {"tokenizer": TOKENIZER.format(tokenizer=CONFIG["corpora"][corpus]["tokenizer"])}
+        overlaps = of_all_parts(OVERLAPS, corpus, suite=suite)
+        for part_overlaps, part in zip(overlaps, of_all_parts(PART, corpus)):
+            found[part_overlaps] = {"recipe": "contamination", "inputs": data | tokenizer, "needs": [part]}
+        inputs = data | {"corpus": CORPUS.format(corpus=corpus)}
+        found[path] = {"recipe": "contamination", "inputs": inputs, "needs": overlaps}
     return found
 
 
@@ -83,7 +101,7 @@ def manifests_of_run(name, suites_of):
         needs = [model]
         found[export] = {"recipe": f"runs.{name}.convert", "inputs": data | {"model": model}}
         at = SimpleNamespace(run=name, step=eight(step))
-        scores = [*evaluations_of_milestone(at), *baselines_of_card(at)]
+        scores = [*evaluations_of_milestone(at), *baselines_of_card(at), *contamination_of_card(at)]
         found[CARD.format(run=name, step=eight(step))] = {
             "recipe": f"runs.{name}.card",
             "inputs": {"export": export, "model": model, "corpus": data["corpus"]},

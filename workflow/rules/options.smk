@@ -1,9 +1,12 @@
 """Options of a stage that are neither its recipe nor an input as it is."""
 
 
-def duplicates_option(wildcards, input):
-    """Return tokenize's option for the duplicates to filter, empty if they are kept."""
-    return f"--duplicates {shlex.quote(str(input.duplicates))}" if input.duplicates else ""
+def leaving_out_options(wildcards, input):
+    """Return tokenize's options for the duplicates and the contaminated documents to filter; empty without them."""
+    duplicates, items = input.get("duplicates"), input.get("suite_items")
+    options = ["--duplicates", str(duplicates)] if duplicates else []
+    options += ["--items", *([items] if isinstance(items, str) else items)] if items else []
+    return shlex.join(options)
 
 
 def previous_option(wildcards, input):

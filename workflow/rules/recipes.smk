@@ -1,7 +1,8 @@
 """Recipes of the stages, each one JSON of the keys that the user wrote, and the fingerprints of their code."""
 
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
-STAGES = (*DATA_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
+CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
@@ -105,6 +106,24 @@ def card_recipe(wildcards):
 def recipe_of_suite(suite):
     """Return the keys of a suite without its prompt-completion source, which is an input."""
     return {key: value for key, value in named("suites", suite).items() if key != "prompt_completion"}
+
+
+def items_recipe(wildcards):
+    """Recipe of the items of a suite."""
+    return as_json(items_recipe_of(wildcards.suite))
+
+
+def items_recipe_of(suite):
+    """Return the keys of a suite that its items depend on."""
+    keys = ("tasks", "include_path", "trust_task_code")
+    return {key: value for key, value in named("suites", suite).items() if key in keys}
+
+
+def contamination_recipe(wildcards):
+    """Recipe of the search for contaminated items. WorkflowError if the config has none."""
+    if "contamination" not in CONFIG:
+        raise WorkflowError("the config has no contamination: its keys say how contaminated items are found")
+    return as_json(CONFIG["contamination"])
 
 
 def expected(wildcards):

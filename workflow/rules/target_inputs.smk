@@ -56,6 +56,11 @@ def all_evaluations(wildcards):
     return list(dict.fromkeys(path for run in runs_of_all() for path in evaluations_of(run)))
 
 
+def all_contamination(wildcards):
+    """Manifests of the contamination of all corpora by the suites of their runs; [] without `contamination`."""
+    return contamination_of(runs_of_all())
+
+
 def all_tuned(wildcards):
     """Manifests of all evaluations of tuned runs. WorkflowError if there are none."""
     if not TUNED_RUNS:

@@ -38,6 +38,13 @@ rule cards:
     localrule: True
 
 
+# Rates of contaminated items of each suite; nothing without `contamination` in the config.
+rule contamination:
+    input:
+        all_contamination,
+    localrule: True
+
+
 # Scores of tuned runs, and of the models that they were tuned from, by the same suites.
 rule tuned:
     input:

@@ -18,6 +18,9 @@ OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits")
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
+LOCAL_TASKS = ("bits_per_byte", "next_line", *OF_PROMPT_COMPLETION)
+"""Tasks that are made from validation data, and have no items that could stand in every corpus."""
+
 Config = dict[str, Any]
 
 
@@ -83,6 +86,13 @@ def _check_corpus(config: Config, where: str, corpus: Config) -> None:
     _must_be_one_of("tokenizers", config, f"{where}.tokenizer", corpus["tokenizer"])
     for source in corpus["sources"]:
         _must_be_a_source(config, f"{where}.sources", source)
+    for suite in corpus.get("tokenize", {}).get("decontaminate", ()):
+        _must_be_one_of("suites", config, f"{where}.tokenize.decontaminate", suite)
+        if set(config["suites"][suite]["tasks"]) <= set(LOCAL_TASKS):
+            raise ConfigError(
+                f"{where}.tokenize.decontaminate must name suites with other tasks than those of validation data "
+                f"({', '.join(LOCAL_TASKS)}), got {suite!r}"
+            )
 
 
 def _check_suite(config: Config, where: str, suite: Config) -> None:

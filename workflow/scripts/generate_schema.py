@@ -234,7 +234,9 @@ def config_schema() -> Schema:
         ["path"],
     )
     baselines = section("Other models that the suites of all runs score, to compare with.", baseline)
-    schema = mapping(sections | {"baselines": baselines, "tune": tune, "rerun_on_code": rerun_on_code}, sections)
+    contamination = recipe_of("find_contamination")
+    beside = {"baselines": baselines, "contamination": contamination, "tune": tune, "rerun_on_code": rerun_on_code}
+    schema = mapping(sections | beside, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
 
 
@@ -243,7 +245,7 @@ def readme(schema: Schema) -> str:
     lines: list[str] = [INTRODUCTION]
     beside: Schema = {}
     for key, part in schema["properties"].items():
-        if "additionalProperties" in part:
+        if part.get("additionalProperties"):
             lines += [f"\n## {key}.NAME\n", part["description"], *_table(part["additionalProperties"])]
         else:
             beside[key] = part

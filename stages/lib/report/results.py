@@ -26,7 +26,7 @@ BaselineKey = tuple[str, str, str]
 class Results:
     """The manifests that exist: `models` and `exports` by (run, step), `evaluations` by (run, step, suite).
 
-    `baselines`: by (name, corpus, suite).
+    `baselines` by (name, corpus, suite), `contamination` by (corpus, suite).
     """
 
     def __init__(
@@ -35,12 +35,14 @@ class Results:
         exports: Iterable[Path],
         evaluations: Iterable[Path],
         baselines: Iterable[Path] = (),
+        contamination: Iterable[Path] = (),
     ) -> None:
         self.absent: list[str] = []
         self.models: dict[ModelKey, Manifest] = self._read(models, _model_key, *manifest.TRAINING)
         self.exports: dict[ModelKey, Manifest] = self._read(exports, _export_key, "convert")
         self.evaluations: dict[EvaluationKey, Manifest] = self._read(evaluations, _evaluation_key, "evaluate")
         self.baselines: dict[BaselineKey, Manifest] = self._read(baselines, _baseline_key, "evaluate")
+        self.contamination = self._read(contamination, _contamination_key, "find_contamination")
 
     def _read(self, paths: Iterable[Path], key_of: Callable[[Path], Key], *stages: str) -> dict[Key, Manifest]:
         found = {}
@@ -52,9 +54,17 @@ class Results:
         return dict(sorted(found.items()))
 
     def all(self) -> list[Manifest]:
-        """Return all manifests: models, exports, evaluations, baselines' scores."""
-        kinds = (self.models, self.exports, self.evaluations, self.baselines)
+        """Return all manifests: models, exports, evaluations, baselines' scores, contamination."""
+        kinds = (self.models, self.exports, self.evaluations, self.baselines, self.contamination)
         return [made for found in kinds for made in found.values()]
+
+    def contamination_of(self, evaluation: Manifest) -> Manifest | None:
+        """Return the contamination of an evaluation's corpus by its suite; None if it is not known."""
+        return self._by_corpus.get((evaluation.identity.get("corpus"), evaluation.path.stem))
+
+    @functools.cached_property
+    def _by_corpus(self) -> dict[tuple[str | None, str], Manifest]:
+        return {(made.identity["corpus"], made.identity["suite"]): made for made in self.contamination.values()}
 
     def runs(self) -> list[str]:
         """Return the names of the runs, sorted."""
@@ -121,6 +131,10 @@ def _evaluation_key(path: Path) -> EvaluationKey:
 
 def _baseline_key(path: Path) -> BaselineKey:
     return path.absolute().parents[1].name, path.parent.name, path.stem
+
+
+def _contamination_key(path: Path) -> tuple[str, str]:
+    return path.absolute().parent.name, path.stem
 
 
 def stale(path: Path, why: str) -> UserError:

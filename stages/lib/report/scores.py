@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files
+from stages.lib.report.clean_scores import clean_scores
 from stages.lib.report.results import Results
 
-COLUMNS = ("run", "step", "tokens", "task", "metric", "value", "stderr", "n")
+COLUMNS = (
+    *("run", "step", "tokens", "task", "metric", "value", "stderr", "n"),
+    *("contaminated", "clean", "clean_stderr", "clean_n"),
+)
+"""`contaminated`: share of the task's items that stand in the training text; `clean`: the score over the others."""
 
 ScoreRow = dict[str, Any]
-"""A row of the table: a mapping with the keys COLUMNS."""
+"""A row of the table: a mapping with keys of COLUMNS, all of them up to `stderr`."""
 
 
 def score_rows(results: Results) -> list[ScoreRow]:
@@ -24,10 +29,13 @@ def score_rows(results: Results) -> list[ScoreRow]:
         tasks.update((run_name, step, task) for task in evaluation.identity["results"])
     rows = []
     for (run_name, step, suite), evaluation in results.evaluations.items():
+        clean = clean_scores(evaluation, results.contamination_of(evaluation))
         for task, metrics in evaluation.identity["results"].items():
             name = task if tasks[run_name, step, task] == 1 else f"{suite}/{task}"
             at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"], "task": name}
-            rows += [{**at, "metric": metric, **score} for metric, score in metrics.items()]
+            rows += [
+                {**at, "metric": metric, **score, **clean.get((task, metric), {})} for metric, score in metrics.items()
+            ]
     return sorted(rows, key=_row_order)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stages.lib import files
 from stages.lib.manifest import Manifest
-from stages.lib.report import comparison
+from stages.lib.report import comparison, contamination_text
 from stages.lib.report.references import BASELINE, beside, readers_sentence
 from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow
@@ -38,7 +38,8 @@ class SummaryText:
         """Return the whole text."""
         lines: list[str] = []
         for run_name in self.results.runs():
-            lines += [*self._run(run_name), *self._scores(run_name), *self._before_and_after(run_name), ""]
+            lines += [*self._run(run_name), *self._scores(run_name), *self._before_and_after(run_name)]
+            lines += [*contamination_text.lines_of(self.rows, run_name), ""]
         if not lines:
             lines += ["There are no results yet.", ""]
         if self.missing:

@@ -52,8 +52,25 @@ class DocumentScores:
 
     def score(self) -> float:
         """Return the score over all documents."""
+        return float(self.of_ratio(self._ratio()))
+
+    def standard_error(self) -> float | None:
+        """Return the standard error of the score by the delta method, of a mean the harness's; None for one document.
+
+        It needs no draws, unlike the bootstrap, for which the score's distribution need not be nearly normal.
+        """
+        count, ratio = len(self.columns), self._ratio()
+        if count < 2:
+            return None
+        residuals = self.columns[:, 0] - ratio * self.columns[:, 1]
+        error = math.sqrt(float(residuals @ residuals) * count / (count - 1)) / float(self.columns[:, 1].sum())
+        step = 1e-6 * max(1.0, abs(float(ratio)))
+        slope = (self.of_ratio(ratio + step) - self.of_ratio(ratio - step)) / (2 * step)
+        return abs(float(slope)) * error
+
+    def _ratio(self) -> np.ndarray:
         numerator, denominator = self.columns.sum(axis=0)
-        return float(self.of_ratio(numerator / denominator))
+        return numerator / denominator
 
 
 def standard_error(metric: str, values: Sequence[Any], seed: int) -> float | None:

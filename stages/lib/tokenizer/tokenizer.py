@@ -44,11 +44,14 @@ class Tokenizer:
         self.vocab_size = self.manifest.identity["vocab_size"]
         self.package = self.manifest.directory / PACKAGE[0]
         self._decoder: Any = None
+        self._processor: SentencePieceProcessor | None = None
+        self._encode: Callable[[Sequence[str]], list[np.ndarray]]
         # unigram: SentencePiece adds scores in float32, and the package in float64 breaks ties differently. A model is
         # scored and used with the package, so its ids are the reference.
         model = self._checked_model(path) if "pieces" in self.manifest.identity else None
         if model is not None and self.manifest.identity["recipe"].get("model", "bpe") == "bpe":
-            self.library, self._encode = "sentencepiece", _sentencepiece(model)
+            self.library, self._processor = "sentencepiece", _sentencepiece(model)
+            self._encode = functools.partial(self._processor.encode, return_type="numpy")
         else:
             self.library, self._encode = "tokenizers", package_encoder(self.package)
 
@@ -64,18 +67,25 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the special tokens among them."""
+        return self._loaded_decoder().decode(ids)
+
+    def decode_batch(self, batch: Sequence[np.ndarray]) -> list[str]:
+        """Return the texts of several arrays of ids, without the special tokens among them."""
+        lists = [ids.tolist() for ids in batch]
+        if self._processor is not None:  # three to four times as fast as tokenizers
+            return self._processor.decode(lists) if lists else []
+        return self._loaded_decoder().decode_batch(lists)
+
+    def _loaded_decoder(self) -> Any:
         if self._decoder is None:
-            import tokenizers
-
-            self._decoder = tokenizers.Tokenizer.from_file(str(self.package))
-        return self._decoder.decode(ids)
+            self._decoder = load_package(self.package.read_text(encoding="utf-8"))
+        return self._decoder
 
 
-def _sentencepiece(model: Path) -> Callable[[Sequence[str]], list[np.ndarray]]:
+def _sentencepiece(model: Path) -> SentencePieceProcessor:
     import sentencepiece
 
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    return functools.partial(processor.encode, return_type="numpy")
+    return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 
 def load_package(text: str) -> library.Tokenizer:

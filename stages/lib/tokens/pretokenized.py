@@ -32,10 +32,10 @@ def with_text(document: Document, tokenizer: Tokenizer) -> Document:
     begin = 1 if len(ids) and ids[0] == tokenizer.bos else 0
     end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos else len(ids)
     ids = ids[begin:end].astype(np.int32, copy=False)
-    return dataclasses.replace(document, text=_text_of(ids, tokenizer.decode), ids=ids)
+    return dataclasses.replace(document, text=text_of(ids, tokenizer.decode), ids=ids)
 
 
-def _text_of(ids: np.ndarray, decode: Callable[[list[int]], str]) -> str:
+def text_of(ids: np.ndarray, decode: Callable[[list[int]], str]) -> str:
     """Decode ids, a long array in segments: each id is an object of 50 bytes and more while it is decoded."""
     texts, begin = [], 0
     while begin < len(ids):

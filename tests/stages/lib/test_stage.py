@@ -9,10 +9,13 @@ import pytest
 from stages import (
     convert,
     evaluate,
+    find_contamination,
     find_duplicates,
+    find_overlaps,
     finetune,
     hash_documents,
     index,
+    list_items,
     pretrain,
     summarize,
     tokenize,
@@ -36,6 +39,9 @@ OPTIONS = {
     + ["--train-dir", "x", "--recipe", TRAIN],
     convert: ["--model", "x", "--corpus", "x", "--tokenizer", "x"],
     evaluate: ["--export", "x", "--corpus", "x", "--recipe", '{"tasks": ["next_line"]}'],
+    list_items: ["--suite", "x", "--recipe", '{"tasks": ["next_line"]}'],
+    find_overlaps: ["--items", "x", "--part", "x", "--tokenizer", "x"],
+    find_contamination: ["--corpus", "x", "--items", "x", "--overlaps", "x"],
     summarize: ["--scores", "x", "--figures", "x"],
 }  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Contamination: items of suites whose n-grams stand in the training text."""

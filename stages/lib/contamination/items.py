@@ -1,0 +1,57 @@
+"""The items of a suite: the documents of its tasks as text, in a compressed JSON lines file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
+
+FILE = "items.jsonl.gz"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A document of a task. `doc_id`: its number in the task, as in the harness's samples."""
+
+    task: str
+    doc_id: int
+    text: str
+
+
+def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write compressed JSON lines atomically; equal rows give equal bytes."""
+    with files.atomic(path) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        for row in rows:
+            packed.write(json.dumps(row, ensure_ascii=False).encode(errors="replace") + b"\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read compressed JSON lines. Raises UserError if the file is damaged."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return [json.loads(line) for line in _lines(file)]
+    except (OSError, EOFError, ValueError) as error:
+        raise UserError(f"{path} must be compressed JSON lines: {error}") from None
+
+
+def _lines(file: IO[str]) -> Iterable[str]:
+    return iter(file.readline, "")  # a text may hold line ends of Unicode, at which str.splitlines would cut
+
+
+def write(directory: Path, items: Iterable[Item]) -> None:
+    """Write the items into `directory`."""
+    write_lines(directory / FILE, map(asdict, items))
+
+
+def read(listed: Manifest) -> list[Item]:
+    """Read the items of a manifest of stages.list_items. Raises UserError if they changed since it was written."""
+    (name,) = listed.identity["outputs"]
+    manifest.check_content(listed.directory / name, listed.identity["outputs"][name], listed.path)
+    return [Item(**row) for row in read_lines(listed.directory / name)]

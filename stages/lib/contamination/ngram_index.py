@@ -1,0 +1,139 @@
+"""An index of the n-grams of items. Texts are streamed past it; its memory is that of the items.
+
+A word is a number: that of the items' vocabulary, or UNKNOWN. An n-gram with an unknown word can be no item's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from stages.lib.contamination.items import Item
+from stages.lib.contamination.ngram_table import NgramTable
+from stages.lib.contamination.rules import SHORTEST
+from stages.lib.contamination.words import segments, words_of
+
+UNKNOWN = 0
+SEPARATOR = np.full(1, UNKNOWN, np.int32)
+BATCH_WORDS = 1 << 17
+"""Words that are looked up at once: the arrays of a batch stay in the processor's cache."""
+
+TEMPLATE_ITEMS, TEMPLATE_SHARE = 10, 0.5
+"""An n-gram in more than so many of a task's items, and in more than this share of them, is the task's template."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Hits(Generic[Key]):
+    """n-grams found in a batch of text: `ngrams` [hits], their numbers, and `keys` [hits], the documents' keys."""
+
+    ngrams: np.ndarray
+    keys: list[Key]
+
+
+class NgramIndex:
+    """The n-grams of `n` words of items; an item of SHORTEST to n - 1 words is one n-gram.
+
+    `num_ngrams`: number of different n-grams. `of_item`: the numbers of each item's n-grams, by place in its text.
+    """
+
+    def __init__(self, items: Sequence[Item], n: int, clean: Callable[[str], str] = str) -> None:
+        """Build the index. `clean`: what tokenization does to a text, which is done to the items too."""
+        self.n = n
+        self._vocabulary: dict[str, int] = {}
+        texts = [self._learn(words_of(clean(item.text))) for item in items]
+        self._values = np.random.Generator(np.random.PCG64(0)).integers(
+            1 << 64, size=len(self._vocabulary) + 1, dtype=np.uint64
+        )
+        self._ids = np.concatenate([SEPARATOR, *texts])
+        ends = 1 + np.cumsum([len(text) for text in texts], dtype=np.int64)
+        self.tables: list[NgramTable] = []
+        self._firsts: list[int] = []  # the number of each table's first n-gram
+        self.num_ngrams = 0
+        self.of_item = [np.empty(0, np.int64)] * len(items)
+        lengths = np.array([self._length(len(text)) for text in texts], np.int64)
+        for length in np.unique(lengths[lengths > 0]).tolist():
+            self._add_table(np.flatnonzero(lengths == length), texts, ends, length)
+        self._drop_templates([item.task for item in items])
+        self._of_some_item = np.zeros(self.num_ngrams, bool)
+        self._of_some_item[np.concatenate([np.empty(0, np.int64), *self.of_item])] = True
+
+    def _learn(self, words: Sequence[str]) -> np.ndarray:
+        numbers = self._vocabulary
+        return np.array([numbers.setdefault(word, len(numbers) + 1) for word in words], np.int32)
+
+    def _length(self, num_words: int) -> int:
+        """Return the words of an n-gram of an item: 0 if it is too short to be checked."""
+        if num_words >= self.n:
+            return self.n
+        return num_words if num_words >= SHORTEST else 0
+
+    def _add_table(self, chosen: np.ndarray, texts: Sequence[np.ndarray], ends: np.ndarray, length: int) -> None:
+        """Add the n-grams of the items `chosen`, which all have n-grams of `length` words."""
+        counts = [len(texts[item]) - length + 1 for item in chosen]
+        begins = [ends[item] - len(texts[item]) for item in chosen]
+        starts = np.concatenate([np.arange(begin, begin + count) for begin, count in zip(begins, counts, strict=True)])
+        table = NgramTable(self._ids, self._values[self._ids], starts, length)
+        numbers = np.split(self.num_ngrams + table.rows, np.cumsum(counts)[:-1])
+        for item, of_item in zip(chosen.tolist(), numbers, strict=True):
+            self.of_item[item] = of_item
+        self.tables.append(table)
+        self._firsts.append(self.num_ngrams)
+        self.num_ngrams += table.num_rows
+
+    def _drop_templates(self, tasks: Sequence[str]) -> None:
+        """Drop the n-grams of templates, such as a question's instructions: they tell nothing of one item."""
+        of_task: dict[str, list[int]] = {}
+        for item, task in enumerate(tasks):
+            of_task.setdefault(task, []).append(item)
+        for own in of_task.values():
+            each_once = np.concatenate([np.unique(self.of_item[item]) for item in own])
+            numbers, counts = np.unique(each_once, return_counts=True)
+            template = numbers[counts > max(TEMPLATE_ITEMS, TEMPLATE_SHARE * len(own))]
+            if len(template):
+                for item in own:
+                    self.of_item[item] = self.of_item[item][~np.isin(self.of_item[item], template)]
+
+    def _numbers_of(self, words: Sequence[str]) -> np.ndarray:
+        """Return the words as numbers."""
+        return np.fromiter(map(self._vocabulary.get, words, itertools.repeat(UNKNOWN)), np.int32, len(words))
+
+    def search(self, documents: Iterable[tuple[Key, str]]) -> Iterator[Hits[Key]]:
+        """Yield the n-grams in documents, given as (key, text), in bounded memory. A hit may be repeated."""
+        for ids, keys, begins in self._batches(documents):
+            values = self._values[ids]
+            for table, first in zip(self.tables, self._firsts, strict=True):
+                rows, places = table.find(ids, values)
+                wanted = self._of_some_item[first + rows]
+                rows, places = rows[wanted], places[wanted]
+                if len(rows):
+                    owners: np.ndarray = np.searchsorted(begins, places, side="right") - 1  # type: ignore[assignment]
+                    yield Hits(first + rows, [keys[owner] for owner in owners.tolist()])
+
+    def _batches(self, documents: Iterable[tuple[Key, str]]) -> Iterator[tuple[np.ndarray, list[Key], list[int]]]:
+        """Yield (words as numbers, keys of the documents among them, the place at which each begins)."""
+        held: list[np.ndarray] = []
+        keys: list[Key] = []
+        begins: list[int] = []
+        size = 0
+        for key, text in documents:
+            keys.append(key)
+            begins.append(size)
+            for segment in segments(text):
+                held.append(self._numbers_of(words_of(segment)))
+                size += len(held[-1])
+                if size >= BATCH_WORDS:
+                    ids = np.concatenate(held)
+                    yield ids, keys, begins
+                    # the document may go on, and an n-gram begin before the cut
+                    held = [ids[max(begins[-1], size - self.n + 1) :]]
+                    keys, begins, size = [key], [0], len(held[0])
+            held.append(SEPARATOR)
+            size += 1
+        if held:
+            yield np.concatenate(held), keys, begins

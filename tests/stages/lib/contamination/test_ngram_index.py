@@ -1,0 +1,126 @@
+"""The index finds each n-gram of an item wherever it stands, and nothing else, also when hashes collide."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.lib.contamination import ngram_index, ngram_table, words
+from stages.lib.contamination.items import Item
+from stages.lib.contamination.ngram_index import NgramIndex
+
+VOCABULARY = ("the", "Harbour,", "is", "full", "(of", "boats)", "and", "\u00c9clair", "42", "don't", "\u4e2d\u6587")
+word = st.sampled_from(VOCABULARY)
+text = st.lists(word, max_size=40).map(" ".join)
+
+
+@pytest.fixture(params=["hashes", "one hash for all"])
+def hashing(request, monkeypatch):
+    """The hashes as they are, and hashes that all collide."""
+    if request.param == "one hash for all":
+        monkeypatch.setattr(ngram_table, "window_hashes", lambda values, n: np.zeros(max(0, len(values) - n + 1), "u8"))
+
+
+@pytest.fixture(params=[7, 1 << 17])
+def batch_words(request, monkeypatch):
+    """Batches that cut most documents, and batches of many documents."""
+    monkeypatch.setattr(ngram_index, "BATCH_WORDS", request.param)
+    monkeypatch.setattr(words, "SEGMENT_CHARACTERS", 3 * request.param)
+
+
+def found_by_index(items, n, documents):
+    """{(number of the item, place of its n-gram, number of the document)}, by the index."""
+    index = NgramIndex(items, n)
+    hits = {(ngram, key) for hits in index.search(enumerate(documents)) for ngram, key in _pairs(hits)}
+    return {
+        (item, place, key)
+        for item, ngrams in enumerate(index.of_item)
+        for place, ngram in enumerate(ngrams.tolist())
+        for found, key in hits
+        if found == ngram
+    }
+
+
+def _pairs(hits):
+    return zip(hits.ngrams.tolist(), hits.keys, strict=True)
+
+
+def found_by_comparing(items, n, documents):
+    """The same, by comparing each n-gram of each item with each run of words of each document."""
+    found = set()
+    for number, item in enumerate(items):
+        of_item = words.words_of(item.text)
+        length = n if len(of_item) >= n else len(of_item)
+        if length < min(n, 8):
+            continue
+        for place in range(len(of_item) - length + 1):
+            ngram = of_item[place : place + length]
+            for key, document in enumerate(documents):
+                of_document = words.words_of(document)
+                runs = (of_document[at : at + length] for at in range(len(of_document) - length + 1))
+                if ngram in runs:
+                    found.add((number, place, key))
+    return found
+
+
+@pytest.mark.usefixtures("hashing", "batch_words")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(text, min_size=1, max_size=4), st.lists(text, max_size=4), st.integers(1, 14))
+def test_it_finds_what_comparing_all_runs_of_words_finds(texts, documents, n):
+    items = [Item("a", number, item) for number, item in enumerate(texts)]
+    assert found_by_index(items, n, documents) == found_by_comparing(items, n, documents)
+
+
+@pytest.mark.usefixtures("batch_words")
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9), st.data())
+def test_every_13_gram_planted_anywhere_is_found_and_only_there(seed, data):
+    chance = random.Random(seed)
+    items = [Item("a", number, " ".join(f"w{chance.randrange(5000)}" for _ in range(30))) for number in range(20)]
+    documents = [[f"w{chance.randrange(5000)}" for _ in range(chance.randrange(100))] for _ in range(6)]
+    planted = set()
+    for _ in range(data.draw(st.integers(0, 4))):
+        item, place = chance.randrange(20), chance.randrange(18)
+        document = data.draw(st.integers(0, 5).filter(lambda number: number not in {key for *_, key in planted}))
+        at = data.draw(st.integers(0, len(documents[document])))
+        documents[document][at:at] = items[item].text.split()[place : place + 13]
+        planted.add((item, place, document))
+    found = found_by_index(items, 13, [" ".join(document) for document in documents])
+    assert planted <= found
+    assert found == found_by_comparing(items, 13, [" ".join(document) for document in documents])
+
+
+def test_case_and_punctuation_do_not_count_and_a_paraphrase_is_not_found():
+    item = Item("a", 0, "The quick brown fox jumps over the lazy dog while nobody in town is watching it")
+    exact = "He said: THE QUICK brown-- fox jumps, over the 'lazy' dog (while nobody in town is watching) again."
+    paraphrase = "A fast brown fox leaps over a sleepy dog while no one in the town watches it at all today"
+    assert {key for *_, key in found_by_index([item], 13, [exact, paraphrase])} == {0}
+
+
+def test_a_text_across_two_documents_is_not_found():
+    item = Item("a", 0, " ".join(f"w{number}" for number in range(13)))
+    documents = [" ".join(item.text.split()[:6]), " ".join(item.text.split()[6:])]
+    assert not found_by_index([item], 13, documents)
+    assert found_by_index([item], 13, [" ".join(documents)])
+
+
+def test_the_template_of_a_task_is_no_ngram_of_its_items():
+    template = "answer the following question with a letter and explain briefly in your own words why"
+    items = [
+        Item("a", number, f"{template} " + " ".join(f"q{number}x{at}" for at in range(13))) for number in range(30)
+    ]
+    index = NgramIndex(items, 13)
+    assert not list(index.search([(0, f"some page with {template} and nothing else")]))
+    (hits,) = index.search([(0, items[7].text)])
+    assert set(hits.ngrams.tolist()) == set(index.of_item[7].tolist())
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")))
+def test_words_have_no_punctuation_and_no_capitals(any_text):
+    for each in words.words_of(any_text):
+        assert each == "".join(each.split()) and not any(character in each for character in ".,;:!?'\"()-_$+")
+    assert [each for segment in words.segments(any_text) for each in words.words_of(segment)] == words.words_of(
+        any_text
+    )

@@ -1,0 +1,94 @@
+"""list_items: the documents of tasks as text, in the order of the harness, and the suites that are refused."""
+
+import json
+
+import pytest
+
+from stages import list_items
+from stages.lib import manifest
+from stages.lib.contamination import items
+from tests.helpers.contamination_fixtures import write_task
+from tests.helpers.data_fixtures import make, refused
+
+CHOICES = {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to_target": "answer"}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """No attempt to reach the Hub."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """Task files: questions with choices, sentences with a choice of beginnings, and answers to generate."""
+    rows = [{"question": f"Question {n}?", "choices": ["no", "yes"], "answer": n % 2} for n in range(3)]
+    write_task(tmp_path / "tasks", "questions", rows, doc_to_text="Q: {{question}}", **CHOICES)
+    rows = [{"choices": ["the cat", "the dog"], "number": 1, "rest": "barks at night"}]
+    beginnings = CHOICES | {"doc_to_target": "rest", "doc_to_text": "number"}
+    write_task(tmp_path / "tasks", "beginnings", rows, **beginnings)
+    rows = [{"question": "How much?", "answers": ["four", "4"]}]
+    write_task(
+        tmp_path / "tasks",
+        "answers",
+        rows,
+        output_type="generate_until",
+        doc_to_text="question",
+        doc_to_target="answers",
+    )
+    return tmp_path / "tasks"
+
+
+def options_of(tmp_path, **recipe):
+    return {"suite": "mine", "output": tmp_path / "suites/mine/items.json", "recipe": recipe}
+
+
+def test_items_are_question_and_right_answer_numbered_as_in_the_harness(tasks, tmp_path):
+    names = ["bits_per_byte", "questions", "beginnings", "answers"]
+    options = options_of(tmp_path, tasks=names, include_path=str(tasks))
+    made = manifest.read(make(list_items, **options), "list_items")
+    assert items.read(made) == [
+        *(items.Item("questions", number, f"Q: Question {number}? {['no', 'yes'][number % 2]}") for number in range(3)),
+        items.Item("beginnings", 0, "the dog barks at night"),
+        items.Item("answers", 0, "How much? four 4"),
+    ]
+    assert made.identity["tasks"] == {"questions": 3, "beginnings": 1, "answers": 1}
+    first = options["output"].read_bytes()
+    make(list_items, **options)
+    assert options["output"].read_bytes() == first, "an unchanged suite gives the same bytes, and plans nothing"
+
+
+def test_local_tasks_have_no_items(tmp_path):
+    made = manifest.read(make(list_items, **options_of(tmp_path, tasks=["bits_per_byte", "next_line"])))
+    assert items.read(made) == [] and made.identity["tasks"] == {}
+
+
+@pytest.mark.long  # the harness reads all its task files
+def test_a_task_that_does_not_exist_is_refused(tasks, tmp_path, capsys):
+    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["no_such"], include_path=str(tasks)))
+    assert "list_items.tasks: no_such must be one of" in line
+
+
+def test_a_task_that_cannot_be_loaded_is_refused(tasks, tmp_path, capsys):
+    (tasks / "questions.jsonl").unlink()
+    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["questions"], include_path=str(tasks)))
+    assert "list_items.tasks: questions cannot be loaded: " in line
+    line = refused(capsys, list_items, **options_of(tmp_path, tasks=[]))
+    assert "list_items.tasks must list at least one task, got none" in line
+
+
+def test_a_document_without_what_its_template_names_is_refused(tasks, tmp_path, capsys):
+    config = json.loads((tasks / "questions.yaml").read_text())
+    rows = [
+        {"question": "a", "choices": ["x", "y"], "answer": 0},
+        {"question": "b", "choices": ["x", "y"], "answer": 7},
+    ]
+    write_task(tasks, "questions", rows, **{key: config[key] for key in (*CHOICES, "doc_to_text")})
+    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["questions"], include_path=str(tasks)))
+    assert "list_items.tasks: questions has a document that cannot be made into text: " in line
+
+
+def test_task_files_with_code_are_refused_unless_they_are_trusted(tasks, tmp_path, capsys):
+    (tasks / "code.yaml").write_text("task: code\ndoc_to_text: !function code.text\n")
+    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["answers"], include_path=str(tasks)))
+    assert "runs Python code (!function): set trust_task_code: true" in line

@@ -1,0 +1,98 @@
+"""Jobs that Snakemake plans for contamination, and changes that plan them."""
+
+import copy
+import json
+import shutil
+
+import pytest
+
+from tests.workflow.checkout import HOME, Checkout, copy_project
+
+SEARCH = {"list_items", "find_overlaps", "find_contamination"}
+PARTS = [f"{source}/{part:05d}" for source in ("code", "prose") for part in range(2)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A checkout with all outputs, and its config: the embedded default, whose corpus is searched for own tasks."""
+    place = tmp_path_factory.mktemp("made")
+    checkout, tasks = copy_project(place / "checkout"), place / "tasks"
+    tasks.mkdir()
+    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "a.jsonl"}}, "test_split": "test"}
+    for name in ("mine", "another"):
+        task = {"task": name, **data, "output_type": "generate_until", "doc_to_text": "a", "doc_to_target": "b"}
+        (tasks / f"{name}.yaml").write_text(json.dumps(task))
+    config = Checkout(HOME).default_config | {"contamination": {}}
+    config["suites"] |= {f"own_{name}": {"tasks": [name], "include_path": str(tasks)} for name in ("mine", "another")}
+    config["runs"]["base"]["suites"] = ["validation", "own_mine"]
+    checkout.pretend_all_is_made(config)
+    return checkout, config
+
+
+@pytest.fixture
+def finished(made):
+    """The checkout; read-only."""
+    return made[0]
+
+
+@pytest.fixture
+def searched(made):
+    """Its config, for one test to change."""
+    return copy.deepcopy(made[1])
+
+
+def rules(plan):
+    return set(plan.values())
+
+
+def outputs_of(plan, *names):
+    return sorted(output for output, rule in plan.items() if rule in names)
+
+
+def test_nothing_is_planned_again_and_without_the_key_nothing_is_searched(finished, searched):
+    assert finished.plan(config=searched) == {}
+    del searched["contamination"]
+    assert rules(finished.plan("report", "contamination", config=searched)).isdisjoint(SEARCH)
+
+
+def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, tmp_path):
+    place = Checkout(shutil.copytree(finished.path, tmp_path / "copy", symlinks=True))
+    for name in ("contamination", "overlaps", "suites"):
+        shutil.rmtree(place.path / "results" / name)
+    plan = place.plan("contamination", config=searched)
+    assert rules(plan) == {*SEARCH, "contamination"}
+    assert outputs_of(plan, "list_items") == ["results/suites/own_mine/items.json"]
+    assert outputs_of(plan, "find_overlaps") == [f"results/overlaps/main/own_mine/{part}.json" for part in PARTS]
+    assert outputs_of(plan, "find_contamination") == ["results/contamination/main/own_mine.json"]
+
+
+def test_an_added_suite_plans_only_its_own_jobs(finished, searched):
+    searched["runs"]["base"]["suites"].append("own_another")
+    plan = finished.plan(config=searched)
+    assert rules(plan) == {*SEARCH, "evaluate", "summarize", "all"}
+    own = outputs_of(plan, *SEARCH, "evaluate")
+    assert len(own) == 1 + len(PARTS) + 1 + 2 and all("own_another" in output for output in own)
+
+
+def test_another_rule_plans_only_the_search(finished, searched):
+    searched["contamination"] = {"rule": "palm"}
+    assert rules(finished.plan(config=searched)) == {"find_overlaps", "find_contamination", "summarize", "all"}
+
+
+def test_evaluation_keys_plan_no_search(finished, searched):
+    searched["suites"]["own_mine"] |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
+    assert rules(finished.plan(config=searched)) == {"evaluate", "summarize", "all"}
+
+
+def test_decontaminate_plans_tokens_and_after_with_the_items_that_are_there(finished, searched):
+    searched["corpora"]["main"]["tokenize"]["decontaminate"] = ["own_mine"]
+    assert rules(finished.plan("tokens", config=searched)) == {"tokenize", "index", "tokens"}
+    searched["suites"]["own_mine"]["tasks"] = ["another"]
+    assert {"list_items", "tokenize", "index", "pretrain"} <= rules(finished.plan(config=searched))
+
+
+def test_a_suite_of_local_tasks_cannot_be_searched_for(finished, searched):
+    mine = finished.write_config(searched)
+    path = "results/contamination/main/validation.json"
+    done = finished.dry_run(path, "--configfile", mine, check=False)
+    assert done.returncode and "suite validation has no items: its tasks are made from the validation" in done.stderr
