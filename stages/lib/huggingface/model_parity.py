@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
 
 
+WHOLE_TOKENS = 512
+"""Tokens of the row on which whole models are compared."""
+
+
 def compare(exported: Export, corpus: Corpus, tolerance: float, whole: bool) -> tuple[dict[str, Any], torch.Tensor]:
     """Compare the export with the checkpoint on tokens of the corpus; returns (entries of parity.json, greedy text).
 
@@ -34,16 +38,16 @@ def compare(exported: Export, corpus: Corpus, tolerance: float, whole: bool) -> 
     report = {"checks": ["tensors", "blocks", "head"], "first_block": first, "blocks": blocks, "logits": logits}
     if not whole:
         return report, torch.empty(0, 0, dtype=torch.int64)
-    logits, text = _compare_whole(exported, corpus, rows, tolerance)
+    logits, text = _compare_whole(exported, corpus, long_row[:, :WHOLE_TOKENS], tolerance)
     return report | {"checks": [*report["checks"], "whole model", "greedy text"], "logits": logits}, text
 
 
 def _compare_whole(
-    exported: Export, corpus: Corpus, rows: torch.Tensor, tolerance: float
+    exported: Export, corpus: Corpus, row: torch.Tensor, tolerance: float
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """The figures of the logits, and the greedy text of transformers' model."""
     ours, theirs = _load_ours(exported), parity.load_exported(exported.directory)
-    logits = parity.compare_logits(ours, theirs, [rows[:1, :1], rows], tolerance)  # one token has kernels of its own
+    logits = parity.compare_logits(ours, theirs, [row[:, :1], row], tolerance)  # one token has kernels of its own
     prompts = parity_rows.prompts(corpus, exported.model_config.max_position_embeddings, parity.NEW_TOKENS)
     return logits, parity.compare_text(ours, theirs, prompts, max(logits["allowed"], logits["max_difference"]))
 

@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
 
-ROWS, ROW_TOKENS = 4, 64
+ROWS, ROW_TOKENS = 4, 32
 """Through all blocks. A wrong conversion is wrong at each token, and tokens are most of the time of a large model."""
 
 LONGEST = 8192
