@@ -5,8 +5,9 @@
         --output results/runs/base/export/00000300/manifest.json
 
 The directory of --output then holds config.json, generation_config.json, safetensors, the tokenizer, and parity.json
-with the differences of logits, greedy text and token ids between the export and our model. If they are too large,
-parity.json names what differs first, no manifest is written, and the stage fails; `evaluate` refuses the directory.
+with the checks that ran and the differences between the export and our model: of the blocks' outputs, logits, greedy
+text and token ids. If they are too large, parity.json names what differs first, no manifest is written, and the stage
+fails; `evaluate` refuses the directory. Layers are written and compared one at a time: memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
-from stages.lib.recipe import identity
+from stages.lib.recipe import identity, operation
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ KEPT = ".manifest.json"
 PARITY = "parity.json"
 CARD = "README.md"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-TOKENIZER_FILES = ("tokenizer.json", "special_tokens_map.json", "tokenizer.model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,15 @@ class ConvertRecipe:
     """The dtype of the exported weights."""
 
     shard_mb: int = identity(1000, minimum=1)
-    """The largest safetensors file, in MiB; a larger tensor has its own file. Conversion holds one file in memory."""
+    """The largest safetensors file, in MiB; a larger tensor has its own file."""
 
     tolerance: float = identity(1e-4, above=0)
-    """The largest allowed difference of float32 logits at logits of standard deviation 1 (or less)."""
+    """The largest allowed difference of float32 logits at logits of standard deviation 1 (or less), and of the outputs
+    of blocks relative to their standard deviation. A larger one passes if float64 shows that it is rounding."""
+
+    whole_model_parameters: int = operation(100_000_000, minimum=0)
+    """Models with at most so many parameters are also compared whole, in logits and greedy text. That holds two float32
+    models in memory, 8 bytes per parameter; larger ones are compared block by block, in the memory of a few layers."""
 
     tokenizer_check_mb: float = identity(16.0, above=0)
     """Validation text whose token ids are compared, in MB per source."""
@@ -133,14 +138,14 @@ def _begin(directory: Path, output: Path) -> Path:
 def write_export(directory: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest) -> int:
     """Write weights, config and tokenizer; returns the number of parameters."""
     from stages.lib.checkpoints import dcp
-    from stages.lib.huggingface import export
+    from stages.lib.huggingface import export, tokenizer_files
 
     model_config, described = model_config_of(model), corpus.identity["tokenizer"]
     read = dcp.model_reader(checkpoint_of(model))
     parameters = export.write_weights(
         directory, model_config, described["vocab_size"], read, recipe.dtype, recipe.shard_mb
     )
-    _copy_tokenizer(directory, tokenizer, described["bos_added"])
+    tokenizer_files.copy(directory, tokenizer, described["bos_added"])
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)
     return parameters
@@ -164,15 +169,6 @@ def settings_of(
     return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
 
 
-def _copy_tokenizer(directory: Path, tokenizer: Manifest, bos_added: bool) -> None:
-    for name in TOKENIZER_FILES:
-        if name in tokenizer.identity["outputs"]:
-            shutil.copyfile(tokenizer.output(name), directory / name)
-    if not bos_added:  # the template would put a BOS before each text, which training did not
-        described = files.read_json(directory / "tokenizer.json")
-        files.write_json(directory / "tokenizer.json", described | {"post_processor": None})
-
-
 def model_config_of(model: Manifest) -> ModelRecipe:
     """The model config of a milestone's manifest."""
     from stages.lib.model.architectures import DEFAULT
@@ -193,15 +189,14 @@ def check_parity(
 
     Raises ParityError after writing parity.json with `passed: false` to `directory`.
     """
-    from stages.lib.huggingface import parity
+    from stages.lib.huggingface.parity import ParityError
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
-        table = model_config_of(model).key_table(corpus.identity["tokenizer"]["vocab_size"])
-        parity.compare_files(partial, settings_of(recipe, model, corpus, tokenizer), table)
+        _compare_files(partial, recipe, model, corpus, tokenizer)
         _compare_tokenizers(partial, recipe, corpus, tokenizer, report)
         _compare_models(partial, recipe, model, corpus, report)
-    except parity.ParityError as error:
+    except ParityError as error:
         report["failure"] = str(error)
         files.write_json(directory / PARITY, report)
         raise
@@ -211,31 +206,36 @@ def check_parity(
     return report["logits"]
 
 
+def _compare_files(
+    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
+) -> None:
+    from stages.lib.huggingface import file_parity, tokenizer_files
+
+    described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
+    file_parity.compare_contents(partial, settings | tokenizer_files.contents(tokenizer, described["bos_added"]))
+    file_parity.compare_shapes(partial, model_config_of(model).key_table(described["vocab_size"]))
+    file_parity.compare_loaded_ids(partial, settings[CONFIG])
+
+
 def _compare_models(
     partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, report: dict[str, Any]
 ) -> None:
-    import torch
-
     from stages.lib.checkpoints import dcp
-    from stages.lib.huggingface import export, parity, tokenizer_parity
-    from stages.lib.model.architectures import architecture_of
+    from stages.lib.huggingface import model_parity, tokenizer_parity
+    from stages.lib.huggingface.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
-    model_config, vocab_size = model_config_of(model), corpus.identity["tokenizer"]["vocab_size"]
-    read = dcp.model_reader(checkpoint_of(model))
-    with torch.device("meta"):
-        ours = architecture_of(model_config).model_class(model_config, vocab_size)
-    ours.load_state_dict(export.rounded_state(model_config, vocab_size, read, recipe.dtype), assign=True)
-    theirs = parity.load_exported(partial)
-    parity.compare_loaded_ids(theirs, files.read_json_object(partial / CONFIG))
-    parity.compare_embedding_and_head(ours, theirs)
-    opened = Corpus(corpus.path)
-    batch = parity.validation_batch(opened, model_config.max_position_embeddings)
-    report["logits"] = parity.compare_logits(ours, theirs, batch, recipe.tolerance)
-    prompts = parity.validation_prompts(opened, model_config.max_position_embeddings)
-    text = parity.compare_text(ours, theirs, prompts, recipe.tolerance)
-    exported = tokenizer_parity.load_tokenizer(partial)
-    report["greedy"] = {"prompts": len(prompts), "text": [exported.decode(tokens) for tokens in text.tolist()]}
+    exported = Export(
+        directory=partial,
+        model_config=model_config_of(model),
+        vocab_size=corpus.identity["tokenizer"]["vocab_size"],
+        dtype=recipe.dtype,
+        read=dcp.model_reader(checkpoint_of(model)),
+    )
+    whole = sum(weight.numel for weight in exported.table.weights) <= recipe.whole_model_parameters
+    found, text = model_parity.compare(exported, Corpus(corpus.path), recipe.tolerance, whole)
+    package = tokenizer_parity.load_tokenizer(partial)
+    report |= found | {"greedy": {"prompts": len(text), "text": [package.decode(tokens) for tokens in text.tolist()]}}
 
 
 def _compare_tokenizers(
@@ -281,6 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="MANIFEST", help="the tokenizer of the corpus")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the export's manifest to write")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages: torch reads a layer twice as fast
     return stage.execute(parser, run, argv)
 
 

@@ -1,5 +1,6 @@
-"""Out of memory: errors of Python and of libraries that mean it, as one sentence."""
+"""Memory: errors that mean that it ran out, as one sentence, and its return to the system."""
 
+import ctypes
 import errno
 import re
 import resource
@@ -27,3 +28,14 @@ def reason(error: BaseException) -> str | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     allowed = "" if limit == resource.RLIM_INFINITY else f", and `ulimit -v` allows {amount(limit)} of addresses"
     return f"out of memory: {requested} failed; the process used up to {peak}{allowed}"
+
+
+def trim() -> None:
+    """Return freed memory to the system, where the C library is glibc.
+
+    It keeps blocks of up to 32 MiB for later ones, which often do not fit: a loop over layers grew by the weights of a
+    layer in each turn, although they were freed.
+    """
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)

@@ -48,6 +48,9 @@ def test_export_has_all_files_and_a_passed_parity(made):
     assert report["passed"] is True
     assert report["logits"]["max_difference"] <= 1e-4
     assert 0.5 < report["logits"]["std"] < 2
+    assert report["checks"] == ["tensors", "blocks", "head", "whole model", "greedy text"]
+    assert report["blocks"]["layers"] == 2
+    assert report["first_block"]["tokens"] == 128  # the model's context
     assert report["tokenizer"]["code"]["texts"] > 0
     assert not (directory / ".partial").exists()
 
@@ -100,6 +103,16 @@ def test_recipe_reaches_the_weights(inputs):
     assert manifest.read(inputs["--output"]).identity["recipe"] == {"dtype": "float32"}
 
 
+def test_a_large_model_is_compared_by_blocks_alone(inputs):
+    recipe = {"--recipe": '{"whole_model_parameters": 10000}', "--code": "c2"}
+    assert convert.main(argv_of(inputs, **recipe)) == 0
+    report = json.loads(inputs["--output"].with_name("parity.json").read_text())
+    assert report["checks"] == ["tensors", "blocks", "head"]
+    assert report["greedy"] == {"prompts": 0, "text": []}
+    assert report["logits"]["max_difference"] <= 1e-4
+    assert 0.5 < report["logits"]["std"] < 2
+
+
 def test_wrong_conversion_fails_and_names_the_layer(inputs, monkeypatch, capsys):
     inputs["--code"] = "c2"
     monkeypatch.setattr(export, "pairs_to_halves", lambda weight, heads: weight)
@@ -133,6 +146,7 @@ SETTINGS = [
     *[("config.json", key) for key in ("rms_norm_eps", "rope_theta", "use_cache", "dtype", "vocab_size")],
     *[("generation_config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_length")],
     *[("tokenizer_config.json", key) for key in ("model_max_length", "pad_token", "split_special_tokens", "new")],
+    *[("tokenizer.json", key) for key in ("normalizer", "decoder", "post_processor", "truncation", "model")],
 ]
 
 
@@ -156,7 +170,7 @@ def test_one_changed_row_fails_and_is_named(inputs, monkeypatch, name):
         save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
 
     part = "the head" if "head" in name else "the embedding"
-    assert f"{part} must have the trained bits" in mutate(inputs, monkeypatch, change)
+    assert f"{part}: {name} must have the trained bits; 32 of " in mutate(inputs, monkeypatch, change)
 
 
 def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypatch, capsys):

@@ -5,18 +5,17 @@ head; transformers keeps five matrices and rotates i and i + hd / 2, so the rows
 FMS's own `convert_to_hf` swaps gate and up and permutes in the wrong direction, without an error.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from stages.lib import files
+from stages.lib import memory
 from stages.lib.errors import UserError
-from stages.lib.huggingface.weight_files import INDEX, WEIGHTS
+from stages.lib.huggingface.shard_writer import DTYPES, ShardWriter
 from stages.lib.model.keys import KeyTable, Weight, keys_of
 from stages.lib.model.llama_config import ModelRecipe
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 MEGABYTE = 1 << 20
 
 Read = Callable[[Sequence[str]], Mapping[str, torch.Tensor]]
@@ -38,7 +37,7 @@ def pairs_to_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def _cut(tensors: Mapping[str, torch.Tensor], table: KeyTable) -> dict[str, torch.Tensor]:
+def cut(tensors: Mapping[str, torch.Tensor], table: KeyTable) -> dict[str, torch.Tensor]:
     """The tensors, with embedding and head cut to the vocabulary: further rows are padding."""
     cut = dict(tensors)
     for weight in (table.embedding, table.head):
@@ -55,66 +54,34 @@ def write_weights(
 ) -> int:
     """Write safetensors of at most `shard_mb` MiB (a larger tensor has its own file), and an index if they are several.
 
-    `read` is called for one layer at a time. `dtype`: None keeps that of each tensor. Peak memory: one shard and one
-    layer. Returns the number of parameters.
+    `read` is called for one layer at a time. `dtype`: None keeps that of each tensor, which are then read twice. Peak
+    memory: one layer, or the embedding. Returns the number of parameters.
     """
-    writer = _ShardWriter(directory, shard_mb * MEGABYTE, None if dtype is None else DTYPES[dtype])
     table = model_config.key_table(vocab_size)
-    for group in table.groups:
-        writer.add(hf_tensors(_cut(read(keys_of(group)), table), group))
-    writer.finish()
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        for group in table.groups:
+            yield from hf_tensors(cut(read(keys_of(group)), table), group).items()
+            memory.trim()
+
+    if dtype is None:
+        dtypes = {name: tensor.dtype for name, tensor in tensors()}
+    else:
+        dtypes = dict.fromkeys(table.shapes(), DTYPES[dtype])
+    writer = ShardWriter(directory, table.shapes(), dtypes, shard_mb * MEGABYTE)
+    writer.write(tensors())
     return writer.parameters
 
 
-class _ShardWriter:
-    def __init__(self, directory: Path, limit: int, dtype: torch.dtype | None) -> None:
-        self.directory, self.limit, self.dtype = directory, limit, dtype
-        self.shards: list[list[str]] = []  # the names of the tensors of each shard written
-        self.tensors: dict[str, torch.Tensor] = {}
-        self.size = self.total_size = self.parameters = 0
-
-    def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        for name, given in tensors.items():
-            tensor = (
-                given.to(self.dtype or given.dtype).contiguous().clone()
-            )  # a view would keep its whole matrix in memory
-            if self.tensors and self.size + tensor.nbytes > self.limit:
-                self._flush()
-            self.tensors[name] = tensor
-            self.size += tensor.nbytes
-            self.total_size += tensor.nbytes
-            self.parameters += tensor.numel()
-
-    def _flush(self) -> None:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
-        path = self.directory / f"shard-{len(self.shards)}"
-        try:
-            save_file(self.tensors, path, metadata={"format": "pt"})
-        except SafetensorError as error:  # in place of an OSError
-            raise UserError(f"{path} cannot be written: {' '.join(str(error).split())}") from None
-        self.shards.append(list(self.tensors))
-        self.tensors, self.size = {}, 0
-
-    def finish(self) -> None:
-        """Write the last shard, rename the shards as transformers expects them, and write the index."""
-        self._flush()
-        count = len(self.shards)
-        names = [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
-        if count == 1:
-            names = [WEIGHTS]
-        for number, name in enumerate(names):
-            (self.directory / f"shard-{number}").rename(self.directory / name)
-        if count > 1:
-            where = {tensor: name for name, shard in zip(names, self.shards, strict=True) for tensor in shard}
-            index = {"metadata": {"total_size": self.total_size}, "weight_map": dict(sorted(where.items()))}
-            files.write_json(self.directory / INDEX, index)
+def rounded_group(table: KeyTable, group: Sequence[Weight], read: Read, dtype: str) -> dict[str, torch.Tensor]:
+    """Some of our own tensors as exported, {FMS key: tensor}: rounded to `dtype`, cut to the vocabulary."""
+    return {key: tensor.to(DTYPES[dtype]) for key, tensor in cut(read(keys_of(list(group))), table).items()}
 
 
 def rounded_state(model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str) -> dict[str, torch.Tensor]:
     """Our own model's float32 state dict with the weights as exported: rounded to `dtype`, cut to the vocabulary."""
     table = model_config.key_table(vocab_size)
-    tensors = {key: tensor.to(DTYPES[dtype]).float() for key, tensor in read(keys_of(table.weights)).items()}
-    tensors = _cut(tensors, table)
+    tensors = {}
+    for group in table.groups:
+        tensors |= {key: tensor.float() for key, tensor in rounded_group(table, group, read, dtype).items()}
     return {key: tensors[weight.key] for key, weight in table.by_key.items()}

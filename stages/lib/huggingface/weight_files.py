@@ -1,7 +1,7 @@
 """The safetensors files of a Hugging Face directory, one or several with an index, and the tensors in them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -111,3 +111,12 @@ def opened(path: Path, framework: str = "pt") -> Any:
         return safe_open(path, framework=framework)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} must be a safetensors file: {' '.join(str(error).split())}") from None
+
+
+def read_tensors(directory: Path, file_of: Mapping[str, str], tensors: Iterable[str]) -> dict[str, Any]:
+    """{tensor: torch tensor in its file's dtype}, for some tensors. `file_of`: from `file_of_tensors`."""
+    found, names = {}, list(tensors)
+    for name in sorted({file_of[tensor] for tensor in names}):
+        with opened(directory / name) as file:
+            found |= {tensor: file.get_tensor(tensor) for tensor in names if file_of[tensor] == name}
+    return found

@@ -4,42 +4,14 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stages.lib.errors import UserError
-from stages.lib.huggingface import config_json, export, parity
+from stages.lib.huggingface import config_json, export, parity, weight_files
 from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe, RopeScaling
-from tests.helpers.export_fixtures import random_model, write_settings
-
-VOCABULARY = 300
-TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-SMALL = {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "max_position_embeddings": 256,
-}
-CONFIGS = {
-    "mha": {},
-    "gqa": {"num_key_value_heads": 2},
-    "mqa": {"num_key_value_heads": 1},
-    "tied": {"tie_word_embeddings": True},
-    "theta": {"rope_theta": 5e5, "num_key_value_heads": 2},
-    "llama3": {"rope_theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_max_position_embeddings=64)},
-}
-
-
-def exported(directory, recipe, model, dtype="float32", shard_mb=100, vocab_size=VOCABULARY):
-    """Write the export of a model that is held in memory."""
-    state = model.state_dict()
-    export.write_weights(directory, recipe, vocab_size, reader(state), dtype, shard_mb)
-    write_settings(directory, config_json.config_of(recipe, {**TOKENIZER, "vocab_size": vocab_size}, dtype))
-
-
-def reader(state):
-    """A `read` over a state dict."""
-    return lambda keys: {key: state[key] for key in keys}
+from stages.lib.model.llama_config import ModelRecipe
+from tests.helpers.export_cases import CASES, SMALL, TOKENIZER, VOCABULARY, reader, recipe_of, write_export
+from tests.helpers.export_fixtures import random_model
 
 
 def batch():
@@ -48,11 +20,11 @@ def batch():
     return [torch.randint(0, VOCABULARY, (2, length), generator=generator) for length in (7, 200)]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_logits_equal_those_of_transformers(tmp_path, name):
-    recipe = ModelRecipe(**SMALL, **CONFIGS[name])
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_those_of_transformers(tmp_path, case):
+    recipe = recipe_of(case)
     model = random_model(recipe, VOCABULARY)
-    exported(tmp_path, recipe, model)
+    write_export(tmp_path, recipe, model)
     figures = parity.compare_logits(model, parity.load_exported(tmp_path), batch(), tolerance=1e-4)
     assert 0.5 < figures["std"] < 2
     assert figures["max_difference"] <= 1e-4
@@ -63,7 +35,7 @@ def test_logits_equal_those_of_transformers(tmp_path, name):
 def test_angles_have_the_bits_of_transformers(name):
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding
 
-    recipe = ModelRecipe(**SMALL | {"max_position_embeddings": 8192}, **CONFIGS[name])
+    recipe = ModelRecipe(**SMALL | {"max_position_embeddings": 8192}, **CASES[name])
     theirs = LlamaRotaryEmbedding(LlamaConfig(**config_json.config_of(recipe, TOKENIZER, "float32")))
     positions = torch.arange(recipe.max_position_embeddings)
     expected = [table[0, :, : recipe.head_dim // 2] for table in theirs(torch.zeros(1), positions[None])]
@@ -81,16 +53,17 @@ def test_a_model_of_sharp_attention_passes(tmp_path, std):
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(1) if weight.dim() == 1 else weight.normal_(0, std, generator=generator)
-    exported(tmp_path, recipe, model)
+    write_export(tmp_path, recipe, model)
     tokens = torch.randint(0, VOCABULARY, (1, 512), generator=generator)
     parity.compare_logits(model, parity.load_exported(tmp_path), [tokens], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gqa", "tied"])
-def test_logits_equal_those_of_ibm_fms(name):
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_those_of_ibm_fms(case):
     fms = pytest.importorskip("fms.models.llama")
-    recipe = ModelRecipe(**SMALL, **CONFIGS[name])
+    recipe = recipe_of(case)
     ours = random_model(recipe, VOCABULARY)
+    scaling = vars(recipe.rope_scaling) if recipe.rope_scaling else {}
     theirs = fms.LLaMA(
         fms.LLaMAConfig(
             src_vocab_size=VOCABULARY,
@@ -103,6 +76,7 @@ def test_logits_equal_those_of_ibm_fms(name):
             multiple_of=1,
             max_expected_seq_len=recipe.max_position_embeddings,
             rope_theta=recipe.rope_theta,
+            rope_scaling=scaling,
             tie_heads=recipe.tie_word_embeddings,
             fused_weights=True,
             pad_id=-1,
@@ -118,9 +92,9 @@ def test_shards_hold_the_weights_of_one_file(tmp_path):
     recipe = ModelRecipe(num_hidden_layers=2, hidden_size=256, num_attention_heads=4, intermediate_size=512)
     model = random_model(recipe, VOCABULARY)
     (tmp_path / "sharded").mkdir()
-    exported(tmp_path / "sharded", recipe, model, shard_mb=1)
+    write_export(tmp_path / "sharded", recipe, model, shard_mb=1)
     shards = sorted(path.name for path in tmp_path.glob("sharded/*.safetensors"))
-    index = json.loads((tmp_path / "sharded" / export.INDEX).read_text())
+    index = json.loads((tmp_path / "sharded" / weight_files.INDEX).read_text())
     assert len(shards) > 3
     assert shards == sorted(set(index["weight_map"].values()))
     figures = parity.compare_logits(model, parity.load_exported(tmp_path / "sharded"), batch(), tolerance=1e-4)
@@ -130,7 +104,7 @@ def test_shards_hold_the_weights_of_one_file(tmp_path):
 def test_padding_of_the_vocabulary_is_cut(tmp_path):
     recipe = ModelRecipe(**SMALL)
     model = random_model(recipe, VOCABULARY + 20)
-    exported(tmp_path, recipe, model)
+    write_export(tmp_path, recipe, model)
     theirs = parity.load_exported(tmp_path)
     assert theirs.lm_head.weight.shape[0] == VOCABULARY
     with torch.inference_mode():
@@ -142,16 +116,33 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
     recipe = ModelRecipe(**SMALL)
     model = random_model(recipe, VOCABULARY - 1)
     with pytest.raises(UserError, match="row for each of 300 tokens"):
-        exported(tmp_path, recipe, model)
+        write_export(tmp_path, recipe, model)
 
 
 def test_rounded_weights_are_compared_with_rounded_weights(tmp_path):
     recipe = ModelRecipe(**SMALL, num_key_value_heads=2)
     model = random_model(recipe, VOCABULARY)
-    exported(tmp_path, recipe, model, dtype="bfloat16")
+    write_export(tmp_path, recipe, model, dtype="bfloat16")
     theirs = parity.load_exported(tmp_path)
     rounded = Llama(recipe, VOCABULARY)
     rounded.load_state_dict(export.rounded_state(recipe, VOCABULARY, reader(model.state_dict()), "bfloat16"))
     assert parity.compare_logits(rounded, theirs, batch(), 1e-4)["max_difference"] <= 1e-4
-    with pytest.raises(parity.ParityError, match="the embedding"):
+    with pytest.raises(parity.ParityError, match="the whole model"):
         parity.compare_logits(model, theirs, batch(), 1e-4)
+
+
+def test_the_files_have_the_bytes_of_safetensors(tmp_path):
+    recipe = ModelRecipe(num_hidden_layers=11, hidden_size=128, num_attention_heads=4, intermediate_size=320)
+    write_export(tmp_path, recipe, random_model(recipe, VOCABULARY), dtype="bfloat16", shard_mb=1)
+    paths = sorted(tmp_path.glob("*.safetensors"))
+    assert len(paths) > 3
+    for path in paths:
+        save_file(load_file(path), tmp_path / "again", metadata={"format": "pt"})
+        assert path.read_bytes() == (tmp_path / "again").read_bytes()
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    recipe = recipe_of("gqa")
+    (tmp_path / "model.safetensors").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be written: "):
+        write_export(tmp_path, recipe, random_model(recipe, VOCABULARY))

@@ -1,0 +1,205 @@
+"""Conversion of a checkpoint: seconds of writing beside a copy of the same bytes, of the parity check, and peak memory.
+
+    python -m benchmarks.convert                           # 0.6 G parameters; 15 minutes on 2 cores, 12 GB of disk
+    python -m benchmarks.convert --shape tiny --repeats 1  # a smoke test
+
+Tokenizer and corpus are made of the text that is on the machine, and a checkpoint of random weights for each of two
+depths: memory is flat in the number of layers if both have the same peak. `stages.convert` runs in a process of its
+own; in the same turn its weights are copied. Both times end when the files are on the disk. Imports are in no time.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import report, texts
+from stages.lib import manifest
+
+HOME = Path(__file__).resolve().parents[1]
+STEP = 1
+SHAPES = {
+    "tiny": {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128},
+    "0.6B": {
+        **{"num_hidden_layers": 24, "hidden_size": 1280, "num_attention_heads": 20, "num_key_value_heads": 10},
+        "intermediate_size": 4480,
+    },
+}
+
+
+def run(module, *words):
+    """Run a Python module; returns its seconds and peak memory in MB.
+
+    This process must stay small: the system counts its memory as the module's, which begins as a copy of it.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(HOME)}
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", module, *map(str, words)], env=environment, stdout=sys.stderr)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"python -m {module} failed")
+    return {"seconds": time.perf_counter() - began, "peak_mb": usage.ru_maxrss / 1024}
+
+
+def write_corpus(work, megabytes, vocab_size):
+    """Make tokenizer and corpus by their stages; returns the path of the corpus' manifest."""
+    tokenizer, corpus = work / "tokenizer" / "manifest.json", work / "tokens" / "manifest.json"
+    (path,), _ = texts.build(work / "texts", megabytes, 1)
+    if corpus.exists():
+        return corpus
+    source = {"kind": "jsonl", "paths": [str(path)], "validation": 0.1}
+    listed, part = work / "list.json", work / "tokens" / "texts" / "00000.json"
+    run("stages.list", "--name", "texts", "--recipe", json.dumps(source), "--output", listed)
+    sample = {"vocab_size": vocab_size, "sample": {"texts": 1}, "sample_mb": megabytes}
+    run("stages.train_tokenizer", "--lists", listed, "--recipe", json.dumps(sample), "--output", tokenizer)
+    run("stages.tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, "--output", part)
+    run("stages.index", "--tokenizer", tokenizer, "--parts", part, "--output", corpus)
+    return corpus
+
+
+def write_checkpoint(directory, shape, corpus):
+    """Write a checkpoint of random weights, and its manifest, model.json."""
+    import torch
+
+    from stages.lib.checkpoints import dcp
+    from stages.lib.checkpoints.commit import directory_of
+    from stages.lib.distributed.process_group import process_group
+    from stages.lib.model.llama import Llama, ModelRecipe
+
+    corpus = manifest.read(corpus)
+    facts = corpus.identity["tokenizer"]
+    torch.manual_seed(0)
+    model = Llama(ModelRecipe(**shape), facts["vocab_size"])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(1.0, 0.1) if weight.dim() == 1 else weight.normal_(0.0, shape["hidden_size"] ** -0.5)
+    at = directory_of(directory / "train", STEP)
+    with process_group():
+        dcp.save(at, {"model": model.state_dict()}, {"step": STEP})
+    identity = {
+        "recipe": {"model": shape},
+        **{"corpus": corpus.digest, "tokenizer": facts["digest"], "step": STEP, "samples": 1, "tokens": 4096},
+        "checkpoint": str(at.relative_to(directory)),
+        "outputs": {str(path.relative_to(directory)): manifest.describe(path) for path in sorted(at.iterdir())},
+    }
+    record = {"horizon": {"steps": STEP}, "run_directory": "train", "code": None}
+    manifest.write(directory / "model.json", "pretrain", identity, record)
+
+
+def convert_in_phases(directory, corpus):
+    """Run stages.convert in this process, and write the seconds of its phases to phases.json."""
+    from transformers import LlamaForCausalLM  # noqa: F401
+
+    from stages import convert
+    from stages.lib.checkpoints import dcp  # noqa: F401
+
+    phases = {}
+
+    def timed(name, phase):
+        function = getattr(convert, name)
+
+        def call(*arguments):
+            began = time.perf_counter(), time.process_time()
+            result = function(*arguments)
+            if phase == "writing":
+                sync(arguments[0].glob("*.safetensors"))
+            phases[phase] = time.perf_counter() - began[0]
+            phases[f"{phase}_cpu"] = time.process_time() - began[1]
+            return result
+
+        setattr(convert, name, call)
+
+    timed("write_export", "writing")
+    timed("check_parity", "parity")
+    inputs = ("--model", directory / "model.json", "--corpus", corpus)
+    inputs += ("--tokenizer", corpus.parents[1] / "tokenizer" / "manifest.json")
+    if convert.main([*map(str, inputs), "--output", str(directory / "export" / "manifest.json")]):
+        raise SystemExit(1)
+    (directory / "phases.json").write_text(json.dumps(phases))
+
+
+def sync(paths):
+    """Wait until files are on the disk."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def turn(directory, corpus):
+    """Convert in a process of its own, and copy the weights of the export; returns the figures."""
+    output = directory / "export" / "manifest.json"
+    shutil.rmtree(output.parent, ignore_errors=True)
+    found = run("benchmarks.convert", "--convert", directory, corpus)
+    found |= json.loads((directory / "phases.json").read_text())
+    made = manifest.read(output)
+    weights = [made.output(name) for name in made.identity["outputs"] if name.endswith(".safetensors")]
+    began = time.perf_counter(), time.process_time()
+    for number, path in enumerate(weights):
+        shutil.copyfile(path, directory / f"copy{number}")
+    sync(directory.glob("copy*"))
+    found |= {"copy": time.perf_counter() - began[0], "copy_cpu": time.process_time() - began[1]}
+    for path in directory.glob("copy*"):
+        path.unlink()
+    parity = json.loads((output.parent / "parity.json").read_text())
+    size = sum(path.stat().st_size for path in weights)
+    return found | {"export_bytes": size, "parameters": made.record["parameters"], "checks": parity["checks"]}
+
+
+def main():
+    """Measure, and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="0.6B")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/caravan-convert"), help="directory that is kept")
+    parser.add_argument("--checkpoint", type=Path, nargs=2, metavar=("DIRECTORY", "CORPUS"), help=argparse.SUPPRESS)
+    parser.add_argument("--convert", type=Path, nargs=2, metavar=("DIRECTORY", "CORPUS"), help=argparse.SUPPRESS)
+    parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/convert.json"))
+    arguments = parser.parse_args()
+    shape = SHAPES[arguments.shape]
+    if arguments.checkpoint:
+        directory, corpus = arguments.checkpoint
+        write_checkpoint(directory, shape | {"num_hidden_layers": arguments.layers}, corpus)
+        return
+    if arguments.convert:
+        convert_in_phases(*arguments.convert)
+        return
+    megabytes, vocab_size = (1, 600) if arguments.shape == "tiny" else (12, 32000)
+    corpus = write_corpus(arguments.work, megabytes, vocab_size)
+    turns = {}
+    for layers in (shape["num_hidden_layers"], shape["num_hidden_layers"] // 2):
+        directory = arguments.work / f"{arguments.shape}-{layers}"
+        if not (directory / "model.json").exists():
+            words = ("--shape", arguments.shape, "--layers", layers, "--checkpoint", directory, corpus)
+            run("benchmarks.convert", *words)
+        turns[layers] = [turn(directory, corpus) for _ in range(arguments.repeats)]
+    medians = {layers: _medians(of_depth) for layers, of_depth in turns.items()}
+    deep, shallow = medians.values()
+    figures = {
+        "parameters": deep["parameters"],
+        "writing_to_copy": deep["writing"] / deep["copy"],
+        "writing_to_copy_cpu": deep["writing_cpu"] / deep["copy_cpu"],
+        "parity_to_writing": deep["parity"] / deep["writing"],
+        "parity_to_writing_cpu": deep["parity_cpu"] / deep["writing_cpu"],
+        "peak_mb": {layers: found["peak_mb"] for layers, found in medians.items()},
+        "peak_of_depths": deep["peak_mb"] / shallow["peak_mb"],
+        "medians": medians,
+        "turns": turns,
+    }
+    for name in [name for name in figures if name not in ("medians", "turns")]:
+        print(f"{name}: {figures[name]}")
+    report.write(arguments.output, "convert", ("torch", "transformers", "safetensors"), figures)
+
+
+def _medians(turns):
+    names = [name for name, value in turns[0].items() if isinstance(value, int | float)]
+    return {name: statistics.median(turn[name] for turn in turns) for name in names}
+
+
+if __name__ == "__main__":
+    main()
