@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.helpers import evaluations
+
 HOME = Path(__file__).resolve().parents[2]
 
 
@@ -47,3 +51,13 @@ def test_saves_are_measured_beside_each_other(tmp_path):
     assert 3e6 < found["state_bytes"] < 5e6
     assert found["ratio"] > 0
     assert len(found["repeats"]["synchronous"]) == len(found["repeats"]["asynchronous"]) == 2
+
+
+@pytest.mark.long
+def test_evaluation_is_measured_beside_the_harness(tmp_path):
+    options = evaluations.export(tmp_path)
+    words = ["--export", options["--export"], "--corpus", options["--corpus"], "--examples", 8, "--repeats", 1]
+    run("benchmarks.evaluate", *map(str, words), "--output", str(tmp_path / "out.json"))
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["ratio"]["cpu_seconds"] > 0
+    assert found["turns"][0].keys() == {"caravan", "harness"}

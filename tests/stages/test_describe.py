@@ -1,5 +1,6 @@
 """describe: the model card of an export, from manifests; manifests of different models are refused."""
 
+import json
 import re
 
 import pytest
@@ -94,6 +95,17 @@ def test_scores_have_errors_examples_and_chance(inputs):
     assert "| `validation` | `bits_per_byte_code` | `bits_per_byte` | 2.250 \u00b1 0.031 | 12 | - |" in rows
     assert "byte_perplexity" not in card, "of a local task only the metric that tables show"
     assert "- Suite `validation`: lm-evaluation-harness 0.4.13, on cuda, with `num_examples: 500`." in rows
+
+
+def test_parity_without_the_whole_model_is_that_of_its_layers(inputs):
+    path = inputs["--export"][0].with_name("parity.json")
+    report = json.loads(path.read_text())
+    blocks = {"layers": 32, "tokens": 128, "max_difference": 4e-6, "num_rounding": 0}
+    report |= {"checks": ["tensors", "blocks", "head"], "blocks": blocks, "greedy": {"prompts": 0, "text": []}}
+    path.write_text(json.dumps(report))
+    parity = section(card_of(inputs), "Parity")
+    assert "each of 32 layers differ by at most 4.0e-06 of their standard deviation over 128 tokens;" in parity
+    assert "logits" not in parity and "greedy" not in parity
 
 
 def test_the_best_rule_without_a_model_stands_beside_a_score(inputs):

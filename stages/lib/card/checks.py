@@ -23,11 +23,17 @@ def _parity(report: dict[str, Any]) -> Iterator[str]:
     yield "Before any score, this directory was loaded with transformers and compared with the model that was trained:"
     yield ""
     logits, greedy = _numbers(report.get("logits")), _numbers(report.get("greedy"))
-    if "max_difference" in logits:
+    blocks, checks = _numbers(report.get("blocks")), report.get("checks")
+    if {"layers", "tokens", "max_difference"} <= blocks.keys():
+        yield (
+            f"- all tensors have the same bits, and the outputs of each of {blocks['layers']} layers differ by at most "
+            f"{blocks['max_difference']:.1e} of their standard deviation over {blocks['tokens']:,} tokens;"
+        )
+    if "max_difference" in logits and (not isinstance(checks, list) or "whole model" in checks):
         over = f" over {logits['tokens']:,} tokens" if "tokens" in logits else ""
         allowed = f"; {logits['allowed']:.1e} is allowed" if "allowed" in logits else ""
         yield f"- the largest difference of float32 logits is {logits['max_difference']:.1e}{over}{allowed};"
-    if "prompts" in greedy:
+    if greedy.get("prompts"):
         yield f"- the greedy continuation of {greedy['prompts']} prompts is the same;"
     texts = report.get("tokenizer")
     tokens = sum(_numbers(found).get("tokens", 0) for found in texts.values()) if isinstance(texts, dict) else 0

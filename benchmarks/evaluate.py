@@ -1,0 +1,80 @@
+"""CPU-seconds of the stage `evaluate`, beside lm-evaluation-harness' own command line on the same tasks.
+
+    make demo && python -m benchmarks.evaluate          # the demo's model and its suite, some minutes
+
+Both score `bits_per_byte` and `next_line`, from the start of the process to its end. The harness reads the task files
+that the stage writes, and scores each choice after a context of its own.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import report
+from stages.lib import manifest
+
+EXPORT, CORPUS = "results/runs/base/export/00000300/manifest.json", "results/tokens/main/manifest.json"
+
+
+def timed(command, environment):
+    """Run a command; return its seconds and CPU-seconds, its own processes' included."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"seconds": time.perf_counter() - begun, "cpu_seconds": used}
+
+
+def stage_command(arguments, output):
+    """Return the command line of the stage."""
+    recipe = {"tasks": ["bits_per_byte", "next_line"], "num_examples": arguments.examples}
+    given = ["--export", arguments.export, "--corpus", arguments.corpus, "--output", output]
+    return [sys.executable, "-m", "stages.evaluate", *map(str, given), "--recipe", json.dumps(recipe)]
+
+
+def harness_command(arguments, output):
+    """Return the command line of the harness, for the tasks that the stage wrote."""
+    export = manifest.read(arguments.export)
+    model = {"pretrained": export.directory, "dtype": "float32", "max_length": export.identity["seq_len"]}
+    model["add_bos_token"] = False
+    words = ",".join(f"{name}={value}" for name, value in model.items())
+    command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", words, "--device", "cpu"]
+    tasks = ",".join(sorted(manifest.read(output).identity["results"]))
+    command += ["--tasks", tasks, "--include_path", str(output.with_suffix("")), "--batch_size", "16"]
+    return [*command, "--output_path", str(output.parent / "harness")]
+
+
+def main():
+    """Measure, and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--export", type=Path, default=Path(EXPORT), help=f"manifest (default: {EXPORT})")
+    parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
+    parser.add_argument("--examples", type=int, default=500, help="questions of next_line")
+    parser.add_argument("--repeats", type=int, default=2, help="turns of both")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/evaluate.json"))
+    arguments = parser.parse_args()
+    turns = []
+    with tempfile.TemporaryDirectory() as made:
+        output = Path(made) / "suite.json"
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": made}
+        for _ in range(arguments.repeats):
+            own = timed(stage_command(arguments, output), environment)
+            turns.append({"caravan": own, "harness": timed(harness_command(arguments, output), environment)})
+    best = {
+        name: {unit: min(turn[name][unit] for turn in turns) for unit in ("seconds", "cpu_seconds")}
+        for name in ("caravan", "harness")
+    }
+    ratio = {unit: best["caravan"][unit] / best["harness"][unit] for unit in ("seconds", "cpu_seconds")}
+    print(f"caravan {best['caravan']['cpu_seconds']:.1f} CPU-seconds, {ratio['cpu_seconds']:.2f} x the harness")
+    figures = {"examples": arguments.examples, "best": best, "ratio": ratio, "turns": turns}
+    report.write(arguments.output, "evaluate", ("lm_eval", "torch", "transformers"), figures)
+
+
+if __name__ == "__main__":
+    main()
