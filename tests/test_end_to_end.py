@@ -98,7 +98,7 @@ def snakemake(directory, *arguments):
 
 def test_scores_of_every_milestone_are_made(place):
     with open(place / "results/scores.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not row["run"].startswith("trivial ")]
     assert {row["step"] for row in rows} == {"6", "12"}
     assert {row["task"] for row in rows} == {"bits_per_byte_a", "bits_per_byte_b", "next_line"}
     assert all(0 < float(row["value"]) < 500 for row in rows if row["task"] != "next_line")

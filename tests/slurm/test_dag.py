@@ -15,7 +15,7 @@ def test_profile_takes_texts_to_a_report_on_a_cluster(place, cluster):
     print(f"texts to report on Slurm: {seconds:.0f} s, {len(cluster.submissions())} jobs")
 
     with open(place.path / "results/scores.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not row["run"].startswith("trivial ")]
     assert {row["step"] for row in rows} == {"6", "12"}
     assert {row["task"] for row in rows} == {"bits_per_byte_a", "bits_per_byte_b", "next_line"}
     assert (place.path / "results/report.html").stat().st_size > 10_000

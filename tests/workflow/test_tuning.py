@@ -33,7 +33,7 @@ def test_summary_shows_the_scores_before_and_after_finetuning(tmp_path):
     done = snakemake(tmp_path, "all")
     assert done.returncode == 0, done.stdout + done.stderr
     with open(tmp_path / "results/scores.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["task"] == "completion_bits"]
+        rows = [row for row in csv.DictReader(file) if row["step"] and row["task"] == "completion_bits"]
     before, after = ((float(row["value"]), float(row["stderr"])) for row in rows)
     assert [(row["run"], row["step"]) for row in rows] == [("tiny", "12"), ("tuned", "30")]
     assert before[0] - after[0] > 3 * (before[1] + after[1])
