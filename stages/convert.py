@@ -214,7 +214,7 @@ def _compare_files(
     described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
     file_parity.compare_contents(partial, settings | tokenizer_files.contents(tokenizer, described["bos_added"]))
     file_parity.compare_shapes(partial, model_config_of(model).key_table(described["vocab_size"]))
-    file_parity.compare_loaded_ids(partial, settings[CONFIG])
+    file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
 
 def _compare_models(

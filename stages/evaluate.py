@@ -8,7 +8,7 @@ results/runs/base/eval/00000300/validation. The harness's own command line reads
 (`--limit`, `--log_samples`, other models):
 
     lm_eval run --model hf --model_args pretrained=EXPORT,dtype=float32,max_length=N,add_bos_token=False \\
-        --batch_size 16 --include_path results/runs/base/eval/00000300/validation --tasks bits_per_byte_code
+        --batch_size 16 --seed 0 --include_path results/runs/base/eval/00000300/validation --tasks bits_per_byte_code
 
 Scores of rolling tasks (bits_per_byte_*) and of tasks that are not local are the same there, with add_bos_token=True
 for the latter unless they are rolling: before whole texts the harness puts BOS itself. Scores of the other local tasks

@@ -13,8 +13,8 @@ have the bits of the checkpoint, unless --dtype rounds them. A model that was tr
 
 A checkpoint of ibm-fms or fms-fsdp does not hold its config. --model-config is a Hugging Face config.json, or the keys
 of `runs.NAME.model` as JSON, where bos_token_id, eos_token_id and pad_token_id may stand too. It is compared with the
-tensors' shapes, from which rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and, without grouped-query
-attention, num_attention_heads do not follow: a wrong one of these is not noticed, and gives another model.
+tensors' shapes, from which rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and num_attention_heads (of
+num_key_value_heads only the ratio to it) do not follow: a wrong one of these is not noticed, and gives another model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,13 @@ if TYPE_CHECKING:
 
 DTYPES = ("bfloat16", "float32")
 TOKENIZER = "tokenizer.json"
-TOKENIZER_FILES = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model")
+TOKENIZER_FILES = (
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 

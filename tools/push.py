@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,9 +70,11 @@ def upload(directory: Path, names: Sequence[str], arguments: argparse.Namespace)
 
     hub: HfApi = HfApi()
     hub.create_repo(arguments.repo, private=arguments.private or None, exist_ok=True)
+    if arguments.private and not hub.repo_info(arguments.repo).private:
+        raise UserError(f"{arguments.repo} exists and is public: make it private on the Hub first, or omit --private")
     if arguments.revision != MAIN:
         hub.create_branch(arguments.repo, branch=arguments.revision, exist_ok=True)
-    added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=directory / name) for name in names]
+    added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content_of(directory / name)) for name in names]
     deleted = [CommitOperationDelete(path_in_repo=name) for name in leftovers(hub, names, arguments)]
     digest = manifest.read(directory / MANIFEST).digest
     done = hub.create_commit(
@@ -82,6 +85,15 @@ def upload(directory: Path, names: Sequence[str], arguments: argparse.Namespace)
         revision=arguments.revision,
     )
     return done.commit_url
+
+
+def content_of(path: Path) -> Path | bytes:
+    """Return what is uploaded of a file: parity.json without its greedy text, which begins with text of the corpus."""
+    if path.name != PARITY:
+        return path
+    report = files.read_json_object(path)
+    report["greedy"] = {name: value for name, value in report.get("greedy", {}).items() if name != "text"}
+    return json.dumps(report, indent=2).encode()
 
 
 def leftovers(hub: HfApi, names: Sequence[str], arguments: argparse.Namespace) -> list[str]:

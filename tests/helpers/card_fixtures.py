@@ -90,7 +90,7 @@ def write_export(model, corpus, run="base"):
     (directory / "model.safetensors").write_bytes(bytes(range(256)) * 40)
     logits = {"tokens": 804, "max_difference": 6.2e-06, "allowed": 0.0002}
     files.write_json(
-        directory / "parity.json", {"passed": True, "logits": logits, "greedy": {"prompts": 4, "text": []}}
+        directory / "parity.json", {"passed": True, "logits": logits, "greedy": {"prompts": 4, "text": ["a b c d"] * 4}}
     )
     names = ("config.json", "model.safetensors", "tokenizer.json")
     identity = {

@@ -132,7 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self._files(name, revision) is not None:
             repository = self.server.repositories[name]
             commit = repository.branches.get(revision or "main", revision)
-            self._answer(200, {"id": name, "sha": commit, "private": False, "gated": repository.gated, "siblings": []})
+            described = {"id": name, "sha": commit, "private": repository.private, "gated": repository.gated}
+            self._answer(200, described | {"siblings": []})
 
     def _tree(self, name, revision, path, query, **_):
         files = self._files(name, revision)
@@ -275,7 +276,7 @@ def _entry(path, content):
 
 NAME = r"([^/]+/[^/]+)"
 ROUTES = {
-    rf"/api/datasets/{NAME}": lambda handler, name, **options: handler._info(name, "", **options),
+    rf"/api/(?:datasets|models)/{NAME}": lambda handler, name, **options: handler._info(name, "", **options),
     rf"/api/datasets/{NAME}/revision/([^/]+)": _Handler._info,
     rf"/api/(?:datasets|models)/{NAME}/tree/([^/]+)(?:/(.*))?": _Handler._tree,
     rf"/api/datasets/{NAME}/paths-info/([^/]+)": _Handler._paths,

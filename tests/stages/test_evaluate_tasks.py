@@ -143,6 +143,14 @@ def test_a_number_of_examples_that_the_task_would_ignore_is_refused(made, own, t
     assert line == "evaluate: evaluate.per_task.ab.num_fewshot must be 0, which the task's file fixes, got 3"
 
 
+def test_a_task_that_could_not_end_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(harness_model, "load_model", None)
+    recipe = {"tasks": ["bits_per_byte", "gen"], "include_path": str(own), "max_length": 8}
+    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "gen generates up to 8 tokens, which must be fewer than the context (8)" in line
+
+
 def test_an_export_without_chat_template_is_not_scored_with_one(made, own, tmp_path, capsys):
     recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
     assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2

@@ -1,5 +1,7 @@
 """push: an export gets to a Hub on loopback byte by byte; whatever is not whole is not uploaded."""
 
+import json
+
 import pytest
 
 from stages import describe
@@ -53,12 +55,24 @@ def test_an_upload_is_the_files_of_the_directory_in_one_commit(hub, export, caps
     there = hub.repositories[REPO]
     uploaded = there.at("main")
     assert set(uploaded) == UPLOADED | {".gitattributes"}
-    assert {name: uploaded[name] for name in UPLOADED} == {name: (export / name).read_bytes() for name in UPLOADED}
+    for name in UPLOADED - {"parity.json"}:
+        assert uploaded[name] == (export / name).read_bytes()
+    parity = json.loads((export / "parity.json").read_text())
+    assert parity["greedy"].pop("text")  # it begins with text of the corpus
+    assert json.loads(uploaded["parity.json"]) == parity
     assert there.private and len(hub.messages) == 1
     assert manifest.read(export / "manifest.json").digest in hub.messages[0]["description"]
     printed = capsys.readouterr()
     assert f"uploaded: {hub.address}/{REPO}/commit/" in printed.out
     assert hub.token not in printed.out + printed.err
+
+
+def test_a_private_upload_into_a_public_repository_is_refused(hub, export, capsys):
+    hub.repositories[REPO] = hub_server.Repository()
+    hub.repositories[REPO].commit({"README.md": b"theirs"})
+    sentence = refused(capsys, export, REPO, "--private")
+    assert f"{REPO} exists and is public: make it private on the Hub first" in sentence
+    assert not hub.messages
 
 
 def test_a_second_upload_replaces_the_first_and_keeps_other_files(hub, export):

@@ -69,19 +69,25 @@ def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, t
 def test_an_added_suite_plans_only_its_own_jobs(finished, searched):
     searched["runs"]["base"]["suites"].append("own_another")
     plan = finished.plan(config=searched)
-    assert rules(plan) == {*SEARCH, "evaluate", "summarize", "all"}
+    assert rules(plan) == {*SEARCH, "evaluate", "describe", "summarize", "all"}
     own = outputs_of(plan, *SEARCH, "evaluate")
     assert len(own) == 1 + len(PARTS) + 1 + 2 and all("own_another" in output for output in own)
 
 
 def test_another_rule_plans_only_the_search(finished, searched):
     searched["contamination"] = {"rule": "palm"}
-    assert rules(finished.plan(config=searched)) == {"find_overlaps", "find_contamination", "summarize", "all"}
+    assert rules(finished.plan(config=searched)) == {
+        "find_overlaps",
+        "find_contamination",
+        "describe",
+        "summarize",
+        "all",
+    }
 
 
 def test_evaluation_keys_plan_no_search(finished, searched):
     searched["suites"]["own_mine"] |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
-    assert rules(finished.plan(config=searched)) == {"evaluate", "summarize", "all"}
+    assert rules(finished.plan(config=searched)) == {"evaluate", "describe", "summarize", "all"}
 
 
 def test_decontaminate_plans_tokens_and_after_with_the_items_that_are_there(finished, searched):

@@ -101,7 +101,7 @@ def test_calls_per_job_and_per_module_do_not_grow_with_the_number_of_runs(tmp_pa
     about_jobs = sum(
         made for (file, _), made in calls.items() if workflow / "rules" in file.parents or file.name == "config_runs.py"
     )
-    assert 3 * runs < about_jobs < CALLS * 3 * runs
+    assert 4 * runs < about_jobs < CALLS * 4 * runs  # model, export, scores, card
     modules = len([*(checkout.path / "stages").rglob("*.py")])
     assert modules / 2 < calls[Path(ast.__file__), "parse"] <= modules
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,12 +27,15 @@ def _parity(report: dict[str, Any]) -> Iterator[str]:
     blocks, checks = _numbers(report.get("blocks")), report.get("checks")
     if {"layers", "tokens", "max_difference"} <= blocks.keys():
         yield (
-            f"- all tensors have the same bits, and the outputs of each of {blocks['layers']} layers differ by at most "
-            f"{blocks['max_difference']:.1e} of their standard deviation over {blocks['tokens']:,} tokens;"
+            "- all tensors have the checkpoint's bits, rounded to their dtype; the outputs of each of "
+            f"{blocks['layers']} layers differ by at most {blocks['max_difference']:.1e} of their standard deviation "
+            f"over {blocks['tokens']:,} tokens;"
         )
     if "max_difference" in logits and (not isinstance(checks, list) or "whole model" in checks):
         over = f" over {logits['tokens']:,} tokens" if "tokens" in logits else ""
         allowed = f"; {logits['allowed']:.1e} is allowed" if "allowed" in logits else ""
+        if logits["max_difference"] > logits.get("allowed", math.inf):
+            allowed += ", and this is rounding by a comparison with float64"
         yield f"- the largest difference of float32 logits is {logits['max_difference']:.1e}{over}{allowed};"
     if greedy.get("prompts"):
         yield f"- the greedy continuation of {greedy['prompts']} prompts is the same;"

@@ -75,6 +75,11 @@ class CardInputs:
         return self.model.stage == "finetune"
 
     @property
+    def has_initial(self) -> bool:
+        """True if the training started from another model."""
+        return self.is_tuned or "initial" in self.model.identity
+
+    @property
     def prompt_completion(self) -> list[str]:
         """The sources of prompts and completions."""
         return [name for name in self.lists if name not in self.corpus.identity["sources"]]
@@ -102,6 +107,9 @@ def check(inputs: CardInputs) -> None:
     for made in inputs.evaluations.values():
         if made.identity["export"] != export.digest:
             raise UserError(f"--evaluations {made.path} has the scores of another export than --export {export.path}")
+    for made in inputs.contamination.values():
+        if made.identity.get("corpus", corpus.digest) != corpus.digest:
+            raise UserError(f"--contamination {made.path} is of another corpus than --corpus {corpus.path}")
     for source in corpus.identity["sources"]:
         if source not in inputs.lists:
             raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")

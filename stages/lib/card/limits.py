@@ -28,11 +28,14 @@ def _use(inputs: CardInputs, languages: list[str]) -> Iterator[str]:
     if inputs.is_tuned:
         tuned_on = listed(inputs.prompt_completion)
         yield f"It is tuned on {tuned_on} alone: it is no general assistant, and has no safety tuning."
-    else:
+    elif not inputs.has_initial:
         yield "It continues text. It is not tuned to follow instructions or to chat, and has no safety tuning."
     text = listed(inputs.corpus.identity["sources"])
     known = f" (languages: {listed(languages)})" if languages else ""
-    yield f"Its text is that of the sources {text}{known}: on other text it is worse."
+    if inputs.has_initial:
+        yield "It started from another model: what that had learned, its limits and its license apply too."
+    else:
+        yield f"Its text is that of the sources {text}{known}: on other text it is worse."
     unstated = [source for source in sources_of(inputs) if source not in inputs.licenses]
     if unstated:
         yield f"The license of {listed(unstated)} is not stated: find it out before you use or pass on the model."
@@ -61,7 +64,7 @@ def _amount(inputs: CardInputs, training: TrainingHistory) -> Iterator[str]:
     if horizon and inputs.step < horizon:
         yield f"It is the milestone at step {inputs.step:,} of {horizon:,}: its learning-rate schedule had not ended."
     per_parameter = inputs.model.identity["tokens"] / parameters if parameters else COMPUTE_OPTIMAL
-    if per_parameter < COMPUTE_OPTIMAL and not inputs.is_tuned and "initial" not in inputs.model.identity:
+    if per_parameter < COMPUTE_OPTIMAL and not inputs.has_initial:
         yield (
             f"It was trained on {per_parameter:.2g} tokens per parameter; about {COMPUTE_OPTIMAL} are compute-optimal "
             "(arXiv 2203.15556)."
@@ -93,5 +96,10 @@ def _scores(inputs: CardInputs) -> Iterator[str]:
             if task not in local and task not in results.get(suite, {})
         }
     )
+    if results and inputs.has_initial:
+        searched = listed(inputs.corpus.identity["sources"])
+        yield f"Questions were searched for in {searched} alone, not in what the model before was trained on."
+    if results and inputs.is_tuned:
+        yield f"Questions were not searched for in {listed(inputs.prompt_completion)}."
     if unknown:
         yield f"The questions of {listed(unknown)} were not searched for in the training text."

@@ -32,7 +32,7 @@ def lines(inputs: CardInputs, description: str | None) -> list[str]:
     size = f" of {count(parameters)} parameters" if parameters else ""
     tokens = count(identity["tokens"])
     how = f"fine-tuned on {tokens} tokens" if inputs.is_tuned else f"trained on {tokens} tokens"
-    start = " It started from another model." if "initial" in identity and not inputs.is_tuned else ""
+    start = " It started from another model." if inputs.has_initial and not inputs.is_tuned else ""
     title = f"# {escaped(inputs.name)}, step {inputs.step:,}"
     what = f"A Llama{size}, {how} in {inputs.step:,} steps.{start}"
     about = ["", *description.strip().splitlines()] if description else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,16 +100,21 @@ def load_tensors(directory: Path | str, keys: Sequence[str]) -> dict[str, torch.
 
 
 def _load_tensors(reader: _Reader, keys: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Read tensors. A place that parts which overlap leave empty is NaN, not what was in memory before."""
     known: dict[str, Any] = reader.read_metadata().state_dict_metadata
     for key in keys:
         if key not in known:
             raise UserError(f"{reader.path} must hold {key}, and does not")
-    tensors = {key: torch.empty(known[key].size, dtype=known[key].properties.dtype) for key in keys}
+    tensors = {key: _blank(known[key].size, known[key].properties.dtype) for key in keys}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended: one process
         with _in_one_sentence(f"{reader.path} could not be read", Exception):
             dcp.load(tensors, storage_reader=reader, planner=_TensorPlanner(), no_dist=True)
     return tensors
+
+
+def _blank(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(size, math.nan, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
 
 
 def model_reader(directory: Path | str) -> Callable[[Sequence[str]], dict[str, torch.Tensor]]:

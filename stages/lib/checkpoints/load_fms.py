@@ -1,8 +1,8 @@
 """Checkpoints of ibm-fms and fms-fsdp as tensors of our models, which have FMS's keys and order of rows.
 
 Such a checkpoint does not hold its model's config, so the caller gives it, and it is compared with the tensors' shapes.
-No tensor depends on rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and, without grouped-query
-attention, num_attention_heads: these are as given.
+No tensor depends on rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and num_attention_heads (of
+num_key_value_heads only the ratio to it): these are as given.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ A word is a number: that of the items' vocabulary, or UNKNOWN. An n-gram with an
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -25,6 +26,8 @@ BATCH_WORDS = 1 << 17
 TEMPLATE_ITEMS, TEMPLATE_SHARE = 10, 0.5
 """An n-gram in more than so many of a task's items, and in more than this share of them, is the task's template."""
 
+LABEL = re.compile(r"\s*\w[\w ]{0,20}:\s")
+
 Key = TypeVar("Key")
 
 
@@ -36,8 +39,19 @@ class Hits(Generic[Key]):
     keys: list[Key]
 
 
+def short_lines(text: str, n: int) -> Iterator[list[str]]:
+    """Yield the words of each line with SHORTEST to n - 1 of them, without its label, unless it is the whole text."""
+    whole = words_of(text)
+    for line in text.split("\n"):
+        words = words_of(LABEL.sub("", line))
+        if SHORTEST <= len(words) < n and words != whole:
+            yield words
+
+
 class NgramIndex:
-    """The n-grams of `n` words of items; an item of SHORTEST to n - 1 words is one n-gram.
+    """The n-grams of `n` words of items; an item or a line of one with SHORTEST to n - 1 words is one n-gram.
+
+    A question is often shorter than n words, and its prompt puts a label before it, as `Question:`, and others behind.
 
     `num_ngrams`: number of different n-grams. `of_item`: the numbers of each item's n-grams, by place in its text.
     """
@@ -46,7 +60,9 @@ class NgramIndex:
         """Build the index. `clean`: what tokenization does to a text, which is done to the items too."""
         self.n = n
         self._vocabulary: dict[str, int] = {}
-        texts = [self._learn(words_of(clean(item.text))) for item in items]
+        pieces = [(number, words_of(clean(item.text))) for number, item in enumerate(items)]
+        pieces += [(number, words) for number, item in enumerate(items) for words in short_lines(clean(item.text), n)]
+        texts = [self._learn(words) for _, words in pieces]
         self._values = np.random.Generator(np.random.PCG64(0)).integers(
             1 << 64, size=len(self._vocabulary) + 1, dtype=np.uint64
         )
@@ -55,10 +71,14 @@ class NgramIndex:
         self.tables: list[NgramTable] = []
         self._firsts: list[int] = []  # the number of each table's first n-gram
         self.num_ngrams = 0
-        self.of_item = [np.empty(0, np.int64)] * len(items)
+        self._of_piece = [np.empty(0, np.int64)] * len(pieces)
         lengths = np.array([self._length(len(text)) for text in texts], np.int64)
         for length in np.unique(lengths[lengths > 0]).tolist():
             self._add_table(np.flatnonzero(lengths == length), texts, ends, length)
+        of_item: list[list[np.ndarray]] = [[] for _ in items]
+        for (number, _), ngrams in zip(pieces, self._of_piece, strict=True):
+            of_item[number].append(ngrams)
+        self.of_item = [np.concatenate(ngrams) for ngrams in of_item]
         self._drop_templates([item.task for item in items])
         self._of_some_item = np.zeros(self.num_ngrams, bool)
         self._of_some_item[np.concatenate([np.empty(0, np.int64), *self.of_item])] = True
@@ -74,14 +94,14 @@ class NgramIndex:
         return num_words if num_words >= SHORTEST else 0
 
     def _add_table(self, chosen: np.ndarray, texts: Sequence[np.ndarray], ends: np.ndarray, length: int) -> None:
-        """Add the n-grams of the items `chosen`, which all have n-grams of `length` words."""
-        counts = [len(texts[item]) - length + 1 for item in chosen]
-        begins = [ends[item] - len(texts[item]) for item in chosen]
+        """Add the n-grams of the pieces `chosen`, which all have n-grams of `length` words."""
+        counts = [len(texts[piece]) - length + 1 for piece in chosen]
+        begins = [ends[piece] - len(texts[piece]) for piece in chosen]
         starts = np.concatenate([np.arange(begin, begin + count) for begin, count in zip(begins, counts, strict=True)])
         table = NgramTable(self._ids, self._values[self._ids], starts, length)
         numbers = np.split(self.num_ngrams + table.rows, np.cumsum(counts)[:-1])
-        for item, of_item in zip(chosen.tolist(), numbers, strict=True):
-            self.of_item[item] = of_item
+        for piece, of_piece in zip(chosen.tolist(), numbers, strict=True):
+            self._of_piece[piece] = of_piece
         self.tables.append(table)
         self._firsts.append(self.num_ngrams)
         self.num_ngrams += table.num_rows

@@ -1,13 +1,16 @@
 """Words as GPT-3's contamination study counts them (arXiv 2005.14165, appendix C): lower case, without punctuation.
 
-What is no letter, mark or digit is deleted, not replaced by a space: `state-of-the-art` is one word. Words end at white
-space, so a text of a language that is written without spaces has few words, and is rarely checked.
+What is no letter, mark or digit is deleted, not replaced by a space: `state-of-the-art` is one word. Only dashes longer
+than a hyphen are spaces, which stand with and without spaces around them. Texts are compared in the normal form NFKC.
+Words end at white space, so a text of a language that is written without spaces has few words, and is rarely checked.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+
+HYPHENS = "-\u2010\u2011"
 
 SEGMENT_CHARACTERS = 1 << 20
 """Characters that are split into words at once: each word is an object of 50 bytes or more."""
@@ -18,6 +21,9 @@ class _Kept(dict[int, int | None]):
 
     def __missing__(self, code: int) -> int | None:
         character = chr(code)
+        if unicodedata.category(character) == "Pd" and character not in HYPHENS:
+            self[code] = ord(" ")
+            return self[code]
         kept = character.isspace() or unicodedata.category(character)[0] in "LMN"
         self[code] = code if kept else None
         return self[code]
@@ -28,7 +34,7 @@ _KEPT = _Kept()
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text."""
-    return text.lower().translate(_KEPT).split()
+    return unicodedata.normalize("NFKC", text).lower().translate(_KEPT).split()
 
 
 def segments(text: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -32,6 +32,14 @@ def all_gather_object(value: Any, group: dist.ProcessGroup | None = None) -> lis
     values = [None] * dist.get_world_size()
     dist.all_gather_object(values, value, group=group)
     return values
+
+
+def first_rank_first(work: Callable[[], Any]) -> Any:
+    """Call `work` on the first rank, then on the others, which find what it left in a cache; a UserError is of all."""
+    with raise_on_all_ranks():
+        result = work() if is_first_rank() else None
+    with raise_on_all_ranks():
+        return result if is_first_rank() else work()
 
 
 @contextlib.contextmanager

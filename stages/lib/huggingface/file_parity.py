@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import weight_files
 from stages.lib.huggingface.parity import ParityError
 from stages.lib.model.keys import KeyTable
+from stages.lib.model.llama_config import ModelRecipe
 
 MISSING = object()
 
@@ -63,12 +65,32 @@ def compare_shapes(directory: Path, table: KeyTable) -> None:
         raise ParityError(str(error)) from None
 
 
-def compare_loaded_ids(directory: Path, config: Mapping[str, Any]) -> None:
-    """Raise ParityError unless transformers loads the special tokens of `config`, the content of config.json."""
+def compare_loaded(directory: Path, config: Mapping[str, Any], model_config: ModelRecipe) -> None:
+    """Raise ParityError unless transformers loads the special tokens of config.json, and the model's shape and RoPE.
+
+    `config`: the content of config.json. What transformers makes of its keys counts, whatever their names are.
+    """
     from transformers import AutoConfig, GenerationConfig
 
     loaded = [AutoConfig.from_pretrained(directory), GenerationConfig.from_pretrained(directory)]
+    for key, value in _meant(model_config).items():
+        found = getattr(loaded[0], key, None)
+        if isinstance(value, dict) and isinstance(found, dict):
+            found = {name: found.get(name) for name in value}
+        if found != value:
+            raise ParityError(f"transformers must load {key} as {value}, and loads {found}")
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         for found in (getattr(one, key) for one in loaded):
             if found != config[key]:
                 raise ParityError(f"transformers must load {key} as {config[key]}, and loads {found}")
+
+
+def _meant(model_config: ModelRecipe) -> dict[str, Any]:
+    """Return what a model computes by, as attributes of transformers' config."""
+    rope: dict[str, Any] = {"rope_theta": model_config.rope_theta, "rope_type": "default"}
+    if model_config.rope_scaling is not None:
+        rope |= {"rope_type": "llama3", **dataclasses.asdict(model_config.rope_scaling)}
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim")
+    more = ("rms_norm_eps", "max_position_embeddings", "tie_word_embeddings")
+    found = {name: getattr(model_config, name) for name in (*names, *more)}
+    return found | {"num_key_value_heads": model_config.kv_heads, "rope_parameters": rope}

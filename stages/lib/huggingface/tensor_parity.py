@@ -88,9 +88,10 @@ def compare_names(export: Export) -> None:
 
     transformers itself only warns about a missing weight, and fills it with random numbers.
     """
-    expected = {name: list(tensor.shape) for name, tensor in empty_exported(export.directory).state_dict().items()}
+    empty = empty_exported(export.directory)
+    expected = {name: list(tensor.shape) for name, tensor in empty.state_dict().items()}
     found = export.table.shapes()
-    if export.table.tied:
+    if empty.config.tie_word_embeddings:
         (head,) = export.table.head.part_shapes()
         expected.pop(head)
     for name in sorted(expected.keys() | found.keys()):

@@ -38,6 +38,8 @@ def _levels(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_trivi
     levels = {}
     for row in {row["task"]: row for row in rows}.values():
         found = beside(row, references)
+        if len({other["corpus"] for other in found}) > 1:
+            continue  # a line could be of either
         readers = trivial(found)
         shown = [other for other in found if other not in readers] + readers[:with_trivial]
         levels |= {f"{other['run']}, {row['task']}": other["value"] for other in shown}

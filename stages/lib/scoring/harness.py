@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import random
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from lm_eval.tasks.manager import TaskDict
 
 CONNECT_SECONDS = 3
+GENERATED = 256
+"""Tokens that a task generates at most unless it says otherwise, as in the harness."""
 
 Results = dict[str, dict[str, dict[str, float | None]]]
 """{task: {metric: {"value": x, "stderr": y, "n": number of documents}}}"""
@@ -70,12 +75,13 @@ def _no_commit() -> None:
 
 
 def task_manager(
-    paths: Sequence[Path | str], tasks: Sequence[str], known: str, where: str = "evaluate.tasks"
+    paths: Sequence[Path | str], tasks: Sequence[str], known: str, where: str = "evaluate.tasks", seed: int = 0
 ) -> TaskManager:
     """Return the harness's index of tasks. Its own tasks, 4 seconds to read, are added only if a task needs them.
 
     `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does
-    not, `where` is the key of the tasks. Its `load` loads tasks with their data once. Raises UserError if it cannot.
+    not, `where` is the key of the tasks. Its `load` loads tasks with their data once, after it has set `seed`: some
+    shuffle their data. Raises UserError if it cannot.
     """
     from lm_eval.tasks import TaskManager
 
@@ -85,6 +91,8 @@ def task_manager(
         def load(self, task_list: Any) -> TaskDict:
             names = tuple(task_list)
             if names not in loaded:
+                random.seed(seed)
+                np.random.seed(seed % (1 << 32))
                 loaded[names] = _load(super().load, task_list, where)
             return loaded[names]
 
@@ -123,6 +131,23 @@ class Scored:
     num_fewshot: dict[str, int]
 
 
+def check_runnable(loaded: TaskDict, window: int, where: str = "evaluate.tasks") -> None:
+    """Raise UserError for a task that the harness would refuse after others were scored."""
+    for name, task in loaded["tasks"].items():
+        if getattr(task, "UNSAFE_CODE", False):
+            raise UserError(f"{where}: {name} runs code that the model writes, which is not supported")
+        if getattr(task, "MULTIMODAL", False):
+            raise UserError(f"{where}: {name} has images or sound, which a Llama does not read")
+        if task.get_config("output_type") == "generate_until":
+            options = task.get_config("generation_kwargs") or {}
+            tokens = options.get("max_gen_toks", options.get("max_new_tokens", GENERATED))
+            if tokens >= window:
+                raise UserError(
+                    f"{where}: {name} generates up to {tokens} tokens, which must be fewer than the context "
+                    f"({window}): see max_length, and the model's max_position_embeddings"
+                )
+
+
 def check_num_fewshot(loaded: TaskDict, num_fewshot: Mapping[str, int | None], where: str = "evaluate") -> None:
     """Raise UserError for a task that would ignore its number of solved examples: its file may fix it as 0."""
     for name, wanted in num_fewshot.items():
@@ -135,10 +160,14 @@ def evaluate(model: HFLM, manager: TaskManager, tasks: Sequence[str], *, seed: i
     """Evaluate tasks in one call of the harness."""
     from lm_eval import simple_evaluate
 
+    from stages.lib.distributed import collectives
+
     seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+    # the first process writes the results: the others need no bootstrap, which uses all cores
+    iterations = {} if collectives.is_first_rank() else {"bootstrap_iters": 0}
     with _without_progress_bars(), _as_first_process():
         found = simple_evaluate(
-            model=model, tasks=list(tasks), task_manager=manager, **dict.fromkeys(seeds, seed), **options
+            model=model, tasks=list(tasks), task_manager=manager, **iterations, **dict.fromkeys(seeds, seed), **options
         )
     samples = found["samples"]
     results: Results = {}

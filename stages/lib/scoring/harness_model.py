@@ -6,6 +6,7 @@ depend on the number of ranks, so the scores have the same bits on any.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,9 @@ from stages.lib.scoring.loglikelihood import Ids, Row, Score
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
+
+MOST_LOGITS = 1 << 30
+"""Logits of a batch in memory at a time, of a model whose head is not known: 4 GB in float32."""
 
 LARGEST_BATCH = 64
 BATCH_WITHOUT_ACCELERATOR = 16
@@ -70,13 +74,19 @@ class Model(HFLM):
         self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         pairs = [self._fitted(context, continuation) for _, context, continuation in requests]
-        rows = loglikelihood.rows_of(pairs, self.max_length, shared=loglikelihood.shares(self.model))
+        shared, size = loglikelihood.shares(self.model), self.batch_size
+        if not shared:  # all logits of a batch are in memory
+            size = max(1, min(size, MOST_LOGITS // (self.max_length * self.vocab_size)))
         found: dict[tuple[Ids, Ids], Score] = {}
-        for scores in self._map(self._score, _chunks(rows, self.batch_size)):
+        rows = loglikelihood.rows_of(pairs, self.max_length, shared)
+        for scores in self._map(self._score, _chunks(rows, size), pairs):
             found |= scores
         return [(found[pair].loglikelihood, found[pair].is_greedy) for pair in pairs]
 
     def _fitted(self, context: list[int], continuation: list[int]) -> tuple[Ids, Ids]:
+        if not continuation:
+            raise UserError(f"a task has an answer without tokens, after {self.tok_decode(context[-20:])!r}")
+        context = context or [self.prefix_token_id]
         if len(continuation) > self.max_length:
             raise UserError(
                 f"a continuation must have at most {self.max_length} tokens, the context that the model is scored "
@@ -84,7 +94,7 @@ class Model(HFLM):
             )
         return loglikelihood.fit(context, continuation, self.max_length)
 
-    def _score(self, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
+    def _score(self, _: int, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
         return loglikelihood.score(self.model, rows)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -93,27 +103,36 @@ class Model(HFLM):
         for number in sorted(range(len(requests)), key=lambda number: self._generation_order(requests[number])):
             batches.setdefault(repr(requests[number].args[1]), []).append(number)
         chunks = [chunk for alike in batches.values() for chunk in _chunks(alike, self.batch_size)]
-        generate = super().generate_until
+        generate, seed = super().generate_until, torch.initial_seed()
 
-        def texts(chunk: Sequence[int]) -> dict[int, str]:
+        def texts(number: int, chunk: Sequence[int]) -> dict[int, str]:
+            torch.manual_seed(seed + number)  # samples of a batch are the same on whatever rank
             made = generate([requests[number] for number in chunk], disable_tqdm=True)
             return dict(zip(chunk, made, strict=True))
 
         found: dict[int, str] = {}
-        for made in self._map(texts, chunks):
+        for made in self._map(texts, chunks, [request.args for request in requests]):
             found |= made
         return [found[number] for number in range(len(requests))]
 
     def _generation_order(self, request: Instance) -> tuple[int, str]:
         return -len(self.tok_encode(request.args[0])), request.args[0]
 
-    def _map(self, work: Callable[[Sequence[Item]], Result], batches: Sequence[Sequence[Item]]) -> list[Result]:
-        """Call `work` for each batch on one of the ranks; every rank returns all results, in the order of batches."""
+    def _map(
+        self, work: Callable[[int, Sequence[Item]], Result], batches: Sequence[Sequence[Item]], requests: Any
+    ) -> list[Result]:
+        """Call work(number, batch) on one rank each; every rank returns all results, in the order of batches.
+
+        Raises UserError unless all ranks have the same `requests`.
+        """
+        digest = hashlib.sha256(repr(requests).encode(errors="replace")).hexdigest()
+        if len(set(collectives.all_gather_object(digest))) > 1:
+            raise UserError("a task gives each process other questions: score it with one (ranks: 1)")
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         own_numbers = range(rank, len(batches), num_ranks)
         progress = tqdm(own_numbers, "batches", file=self.terminal, disable=rank > 0 or not self.terminal.isatty())
         with collectives.raise_on_all_ranks():
-            own = {number: work(batches[number]) for number in progress}
+            own = {number: work(number, batches[number]) for number in progress}
         found: dict[int, Result] = {}
         for of_rank in collectives.all_gather_object(own):
             found |= of_rank
@@ -135,15 +154,20 @@ def load_model(
 ) -> Model:
     """Load an export as the harness's model.
 
-    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus. `window`: the longest context in tokens.
+    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus; `prefix` is what stands before an empty context (default:
+    BOS if texts begin with it, else EOS). `window`: the longest context in tokens.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    prefix = tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"]
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
     # it warns of each context that is cut to the window, and of a model that it has not loaded itself
     logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
-    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    config = AutoConfig.from_pretrained(directory)
+    # a mask of our own needs attention that takes a boolean one, whatever config.json says
+    attention = {"attn_implementation": "sdpa"} if config.model_type in loglikelihood.SHARING else {}
+    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, use_safetensors=True, **attention)
     model = Model(
         pretrained=loaded.to(device),
         # a longer text is cut to the window: a warning of its length would mean nothing
@@ -151,7 +175,7 @@ def load_model(
         batch_size=1 if batch_size == "auto" else batch_size,
         max_length=window,
         add_bos_token=tokenizer["bos_added"],
-        prefix_token_id=tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"],
+        prefix_token_id=tokenizer.get("prefix", prefix),
     )
     if batch_size == "auto":
         model.batch_size_per_gpu = largest_batch(model, window) if device.type != "cpu" else BATCH_WITHOUT_ACCELERATOR
@@ -162,12 +186,21 @@ def load_model(
 def largest_batch(model: Model, window: int) -> int:
     """Return the largest power of two whose batch fits the memory of every rank's accelerator, up to LARGEST_BATCH."""
     size = LARGEST_BATCH
-    row = Row((0,) * window, ((0,),))
     while size > 1:
         try:
-            loglikelihood.score(model.model, [row] * size)
+            _try_batch(model, size, window)
             break
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             size //= 2
     return min(collectives.all_gather_object(size))
+
+
+@torch.inference_mode()
+def _try_batch(model: Model, size: int, window: int) -> None:
+    """Run what a batch needs at most: rows with two continuations, and the keys and values of whole windows."""
+    length = max(1, window // 4)
+    row = Row((0,) * max(1, window - 2 * (length - 1)), ((0,) * length, (1,) * length))
+    loglikelihood.score(model.model, [row] * size)
+    tokens = torch.zeros(size, window, dtype=torch.long, device=model.device)
+    model.model.base_model(input_ids=tokens, use_cache=True)

@@ -66,7 +66,8 @@ def _line(document: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(kept, default=str, option=options)
     except TypeError:  # a lone surrogate, which UTF-8 does not have
-        return (json.dumps(kept, default=str) + "\n").encode()
+        text = json.dumps(kept, default=str, ensure_ascii=False).encode(errors="replace")
+        return orjson.dumps(json.loads(text), option=options)
 
 
 @dataclass(frozen=True)

@@ -100,4 +100,4 @@ def _tokenizer(directory: Path, name: str) -> dict[str, Any]:
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     if bos is None:
         raise UserError(f"the tokenizer of baseline {name} must have a BOS token, after which texts are scored")
-    return {"bos": bos, "eos": eos, "bos_added": tokenizer.encode("a")[:1] == [bos]}
+    return {"bos": bos, "eos": eos, "prefix": bos, "bos_added": tokenizer.encode("a")[:1] == [bos]}

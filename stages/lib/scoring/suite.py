@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections.abc import Sequence
@@ -113,6 +114,7 @@ def score(
         task_code.guard_templates()
     import datasets
 
+    from stages.lib.distributed import collectives
     from stages.lib.scoring import harness_model
 
     with tempfile.TemporaryDirectory(prefix="caravan-evaluate-") as cache:
@@ -120,14 +122,16 @@ def score(
             datasets.config.HF_DATASETS_CACHE = cache
             datasets.disable_progress_bars()
         manager = task_manager(directory, recipe, [*local, *others])
-        if others:
-            loaded = manager.load(others)  # before hours of scoring, their data may be missing
+        window = scored_model.window(recipe.max_length)
+        if others:  # before hours of scoring, their data may be missing
+            loaded = collectives.first_rank_first(functools.partial(manager.load, others))
+            harness.check_runnable(loaded, window)
             harness.check_num_fewshot(loaded, {task: own.num_fewshot for task, own in recipe.per_task.items()})
         model = harness_model.load_model(
             scored_model.directory,
             scored_model.tokenizer,
             batch_size=recipe.batch_size,
-            window=scored_model.window(recipe.max_length),
+            window=window,
             device=device,
             dtype=recipe.dtype,
         )
@@ -162,4 +166,4 @@ def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) 
     paths, known = [str(directory)], ", ".join(local_tasks.NAMES)
     if recipe.include_path:
         paths, known = [*paths, recipe.include_path], f"{known}, of include_path {recipe.include_path}"
-    return harness.task_manager(paths, tasks, known)
+    return harness.task_manager(paths, tasks, known, seed=recipe.seed)

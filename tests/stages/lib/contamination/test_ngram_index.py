@@ -65,6 +65,19 @@ def found_by_comparing(items, n, documents):
     return found
 
 
+def test_a_short_question_is_found_without_its_label():
+    question = "which gas do all the green plants of the earth give off"
+    text = f"Read and answer.\nQuestion: {question.capitalize()}?\nA. oxygen\nB. neon\nAnswer: oxygen"
+    hits = found_by_index([Item("a", 0, text)], 13, [f"He asked {question}, and left.", question[:-4]])
+    assert {(item, key) for item, _, key in hits} == {(0, 0)}
+
+
+def test_normal_forms_and_dashes_make_no_difference():
+    text = "la \u00e9t\u00e9 fut longue \u2014 et chaude \u2013 pour les \ufb01lles du village de la mer"
+    written = "la e\u0301te\u0301 fut longue\u2014et chaude\u2013pour les filles du village de la mer"
+    assert {key for _, _, key in found_by_index([Item("a", 0, text)], 13, [written])} == {0}
+
+
 @pytest.mark.usefixtures("hashing", "batch_words")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(text, min_size=1, max_size=4), st.lists(text, max_size=4), st.integers(1, 14))

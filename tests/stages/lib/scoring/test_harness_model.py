@@ -1,0 +1,52 @@
+"""harness_model: requests that the harness would not pass on, models with other attention, and equal requests."""
+
+import json
+
+import pytest
+import torch
+
+from stages.lib.distributed.process_group import process_group
+from stages.lib.errors import UserError
+from stages.lib.scoring import harness_model
+from tests.helpers import evaluations
+
+TOKENIZER = {"bos": 1, "eos": 2, "bos_added": False}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return evaluations.export(tmp_path_factory.mktemp("made"))["--export"].parent
+
+
+def loaded(directory):
+    return harness_model.load_model(directory, TOKENIZER, batch_size=4, window=16, device=torch.device("cpu"))
+
+
+def scores(model, requests):
+    with process_group():
+        return model._loglikelihood_tokens([(None, *request) for request in requests])
+
+
+def test_an_empty_context_is_the_prefix(directory):
+    model = loaded(directory)
+    (empty, _), (prefix, _) = scores(model, [([], [5, 6]), ([2], [5, 6])])
+    assert empty == prefix
+
+
+@pytest.mark.parametrize(
+    ("continuation", "sentence"),
+    [([], "a task has an answer without tokens"), ([5] * 17, "a continuation must have at most 16 tokens")],
+)
+def test_an_answer_that_cannot_be_scored_is_a_sentence(directory, continuation, sentence):
+    with pytest.raises(UserError, match=sentence):
+        scores(loaded(directory), [([1, 4], continuation)])
+
+
+def test_attention_that_config_json_asks_for_changes_no_score(directory, tmp_path):
+    for path in directory.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"attn_implementation": "eager"}))
+    requests = [([1, 4, 5], [6, 7]), ([1, 4, 5], [8, 9, 9]), ([1], [3])]
+    assert scores(loaded(tmp_path), requests) == scores(loaded(directory), requests)
