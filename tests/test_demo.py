@@ -70,4 +70,4 @@ def test_second_demo_does_nothing(demo):
     clone, _ = demo
     seconds, printed = make(clone, "demo")
     assert "Nothing to be done" in printed
-    assert seconds < 15
+    assert seconds < 30  # 8 on an idle machine

@@ -93,7 +93,7 @@ def snakemake(directory, *arguments):
     command += ["--profile", HOME / "profiles/local", *arguments, "--configfile", directory / "my.yaml"]
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment["PATH"] = "/usr/local/bin:/usr/bin:/bin"
-    return subprocess.run(command, check=False, cwd="/", env=environment, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, check=False, cwd="/", env=environment, capture_output=True, text=True, timeout=560)
 
 
 def test_scores_of_every_milestone_are_made(place):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from stages.evaluate import EvaluateRecipe
@@ -11,6 +12,7 @@ from stages.lib.scoring import known_tasks
 SUITES = Path(__file__).resolve().parents[2] / "config/suites"
 
 
+@pytest.mark.long  # the harness takes seconds to list its tasks
 def test_shipped_suites_are_valid(tmp_path):
     suites = {}
     for path in SUITES.glob("*.yaml"):

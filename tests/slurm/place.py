@@ -15,7 +15,7 @@ from tests.test_end_to_end import CONFIG, write_texts
 
 LOCAL = HOME / "profiles/local"
 SAID = "said.txt"
-PATIENCE = 240  # seconds after which a driver that has not ended is a fault
+PATIENCE = 400  # seconds after which a driver that has not ended is a fault
 
 
 class Place:

@@ -24,7 +24,7 @@ def test_profile_takes_texts_to_a_report_on_a_cluster(place, cluster):
     }
     assert submitted == {"train_tokenizer": 1, "tokenize": 4, "pretrain": 2, "convert": 2, "evaluate": 2}
     cluster.wait_until_empty()
-    assert seconds < 300  # under 180 on an idle machine of two cores
+    assert seconds < 400  # under 180 on an idle machine of two cores
 
 
 @pytest.mark.long
