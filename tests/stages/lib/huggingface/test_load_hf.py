@@ -16,19 +16,13 @@ from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model.keys import keys_of
 from stages.lib.model.llama import Llama
 from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from tests.helpers.export_cases import SMALL
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.load_huggingface import MESHES
 
 HOME = Path(__file__).resolve().parents[4]
 VOCABULARY = 301
 TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-SMALL = {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "max_position_embeddings": 256,
-}
 CONFIGS = {
     "mha": {},
     "gqa": {"num_key_value_heads": 2},
