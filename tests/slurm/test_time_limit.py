@@ -47,7 +47,7 @@ def test_training_of_several_time_limits_loses_nothing_and_uses_no_attempt(longe
 
 
 def test_without_requeue_a_time_limit_uses_one_of_the_retries(tokenized, without_requeue, undisturbed, tmp_path):
-    place = tokenized.copy(tmp_path / "a place", without_requeue).change_profile(training=OF_A_MINUTE)
+    place = tokenized.copy(tmp_path / "a place", without_requeue).change_profile(training=OF_A_MINUTE, retries=5)
     driver = place.start("models")
     job = place.job_at_step(15)
     pause(without_requeue.ranks_of(job), 20)
