@@ -1,6 +1,5 @@
 """Baselines: models of any origin, scored by the suites of the runs."""
 
-
 # As stages.lib.scoring.scored_model.FILES.
 BASELINE_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")
 
