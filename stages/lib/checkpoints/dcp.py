@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import Metadata
 
 from stages.lib import files, manifest
-from stages.lib.checkpoints import dcp_metadata
+from stages.lib.checkpoints import dcp_metadata, mapped_tensors
 from stages.lib.checkpoints.commit import directory_beside, publish, read_marker, write_commit
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
@@ -92,7 +90,7 @@ def load(directory: Path | str, tensors: dict[str, Any]) -> None:
 
 
 def load_tensors(directory: Path | str, keys: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Read some tensors by their full keys (`model.head.weight`) as {key: CPU tensor}, without a process group.
+    """Map some tensors by their full keys (`model.head.weight`) as {key: CPU tensor}, without a process group.
 
     Raises UserError if the checkpoint is not valid, or lacks a key.
     """
@@ -100,21 +98,13 @@ def load_tensors(directory: Path | str, keys: Sequence[str]) -> dict[str, torch.
 
 
 def _load_tensors(reader: _Reader, keys: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Read tensors. A place that parts which overlap leave empty is NaN, not what was in memory before."""
-    known: dict[str, Any] = reader.read_metadata().state_dict_metadata
+    metadata = reader.read_metadata()
+    known: dict[str, Any] = metadata.state_dict_metadata
     for key in keys:
         if key not in known:
             raise UserError(f"{reader.path} must hold {key}, and does not")
-    tensors = {key: _blank(known[key].size, known[key].properties.dtype) for key in keys}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended: one process
-        with _in_one_sentence(f"{reader.path} could not be read", Exception):
-            dcp.load(tensors, storage_reader=reader, planner=_TensorPlanner(), no_dist=True)
-    return tensors
-
-
-def _blank(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    return torch.full(size, math.nan, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
+    with _in_one_sentence(f"{reader.path} could not be read", Exception):
+        return {key: mapped_tensors.read(Path(reader.path), key, known[key], metadata.storage_data) for key in keys}
 
 
 def model_reader(directory: Path | str) -> Callable[[Sequence[str]], dict[str, torch.Tensor]]:
@@ -161,8 +151,10 @@ def _in_one_sentence(failing: str, mistake: type[Exception] = OSError) -> Iterat
             raise cause from None
         kind = UserError if isinstance(cause, mistake) else RuntimeError
         raise kind(f"{failing}: {next(iter(str(cause).splitlines()), repr(cause))}") from error
-    except OSError as error:
-        raise UserError(f"{failing}: {error}") from None
+    except UserError:
+        raise
+    except mistake as error:
+        raise UserError(f"{failing}: {next(iter(str(error).splitlines()), repr(error))}") from None
 
 
 class _HashingFileSystem(FileSystem):

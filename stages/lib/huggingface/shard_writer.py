@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import torch
 
@@ -55,6 +54,7 @@ class ShardWriter:
 
     def write(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Write all tensors, which come in the order of `shapes`, and the index."""
+        buffer = torch.empty(max(map(self._bytes, self.shapes)), dtype=torch.uint8)  # new memory per tensor is slow
         for path, names in zip(map(self.directory.joinpath, self.names), self.shards, strict=True):
             header, offsets = self._header(names)
             with _in_one_sentence(path), open(path, "wb") as file:
@@ -64,7 +64,9 @@ class ShardWriter:
                     given, tensor = next(tensors)
                     assert (given, list(tensor.shape)) == (name, list(self.shapes[name]))
                     file.seek(len(header) + offsets[name])
-                    _write_tensor(file, tensor.to(self.dtypes[name]))
+                    rounded = buffer[: self._bytes(name)]
+                    rounded.view(self.dtypes[name]).view(tensor.shape).copy_(tensor)
+                    file.write(memoryview(rounded.numpy()))
         if len(self.names) > 1:
             where = {tensor: name for name, shard in zip(self.names, self.shards, strict=True) for tensor in shard}
             index = {"metadata": {"total_size": self.total_size}, "weight_map": dict(sorted(where.items()))}
@@ -87,10 +89,6 @@ class ShardWriter:
         text = json.dumps({"__metadata__": {"format": "pt"}} | described, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text, offsets
-
-
-def _write_tensor(file: IO[bytes], tensor: torch.Tensor) -> None:
-    file.write(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
 
 
 @contextlib.contextmanager
