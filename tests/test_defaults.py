@@ -100,6 +100,7 @@ FROZEN = {
         "max_length": None,
         "per_task": {},
         "apply_chat_template": False,
+        "backend": "transformers",
         "dtype": "float32",
         "batch_size": 16,
         "include_path": None,

@@ -22,9 +22,10 @@ from stages.lib.log import logger
 from stages.lib.scoring import aggregations
 
 if TYPE_CHECKING:
-    from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from lm_eval.tasks.manager import TaskDict
+
+    from stages.lib.scoring.encoding import Encoding
 
 CONNECT_SECONDS = 3
 GENERATED = 256
@@ -156,7 +157,7 @@ def check_num_fewshot(loaded: TaskDict, num_fewshot: Mapping[str, int | None], w
             raise UserError(f"{where}.per_task.{name}.num_fewshot must be 0, which the task's file fixes, got {wanted}")
 
 
-def evaluate(model: HFLM, manager: TaskManager, tasks: Sequence[str], *, seed: int, **options: Any) -> Scored:
+def evaluate(model: Encoding, manager: TaskManager, tasks: Sequence[str], *, seed: int, **options: Any) -> Scored:
     """Evaluate tasks in one call of the harness."""
     from lm_eval import simple_evaluate
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from lm_eval import utils
 from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
@@ -23,6 +22,7 @@ from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring import loglikelihood
+from stages.lib.scoring.encoding import Encoding, Request
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
 
 if TYPE_CHECKING:
@@ -34,65 +34,28 @@ MOST_LOGITS = 1 << 30
 LARGEST_BATCH = 64
 BATCH_WITHOUT_ACCELERATOR = 16
 
-Request = tuple[Any, list[int], list[int]]
-"""Of the harness: (texts, ids of the context, ids of the continuation)."""
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Model(HFLM):
+class Model(Encoding, HFLM):
     """An export, or another model of transformers, as the harness calls it."""
-
-    separate = False
-    """Context and continuation are encoded one by one; else together, as the harness does."""
 
     terminal = sys.stderr
     """Where progress is shown: the harness's own bars go nowhere."""
 
-    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if not self.separate:
-            return super()._encode_pair(context, continuation)
-        first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
-        return first, self.tok_encode(continuation, add_special_tokens=False)
-
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-likelihood of each whole text, in windows of the context."""
-        of_text, windows = [], []
-        for number, request in enumerate(requests):
-            # BOS, which stands before each text, is the first window's context: the tokenizer must not add another
-            ids = self.tok_encode(request.args[0], add_special_tokens=False)
-            for window in utils.get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1):
-                of_text.append(number)
-                windows.append((None, *utils.make_disjoint_window(window)))
-        totals = [0.0] * len(requests)
-        for number, (value, _) in zip(of_text, self._loglikelihood_tokens(windows), strict=True):
-            totals[number] += value
-        return totals
-
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        pairs = [self._fitted(context, continuation) for _, context, continuation in requests]
+        pairs = self.fitted(requests)
         shared, size = loglikelihood.shares(self.model), self.batch_size
         if not shared:  # all logits of a batch are in memory
-            size = max(1, min(size, MOST_LOGITS // (self.max_length * self.vocab_size)))
+            size = max(1, min(size, MOST_LOGITS // (self.window * self.vocab_size)))
         found: dict[tuple[Ids, Ids], Score] = {}
-        rows = loglikelihood.rows_of(pairs, self.max_length, shared)
+        rows = loglikelihood.rows_of(pairs, self.window, shared)
         for scores in self._map(self._score, _chunks(rows, size), pairs):
             found |= scores
         return [(found[pair].loglikelihood, found[pair].is_greedy) for pair in pairs]
-
-    def _fitted(self, context: list[int], continuation: list[int]) -> tuple[Ids, Ids]:
-        if not continuation:
-            raise UserError(f"a task has an answer without tokens, after {self.tok_decode(context[-20:])!r}")
-        context = context or [self.prefix_token_id]
-        if len(continuation) > self.max_length:
-            raise UserError(
-                f"a continuation must have at most {self.max_length} tokens, the context that the model is scored "
-                f"with, found {len(continuation)}: {self.tok_decode(continuation[:20])!r}..."
-            )
-        return loglikelihood.fit(context, continuation, self.max_length)
 
     def _score(self, _: int, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
         return loglikelihood.score(self.model, rows)
@@ -177,6 +140,7 @@ def load_model(
         add_bos_token=tokenizer["bos_added"],
         prefix_token_id=tokenizer.get("prefix", prefix),
     )
+    model.window = window
     if batch_size == "auto":
         model.batch_size_per_gpu = largest_batch(model, window) if device.type != "cpu" else BATCH_WITHOUT_ACCELERATOR
         logger.info("batch_size: auto is %d", model.batch_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from stages.lib.scoring.tasks import local_tasks
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
+    from stages.lib.scoring.encoding import Encoding
     from stages.lib.scoring.scored_model import ScoredModel
 
 
@@ -65,6 +66,11 @@ class EvaluateRecipe:
     apply_chat_template: bool = identity(False)
     """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns."""
 
+    backend: str = identity("transformers", choices=["transformers", "vllm"])
+    """What runs the model. vllm needs an installed vLLM, which is not one of the requirements, and `batch_size: auto`:
+    it forms its batches itself. One process uses all accelerators, and scores agree with those of transformers up to
+    rounding."""
+
     dtype: str = identity("float32", choices=["float32", "bfloat16", "float16"])
     """The dtype that the model is scored in; log-probabilities are float32 in each."""
 
@@ -98,6 +104,11 @@ class EvaluateRecipe:
         for task in self.per_task:
             if task not in self.others:
                 raise UserError(f"{where}.per_task.{task} must name one of {where}.tasks that is not made here")
+        if self.backend == "vllm" and self.batch_size != "auto":
+            raise UserError(
+                f"{where}.batch_size must be auto with backend: vllm, which forms its batches itself, "
+                f"got {self.batch_size}"
+            )
         if self.include_path is not None and not Path(self.include_path).is_dir():
             raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
         if self.include_path is not None:
@@ -115,8 +126,8 @@ def score(
     import datasets
 
     from stages.lib.distributed import collectives
-    from stages.lib.scoring import harness_model
 
+    load_model = _load_model(recipe)  # without its backend, nothing else is begun
     with tempfile.TemporaryDirectory(prefix="caravan-evaluate-") as cache:
         if not others:  # others' data may have been prefetched into the user's cache on a node with internet
             datasets.config.HF_DATASETS_CACHE = cache
@@ -127,14 +138,7 @@ def score(
             loaded = collectives.first_rank_first(functools.partial(manager.load, others))
             harness.check_runnable(loaded, window)
             harness.check_num_fewshot(loaded, {task: own.num_fewshot for task, own in recipe.per_task.items()})
-        model = harness_model.load_model(
-            scored_model.directory,
-            scored_model.tokenizer,
-            batch_size=recipe.batch_size,
-            window=window,
-            device=device,
-            dtype=recipe.dtype,
-        )
+        model = load_model(scored_model, window, device)
         if recipe.apply_chat_template and not model.tokenizer.chat_template:
             raise UserError(
                 f"evaluate.apply_chat_template must be false: {scored_model.directory} has no chat template"
@@ -147,6 +151,34 @@ def score(
         for tasks, options in alike(recipe, others):
             scored.append(harness.evaluate(model, manager, tasks, **options))
     return scored
+
+
+def _load_model(recipe: EvaluateRecipe) -> Callable[[ScoredModel, int, Any], Encoding]:
+    """Return the function (model, window, device) -> model of the harness of the recipe's backend.
+
+    Raises UserError if it is not installed.
+    """
+    if recipe.backend == "vllm":
+        from stages.lib.scoring import vllm_model
+
+        return lambda model, window, _: vllm_model.load_model(
+            model.directory,
+            model.tokenizer,
+            window=window,
+            positions=model.positions,
+            dtype=recipe.dtype,
+            seed=recipe.seed,
+        )
+    from stages.lib.scoring import harness_model
+
+    return lambda model, window, device: harness_model.load_model(
+        model.directory,
+        model.tokenizer,
+        batch_size=recipe.batch_size,
+        window=window,
+        device=device,
+        dtype=recipe.dtype,
+    )
 
 
 def alike(recipe: EvaluateRecipe, tasks: Sequence[str]) -> list[tuple[list[str], dict[str, Any]]]:

@@ -1,0 +1,71 @@
+"""How the texts of lm-evaluation-harness become ids, whatever computes their log-likelihoods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lm_eval import utils
+from lm_eval.api.model import TemplateLM
+
+from stages.lib.errors import UserError
+from stages.lib.scoring import loglikelihood
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+    from stages.lib.scoring.loglikelihood import Ids
+
+Request = tuple[Any, list[int], list[int]]
+"""Of the harness: (texts, ids of the context, ids of the continuation)."""
+
+
+class Encoding(TemplateLM):
+    """A model of the harness with our encoding. It stands before the class of the harness that computes."""
+
+    separate = False
+    """Context and continuation are encoded one by one; else together, as the harness does."""
+
+    window: int
+    """The longest input, in tokens: a context with all but the last token of its continuation."""
+
+    add_bos_token: bool | None
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if not self.separate:
+            return super()._encode_pair(context, continuation)
+        first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
+        return first, self.tok_encode(continuation, add_special_tokens=False)
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-likelihood of each whole text, in windows of the context."""
+        of_text, windows = [], []
+        for number, request in enumerate(requests):
+            # BOS, which stands before each text, is the first window's context: the tokenizer must not add another
+            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            for window in utils.get_rolling_token_windows(ids, self.prefix_token_id, self.window, context_len=1):
+                of_text.append(number)
+                windows.append((None, *utils.make_disjoint_window(window)))
+        totals = [0.0] * len(requests)
+        for number, (value, _) in zip(of_text, self._loglikelihood_tokens(windows), strict=True):
+            totals[number] += value
+        return totals
+
+    def fitted(self, requests: Sequence[Request]) -> list[tuple[Ids, Ids]]:
+        """Return (context, continuation) of each request, with the end of the context that the model can see."""
+        return [self._fitted(context, continuation) for _, context, continuation in requests]
+
+    def _fitted(self, context: list[int], continuation: list[int]) -> tuple[Ids, Ids]:
+        if not continuation:
+            raise UserError(f"a task has an answer without tokens, after {self._text(context[-20:])!r}")
+        context = context or [self.prefix_token_id]
+        if len(continuation) > self.window:
+            raise UserError(
+                f"a continuation must have at most {self.window} tokens, the context that the model is scored "
+                f"with, found {len(continuation)}: {self._text(continuation[:20])!r}..."
+            )
+        return loglikelihood.fit(context, continuation, self.window)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        tokenizer: Any = self.tokenizer
+        return tokenizer.decode(ids)
