@@ -179,6 +179,7 @@ def _end(code: int, message: str, alone: bool = False) -> int:
     writes the code to a file, which launch reads, and ranks that stop together exit with 0. A rank that stops `alone`
     keeps its code, by which torchrun ends the others.
     """
+    message = " ".join(message.splitlines())  # a path may have a line end
     path = os.environ.get("CARAVAN_EXIT_FILE")
     if path is None or "RANK" not in os.environ:
         with contextlib.suppress(UserError):  # a full --log; the terminal has the line

@@ -1,5 +1,6 @@
 """Run a stage in forked processes, which cost no import of torch, and see how it ends."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -78,6 +79,15 @@ def _fork(call, directory, printed, environment, prepare):
     if process:
         return process
     code = 1
+    try:  # whatever happens, this copy of the caller must not go on, and not leave the caller's `with` blocks
+        code = _called(call, directory, printed, environment, prepare)
+    finally:
+        os._exit(code)
+
+
+def _called(call, directory, printed, environment, prepare):
+    """Call it as a process of its own would; return the exit code."""
+    code = 1
     try:
         os.environ.update(environment)
         os.chdir(directory)
@@ -91,9 +101,10 @@ def _fork(call, directory, printed, environment, prepare):
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    with contextlib.suppress(OSError):  # no room for what it prints
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return code
 
 
 def _kill(processes):

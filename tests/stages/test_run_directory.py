@@ -1,10 +1,8 @@
 """The run directory of a training: its checkpoints, milestones and lease, and a full disk."""
 
-import contextlib
 import hashlib
 import json
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -15,6 +13,7 @@ import pytest
 
 from stages.lib import manifest
 from stages.lib.checkpoints.commit import complete_steps
+from tests.helpers.limits import files_of_at_most
 from tests.helpers.ranks import run_module
 from tests.helpers.training import (
     RECIPE,
@@ -177,17 +176,6 @@ def test_checkpoint_that_would_run_code_is_refused(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 10) == 2
     assert "may not name 'os.system'" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
-
-
-@contextlib.contextmanager
-def files_of_at_most(num_bytes):
-    """Behave like a full disk: a longer write fails with an OSError."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_disk_without_room_is_noticed_before_the_first_step(corpus, tmp_path, capsys):

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from tests.helpers.data_fixtures import (
     tokenized,
     write_jsonl,
 )
+from tests.helpers.limits import files_of_at_most
 
 BOS, EOS = 1, 2
 
@@ -242,13 +242,8 @@ def test_equal_bytes_with_other_times_give_an_equal_identity(tmp_path, source, t
 
 def test_a_full_disk_is_one_line_and_leaves_no_output(tmp_path, source, tokenizer, capsys):
     output = tmp_path / "tokens" / "00000.json"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
-    try:
+    with files_of_at_most(5000):
         code = run(tokenize, list=source, tokenizer=tokenizer, part=0, output=output)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 2
     assert line.startswith("tokenize: ") and line.endswith("cannot be written: File too large")

@@ -11,6 +11,7 @@ from stages.lib.huggingface import config_json, export
 from stages.lib.model.llama_config import ModelRecipe, RopeScaling
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
+from tests.helpers.limits import files_of_at_most
 from tools import import_checkpoint
 
 VOCABULARY = 61
@@ -146,3 +147,12 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("import_checkpoint: ") and message in line
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path, capsys):
+    before = hugging_face(tmp_path / "before", ModelRecipe(**KEYS))
+    with files_of_at_most(30_000):
+        assert run(before, tmp_path / "after") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the exported model needs files of" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["before"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from stages.lib import memory
+from stages.lib import memory, space
 from stages.lib.errors import UserError
 from stages.lib.huggingface.shard_writer import DTYPES, ShardWriter
 from stages.lib.model.keys import KeyTable, Weight, keys_of
@@ -69,6 +69,7 @@ def write_weights(
     else:
         dtypes = dict.fromkeys(table.shapes(), DTYPES[dtype])
     writer = ShardWriter(directory, table.shapes(), dtypes, shard_mb * MEGABYTE)
+    space.require(directory, writer.total_size, "the exported model", num_files=len(writer.names))
     writer.write(tensors())
     return writer.parameters
 

@@ -86,6 +86,7 @@ def raising(error, cause=None):
     [
         (OSError(errno.ENOSPC, "No space"), None, "a file (TMPDIR is {tmp}) cannot be read or written: No space"),
         (PermissionError(errno.EACCES, "Denied", "x/y"), None, "x/y cannot be read or written: Denied"),
+        (PermissionError(errno.EACCES, "Denied", "x\ny"), None, "x y cannot be read or written: Denied"),
         (OSError(errno.ENAMETOOLONG, "Long", "x" * 400), None, "x" * 300 + " cannot be read or written: Long"),
         (RuntimeError("its own"), OSError(errno.ENOSPC, "No space", "x/y"), "x/y cannot be read or written: No space"),
         (MemoryError(), None, "out of memory: a request failed; the process used up to "),
