@@ -4,9 +4,13 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import sys
 import time
 from pathlib import Path
+
+PLACES = re.compile(r" --(work|output)[ =]\S+")
+"""Options that say where files lie on one machine, which changes no figure."""
 
 
 def hardware():
@@ -26,7 +30,7 @@ def write(path, benchmark, packages, figures):
     """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print the path."""
     versions = {package: importlib.metadata.version(package) for package in packages}
     head = {
-        "command": " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]]),
+        "command": PLACES.sub("", " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]])),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hardware": hardware(),
         "versions": {"python": platform.python_version()} | versions,

@@ -102,7 +102,11 @@ def prepare(
 
 
 def write_scores(
-    arguments: argparse.Namespace, known: dict[str, Any], scored: Sequence[harness.Scored], record: dict[str, Any]
+    arguments: argparse.Namespace,
+    recipe: EvaluateRecipe,
+    known: dict[str, Any],
+    scored: Sequence[harness.Scored],
+    record: dict[str, Any],
 ) -> None:
     """Write the per-sample logs and the manifest."""
     made: dict[str, Any] = {"results": {}, "groups": {}, "task_versions": {}, "num_fewshot": {}, "outputs": {}}
@@ -112,7 +116,8 @@ def write_scores(
         made["task_versions"] |= some.versions
         made["num_fewshot"] |= some.num_fewshot
         made["outputs"] |= sample_logs.write(files.payload_of(arguments.output), some.samples)
-    made["harness"] = importlib.metadata.version("lm_eval")
+    libraries = {"harness": "lm_eval"} | ({"vllm": "vllm"} if recipe.backend == "vllm" else {})
+    made |= {name: importlib.metadata.version(package) for name, package in libraries.items()}
     for path in (inputs.kept_manifest(arguments.output), arguments.output):
         manifest.write(path, arguments.stage_name, known | made, record)
 
@@ -136,7 +141,7 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
         model, known, trivial = prepared
         scored = suite.score(model, recipe, files.payload_of(arguments.output), [*trivial], device)
         if is_first:
-            write_scores(arguments, known | {"trivial": trivial}, scored, clock.record(device=device.type))
+            write_scores(arguments, recipe, known | {"trivial": trivial}, scored, clock.record(device=device.type))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

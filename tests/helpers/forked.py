@@ -79,7 +79,7 @@ def _fork(call, directory, printed, environment, prepare):
     if process:
         return process
     code = 1
-    try:  # whatever happens, this copy of the caller must not go on, and not leave the caller's `with` blocks
+    try:  # after any error as well: this copy of the caller must not leave the caller's `with` blocks, and continue
         code = _called(call, directory, printed, environment, prepare)
     finally:
         os._exit(code)

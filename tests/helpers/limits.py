@@ -2,14 +2,12 @@
 
 import contextlib
 import resource
-import signal
 
 
 @contextlib.contextmanager
 def files_of_at_most(num_bytes):
     """Behave like a full disk: a longer write fails with an OSError."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
     try:
         yield

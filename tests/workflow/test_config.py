@@ -7,6 +7,7 @@ import pytest
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
 from scripts.config_files import check_twice
+from stages.lib.scoring import scored_model
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.kinds import registry
 from tests.workflow.checkout import HOME
@@ -311,6 +312,7 @@ def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
     assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
+    assert config_references.BASELINE_FILES == scored_model.FILES
 
 
 def test_decontaminate_names_suites_with_items(config):

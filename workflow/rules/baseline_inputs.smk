@@ -1,8 +1,5 @@
 """Baselines: models of any origin, scored by the suites of the runs."""
 
-# As stages.lib.scoring.scored_model.FILES.
-BASELINE_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")
-
 
 def all_baselines(wildcards):
     """Scores of all baselines, by the suites of each corpus' runs."""
@@ -38,7 +35,7 @@ def baseline_of(wildcards):
 def files_of_baseline(wildcards):
     """Files of a baseline in a directory: changed ones are scored again. [] for a repository of the Hub."""
     directory = Path(baseline_of(wildcards)["path"])
-    found = sorted(file for file in directory.glob("*") if file.suffix in BASELINE_FILES)
+    found = sorted(file for pattern in BASELINE_FILES for file in directory.glob(pattern))
     return [local(str(file)) for file in found]
 
 

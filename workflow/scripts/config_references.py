@@ -10,6 +10,9 @@ from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
 PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
 """Kinds of sources that hold prompt-completion data."""
 
+BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+"""Files of a baseline in a directory."""
+
 CUSTOM = ("path", "bos", "eos")
 """Keys of a custom tokenizer."""
 

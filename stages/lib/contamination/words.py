@@ -1,8 +1,9 @@
 """Words as GPT-3's contamination study counts them (arXiv 2005.14165, appendix C): lower case, without punctuation.
 
-What is no letter, mark or digit is deleted, not replaced by a space: `state-of-the-art` is one word. Only dashes longer
-than a hyphen are spaces, which stand with and without spaces around them. Texts are compared in the normal form NFKC.
-Words end at white space, so a text of a language that is written without spaces has few words, and is rarely checked.
+Characters other than letters, marks and digits are deleted, not replaced by spaces: `state-of-the-art` is one word.
+Only dashes longer than a hyphen become spaces, since texts have them with and without spaces around them. Texts are
+compared in the normal form NFKC. Words end at white space, so a text of a language that is written without spaces has
+few words, and is rarely checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How the texts of lm-evaluation-harness become ids, whatever computes their log-likelihoods."""
+"""The encoding of lm-evaluation-harness's texts as token ids, the same for every backend."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lm_eval import utils
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 Request = tuple[Any, list[int], list[int]]
 """Of the harness: (texts, ids of the context, ids of the continuation)."""
+
+
+def prefix_of(tokenizer: Mapping[str, Any]) -> int:
+    """Return the id that stands before an empty context: `prefix`, else BOS if texts begin with it, else EOS.
+
+    `tokenizer`: as of a ScoredModel.
+    """
+    return tokenizer.get("prefix", tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"])
 
 
 class Encoding(TemplateLM):

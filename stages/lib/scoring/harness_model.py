@@ -22,7 +22,7 @@ from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring import loglikelihood
-from stages.lib.scoring.encoding import Encoding, Request
+from stages.lib.scoring.encoding import Encoding, Request, prefix_of
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ def load_model(
 ) -> Model:
     """Load an export as the harness's model.
 
-    `tokenizer`: `bos`, `eos` and `bos_added` of the corpus; `prefix` is what stands before an empty context (default:
-    BOS if texts begin with it, else EOS). `window`: the longest context in tokens.
+    `tokenizer`: as of a ScoredModel. `window`: the longest context in tokens.
     """
-    prefix = tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"]
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
@@ -138,7 +136,7 @@ def load_model(
         batch_size=1 if batch_size == "auto" else batch_size,
         max_length=window,
         add_bos_token=tokenizer["bos_added"],
-        prefix_token_id=tokenizer.get("prefix", prefix),
+        prefix_token_id=prefix_of(tokenizer),
     )
     model.window = window
     if batch_size == "auto":

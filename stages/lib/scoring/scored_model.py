@@ -31,7 +31,7 @@ class ScoredModel:
     """The keys of the scores' manifest that name the model."""
 
     tokenizer: dict[str, Any]
-    """`bos`, `eos`, and `bos_added`: a text begins with BOS."""
+    """`bos`, `eos`, and `bos_added`: a text begins with BOS. A baseline's also has `prefix`, see encoding.prefix_of."""
 
     positions: int
     """The longest context that the model can have, in tokens."""

@@ -67,9 +67,9 @@ class EvaluateRecipe:
     """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns."""
 
     backend: str = identity("transformers", choices=["transformers", "vllm"])
-    """What runs the model. vllm needs an installed vLLM, which is not one of the requirements, and `batch_size: auto`:
-    it forms its batches itself. One process uses all accelerators, and scores agree with those of transformers up to
-    rounding."""
+    """The library that runs the model. vllm requires `batch_size: auto`, since it forms its batches itself, and an
+    installed vLLM, which is not one of the requirements. One process uses all accelerators, and scores agree with those
+    of transformers up to rounding."""
 
     dtype: str = identity("float32", choices=["float32", "bfloat16", "float16"])
     """The dtype that the model is scored in; log-probabilities are float32 in each."""

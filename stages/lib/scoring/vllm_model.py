@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from stages.lib.errors import UserError
-from stages.lib.scoring.encoding import Encoding, Request
+from stages.lib.scoring.encoding import Encoding, Request, prefix_of
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when it is imported
 try:
@@ -70,7 +70,6 @@ def load_model(
     if dist.get_world_size() > 1:
         raise UserError("with evaluate.backend: vllm one process scores with all accelerators (ranks: 1), got several")
     logging.getLogger("lm_eval.models.vllm_causallms").setLevel(logging.ERROR)
-    prefix = tokenizer["bos"] if tokenizer["bos_added"] else tokenizer["eos"]
     engine = min(window + BEHIND, positions)
     model = Model(
         pretrained=str(directory),
@@ -78,7 +77,7 @@ def load_model(
         max_model_len=engine,
         tensor_parallel_size=max(1, torch.cuda.device_count()),
         add_bos_token=tokenizer["bos_added"],
-        prefix_token_id=tokenizer.get("prefix", prefix),
+        prefix_token_id=prefix_of(tokenizer),
         seed=seed,
     )
     model._max_length, model.window, model.window_of_engine = window, engine - BEHIND, engine

@@ -1,4 +1,4 @@
-"""backend: vllm, through an imitation of vLLM's classes over transformers; vLLM itself is no requirement."""
+"""backend: vllm, through an imitation of vLLM's classes over transformers: vLLM is not one of the requirements."""
 
 import importlib.metadata
 import sys
@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 
-from stages.lib import scoring
+from stages.lib import manifest, scoring
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.scoring import harness_model
@@ -101,6 +101,7 @@ def test_a_window_of_all_positions_leaves_room_for_what_vllm_generates(made, vll
 def test_scores_of_the_stage_are_those_of_transformers(made, vllm, tmp_path):
     theirs = scored({**made, "--output": tmp_path / "transformers.json"}, max_length=32)
     ours = scored({**made, "--output": tmp_path / "vllm.json"}, max_length=32, backend="vllm", batch_size="auto")
+    assert manifest.read(tmp_path / "vllm.json").identity["vllm"] == "0.32.0"
     for task, metrics in theirs.items():
         for name, metric in metrics.items():
             assert ours[task][name]["value"] == pytest.approx(metric["value"], rel=1e-5)
