@@ -325,6 +325,14 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, whole, tmp_p
     assert before != after
 
 
+def test_tuned_model_is_the_reference_of_the_run_after_it(made, whole, tmp_path):
+    inputs = given(made, **{"--initial": milestone(whole, STEPS)})
+    assert tune(made, tmp_path, 2, RECIPE, given=inputs, **SHORT) == 0
+    first, second = steps_of(tmp_path)
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert second["loss"] != first["loss"]
+
+
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
