@@ -1,4 +1,4 @@
-"""Fine-tune a trained model on pairs of prompt and completion, up to a milestone.
+"""Fine-tune a trained model on pairs of prompt and completion, or on preferences, up to a milestone.
 
     python -m stages.finetune --prompt-completion results/sources/docstrings/list.json \\
         --corpus results/tokens/main/manifest.json --tokenizer results/tokenizers/main/manifest.json \\
@@ -11,6 +11,10 @@ and resumes in the same way after a kill. Only the data differ. Targets are the 
 loss is theirs alone. Pairs are packed whole into samples and do not attend to each other; an epoch has each pair once.
 Validation uses the validation split of the pairs.
 
+With the recipe's key `dpo` the data is a source of the kind `preference`, and a sample is a pair of a chosen and a
+rejected completion (direct preference optimization). --initial is also the reference: its log-probabilities of all
+pairs are computed once, before the first step.
+
 --initial gives the weights and the model's configuration; optimizer and schedule start from zero. A checkpoint of
 ibm-fms or fms-fsdp does not hold its configuration, which is then that of --initial-config. --corpus is the one
 that it was trained on. Its text is not read here: its tokenizer settings say which ids begin and end a text, and
@@ -21,19 +25,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.errors import UserError
+from stages.lib.recipe import identity
+from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.find_model import FoundModel
+    from stages.lib.preferences.source import PreferenceSource
     from stages.lib.sources.prompt_completion import PairSource
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
@@ -44,13 +51,28 @@ if TYPE_CHECKING:
 class FinetuneRecipe(TrainRecipe):
     """A fine-tuning run; its model is that of --initial."""
 
+    dpo: DpoRecipe | None = identity(None)
+    """Tune on preferences by direct preference optimization (arXiv 2305.18290). The source is of the kind preference, a
+    sample is a pair, and `seq_len` the tokens of each of its two rows. Default: next-token prediction of completions.
+    """
+
+    @property
+    def objective(self) -> str:
+        """Name of the objective, see `objectives.registry`."""
+        return "next_token" if self.dpo is None else "dpo"
+
+    def check(self, where: str) -> None:
+        """Raise UserError if a key has no effect beside another."""
+        super().check(where)
+        if self.dpo is not None and self.z_loss:
+            raise UserError(f"{where}.z_loss must be left out beside {where}.dpo, got {self.z_loss}")
+
 
 def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.run_directory.run_identity import RunIdentity
-    from stages.lib.sources import prompt_completion
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import RESET, Initial
@@ -60,7 +82,7 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-            source = prompt_completion.read(arguments.prompt_completion)
+            source, data_of = _source(arguments.prompt_completion, recipe)
             if corpus.tokenizer["digest"] != tokenizer.digest:
                 raise UserError(
                     f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
@@ -79,7 +101,7 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
             model_config = initial.found.model_config
             # the model beside the other keys, where `convert` finds it in a pretraining's recipe
             model = {"model": recipes.written(model_config, "identity")}
-            identity = RunIdentity(
+            run_identity = RunIdentity(
                 recipe=recipes.written(recipe, "identity") | model,
                 corpus=corpus.digest,
                 tokenizer=tokenizer.digest,
@@ -88,8 +110,10 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 model=dataclasses.asdict(model_config),
                 steps_before=initial.steps_before,
             )
-            inputs = Run(recipe=recipe, model_config=model_config, identity=identity, device=device, initial=initial)
-        train_to_milestone(arguments, inputs, lambda: _data(source, tokenizer, corpus, recipe))
+            inputs = Run(
+                recipe=recipe, model_config=model_config, identity=run_identity, device=device, initial=initial
+            )
+        train_to_milestone(arguments, inputs, lambda: data_of(source, tokenizer, corpus, recipe))
 
 
 def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus: Corpus, found: FoundModel) -> None:
@@ -106,7 +130,18 @@ def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus:
         )
 
 
-def _data(source: PairSource, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
+def _source(path: Path, recipe: FinetuneRecipe) -> tuple[Any, Callable[..., TrainingData]]:
+    """Return (source, function of it that makes the data) of the kind that the recipe's objective reads."""
+    if recipe.dpo is not None:
+        from stages.lib.preferences import source as preferences
+
+        return preferences.read(path), _preferences
+    from stages.lib.sources import prompt_completion
+
+    return prompt_completion.read(path), _pairs
+
+
+def _pairs(source: PairSource, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
     from stages.lib.tokens import prompt_completion_samples
     from stages.lib.training.inputs import TrainingData
     from stages.lib.training.validation import Validation
@@ -124,10 +159,27 @@ def _data(source: PairSource, tokenizer: Tokenizer, corpus: Corpus, recipe: Fine
     return TrainingData(samples=samples, validation=validation_split)
 
 
+def _preferences(
+    source: PreferenceSource, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe
+) -> TrainingData:
+    from stages.lib.preferences import samples
+    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.validation import Validation
+
+    train, validation = (
+        samples.encode(preferences, tokenizer, corpus.tokenizer["bos_added"])
+        for preferences in (source.train, source.validation)
+    )
+    made = samples.PreferenceSamples(
+        source.name, train, validation, recipe.seq_len, recipe.seed, tokenizer.eos, recipe.validation.tokens
+    )
+    return TrainingData(samples=made, validation=Validation({source.name: made.validation()}, {}))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = stage.parser("stages.finetune", __doc__, FinetuneRecipe)
-    parser.add_argument("--prompt-completion", type=Path, required=True, help="list of the prompt_completion source")
+    parser.add_argument("--prompt-completion", type=Path, required=True, help="list of the source to tune on")
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer of the corpus")
     parser.add_argument("--initial", type=Path, required=True, help="model to tune, see --model of tools.generate")

@@ -54,6 +54,8 @@ FROZEN = {
         "text_field": "text",
         "prompt_field": "prompt",
         "completion_field": "completion",
+        "chosen_field": "chosen",
+        "rejected_field": "rejected",
         "split_field": None,
         "validation": 0.01,
         "token_ids_field": None,
@@ -90,7 +92,7 @@ FROZEN = {
         "model.max_position_embeddings": 4096,
         "model.initializer_range": 0.02,
     },
-    "FinetuneRecipe": TRAINING,
+    "FinetuneRecipe": TRAINING | {"dpo": None},
     "ConvertRecipe": {"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "tokenizer_check_mb": 16.0},
     "EvaluateRecipe": {
         "bytes_per_source": 40000,

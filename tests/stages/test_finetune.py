@@ -63,8 +63,11 @@ def made(tmp_path_factory):
     return results
 
 
-def options(made, run, until, recipe=RECIPE, previous=None, given=None, **operation):
-    """The arguments of stages.finetune for a milestone of the run in the directory `run`. `given`: other inputs."""
+def options(made, run, until, recipe=RECIPE, previous=None, given=None, extra=(), **operation):
+    """The arguments of stages.finetune for a milestone of the run in the directory `run`.
+
+    `given`: other inputs; `extra`: more arguments.
+    """
     inputs = {
         "--prompt-completion": made / "sources/animals/list.json",
         "--corpus": made / "tokens/main/manifest.json",
@@ -76,7 +79,7 @@ def options(made, run, until, recipe=RECIPE, previous=None, given=None, **operat
     arguments += ["--until", str(until), "--train-dir", str(run / "train"), "--output", str(milestone(run, until))]
     arguments += ["--recipe", json.dumps(recipe), "--operation", json.dumps(OPERATION | operation)]
     arguments += ["--previous", str(milestone(run, previous))] if previous else []
-    return [*arguments, "--log", str(run / "log")]
+    return [*arguments, "--log", str(run / "log"), *extra]
 
 
 def tune(*arguments, **keywords):
@@ -211,14 +214,14 @@ def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     assert f"{tmp_path / 'config.json'}: vocab_size must be that of --initial " in line
 
 
-def scores(made, run, model):
-    """An export of a milestone, and its scores by the validation pairs."""
+def scores(made, run, model, source=None):
+    """An export of a milestone, and its scores by the validation pairs of a source, `animals` by default."""
     inputs = {"--model": model, "--corpus": made / "tokens/main/manifest.json"}
     inputs |= {"--tokenizer": made / "tokenizers/main/manifest.json", "--output": run / "export" / "manifest.json"}
     assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
     inputs = {"--export": inputs["--output"], "--corpus": inputs["--corpus"]}
     inputs |= {
-        "--prompt-completion": made / "sources/animals/list.json",
+        "--prompt-completion": source or made / "sources/animals/list.json",
         "--output": run / "eval" / "00000030" / "animals.json",
     }
     recipe = json.dumps({"tasks": ["completion_bits", "bits_per_byte"], "bytes_per_source": 2000})
@@ -274,7 +277,7 @@ def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
 
 def test_source_of_text_is_refused(made, tmp_path, capsys):
     line = refused(capsys, made, tmp_path, given={"--prompt-completion": made / "sources/a/list.json"})
-    assert "sources.a.kind must be prompt_completion or python-docstrings to read pairs, got jsonl" in line
+    assert "sources.a.kind must be prompt_completion or python-docstrings or preference to read pairs, got" in line
 
 
 @pytest.fixture(scope="module")

@@ -307,8 +307,21 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     assert checked(config, SCHEMA)["runs"]["more"]["initial"]["run"] == "docstrings"
 
 
+def test_dpo_needs_a_source_of_preferences(config):
+    config["runs"]["docstrings"]["finetune"]["dpo"] = {"beta": 0.1}
+    sentence = (
+        r"^runs.docstrings.prompt_completion must be a source of preferences \(kind preference\) beside "
+        "runs.docstrings.finetune.dpo, got 'docstrings' of the kind python-docstrings$"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        checked(config, SCHEMA)
+    config["sources"]["docstrings"] = {"kind": "preference", "paths": ["a.jsonl"]}
+    assert checked(config, SCHEMA)["runs"]["docstrings"]["finetune"]["dpo"] == {"beta": 0.1}
+
+
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
+    assert config_references.PREFERENCE_KINDS == registry.PREFERENCE_KINDS
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
     assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
 

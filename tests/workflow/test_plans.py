@@ -275,6 +275,21 @@ def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(fini
     assert rules(finished.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
 
 
+def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, tuning):
+    (finished.path / "choices.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    tuning["sources"]["choices"] = {"kind": "preference", "paths": ["choices.jsonl"]}
+    recipe = tuning["runs"]["docstrings"]["finetune"]
+    tuning["runs"]["dpo"] = {
+        "initial": {"run": "docstrings", "step": recipe["steps"]},
+        "prompt_completion": "choices",
+        "finetune": recipe | {"dpo": {"beta": 0.1}},
+        "suites": ["docstrings"],
+    }
+    plan = finished.plan(config=tuning)
+    tuned_runs = outputs_of("finetune", plan)
+    assert tuned_runs == [model("docstrings", recipe["steps"]), model("dpo", recipe["steps"])]
+
+
 def test_the_learning_rate_of_finetuning_plans_finetuning_and_after(tuned, tuning):
     tuning["runs"]["docstrings"]["finetune"]["optimizer"]["learning_rate"] = 0.0123
     plan = tuned.plan(config=tuning)

@@ -7,8 +7,11 @@ from typing import Any
 
 from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
 
-PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
+PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings", "preference")
 """Kinds of sources that hold prompt-completion data."""
+
+PREFERENCE_KINDS = ("preference",)
+"""Kinds of sources that hold preferences."""
 
 CUSTOM = ("path", "bos", "eos")
 """Keys of a custom tokenizer."""
@@ -150,7 +153,14 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
 
 
 def _check_tuned(config: Config, where: str, run: Config) -> None:
-    _must_be_a_source(config, f"{where}.prompt_completion", run["prompt_completion"], prompt_completion=True)
+    source = run["prompt_completion"]
+    _must_be_a_source(config, f"{where}.prompt_completion", source, prompt_completion=True)
+    kind = config["sources"][source]["kind"]
+    if run["finetune"].get("dpo") is not None and kind not in PREFERENCE_KINDS:
+        raise ConfigError(
+            f"{where}.prompt_completion must be a source of preferences (kind {' or '.join(PREFERENCE_KINDS)}) beside "
+            f"{where}.finetune.dpo, got {source!r} of the kind {kind}"
+        )
     if "model" in run:
         raise ConfigError(f"{where}.model must be omitted: a tuned run has the model of its initial run")
     if "run" in run["initial"] and "corpus" in run:

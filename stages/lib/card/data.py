@@ -55,10 +55,12 @@ def shares_of(inputs: CardInputs, training: TrainingHistory) -> dict[str, float]
 
 def _introduction(inputs: CardInputs) -> list[str]:
     if inputs.is_tuned:
+        data = (
+            "prompts with a chosen and a rejected completion" if "dpo" in inputs.recipe else "prompts and completions"
+        )
         return [
             "",
-            "Tuned on prompts and completions. The card of the model that it was tuned from has the shares of that "
-            "model's text.",
+            f"Tuned on {data}. The card of the model that it was tuned from has the shares of that model's text.",
         ]
     initial = inputs.recipe.get("initial", {})
     if initial.get("data") == "continue":

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 RECORDS = 200  # of each place
 VALUE = 60  # characters of an example
-NAMING_FIELDS = ("text_field", "token_ids_field", "id_field", "prompt_field", "completion_field", "split_field")
+NAMING_FIELDS = (
+    *("text_field", "token_ids_field", "id_field", "split_field"),
+    *("prompt_field", "completion_field", "chosen_field", "rejected_field"),
+)
 """Fields of the recipe that name a field or a column."""
 
 NAMES = {str: "text", bool: "true or false", int: "whole number", float: "number", dict: "mapping", type(None): "null"}

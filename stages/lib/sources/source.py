@@ -32,7 +32,9 @@ class SourceRecipe:
     jsonl: a line is a document. parquet, arrow: a row is a document; a page of parquet, and a record batch of Arrow, is
     held in memory as a whole. python-code and python-prose: the modules of the Python installation, and their
     docstrings. To fine-tune on: prompt_completion: a JSON line has a prompt and a completion. python-docstrings:
-    headers of functions of the Python installation, and the first lines of their docstrings."""
+    headers of functions of the Python installation, and the first lines of their docstrings. preference: a JSON line
+    has a prompt, a chosen and a rejected completion, for `finetune.dpo`; elsewhere it is prompt_completion data with
+    the chosen ones."""
 
     paths: list[str] = identity([])
     """Files, directories (with all files below them), globs (`**` matches any folders) or their URLs (s3://, hf:// and
@@ -57,6 +59,12 @@ class SourceRecipe:
 
     completion_field: str = identity("completion")
     """The field of a JSON line that holds the completion, which a model learns to write after the prompt."""
+
+    chosen_field: str = identity("chosen")
+    """The field of a JSON line that holds the completion that is preferred."""
+
+    rejected_field: str = identity("rejected")
+    """The field of a JSON line that holds the other completion."""
 
     split_field: str | None = identity(None)
     """The field of a JSON line, or the column, whose value is the split key: equal values are all training or all

@@ -33,8 +33,8 @@ class Samples(Protocol):
 
     document_end: int | None
 
-    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the inputs and targets of samples: int32 arrays [n, L]."""
+    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the arrays of samples that the objective reads, mostly inputs and targets: int32 [n, L] each."""
 
     def figures(self, samples: int) -> dict[str, Any]:
         """Return the figures of metrics.jsonl on the data after `samples` samples."""

@@ -102,7 +102,7 @@ def _train(
                     data=trainer.data.samples.described(),
                 )
                 content = manifest.content(
-                    arguments.stage_name, _milestone_identity(arguments, trainer.run, directory), record
+                    arguments.stage_name, _milestone_identity(arguments, trainer, directory), record
                 )
                 lease.check()
                 files.write_json(directory_of(directory, arguments.until) / MILESTONE, content)
@@ -118,17 +118,16 @@ def _train(
     return content
 
 
-def _milestone_identity(arguments: argparse.Namespace, run: Run, directory: Path) -> dict[str, Any]:
+def _milestone_identity(arguments: argparse.Namespace, trainer: Trainer, directory: Path) -> dict[str, Any]:
     saved = directory_of(directory, arguments.until)
     commit = read_commit(saved)
     relative = os.path.relpath(saved, arguments.output.parent)
     outputs = dict(commit["files"]) | {COMMIT: manifest.describe(saved / COMMIT)}
-    samples = arguments.until * run.recipe.global_batch_size
     return {
-        **run.identity.owner(),
+        **trainer.run.identity.owner(),
         "step": arguments.until,
-        "samples": samples,
-        "tokens": samples * run.recipe.seq_len,
+        "samples": arguments.until * trainer.recipe.global_batch_size,
+        "tokens": trainer.step_metrics.tokens_at(arguments.until),
         "checkpoint": relative,
         "outputs": {f"{relative}/{name}": outputs[name] for name in sorted(outputs)},
     }

@@ -47,6 +47,9 @@ class SourceKind:
     is_prompt_completion = False
     """True for pairs to fine-tune on: `pairs` reads them. False for documents: `documents` reads them."""
 
+    is_preference = False
+    """True for prompts with a chosen and a rejected completion: `preferences` reads them, `pairs` only the chosen."""
+
     is_readable = False
     """True if the first bytes of a file can be shown to a person."""
 
@@ -106,6 +109,10 @@ class SourceKind:
 
         Raises UserError naming file and line of a malformed record: a model must not be trained on half of the data.
         """
+        raise NotImplementedError(self.name)
+
+    def preferences(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
+        """Yield (id, split key, prompt, chosen, rejected) of each preference; files and errors as of `pairs`."""
         raise NotImplementedError(self.name)
 
     def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:

@@ -9,7 +9,7 @@ To add a kind:
    a short example, parquet.py one with columns.
 2. Add an instance to KINDS below.
 3. Describe the kind in the docstring of `SourceRecipe.kind` (sources/source.py). The names of the kinds of
-   prompt-completion data also stand in workflow/scripts/config_references.py; a test compares them.
+   prompt-completion data and of preferences also stand in workflow/scripts/config_references.py; a test compares them.
 4. Test it with a file through `stages.list` and `stages.tokenize`, as tests/stages/test_source_fields.py does.
 """
 
@@ -21,6 +21,7 @@ from stages.lib.sources.kinds.arrow import Arrow
 from stages.lib.sources.kinds.jsonl import Jsonl
 from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.parquet import Parquet
+from stages.lib.sources.kinds.preference import Preference
 from stages.lib.sources.kinds.prompt_completion import PromptCompletion
 from stages.lib.sources.kinds.python_code import PythonCode
 from stages.lib.sources.kinds.python_docstrings import PythonDocstrings
@@ -41,12 +42,14 @@ KINDS: dict[str, SourceKind] = {
         PythonProse(),
         PromptCompletion(),
         PythonDocstrings(),
+        Preference(),
     )
 }
 """The kinds by name, in the order in which messages and the schema list them."""
 
 DOCUMENT_KINDS = tuple(name for name, kind in KINDS.items() if not kind.is_prompt_completion)
 PROMPT_COMPLETION_KINDS = tuple(name for name, kind in KINDS.items() if kind.is_prompt_completion)
+PREFERENCE_KINDS = tuple(name for name, kind in KINDS.items() if kind.is_preference)
 FIELDS_OF_SOME_KINDS = frozenset(field for kind in KINDS.values() for field in kind.fields)
 
 
