@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.errors import UserError
+from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.recipe import identity
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
 
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(TrainRecipe):
     """A fine-tuning run; its model is that of --initial."""
+
+    lora: LoraRecipe | None = identity(None)
+    """LoRA: adapters are trained beside the frozen weights. Default: all weights are trained."""
 
 
 def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
@@ -79,16 +84,24 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
             model_config = initial.found.model_config
             # the model beside the other keys, where `convert` finds it in a pretraining's recipe
             model = {"model": recipes.written(model_config, "identity")}
-            identity = RunIdentity(
+            run_identity = RunIdentity(
                 recipe=recipes.written(recipe, "identity") | model,
                 corpus=corpus.digest,
                 tokenizer=tokenizer.digest,
                 vocab_size=tokenizer.vocab_size,
                 prompt_completion=source.digest,
                 model=dataclasses.asdict(model_config),
+                adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
                 steps_before=initial.steps_before,
             )
-            inputs = Run(recipe=recipe, model_config=model_config, identity=identity, device=device, initial=initial)
+            inputs = Run(
+                recipe=recipe,
+                model_config=model_config,
+                identity=run_identity,
+                device=device,
+                initial=initial,
+                lora=recipe.lora,
+            )
         train_to_milestone(arguments, inputs, lambda: _data(source, tokenizer, corpus, recipe))
 
 

@@ -262,7 +262,7 @@ def _rows(schema: Schema, prefix: str) -> list[str]:
     needed = _needed(schema)
     for key, part in schema["properties"].items():
         if "x-like" in part:
-            rows.append(_row_of_difference(prefix, key, part, schema["properties"][part["x-like"]]))
+            rows += _rows_of_difference(prefix, key, part, schema["properties"][part["x-like"]])
             continue
         group = next((choice for choice in part.get("anyOf", [part]) if "properties" in choice), None)
         if group:
@@ -287,14 +287,15 @@ def _needed(schema: Schema) -> dict[str, str]:
     return needed
 
 
-def _row_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> str:
-    """One row for a group whose keys are all keys of another group, which is shown in full."""
-    own, others = part["properties"], other["properties"]
-    if any(others[name] != schema for name, schema in own.items()):
-        raise ValueError(f"{key} has keys that {part['x-like']} does not have: show them")
+def _rows_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> list[str]:
+    """One row for the keys that a group shares with another, which is shown in full, and one for each further key."""
+    own, others, like = part["properties"], other["properties"], part["x-like"]
+    if changed := [name for name, schema in own.items() if others.get(name, schema) != schema]:
+        raise ValueError(f"{key}.{changed[0]} is another key than that of {like}: show both")
     without = ", ".join(f"`{name}`" for name in others if name not in own)
-    like = part["x-like"]
-    return f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | For a tuned run: the keys of `{like}`, except {without}. |"
+    row = f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | For a tuned run: the keys of `{like}`, except {without}. |"
+    further = {name: schema for name, schema in own.items() if name not in others}
+    return [row, *_rows({"properties": further, "required": part.get("required", ())}, f"{prefix}{key}.")]
 
 
 def _default_of(schema: Schema) -> str:

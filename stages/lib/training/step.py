@@ -60,7 +60,10 @@ class Stepper:
         dist.all_reduce(count)
         count.clamp_(min=1)
         micro_batches = list(zip(self._split(inputs), self._split(targets), strict=True))
+        row = (step * dist.get_world_size() + dist.get_rank()) * len(inputs)  # this rank's first one within the run
         for number, (tokens, labels) in enumerate(micro_batches):
+            self.state.set_rows(range(row, row + len(tokens)))
+            row += len(tokens)
             sharding.set_gradient_sync(model, number == len(micro_batches) - 1)
             documents = documents_of(tokens, self.document_end)
             loss, z_loss = model(tokens, labels, documents, self.recipe.z_loss)
