@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.errors import UserError
+from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.recipe import identity
 from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.training.options import add_options
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(TrainRecipe):
     """A fine-tuning run; its model is that of --initial."""
+
+    lora: LoraRecipe | None = identity(None)
+    """LoRA: adapters are trained beside the frozen weights. Default: all weights are trained."""
 
     dpo: DpoRecipe | None = identity(None)
     """Tune on preferences by direct preference optimization (arXiv 2305.18290). The source is of the kind preference, a
@@ -108,10 +112,16 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 vocab_size=tokenizer.vocab_size,
                 prompt_completion=source.digest,
                 model=dataclasses.asdict(model_config),
+                adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
                 steps_before=initial.steps_before,
             )
             inputs = Run(
-                recipe=recipe, model_config=model_config, identity=run_identity, device=device, initial=initial
+                recipe=recipe,
+                model_config=model_config,
+                identity=run_identity,
+                device=device,
+                initial=initial,
+                lora=recipe.lora,
             )
         train_to_milestone(arguments, inputs, lambda: data_of(source, tokenizer, corpus, recipe))
 

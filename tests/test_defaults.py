@@ -92,8 +92,11 @@ FROZEN = {
         "model.max_position_embeddings": 4096,
         "model.initializer_range": 0.02,
     },
-    "FinetuneRecipe": TRAINING | {"dpo": None},
-    "ConvertRecipe": {"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "tokenizer_check_mb": 16.0},
+    "FinetuneRecipe": TRAINING | {"lora": None, "dpo": None},
+    "ConvertRecipe": {
+        **{"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "merge": True},
+        "tokenizer_check_mb": 16.0,
+    },
     "EvaluateRecipe": {
         "bytes_per_source": 40000,
         "num_examples": 200,

@@ -51,7 +51,7 @@ def generate(arguments: argparse.Namespace) -> None:
     from stages.lib.checkpoints import find_model, find_tokenizer
 
     device = device_of(arguments.device)
-    found = find_model.find(arguments.model)
+    found = find_model.find(arguments.model, base=arguments.base)
     text = find_tokenizer.text_of(found, arguments.tokenizer)
     encoded = [text.encode(prompt) for prompt in prompts]
     check_encoded(encoded, found)
@@ -225,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--device", choices=("cpu", "cuda"), help="device (default: cuda if there is a GPU)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights (default: float32)")
     add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, if it is not found automatically")
+    add("--base", type=Path, metavar="PATH", help="the base of a checkpoint of LoRA, if it was moved")
     return stage.execute(parser, run, argv)
 
 

@@ -92,6 +92,11 @@ MISTAKES = [
     ),
     ("runs", {}, "runs must be a mapping of keys to values with at least one entry, got {}"),
     ("runs/base/convert/dtype", "int3", "runs.base.convert.dtype must be one of bfloat16, float32, got 'int3'"),
+    (
+        "runs/base/convert/merge",
+        False,
+        "runs.base.convert.merge must be true without runs.base.finetune.lora, got false",
+    ),
     ("suites/validation/num_examples", 1, "suites.validation.num_examples must be a whole number at least 4, got 1"),
     ("suites/validation/tasks", [1], "suites.validation.tasks[0] must be text, got 1"),
     ("runs/a b", {}, "runs.a b must be a name of up to 100 letters, digits, dots, dashes and underscores"),

@@ -125,6 +125,8 @@ def _check_run(config: Config, where: str, run: Config) -> None:
     if "initial" in run:
         _check_initial(config, where, run["initial"])
     (_check_pretrained if "pretrain" in run else _check_tuned)(config, where, run)
+    if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
+        raise ConfigError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
     _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]])
 
 

@@ -44,6 +44,10 @@ class RunIdentity:
     model: dict[str, Any]
     """All fields of the model's recipe."""
 
+    adapter: dict[str, Any] | None = None
+    """All fields of LoRA's recipe, and the dtype of the weights that it freezes (`base_dtype`), if adapters alone are
+    trained."""
+
     steps_before: int = 0
     """Steps of the learning-rate schedule taken before this run."""
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     from stages.lib.model.llama import ModelRecipe
+    from stages.lib.model.lora_recipe import LoraRecipe
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.training.initial import Initial
     from stages.lib.training.recipe import TrainRecipe
@@ -26,6 +27,9 @@ class Run:
     device: torch.device
     initial: Initial | None = None
     """The model whose weights the run starts from, None for random weights."""
+
+    lora: LoraRecipe | None = None
+    """The adapters that are trained beside the initial model's weights, None to train the weights."""
 
 
 class Samples(Protocol):

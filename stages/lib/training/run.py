@@ -76,11 +76,20 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
         with run_lock.acquire_run_lock(directory, start) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
             if finished is None:
+                _record_base(run, directory)
                 finished = _train(arguments, Trainer(run, data, directory, lease, start), lease, clock)
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
             files.clear_leftovers(arguments.output)
             files.write_json(arguments.output, finished)
+
+
+def _record_base(run: Run, directory: Path) -> None:
+    """Write where the model lies whose weights LoRA freezes."""
+    with collectives.raise_on_all_ranks():
+        if run.lora is not None and dist.get_rank() == 0:
+            assert run.initial is not None
+            run.initial.record(directory)
 
 
 def _train(

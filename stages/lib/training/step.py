@@ -58,7 +58,12 @@ class Stepper:
         dist.all_reduce(count)
         count.clamp_(min=1)
         micro_batches = list(zip(*map(self._split, batch), strict=True))
+        num_rows = len(batch[0]) * self.objective.rows_per_sample
+        row = (step * dist.get_world_size() + dist.get_rank()) * num_rows  # this rank's first one within the run
         for number, micro_batch in enumerate(micro_batches):
+            end = row + len(micro_batch[0]) * self.objective.rows_per_sample
+            self.state.set_rows(range(row, end))
+            row = end
             sharding.set_gradient_sync(model, number == len(micro_batches) - 1)
             loss, figures = self.objective.sums(model, micro_batch, self.document_end)
             (loss / count.to(loss.dtype)).backward()

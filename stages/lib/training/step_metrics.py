@@ -53,6 +53,7 @@ class StepMetrics:
             dist.get_world_size(),
             run.device,
             (checkpointing.mode, checkpointing.ratio),
+            None if run.lora is None else state.num_trained(),
         )
         self.tokens_per_step = recipe.global_batch_size * recipe.seq_len * stepper.objective.rows_per_sample
         self.work_seconds = 0.0

@@ -49,7 +49,7 @@ class Trainer:
         self.step = self.samples_seen = self.rollbacks = 0
         self.saved_at: int | None = None
         """Step of the newest checkpoint."""
-        self.state = State(recipe, run.model_config, run.identity.vocab_size, run.device)
+        self.state = State(recipe, run.model_config, run.identity.vocab_size, run.device, run.lora)
         self.stepper = Stepper(recipe, self.state, run.device, samples.document_end, run.identity.steps_before)
         self.checkpointer = AsyncCheckpointer(recipe.checkpoint.asynchronous)
         keep = recipe.checkpoint.keep
@@ -89,6 +89,7 @@ class Trainer:
         start_point.check_room(self)
         self.checkpointer.prepare(self.state.tensors())
         facts = {"steps": self.recipe.steps, "parameters": self.state.num_parameters()}
+        facts |= {} if self.run.lora is None else {"trained_parameters": self.state.num_trained()}
         throughput = self.step_metrics.throughput.facts()
         self.event("start" if found is None else "resume", **facts, **throughput)
         with collectives.raise_on_all_ranks():
