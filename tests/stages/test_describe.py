@@ -174,7 +174,7 @@ def test_the_limits_follow_from_the_facts(inputs):
 def test_the_card_of_a_tuned_run_shows_its_data_and_the_model_before(tmp_path):
     root = tmp_path / "results"
     options = card_fixtures.write_inputs(root, run="docstrings", stage="finetune")
-    pairs = write_list(root, "docstrings", {"kind": "python-docstrings"}, license="PSF-2.0")
+    pairs = write_list(root, "docstrings", {"kind": "python-statements"}, license="PSF-2.0")
     before = write_scores(root / "runs/base/eval/00000300/validation.json")
     given = {"--lists": [*options["--lists"], pairs], "--baselines": [before]}
     card = card_of(options, **given)

@@ -167,6 +167,16 @@ def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
     assert not list(options["--output"].with_suffix("").rglob("*.pyc"))
 
 
+def test_generated_completions_are_scored_and_logged(inputs, tmp_path):
+    options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
+    found = scored(options, tasks=["completion_match"], num_examples=8)["completion_match"]
+    assert set(found) == {"exact_match", "stopped"}
+    assert (found["exact_match"]["value"], found["exact_match"]["n"]) == (0, 8)
+    assert 0 < found["stopped"]["value"] < 1  # this model ends some texts
+    identity = manifest.read(options["--output"]).identity
+    assert identity["trivial"]["completion_match"]["most_common"]["n"] == 8
+
+
 class Processor:
     """The fixtures' tokenizer."""
 
@@ -217,7 +227,7 @@ def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
 
 
 def test_an_unknown_task_is_refused(inputs, capsys):
-    known = "bits_per_byte, next_line, completion_choice, completion_bits"
+    known = "bits_per_byte, next_line, completion_choice, completion_bits, completion_match"
     refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", known)
     assert not inputs["--output"].exists()
 

@@ -274,7 +274,7 @@ def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
 
 def test_source_of_text_is_refused(made, tmp_path, capsys):
     line = refused(capsys, made, tmp_path, given={"--prompt-completion": made / "sources/a/list.json"})
-    assert "sources.a.kind must be prompt_completion or python-docstrings to read pairs, got jsonl" in line
+    assert "sources.a.kind must be prompt_completion or python-statements to read pairs, got jsonl" in line
 
 
 @pytest.fixture(scope="module")

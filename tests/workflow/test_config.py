@@ -170,30 +170,30 @@ MISTAKES = [
     (
         "corpora/main/sources",
         ["code", "docstrings"],
-        "corpora.main.sources must be a source of text, got 'docstrings' of the kind python-docstrings",
+        "corpora.main.sources must be a source of text, got 'docstrings' of the kind python-statements",
     ),
     (
         "tokenizers/main/sample",
         {"docstrings": 1},
-        "tokenizers.main.sample must be a source of text, got 'docstrings' of the kind python-docstrings",
+        "tokenizers.main.sample must be a source of text, got 'docstrings' of the kind python-statements",
     ),
     (
         "suites/docstrings/prompt_completion",
         "prose",
         "suites.docstrings.prompt_completion must be a source of prompt-completion data (kind prompt_completion or "
-        "python-docstrings), got 'prose' of the kind python-prose",
+        "python-statements), got 'prose' of the kind python-prose",
     ),
     (
         "suites/docstrings/prompt_completion",
         DELETED,
-        "suites.docstrings.prompt_completion is missing: it must be the prompt-completion source that completion_bits "
+        "suites.docstrings.prompt_completion is missing: it must be the prompt-completion source that completion_match "
         "reads",
     ),
     (
         "suites/validation/prompt_completion",
         "docstrings",
-        "suites.validation.tasks must have completion_choice or completion_bits: no other task reads "
-        "suites.validation.prompt_completion",
+        "suites.validation.tasks must have completion_choice or completion_bits or completion_match: no other task "
+        "reads suites.validation.prompt_completion",
     ),
     ("tune", 1, "tune must be true or false, got 1"),
     ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
@@ -289,7 +289,7 @@ GOING_ON = {"optimizer": "keep", "schedule": "continue", "data": "reset"}
 
 
 def test_runs_that_go_on_from_each_other_are_refused(config):
-    config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 100}}
+    config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 180}}
     config["runs"]["base"]["pretrain"] |= {"initial": GOING_ON}
     with pytest.raises(ConfigError, match=r"^runs.base.initial must not form a cycle, got runs.base again$"):
         checked(config, SCHEMA)
@@ -298,7 +298,7 @@ def test_runs_that_go_on_from_each_other_are_refused(config):
 def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     config["tokenizers"]["other"] = config["tokenizers"]["main"]
     config["corpora"]["other"] = config["corpora"]["main"] | {"tokenizer": "other"}
-    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 100}}
+    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 180}}
     config["runs"]["more"] = more | {"pretrain": config["runs"]["base"]["pretrain"] | {"initial": GOING_ON}}
     sentence = "^runs.more.corpus must have the tokenizer of its initial run \\(main\\), got other$"
     with pytest.raises(ConfigError, match=sentence):

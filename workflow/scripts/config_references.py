@@ -7,13 +7,13 @@ from typing import Any
 
 from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
 
-PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
+PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements")
 """Kinds of sources that hold prompt-completion data."""
 
 CUSTOM = ("path", "bos", "eos")
 """Keys of a custom tokenizer."""
 
-OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits")
+OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits", "completion_match")
 """Tasks that read prompt-completion data."""
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)

@@ -188,7 +188,7 @@ def config_schema() -> Schema:
     }
     suite = recipe_of("evaluate")
     suite["properties"]["prompt_completion"] = name(
-        "The prompt-completion source whose validation split completion_choice and completion_bits read."
+        "The prompt-completion source whose validation split the tasks completion_* read."
     )
     tune = {
         "type": "boolean",

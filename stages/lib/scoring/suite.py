@@ -42,15 +42,16 @@ class EvaluateRecipe:
 
     tasks: list[str] = identity()
     """`bits_per_byte` and `next_line` are made from validation text, `completion_choice` (which of four completions
-    belongs to a prompt) and `completion_bits` (bits per byte of the right completion) from the validation pairs of a
-    source; others come from `include_path` or from lm-evaluation-harness."""
+    belongs to a prompt), `completion_bits` (bits per byte of the right completion) and `completion_match` (exact match
+    of the completion that the model generates, and the share that it ends) from the validation pairs of a source;
+    others come from `include_path` or from lm-evaluation-harness."""
 
     bytes_per_source: int = identity(40_000, minimum=1)
     """Bytes of validation text per source for bits_per_byte."""
 
     num_examples: int = identity(200, minimum=4)
-    """Number of questions of next_line (over all sources) and of completion_choice, and of pairs of completion_bits;
-    with 200 questions an accuracy has a standard error of 0.035."""
+    """Number of questions of next_line (over all sources) and of completion_choice, and of pairs of completion_bits and
+    of completion_match; with 200 questions an accuracy has a standard error of 0.035."""
 
     limit: int | None = identity(None, minimum=1)
     """Number of documents of each other task. Default: all."""

@@ -31,8 +31,8 @@ class SourceRecipe:
     """text: a file is a document; a file of more than 16 MiB is cut at line ends into documents of about that size.
     jsonl: a line is a document. parquet, arrow: a row is a document; a page of parquet, and a record batch of Arrow, is
     held in memory as a whole. python-code and python-prose: the modules of the Python installation, and their
-    docstrings. To fine-tune on: prompt_completion: a JSON line has a prompt and a completion. python-docstrings:
-    headers of functions of the Python installation, and the first lines of their docstrings."""
+    docstrings. To fine-tune on: prompt_completion: a JSON line has a prompt and a completion. python-statements:
+    statements of the Python installation, and what they do in words."""
 
     paths: list[str] = identity([])
     """Files, directories (with all files below them), globs (`**` matches any folders) or their URLs (s3://, hf:// and

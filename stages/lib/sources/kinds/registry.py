@@ -23,8 +23,8 @@ from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.parquet import Parquet
 from stages.lib.sources.kinds.prompt_completion import PromptCompletion
 from stages.lib.sources.kinds.python_code import PythonCode
-from stages.lib.sources.kinds.python_docstrings import PythonDocstrings
 from stages.lib.sources.kinds.python_prose import PythonProse
+from stages.lib.sources.kinds.python_statements import PythonStatements
 from stages.lib.sources.kinds.text import Text
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ KINDS: dict[str, SourceKind] = {
         PythonCode(),
         PythonProse(),
         PromptCompletion(),
-        PythonDocstrings(),
+        PythonStatements(),
     )
 }
 """The kinds by name, in the order in which messages and the schema list them."""
