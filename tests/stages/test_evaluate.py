@@ -191,10 +191,10 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
         assert [*prompt, *completion, described["eos"]] == ids.ids.tolist()
-        assert len(prompt) == ids.prompt
+        assert ids.is_target.tolist() == [False] * len(prompt) + [True] * (len(completion) + 1)
     model.separate = False
     assert any(
-        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[: ids.prompt].tolist()
+        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[~ids.is_target].tolist()
         for pair, ids in zip(source.train, encoded, strict=True)
     ), "the harness gives the same ids, so this test shows nothing"
 

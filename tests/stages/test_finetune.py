@@ -106,8 +106,8 @@ def loss_of(model, some):
         for pair in some:
             ids = torch.from_numpy(pair.ids).long()
             scores = model.logits(ids[None, :-1])[0].double().log_softmax(-1)
-            total -= scores.gather(1, ids[1:, None])[pair.prompt - 1 :].sum().item()
-            count += len(ids) - pair.prompt
+            total -= scores.gather(1, ids[1:, None])[pair.is_target[1:]].sum().item()
+            count += pair.is_target.sum()
     return total / count
 
 

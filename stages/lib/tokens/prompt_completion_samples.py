@@ -31,10 +31,13 @@ VALIDATION_SEED = 0  # runs of all seeds have the same validation rows
 
 @dataclass(frozen=True)
 class Encoded:
-    """A pair's ids, int32; the number of ids before the completion; the completion's bytes of UTF-8."""
+    """A pair's ids, int32 [n]; whether each is a target, bool [n]; the bytes of UTF-8 of the targets' text.
+
+    The first id is no target: nothing precedes it.
+    """
 
     ids: np.ndarray
-    prompt: int
+    is_target: np.ndarray
     num_bytes: int
 
 
@@ -52,7 +55,7 @@ def encode(pairs: Sequence[Pair], tokenizer: Tokenizer, bos: bool) -> list[Encod
     return [
         Encoded(
             np.concatenate([first, prompt, completion, [tokenizer.eos]]).astype(np.int32),
-            len(first) + len(prompt),
+            np.arange(len(first) + len(prompt) + len(completion) + 1) >= len(first) + len(prompt),
             len(pair.completion.encode()),
         )
         for pair, prompt, completion in zip(pairs, prompts, completions, strict=True)
@@ -95,7 +98,7 @@ class Rows:
             for pair in map(self.encoded.__getitem__, self.members[number]):
                 end = at + len(pair.ids)
                 inputs[row, at:end] = pair.ids
-                targets[row, at + pair.prompt - 1 : end - 1] = pair.ids[pair.prompt :]
+                targets[row, at : end - 1] = np.where(pair.is_target[1:], pair.ids[1:], IGNORED)
                 at = end
         return inputs, targets
 

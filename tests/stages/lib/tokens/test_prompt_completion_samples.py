@@ -100,7 +100,7 @@ def test_rows_come_in_another_order_each_epoch_and_by_each_seed():
 def test_ids_of_prompt_and_completion_are_made_apart():
     (pair,) = encode([Pair("0", "xa", "bc", "train")], Letters(), bos=True)
     assert pair.ids.tolist() == [1, ord("x"), ord("a"), ord("b"), ord("c"), EOS]
-    assert pair.prompt == 3
+    assert pair.is_target.tolist() == [False] * 3 + [True] * 3
 
 
 def test_each_pair_is_a_document_of_its_own():
@@ -147,7 +147,7 @@ def test_validation_rows_hold_whole_pairs_up_to_the_limit(made, limit):
     encoded = [pair for pair in encode(pairs_of(made), Letters(), True) if len(pair.ids) <= SEQ_LEN]
     (inputs, targets), bytes_per_target = validation("qa", encoded, SEQ_LEN, EOS, limit)
     found = pairs_in(inputs, targets)
-    known = sorted((pair.ids[: pair.prompt].tolist(), pair.ids[pair.prompt :].tolist()) for pair in encoded)
+    known = sorted((pair.ids[~pair.is_target].tolist(), pair.ids[pair.is_target].tolist()) for pair in encoded)
     assert all(pair in known for pair in found) and len({tuple(prompt) for prompt, _ in found}) == len(found)
     size = sum(len(prompt) + len(ids) for prompt, ids in found)
     assert size <= limit or len(found) == 1
@@ -166,6 +166,6 @@ def test_validation_rows_are_the_same_in_every_run():
 
 def test_a_pair_without_anything_before_its_completion_is_refused():
     pair = Pair("a.jsonl:3", "", "b", "train")
-    assert [made.prompt for made in encode([pair], Letters(), True)] == [1]
+    assert [made.is_target.tolist() for made in encode([pair], Letters(), True)] == [[False, True, True]]
     with pytest.raises(UserError, match="^a.jsonl:3 must have a prompt of at least one token, "):
         encode([pair], Letters(), False)
