@@ -16,7 +16,7 @@ class PythonDocstrings(StandardLibraryKind):
     """A prompt is a function's header, its completion the first line of the docstring."""
 
     name = "python-docstrings"
-    fields = ()
+    fields = ("filters",)
     needs_every_file = True
     is_prompt_completion = True
 
