@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
+from stages.lib.huggingface.tokenizer_files import CHAT_TEMPLATE
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
@@ -125,7 +126,7 @@ def _begin(directory: Path, output: Path) -> Path:
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
-        for pattern in (KEPT, PARITY, CARD, "model*.safetensors", "model.safetensors.index.json"):
+        for pattern in (KEPT, PARITY, CARD, CHAT_TEMPLATE, "model*.safetensors", "model.safetensors.index.json"):
             for path in directory.glob(pattern):
                 path.unlink()
         shutil.rmtree(partial, ignore_errors=True)
@@ -145,7 +146,7 @@ def write_export(directory: Path, recipe: ConvertRecipe, model: Manifest, corpus
     parameters = export.write_weights(
         directory, model_config, described["vocab_size"], read, recipe.dtype, recipe.shard_mb
     )
-    tokenizer_files.copy(directory, tokenizer, described["bos_added"])
+    tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)
     return parameters
@@ -156,16 +157,20 @@ def settings_of(
 ) -> dict[str, dict[str, Any]]:
     """Return {name: content} of config.json, generation_config.json and tokenizer_config.json.
 
-    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens. Without one it is
-    EOS for the tokenizer alone: transformers would not train the embedding of a model's pad_token_id any further.
+    The token that fills batches up is EOS for the tokenizer alone if no token is unknown: transformers would not train
+    the embedding of a model's pad_token_id any further. With a chat template, the texts of special tokens are these
+    tokens: the template writes EOS as text.
     """
     from stages.lib.huggingface import config_json
+    from stages.lib.tokenizer.tokenizer import special_tokens
 
     model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
     config = config_json.config_of(model_config, corpus.identity["tokenizer"], recipe.dtype, pad)
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
-    pad_token = package["eos_token" if pad is None else "unk_token"]
+    pad_token = special_tokens(tokenizer)["pad_token"]
     package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
+    if "template" in model.identity:
+        package["split_special_tokens"] = False
     return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
 
 
@@ -194,7 +199,7 @@ def check_parity(
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
         _compare_files(partial, recipe, model, corpus, tokenizer)
-        _compare_tokenizers(partial, recipe, corpus, tokenizer, report)
+        _compare_tokenizers(partial, recipe, model, corpus, tokenizer, report)
         _compare_models(partial, recipe, model, corpus, report)
     except ParityError as error:
         report["failure"] = str(error)
@@ -212,7 +217,8 @@ def _compare_files(
     from stages.lib.huggingface import file_parity, tokenizer_files
 
     described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
-    file_parity.compare_contents(partial, settings | tokenizer_files.contents(tokenizer, described["bos_added"]))
+    contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
+    file_parity.compare_contents(partial, settings | contents)
     file_parity.compare_shapes(partial, model_config_of(model).key_table(described["vocab_size"]))
     file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
@@ -239,20 +245,24 @@ def _compare_models(
 
 
 def _compare_tokenizers(
-    partial: Path, recipe: ConvertRecipe, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
+    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
 ) -> None:
     from stages.lib.huggingface import tokenizer_parity as parity
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
 
-    exported = parity.load_tokenizer(partial)
+    exported = parity.load_tokenizer(partial, split_special_tokens=True)  # documents are encoded so
     parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
-    reference = parity.reference(Tokenizer(tokenizer.path))
+    trained = Tokenizer(tokenizer.path)
+    reference = parity.reference(trained)
     report["tokenizer"] = {"edge cases": parity.compare_ids(reference, exported, EDGE_CASES, "edge case")}
     for source in sorted(corpus.identity["sources"]):
         texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
         report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"validation document of {source}")
     parity.compare_corpus_tokens(exported, Corpus(corpus.path))
+    if (template := model.identity.get("template")) is not None:
+        chats = parity.compare_chats(parity.load_tokenizer(partial), trained, template, EDGE_CASES)
+        report["tokenizer"]["chats"] = chats
 
 
 def _move(partial: Path, directory: Path) -> dict[str, Any]:

@@ -52,6 +52,7 @@ FROZEN = {
     "SourceRecipe": {
         "paths": [],
         "text_field": "text",
+        "messages_field": "messages",
         "prompt_field": "prompt",
         "completion_field": "completion",
         "split_field": None,
@@ -90,7 +91,7 @@ FROZEN = {
         "model.max_position_embeddings": 4096,
         "model.initializer_range": 0.02,
     },
-    "FinetuneRecipe": TRAINING,
+    "FinetuneRecipe": TRAINING | {"template": None, "loss_on": "assistant", "packing": "best_fit", "too_long": "drop"},
     "ConvertRecipe": {"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "tokenizer_check_mb": 16.0},
     "EvaluateRecipe": {
         "bytes_per_source": 40000,

@@ -11,7 +11,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.sources import prompt_completion
-from stages.lib.tokens import prompt_completion_samples
+from stages.lib.tokens.encoded_examples import ExampleEncoder
 from tests.helpers import evaluations
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.evaluations import LOCAL, RECIPE, refused, scored, with_recipe
@@ -197,14 +197,14 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
     model = harness_model.load_model(directory, described, batch_size=4, window=128, device=device)
     model.separate = True
     source = prompt_completion.read(pairs_listed(tmp_path))
-    encoded = prompt_completion_samples.encode(source.train, tokenizer, bos=True)
+    encoded = ExampleEncoder(tokenizer=tokenizer, bos=True).encode(source.train)
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
         assert [*prompt, *completion, described["eos"]] == ids.ids.tolist()
-        assert len(prompt) == ids.prompt
+        assert ids.is_target.tolist() == [False] * len(prompt) + [True] * (len(completion) + 1)
     model.separate = False
     assert any(
-        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[: ids.prompt].tolist()
+        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[~ids.is_target].tolist()
         for pair, ids in zip(source.train, encoded, strict=True)
     ), "the harness gives the same ids, so this test shows nothing"
 

@@ -7,6 +7,7 @@ import pytest
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
 from scripts.config_files import check_twice
+from stages.lib.chat import template
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.kinds import registry
 from tests.workflow.checkout import HOME
@@ -197,17 +198,27 @@ MISTAKES = [
     ),
     ("tune", 1, "tune must be true or false, got 1"),
     ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
-    (
-        "runs/base/prompt_completion",
-        "docstrings",
-        "runs.base.prompt_completion must be omitted: a run with pretrain reads its corpus",
-    ),
     ("runs/base/model", DELETED, "runs.base.model is missing: it must be a mapping of keys to values"),
-    ("runs/docstrings/prompt_completion", DELETED, "runs.docstrings.prompt_completion is missing: it must be text"),
+    ("runs/docstrings/finetune/weights", DELETED, "runs.docstrings.finetune.weights is missing: it must be a mapping"),
     (
-        "runs/docstrings/prompt_completion",
-        "code",
-        "runs.docstrings.prompt_completion must be a source of prompt-completion data (kind prompt_completion or ",
+        "runs/docstrings/finetune/weights",
+        {"docstring": 1},
+        "runs.docstrings.finetune.weights must be one of the config's sources (code, docstrings, prose), got ",
+    ),
+    (
+        "runs/docstrings/finetune/template",
+        "chatml",
+        "runs.docstrings.finetune.template must be omitted: no source of runs.docstrings.finetune.weights has ",
+    ),
+    (
+        "sources/docstrings",
+        {"kind": "chat", "paths": ["a.jsonl"]},
+        "suites.docstrings.prompt_completion must be a source of prompt-completion data",
+    ),
+    (
+        "sources/prose",
+        {"kind": "chat", "paths": ["a.jsonl"]},
+        "tokenizers.main.sample must be a source of text, got 'prose' of the kind chat",
     ),
     ("runs/docstrings/initial", DELETED, "runs.docstrings.initial is missing: it must be a mapping of keys to values"),
     ("runs/docstrings/initial", {}, "runs.docstrings.initial must have run and step, or path, got nothing"),
@@ -289,7 +300,7 @@ GOING_ON = {"optimizer": "keep", "schedule": "continue", "data": "reset"}
 
 
 def test_runs_that_go_on_from_each_other_are_refused(config):
-    config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 180}}
+    config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 100}}
     config["runs"]["base"]["pretrain"] |= {"initial": GOING_ON}
     with pytest.raises(ConfigError, match=r"^runs.base.initial must not form a cycle, got runs.base again$"):
         checked(config, SCHEMA)
@@ -298,7 +309,7 @@ def test_runs_that_go_on_from_each_other_are_refused(config):
 def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     config["tokenizers"]["other"] = config["tokenizers"]["main"]
     config["corpora"]["other"] = config["corpora"]["main"] | {"tokenizer": "other"}
-    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 180}}
+    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 100}}
     config["runs"]["more"] = more | {"pretrain": config["runs"]["base"]["pretrain"] | {"initial": GOING_ON}}
     sentence = "^runs.more.corpus must have the tokenizer of its initial run \\(main\\), got other$"
     with pytest.raises(ConfigError, match=sentence):
@@ -309,6 +320,8 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
 
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
+    assert config_references.CHAT_KINDS == registry.CHAT_KINDS
+    assert config_references.SHIPPED_TEMPLATES == template.SHIPPED
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
     assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
 

@@ -18,7 +18,10 @@ OF_THE_STEP = (
 )
 """Keys of a training on which the cost of a step depends."""
 
-OF_THE_DATA = ("milestones", "weights", "data_stages", "packing", "document_mask", "initial")
+OF_THE_DATA = (
+    *("milestones", "weights", "data_stages", "packing", "document_mask", "initial"),
+    *("template", "loss_on", "too_long"),
+)
 """Keys of pretrain and finetune alone; random tokens take the place of the data."""
 
 Config = dict[str, Any]

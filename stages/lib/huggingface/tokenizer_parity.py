@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stages.lib.chat.template import ChatTemplate
+from stages.lib.errors import UserError
 from stages.lib.huggingface.parity import ParityError
 from stages.lib.sources.documents import Document
 from stages.lib.sources.split import VALIDATION
-from stages.lib.tokenizer.tokenizer import load_package
+from stages.lib.tokenizer.tokenizer import load_package, special_tokens
 from stages.lib.tokens import bos_eos, validation_text
 
 if TYPE_CHECKING:
@@ -29,12 +31,12 @@ Encode = Callable[[str], list[int]]
 Decode = Callable[[list[int]], str]
 
 
-def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of an export, as transformers loads it."""
+def load_tokenizer(directory: Path, **options: Any) -> Any:
+    """The tokenizer of an export, as transformers loads it. `options`: in place of those of its files."""
     from transformers import AutoTokenizer
 
     # a length would only give a warning: documents are encoded whole
-    return AutoTokenizer.from_pretrained(directory, model_max_length=int(1e30))
+    return AutoTokenizer.from_pretrained(directory, model_max_length=int(1e30), **options)
 
 
 def reference(tokenizer: Tokenizer) -> tuple[Encode, Decode | None]:
@@ -101,6 +103,32 @@ def compare_corpus_tokens(exported: Any, corpus: Corpus, num_documents: int = 8)
                 raise ParityError(f"validation document {name} of {source} has other tokens in the corpus than here")
             at += len(expected)
         stream.close()
+
+
+def compare_chats(exported: Any, tokenizer: Tokenizer, template: str, texts: Iterable[str]) -> dict[str, int]:
+    """Compare the token ids of conversations of each text with those of training; returns the count {"conversations"}.
+
+    `exported`: the AutoTokenizer of the export. `template`: text of the chat template. Conversations that the template
+    refuses are left out. Raises ParityError naming the first text that differs.
+    """
+    if exported.chat_template != template:
+        raise ParityError("the export must have the chat template of the training, and has another")
+    compiled = ChatTemplate(template, special_tokens(tokenizer.manifest), "of the training")
+    special, count = tokenizer.special_texts(), 0
+    for text in texts:
+        if not text.strip() or any(name in text for name in special):
+            continue
+        turns = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+        for messages in (turns, turns * 2):
+            try:
+                rendered = compiled.render(messages, "a conversation")
+            except UserError:
+                continue
+            ((ids, _),) = tokenizer.encode_markup([rendered])
+            if exported.apply_chat_template(messages, return_dict=False) != ids.tolist():
+                raise ParityError(f"a conversation must have the token ids of training, and has others: {text[:80]!r}")
+            count += 1
+    return {"conversations": count}
 
 
 def compare_ids(

@@ -140,11 +140,15 @@ def score(
             raise UserError(
                 f"evaluate.apply_chat_template must be false: {scored_model.directory} has no chat template"
             )
-        scored = []
+        scored, is_export = [], "export" in scored_model.identity
+        if is_export:  # documents were encoded so in training, and chats were not, see convert
+            model.tokenizer.split_special_tokens = True
         if local:
             model.separate = True
             scored.append(harness.evaluate(model, manager, local, seed=recipe.seed))
         model.separate = False
+        if is_export and recipe.apply_chat_template:
+            model.tokenizer.split_special_tokens = False
         for tasks, options in alike(recipe, others):
             scored.append(harness.evaluate(model, manager, tasks, **options))
     return scored

@@ -28,8 +28,8 @@ def commit_of(directory: Path) -> dict[str, Any]:
     """
     for path in sorted((directory / "checkpoints").glob("[0-9]*/commit.json"), reverse=True):
         commit = files.read_json_object(path)
-        if "weights" not in commit.get("recipe", {}):
-            raise UserError(f"--run {directory} must be a pretraining, and {path} has no weights of sources")
+        if "tuned_on" in commit:
+            raise UserError(f"--run {directory} must be a pretraining, and {path} is of a fine-tuning")
         return commit
     raise UserError(f"--run {directory} must hold a checkpoint, which stores the recipe, and holds none")
 

@@ -16,7 +16,7 @@ class PythonStatements(StandardLibraryKind):
     """A prompt is a statement, its completion says what it does."""
 
     name = "python-statements"
-    fields = ()
+    fields = ("filters",)
     needs_every_file = True
     is_prompt_completion = True
 
