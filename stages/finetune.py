@@ -1,10 +1,10 @@
 """Fine-tune a trained model on conversations, pairs of prompt and completion, or text, up to a milestone.
 
-    python -m stages.finetune --sources results/sources/docstrings/list.json \\
+    python -m stages.finetune --sources results/sources/statements/list.json \\
         --corpus results/tokens/main/manifest.json --tokenizer results/tokenizers/main/manifest.json \\
         --initial results/runs/base/models/00000300.json --until 80 \\
-        --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/docstrings/train \\
-        --output results/runs/docstrings/models/00000080.json
+        --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/statements/train \\
+        --output results/runs/statements/models/00000080.json
 
 On several ranks, run it under torchrun, see stages.pretrain. It is the same training, with the same run directories,
 and resumes in the same way after a kill. Only the data differ. By default the loss is that of the assistant's turns, of

@@ -12,9 +12,9 @@ If there are several texts, each begins with a line `--- prompt 1, sample 1 ---`
 seed SEED + n - 1, whatever the other prompts and samples are.
 
 --chat is a conversation: a line is a message, and the model remembers those before. Its chat template is that of the
-tokenizer beside the model, or the Jinja file --template, as for a checkpoint, which has none. An answer ends at EOS,
-after --tokens tokens, or by Ctrl-C; Ctrl-D ends the conversation. If the context is full, the oldest messages are
-dropped. Answer n is drawn with the seed SEED + n - 1.
+tokenizer beside the model. --template gives another, chatml, tulu or a Jinja file; a checkpoint has none of its own. An
+answer ends at EOS, after --tokens tokens, or by Ctrl-C; Ctrl-D ends the conversation. If the context is full, the
+oldest messages are dropped. Answer n is drawn with the seed SEED + n - 1.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights (default: float32)")
     add("--chat", action="store_true", help="hold a conversation, see above")
     add("--system", metavar="TEXT", help="with --chat: the system prompt")
-    add("--template", type=Path, metavar="FILE", help="with --chat: a chat template in place of the tokenizer's")
+    add("--template", metavar="NAME|FILE", help="with --chat: chatml, tulu or a file, not the tokenizer's template")
     add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, if it is not found automatically")
     return stage.execute(parser, run, argv)
 

@@ -15,7 +15,6 @@ Message = dict[str, str]
 """{"role": system, user or assistant; "content": text}"""
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
-TEMPLATE_OPTION = "--template FILE names one"
 
 
 class History:
@@ -65,32 +64,25 @@ def _without_oldest(turns: list[Message]) -> list[Message]:
     return turns[next(number for number, turn in enumerate(turns) if number and turn["role"] == USER) :]
 
 
-def encoder(directory: Path, template: Path | None) -> Callable[[list[Message]], list[int]]:
+def encoder(directory: Path, template: str | None) -> Callable[[list[Message]], list[int]]:
     """Return a function from messages to ids: `apply_chat_template` of the tokenizer that transformers loads.
 
-    `template`: a Jinja file in place of the tokenizer's own. Raises UserError if there is none.
+    `template`: a shipped one, or a Jinja file, in place of the tokenizer's own. Raises UserError if there is none.
     """
     from transformers import AutoTokenizer
 
+    from stages.lib.chat.template import text_of
+
     # markers of a template are tokens, also where a literal </s> in a prompt is only text
     tokenizer = AutoTokenizer.from_pretrained(directory, split_special_tokens=False, trust_remote_code=False)
-    text = tokenizer.chat_template if template is None else _read(template)
+    text = tokenizer.chat_template if template is None else text_of(template, "--template")
     if not text:
-        raise UserError(f"--chat needs a chat template, and the tokenizer in {directory} has none; {TEMPLATE_OPTION}")
+        raise UserError(f"--chat needs a chat template, and the tokenizer in {directory} has none: give --template")
 
     def encode(messages: list[Message]) -> list[int]:
         return _encoded(tokenizer, text, messages)
 
     return encode
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise UserError(f"--template {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"--template {path} must be UTF-8") from None
 
 
 def _encoded(tokenizer: transformers.PreTrainedTokenizerBase, template: str, messages: list[Message]) -> list[int]:

@@ -151,7 +151,7 @@ def test_changed_text_is_refused(tmp_path):
         ("bits_per_byte_code", "bits_per_byte"),
         ("validation/bits_per_byte_code", "bits_per_byte"),
         ("next_line", "next_line"),
-        ("docstrings/completion_choice", "completion_choice"),
+        ("statements/completion_choice", "completion_choice"),
         ("next_lines", None),
         ("hellaswag", None),
     ],
