@@ -95,7 +95,7 @@ def test_finetuning_gets_its_model_and_data_and_both_models_are_scored(pretendin
     told, tuned = options(model), small["runs"]["docstrings"]["finetune"]
     assert told["--initial"] == "results/runs/base/models/00000002.json"
     assert told["--previous"] == "results/runs/docstrings/models/00000001.json"
-    assert told["--prompt-completion"] == "results/sources/docstrings/list.json"
+    assert told["--sources"] == "results/sources/docstrings/list.json"
     assert told["--corpus"] == "results/tokens/main/manifest.json"
     assert told["--tokenizer"] == "results/tokenizers/main/manifest.json"
     assert told["--train-dir"] == "results/runs/docstrings/train"
