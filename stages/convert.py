@@ -149,7 +149,7 @@ def write_export(
     if adapter is not None and not recipe.merge:
         table = model_config.key_table(described["vocab_size"])
         adapter_files.write(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
-    tokenizer_files.copy(directory, tokenizer, described["bos_added"])
+    tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)
     return parameters
@@ -160,16 +160,20 @@ def settings_of(
 ) -> dict[str, dict[str, Any]]:
     """Return {name: content} of config.json, generation_config.json and tokenizer_config.json.
 
-    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens. Without one it is
-    EOS for the tokenizer alone: transformers would not train the embedding of a model's pad_token_id any further.
+    The token that fills batches up is EOS for the tokenizer alone if no token is unknown: transformers would not train
+    the embedding of a model's pad_token_id any further. With a chat template, the texts of special tokens are these
+    tokens: the template writes EOS as text.
     """
     from stages.lib.huggingface import config_json
+    from stages.lib.tokenizer.tokenizer import special_tokens
 
     model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
     config = config_json.config_of(model_config, corpus.identity["tokenizer"], recipe.dtype, pad)
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
-    pad_token = package["eos_token" if pad is None else "unk_token"]
+    pad_token = special_tokens(tokenizer)["pad_token"]
     package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
+    if "template" in model.identity:
+        package["split_special_tokens"] = False
     return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
 
 
@@ -199,12 +203,12 @@ def check_parity(
 
     Raises ParityError after writing parity.json with `passed: false` to `directory`.
     """
-    from stages.lib.huggingface.parity import ParityError
+    from stages.lib.parity.parity import ParityError
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
         _compare_files(partial, recipe, model, corpus, tokenizer)
-        _compare_tokenizers(partial, recipe, corpus, tokenizer, report)
+        _compare_tokenizers(partial, recipe, model, corpus, tokenizer, report)
         _compare_models(partial, recipe, weights, model, corpus, report)
     except ParityError as error:
         report["failure"] = str(error)
@@ -219,10 +223,12 @@ def check_parity(
 def _compare_files(
     partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
 ) -> None:
-    from stages.lib.huggingface import file_parity, tokenizer_files
+    from stages.lib.huggingface import tokenizer_files
+    from stages.lib.parity import file_parity
 
     described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
-    file_parity.compare_contents(partial, settings | tokenizer_files.contents(tokenizer, described["bos_added"]))
+    contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
+    file_parity.compare_contents(partial, settings | contents)
     file_parity.compare_shapes(partial, model_config_of(model).key_table(described["vocab_size"]))
     file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
@@ -235,8 +241,8 @@ def _compare_models(
     corpus: Manifest,
     report: dict[str, Any],
 ) -> None:
-    from stages.lib.huggingface import adapter_parity, model_parity, tokenizer_parity
-    from stages.lib.huggingface.tensor_parity import Export
+    from stages.lib.parity import adapter_parity, model_parity, tokenizer_parity
+    from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
     read, adapter = weights
@@ -258,20 +264,24 @@ def _compare_models(
 
 
 def _compare_tokenizers(
-    partial: Path, recipe: ConvertRecipe, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
+    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
 ) -> None:
-    from stages.lib.huggingface import tokenizer_parity as parity
+    from stages.lib.parity import tokenizer_parity as parity
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
 
-    exported = parity.load_tokenizer(partial)
+    exported = parity.load_tokenizer(partial, split_special_tokens=True)  # documents are encoded so
     parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
-    reference = parity.reference(Tokenizer(tokenizer.path))
+    trained = Tokenizer(tokenizer.path)
+    reference = parity.reference(trained)
     report["tokenizer"] = {"edge cases": parity.compare_ids(reference, exported, EDGE_CASES, "edge case")}
     for source in sorted(corpus.identity["sources"]):
         texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
         report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"validation document of {source}")
     parity.compare_corpus_tokens(exported, Corpus(corpus.path))
+    if (template := model.identity.get("template")) is not None:
+        chats = parity.compare_chats(parity.load_tokenizer(partial), trained, template, EDGE_CASES)
+        report["tokenizer"]["chats"] = chats
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -52,6 +52,7 @@ FROZEN = {
     "SourceRecipe": {
         "paths": [],
         "text_field": "text",
+        "messages_field": "messages",
         "prompt_field": "prompt",
         "completion_field": "completion",
         "chosen_field": "chosen",
@@ -92,7 +93,11 @@ FROZEN = {
         "model.max_position_embeddings": 4096,
         "model.initializer_range": 0.02,
     },
-    "FinetuneRecipe": TRAINING | {"lora": None, "dpo": None},
+    "FinetuneRecipe": {
+        **TRAINING,
+        **{"template": None, "loss_on": "assistant", "packing": "best_fit", "too_long": "drop"},
+        **{"lora": None, "dpo": None},
+    },
     "ConvertRecipe": {
         **{"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "merge": True},
         "tokenizer_check_mb": 16.0,

@@ -14,13 +14,16 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from stages import convert
+from stages.finetune import FinetuneRecipe
 from stages.lib.checkpoints import find_model
 from stages.lib.model.loss import IGNORED
-from stages.lib.preferences import samples
-from stages.lib.preferences import source as preferences
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.training.objectives import reference
 from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
+from stages.lib.training.objectives.recipe import DpoRecipe
+from stages.lib.tuning import preference_samples, preferences
+from stages.lib.tuning.encoded_examples import ExampleEncoder
+from stages.lib.tuning.tuning_data import PreferenceSources
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
 from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
@@ -31,6 +34,7 @@ RECIPE = {
     "seq_len": SEQ_LEN,
     "global_batch_size": 6,
     "dtype": "float32",
+    "weights": {"choices": 1},
     "dpo": {"beta": 0.5},
     "optimizer": {"learning_rate": 1e-3, "weight_decay": 0},
     "schedule": {"warmup_steps": 2},
@@ -65,7 +69,7 @@ def made(tmp_path_factory):
 
 def given(made, **others):
     """The inputs of the stage that are not those of test_finetune."""
-    return {"--prompt-completion": made / "sources/choices/list.json"} | others
+    return {"--sources": made / "sources/choices/list.json"} | others
 
 
 def dpo(made, run, until=STEPS, recipe=RECIPE, **keywords):
@@ -93,13 +97,18 @@ def samples_of(made, seq_len=SEQ_LEN):
     """The samples of the source of preferences."""
     source = preferences.read(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
-    train, validation = (samples.encode(split, tokenizer, True) for split in (source.train, source.validation))
-    return samples.PreferenceSamples("choices", train, validation, seq_len, 0, 2, 2000)
+    recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
+    return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, 2000).samples
 
 
 def base_model(made, dtype=torch.float64):
     """The model before tuning."""
     return find_model.load(find_model.find(milestone(made / "runs/base", BASE_STEPS)), dtype, "cpu")
+
+
+def prompt_of(row):
+    """The number of tokens before the completion."""
+    return int(row.is_target.argmax())
 
 
 def log_probs_of(model, pair):
@@ -108,7 +117,7 @@ def log_probs_of(model, pair):
     for row in pair:
         ids = torch.from_numpy(row.ids).long()
         scores = model.logits(ids[None, :-1])[0].double().log_softmax(-1)
-        found.append(scores.gather(1, ids[1:, None])[row.prompt - 1 :].sum())
+        found.append(scores.gather(1, ids[1:, None])[row.is_target[1:]].sum())
     return torch.stack(found)
 
 
@@ -159,7 +168,7 @@ def test_rewards_begin_at_0_and_margins_grow_by_the_initial_model(precise):
 def test_validation_is_that_of_the_two_models(made, precise):
     data, base = samples_of(made), base_model(made)
     tuned = find_model.load(find_model.find(milestone(precise, STEPS)), torch.float64, "cpu")
-    pairs = data.pairs.pairs[data.train_pairs :]
+    pairs = [data.pairs.pairs[number] for number in data.for_validation(2000)]
     with torch.no_grad():
         rewards = [0.5 * (log_probs_of(tuned, pair) - log_probs_of(base, pair)) for pair in pairs]
     margins = torch.stack(rewards) @ torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -183,8 +192,9 @@ def test_sample_is_a_pair_and_a_pure_function_of_its_number(made):
     for pair, number in zip(zip(inputs, targets, strict=True), numbers, strict=True):
         for ids, learnt, row in zip(*pair, data.pairs.pairs[number], strict=True):
             assert ids[: len(row.ids)].tolist() == row.ids.tolist()
-            assert learnt[learnt != IGNORED].tolist() == row.ids[row.prompt :].tolist()
-            assert (learnt[: row.prompt - 1] == IGNORED).all()
+            prompt = prompt_of(row)
+            assert learnt[learnt != IGNORED].tolist() == row.ids[prompt:].tolist()
+            assert (learnt[: prompt - 1] == IGNORED).all()
 
 
 def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
@@ -274,9 +284,9 @@ def test_loss_figures_and_gradients_are_those_of_trl(made, tmp_path):
     data = samples_of(made)
     pairs = data.pairs.pairs[:6]
     rows = [
-        {"prompt_ids": chosen.ids[: chosen.prompt].tolist()}
-        | {"chosen_ids": chosen.ids[chosen.prompt :].tolist()}
-        | {"rejected_ids": rejected.ids[rejected.prompt :].tolist()}
+        {"prompt_ids": chosen.ids[: prompt_of(chosen)].tolist()}
+        | {"chosen_ids": chosen.ids[prompt_of(chosen) :].tolist()}
+        | {"rejected_ids": rejected.ids[prompt_of(rejected) :].tolist()}
         for chosen, rejected in pairs
     ]
     tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -343,6 +353,11 @@ def test_tuned_model_is_the_reference_of_the_run_after_it(made, whole, tmp_path)
             "finetune.dpo.label_smoothing must be a number at least 0 and at most 0.5, got 0.6",
         ),
         ({"z_loss": 1e-4}, "finetune.z_loss must be left out beside finetune.dpo, got 0.0001"),
+        ({"template": "chatml"}, "finetune.template must be left out beside finetune.dpo, got chatml"),
+        ({"loss_on": "all"}, "finetune.loss_on must be left out beside finetune.dpo, got all"),
+        ({"packing": "none"}, "finetune.packing must be left out beside finetune.dpo, got none"),
+        ({"too_long": "truncate"}, "finetune.too_long must be left out beside finetune.dpo, got truncate"),
+        ({"weights": {"a": 1, "b": 1}}, "finetune.weights must name one source beside finetune.dpo, got a, b"),
         ({"seq_len": 4}, "the training split of source choices must have a pair of at most seq_len (4) tokens in two"),
     ],
 )
@@ -358,22 +373,23 @@ def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, 
         ('{"chosen": "a", "rejected": "b"}', "must have the field prompt, got chosen, rejected"),
         ('{"prompt": "a", "chosen": "", "rejected": "b"}', "must have text in the field chosen, got ''"),
         ('{"prompt": "a", "chosen": ["b"], "rejected": "c"}', "must have text in the field chosen, got ['b']"),
-        ('["a"]', "must have the field prompt, got none"),
-        ('{"prompt": "a", ', "must be a JSON object: not JSON"),
+        ('["a"]', "must be a JSON object with the field prompt, got ['a']"),
+        ('{"prompt": "a", ', "must be a JSON object: unexpected end of data"),
     ],
 )
 def test_malformed_record_is_named_by_file_and_line(made, tmp_path, capsys, line, said):
     path = tmp_path / "choices.jsonl"
     path.write_text(f"{json.dumps(next(records()))}\n\n{line}\n")
     source = listed(tmp_path, "choices", {"kind": "preference", "paths": [str(path)]})
-    found = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--prompt-completion": source})
+    found = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--sources": source})
     assert found == f"finetune: {path}, line 3 {said}"
 
 
 def test_source_of_another_kind_is_refused(made, tmp_path, capsys):
     path = write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "a", "completion": "b"}])
     source = listed(tmp_path, "pairs", {"kind": "prompt_completion", "paths": [path]})
-    line = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--prompt-completion": source})
+    recipe = RECIPE | {"weights": {"pairs": 1}}
+    line = refused(capsys, made, tmp_path, recipe=recipe, given={"--sources": source})
     assert line == "finetune: sources.pairs.kind must be preference for finetune.dpo, got prompt_completion"
 
 
@@ -382,8 +398,9 @@ def test_equal_and_long_pairs_are_filtered_and_counted(made, tmp_path):
     entries += [{"prompt": f"a{number}", "chosen": "b", "rejected": "b " * 60} for number in range(3)]
     source = preferences.read(preferences_listed(tmp_path, entries, validation=0.0))
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
-    kept, filtered = samples.usable(samples.encode(source.train, tokenizer, True), SEQ_LEN, "a")
-    assert filtered == {f"longer than {SEQ_LEN} tokens": 3, samples.EQUAL: 1}
+    pairs = preference_samples.encode(source.train, ExampleEncoder(tokenizer=tokenizer, bos=True))
+    kept, filtered = preference_samples.usable(pairs, SEQ_LEN, "a")
+    assert filtered == {f"longer than {SEQ_LEN} tokens": 3, preference_samples.EQUAL: 1}
     assert len(kept) == PAIRS
 
 
@@ -392,4 +409,4 @@ def test_equal_prompts_are_in_one_split(tmp_path):
     source = preferences.read(preferences_listed(tmp_path, entries, validation=0.4))
     prompts = [{one.prompt for one in split} for split in (source.train, source.validation)]
     assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
-    assert dataclasses.astuple(source.train[0])[1:] in [(e["prompt"], e["chosen"], e["rejected"]) for e in entries]
+    assert dataclasses.astuple(source.train[0])[1:4] in [(e["prompt"], e["chosen"], e["rejected"]) for e in entries]

@@ -1,1 +1,0 @@
-"""Preferences: prompts with a chosen and a rejected completion, as samples of two rows."""
