@@ -31,18 +31,18 @@ from stages.lib import stage
 from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
-from stages.lib.tokens.encoded_examples import ASSISTANT, LOSS_ON
 from stages.lib.tokens.mixture import Mixture
-from stages.lib.tokens.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
+from stages.lib.tuning.encoded_examples import ASSISTANT, LOSS_ON
+from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.find_model import FoundModel
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.tokens.tuning_data import TuningSources
     from stages.lib.training.inputs import TrainingData
+    from stages.lib.tuning.tuning_data import TuningSources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,11 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     from stages.lib.distributed.process_group import process_group
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens import tuning_data
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import RESET, Initial
     from stages.lib.training.inputs import Run
     from stages.lib.training.run import train_to_milestone
+    from stages.lib.tuning import tuning_data
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
@@ -140,17 +140,16 @@ def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus:
 
 
 def _data(sources: TuningSources, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
-    from stages.lib.tokens import tuning_samples
     from stages.lib.training.inputs import TrainingData
     from stages.lib.training.validation import Validation
+    from stages.lib.tuning import tuning_data, tuning_samples
 
     encoded = sources.encoded(tokenizer, corpus.tokenizer["bos_added"], recipe)
-    seq_len, packing, end = recipe.seq_len, recipe.packing, encoded.end
-    samples = tuning_samples.TuningSamples(encoded.train, recipe.weights, seq_len, recipe.seed, end, packing)
+    samples = tuning_data.samples(encoded, recipe)
     windows, bytes_per_target = {}, {}
     for name, examples in encoded.validation.items():
         windows[name], bytes_per_target[name] = tuning_samples.validation(
-            examples, seq_len, end, recipe.validation.tokens, packing
+            examples, recipe.seq_len, encoded.end, recipe.validation.tokens, recipe.packing
         )
     validation_split = Validation(windows, bytes_per_target, document_end=samples.document_end)
     return TrainingData(samples=samples, validation=validation_split)

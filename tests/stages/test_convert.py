@@ -19,9 +19,9 @@ from stages.lib.chat.template import ChatTemplate
 from stages.lib.huggingface import export, tokenizer_parity
 from stages.lib.huggingface.parity import ParityError
 from stages.lib.log import logger
-from stages.lib.sources.chats import Conversation
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tokens.encoded_examples import ExampleEncoder
+from stages.lib.tuning.chats import Conversation
+from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import listed, make, tokenized, trained, write_jsonl
 from tests.helpers.export_fixtures import argv_of

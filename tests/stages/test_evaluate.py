@@ -11,7 +11,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.sources import prompt_completion
-from stages.lib.tokens.encoded_examples import ExampleEncoder
+from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import evaluations
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.evaluations import LOCAL, RECIPE, refused, scored, with_recipe

@@ -19,13 +19,13 @@ from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources import prompt_completion
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens import tuning_samples
-from stages.lib.tokens.encoded_examples import ExampleEncoder
 from stages.lib.tokens.loader import share_of
+from stages.lib.tuning import tuning_samples
+from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.helpers.training import environment, events_of, milestone, steps_of, weights_of
-from tools import generate
+from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
+from tools import generate, replay_ledger
 
 BASE_STEPS = 8
 SEQ_LEN = 48
@@ -281,6 +281,12 @@ def lists_of_all(made, directory):
     return [made / "sources/animals/list.json", chats, made / "sources/a/list.json"]
 
 
+def replayed(made, lists, run):
+    """The exit code of tools.replay_ledger for a run."""
+    inputs = ["--corpus", made / "tokens/main/manifest.json", "--tokenizer", made / "tokenizers/main/manifest.json"]
+    return replay_ledger.main([*map(str, [*inputs, "--sources", *lists, "--run", run_directory(run)])])
+
+
 ALL = {"weights": {"animals": 2, "chats": 1, "a": 1}, "template": "tulu", "too_long": "truncate", "seq_len": 64}
 
 
@@ -293,6 +299,11 @@ def test_mixture_of_pairs_chats_and_text_is_tuned_on_and_validated(made, tmp_pat
         assert set(tuned.record["validation"]) == set(tuned.identity["tuned_on"]) == {"animals", "chats", "a"}
         assert tuned.identity["template"].startswith("{{ bos_token }}")
         assert steps_of(run)[-1]["source_tokens"] == {"animals": 1024, "chats": 512, "a": 512}
+        assert replayed(made, given["--sources"], run) == 0
+        steps = run_directory(run) / "metrics.jsonl"
+        lines = steps.read_text().splitlines()
+        steps.write_text("\n".join(line for line in lines if json.loads(line).get("step") != 2) + "\n")
+        assert replayed(made, given["--sources"], run) == 2
     rows = tuned.record["data"]["rows"]
     assert rows["animals"] == len(encoded(made, "train"))  # the last run's: one per example
 

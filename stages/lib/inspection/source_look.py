@@ -12,13 +12,14 @@ from stages.lib.inspection import fields, sampling, terminal
 from stages.lib.inspection.measures import BATCH, Measures
 from stages.lib.inspection.sampling import Place
 from stages.lib.inspection.terminal import several, share, size
-from stages.lib.sources import chats, compressed, documents, inputs, prompt_completion, source, spans, storage
+from stages.lib.sources import compressed, documents, inputs, prompt_completion, source, spans, storage
 from stages.lib.sources.documents import Entry
 from stages.lib.sources.entries import Document
 from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import VALIDATION
+from stages.lib.tuning import chats
 
 if TYPE_CHECKING:
     from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -164,7 +165,7 @@ def _pairs(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
 
 def _conversations(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
     for found in chats.records(recipe, [span.name for span in place.spans]):
-        text = "".join(f"{message['role']}: {message.get('content', '')}\n" for message in found.messages)
+        text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in found.messages)
         yield Document(found.id, text, found.split)
 
 

@@ -16,6 +16,7 @@ the template writes no EOS after the last turn, one is appended: the model must 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +26,10 @@ import numpy as np
 from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources.chats import Conversation
 from stages.lib.sources.entries import Document
 from stages.lib.sources.prompt_completion import Pair
 from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tuning.chats import Conversation
 
 ASSISTANT, ALL, LAST = LOSS_ON = ("assistant", "all", "last")
 AT_ONCE = 256  # conversations whose characters are held: 16 bytes per token
@@ -97,7 +98,8 @@ class ExampleEncoder:
     def conversations(self, conversations: Sequence[Conversation]) -> list[Encoded]:
         """Return the Encoded of each conversation without the text of a special token."""
         special = self.tokenizer.special_texts()
-        kept = [found for found in conversations if not any(text in found.text for text in special)]
+        of_special = re.compile("|".join(map(re.escape, special)) or "(?!)")  # (?!) matches nothing
+        kept = [found for found in conversations if not of_special.search(found.text)]
         if len(kept) < len(conversations):
             logger.warning(
                 "%s of %s conversations are filtered: they hold the text of a special token (%s)",

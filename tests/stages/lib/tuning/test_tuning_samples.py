@@ -11,10 +11,10 @@ from stages.lib.log import logger
 from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources.prompt_completion import Pair
-from stages.lib.tokens import tuning_samples
-from stages.lib.tokens.encoded_examples import Encoded, ExampleEncoder
 from stages.lib.tokens.loader import share_of
-from stages.lib.tokens.tuning_samples import TuningSamples, fitted, separator
+from stages.lib.tuning import tuning_samples
+from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
+from stages.lib.tuning.tuning_samples import TuningSamples, fitted, separator
 
 EOS = 2
 SEQ_LEN = 24

@@ -10,12 +10,13 @@ from typing import Any
 from stages.lib.chat import template as chat_templates
 from stages.lib.chat.template import ChatTemplate
 from stages.lib.errors import UserError
-from stages.lib.sources import chats, prompt_completion, source, texts
+from stages.lib.sources import prompt_completion, source
 from stages.lib.sources.examples import ExampleSource
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tokens import tuning_samples
-from stages.lib.tokens.encoded_examples import Encoded, ExampleEncoder
+from stages.lib.tuning import chats, texts, tuning_samples
+from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
+from stages.lib.tuning.tuning_samples import TuningSamples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,10 @@ class TuningSources:
         return EncodedSources(train=splits["training"], validation=splits["validation"], end=end)
 
 
-def read(lists: Iterable[Path], recipe: Any, tokenizer: Tokenizer) -> TuningSources:
+def read(lists: Iterable[Path], recipe: Any, tokenizer: Tokenizer, template_text: str | None = None) -> TuningSources:
     """Read the sources of a fine-tuning. `lists`: the manifests of stages.list. `recipe`: a FinetuneRecipe.
+
+    `template_text`: of the template that the recipe names, if it is known.
 
     Raises UserError if they are not those of `finetune.weights`, or conversations and `finetune.template` do not come
     together.
@@ -76,12 +79,12 @@ def read(lists: Iterable[Path], recipe: Any, tokenizer: Tokenizer) -> TuningSour
         raise UserError(
             "finetune.template must be left out: no source of finetune.weights has conversations (kind chat)"
         )
-    template = _template(recipe.template, tokenizer) if recipe.template is not None else None
+    template = _template(recipe.template, tokenizer, template_text) if recipe.template is not None else None
     return TuningSources(sources={name: _reader(kind)(paths[name]) for name, kind in kinds.items()}, template=template)
 
 
-def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:
-    text = chat_templates.text_of(name, "finetune.template")
+def _template(name: str, tokenizer: Tokenizer, text: str | None) -> ChatTemplate:
+    text = chat_templates.text_of(name, "finetune.template") if text is None else text
     return ChatTemplate(text, special_tokens(tokenizer.manifest), name)
 
 
@@ -89,3 +92,8 @@ def _reader(kind: Any) -> Callable[[Path], ExampleSource[Any]]:
     if kind.is_chat:
         return chats.read
     return prompt_completion.read if kind.is_prompt_completion else texts.read
+
+
+def samples(encoded: EncodedSources, recipe: Any) -> TuningSamples:
+    """Return the training samples of a FinetuneRecipe."""
+    return TuningSamples(encoded.train, recipe.weights, recipe.seq_len, recipe.seed, encoded.end, recipe.packing)

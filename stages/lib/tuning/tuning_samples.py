@@ -18,10 +18,10 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens.encoded_examples import Encoded
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.tokens.packings.best_fit import best_fit
 from stages.lib.tokens.permutation import permute
+from stages.lib.tuning.encoded_examples import Encoded
 
 VALIDATION_SEED = 0  # runs of all seeds have the same validation rows
 DROP, TRUNCATE = TOO_LONG = ("drop", "truncate")
@@ -91,7 +91,13 @@ def separator(sources: Iterable[Sequence[Encoded]], eos: int, vocab_size: int) -
 
 
 class Rows:
-    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`."""
+    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`.
+
+    `row_name`, `packs_documents`: as of `packing.Layout`; a row of examples is the same in each epoch.
+    """
+
+    row_name = "row"
+    packs_documents = False
 
     def __init__(self, encoded: Sequence[Encoded], seq_len: int, end: int, seed: int, packing: str = BEST_FIT) -> None:
         self.encoded, self.seq_len, self.end = encoded, seq_len, end
@@ -136,8 +142,8 @@ class TuningSamples:
     ) -> None:
         self.mixture, self.seed, self.seq_len = Mixture(weights, "finetune.weights"), seed, seq_len
         self.document_end = None if packing == NONE else end
-        self.of_source = [Rows(examples[source], seq_len, end, seed, packing) for source in self.mixture.sources]
-        self.rows = np.array([len(rows) for rows in self.of_source], dtype=np.int64)
+        self.layouts = [Rows(examples[source], seq_len, end, seed, packing) for source in self.mixture.sources]
+        self.rows = np.array([len(rows) for rows in self.layouts], dtype=np.int64)
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (source number, epoch, row) of each global sample number; int64 arrays."""
@@ -156,7 +162,7 @@ class TuningSamples:
         inputs, targets = (np.empty((len(rows), self.seq_len), dtype=np.int32) for _ in range(2))
         for source in np.unique(sources).tolist():
             chosen = sources == source
-            inputs[chosen], targets[chosen] = self.of_source[source].read(rows[chosen])
+            inputs[chosen], targets[chosen] = self.layouts[source].read(rows[chosen])
         return inputs, targets
 
     def described(self) -> dict[str, Any]:
@@ -168,7 +174,7 @@ class TuningSamples:
         """Return tokens, filling included, and epochs of each source in the first `samples` samples, as JSON data."""
         taken = self.mixture.taken(samples)
         tokens = {source: count * self.seq_len for source, count in taken.items()}
-        epochs = {source: taken[source] / len(rows) for source, rows in zip(taken, self.of_source, strict=True)}
+        epochs = {source: taken[source] / len(rows) for source, rows in zip(taken, self.layouts, strict=True)}
         return {"source_tokens": tokens, "source_epochs": epochs}
 
 

@@ -7,7 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from stages.lib.errors import UserError
-from stages.lib.sources import chats, prompt_completion, texts
+from stages.lib.sources import prompt_completion
+from stages.lib.tuning import chats, texts
 from tests.helpers.data_fixtures import listed, write_jsonl
 
 
