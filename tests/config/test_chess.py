@@ -68,7 +68,7 @@ def game_of(chance, moves):
 def write_inputs(directory):
     """Write games, and a Hugging Face directory of a tiny model, where the config has them."""
     chance = random.Random(0)
-    games = [json.dumps({"text": game_of(chance, 40)}) + "\n" for _ in range(300)]
+    games = [json.dumps({"text": game_of(chance, 20)}) + "\n" for _ in range(300)]
     (directory / "data/games").mkdir(parents=True)
     (directory / "data/games/a.jsonl").write_text("".join(games))
     model = directory / "models/CodeLlama-7b-hf"
@@ -89,7 +89,7 @@ def test_it_runs_on_a_tiny_model(tmp_path):
     config["tokenizers"]["codellama"] |= {"bos": custom_tokenizers.BOS, "eos": custom_tokenizers.EOS}
     config["corpora"]["games"]["tokenize"]["parts"] = 1
     config["suites"]["validation"]["bytes_per_source"] = 2000
-    config["runs"]["chess"]["pretrain"] |= {"steps": 4, "milestones": [2, 4], "seq_len": 256, "micro_batch_size": 8}
+    config["runs"]["chess"]["pretrain"] |= {"steps": 4, "milestones": [2, 4], "seq_len": 128, "micro_batch_size": 16}
     config["runs"]["chess"]["pretrain"]["schedule"]["warmup_steps"] = 1
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config))
     done = snakemake(tmp_path, "all")
@@ -97,7 +97,7 @@ def test_it_runs_on_a_tiny_model(tmp_path):
     (directory,) = (tmp_path / "results/runs/chess/train").iterdir()
     entries = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     steps = [entry for entry in entries if "loss" in entry]
-    assert [entry["tokens"] for entry in steps] == [step * BATCH * 256 for step in range(1, 5)]
+    assert [entry["tokens"] for entry in steps] == [step * BATCH * 128 for step in range(1, 5)]
     assert steps[-1]["loss"] < steps[0]["loss"]
     with open(tmp_path / "results/scores.csv", newline="") as file:
         assert "bits_per_byte_games" in {row["task"] for row in csv.DictReader(file)}
