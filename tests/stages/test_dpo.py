@@ -159,7 +159,7 @@ def test_rewards_begin_at_0_and_margins_grow_by_the_initial_model(precise):
 def test_validation_is_that_of_the_two_models(made, precise):
     data, base = samples_of(made), base_model(made)
     tuned = find_model.load(find_model.find(milestone(precise, STEPS)), torch.float64, "cpu")
-    pairs = data.pairs.pairs[data.train_pairs :]
+    pairs = [data.pairs.pairs[number] for number in data.for_validation]
     with torch.no_grad():
         rewards = [0.5 * (log_probs_of(tuned, pair) - log_probs_of(base, pair)) for pair in pairs]
     margins = torch.stack(rewards) @ torch.tensor([1.0, -1.0], dtype=torch.float64)

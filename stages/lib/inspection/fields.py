@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 RECORDS = 200  # of each place
 VALUE = 60  # characters of an example
 NAMING_FIELDS = (
-    *("text_field", "token_ids_field", "id_field", "split_field"),
-    *("prompt_field", "completion_field", "chosen_field", "rejected_field"),
+    *("text_field", "token_ids_field", "id_field"),
+    *("prompt_field", "completion_field", "chosen_field", "rejected_field", "split_field"),
 )
 """Fields of the recipe that name a field or a column."""
 

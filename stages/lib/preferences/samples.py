@@ -89,8 +89,8 @@ class PairRows:
 class PreferenceSamples:
     """All training samples of a source of preferences, by global number: a sample is a pair, each once per epoch.
 
-    Sample g is a pure function of these arguments. `pairs`: the training pairs, then those of the validation split, by
-    which validation reads them; the interface is that of `inputs.Samples`. `filtered`: see `usable`.
+    Sample g is a pure function of these arguments. `pairs`: the training pairs, then those of the validation split;
+    the interface is that of `inputs.Samples`. `filtered`: see `usable`.
     """
 
     document_end: int | None = None
@@ -109,7 +109,8 @@ class PreferenceSamples:
         kept, self.filtered = usable(train, seq_len, f"the training split of source {source}")
         others, _ = usable(validation, seq_len, f"the validation split of source {source}")
         self.source, self.seed, self.train_pairs = source, seed, len(kept)
-        self.pairs = PairRows([*kept, *chosen_for_validation(others, validation_tokens)], seq_len, eos)
+        self.pairs = PairRows([*kept, *others], seq_len, eos)
+        self.for_validation = self.train_pairs + chosen_for_validation(others, validation_tokens)
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (epoch, pair) of each global sample number; int64 arrays."""
@@ -127,8 +128,8 @@ class PreferenceSamples:
 
     def validation(self) -> tuple[np.ndarray, ...]:
         """Return the arrays of `batch` of the validation pairs, int64."""
-        numbers = np.arange(self.train_pairs, len(self.pairs))
-        return (*(rows.astype(np.int64) for rows in self.pairs.read(numbers)), numbers)
+        rows = (array.astype(np.int64) for array in self.pairs.read(self.for_validation))
+        return (*rows, self.for_validation)
 
     def described(self) -> dict[str, Any]:
         """Return the numbers of pairs of the source per epoch, and of those that are filtered, as JSON data."""
@@ -140,8 +141,8 @@ class PreferenceSamples:
         return {"source_tokens": {self.source: tokens}, "source_epochs": {self.source: samples / self.train_pairs}}
 
 
-def chosen_for_validation(pairs: Sequence[EncodedPair], tokens: int) -> list[EncodedPair]:
-    """Return pairs of at most `tokens` tokens, but at least one; each run has the same, and more tokens only add."""
+def chosen_for_validation(pairs: Sequence[EncodedPair], tokens: int) -> np.ndarray:
+    """Return the numbers of pairs of at most `tokens` tokens, but at least one; each run has the same."""
     order = np.random.Generator(np.random.PCG64(VALIDATION_SEED)).permutation(len(pairs))
     ends = np.cumsum([sum(len(row.ids) for row in pairs[number]) for number in order])
-    return [pairs[number] for number in order[: max(1, np.searchsorted(ends, tokens, side="right"))]]
+    return order[: max(1, np.searchsorted(ends, tokens, side="right"))]

@@ -1,6 +1,6 @@
 """The log-probabilities of all pairs by the initial model, computed once before the first step.
 
-A second model beside the one in training would need a sixth of its memory (bfloat16 beside float32 weights, gradients
+A second model beside the one in training would need an eighth of its memory (bfloat16 beside float32 weights, gradients
 and moments), and a forward pass in every step of every epoch. These numbers are constants, 16 bytes per pair. They are
 kept in reference.bin of the run directory: its name is the digest of the recipe, the pairs and the initial model, so
 that no other run reads them, and a restart continues after the last SAVE_EVERY forward passes.
@@ -60,7 +60,7 @@ def find(trainer: Trainer, log_probs: LogProbs) -> torch.Tensor:
     if len(known) < len(pairs):
         known = _compute(trainer, log_probs, pairs, known)
         _write(path, known)
-    return torch.from_numpy(known[: len(pairs)])
+    return torch.from_numpy(known)
 
 
 def _compute(trainer: Trainer, log_probs: LogProbs, pairs: Pairs, known: np.ndarray) -> np.ndarray:
