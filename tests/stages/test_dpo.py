@@ -9,6 +9,8 @@ import sys
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.nn.functional import logsigmoid
@@ -382,7 +384,7 @@ def test_malformed_record_is_named_by_file_and_line(made, tmp_path, capsys, line
     path.write_text(f"{json.dumps(next(records()))}\n\n{line}\n")
     source = listed(tmp_path, "choices", {"kind": "preference", "paths": [str(path)]})
     found = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--sources": source})
-    assert found == f"finetune: {path}, line 3 {said}"
+    assert found.startswith(f"finetune: {path}, line 3 {said}")
 
 
 def test_source_of_another_kind_is_refused(made, tmp_path, capsys):
@@ -402,6 +404,29 @@ def test_equal_and_long_pairs_are_filtered_and_counted(made, tmp_path):
     kept, filtered = preference_samples.usable(pairs, SEQ_LEN, "a")
     assert filtered == {f"longer than {SEQ_LEN} tokens": 3, preference_samples.EQUAL: 1}
     assert len(kept) == PAIRS
+
+
+def test_order_of_the_pairs_is_proven_by_the_ledger(made, whole, tmp_path, capsys):
+    assert test_finetune.replayed(made, [made / "sources/choices/list.json"], whole) == 0
+    assert f"of {samples_of(made).train_pairs} pairs of" in capsys.readouterr().out
+    other = preferences_listed(tmp_path, records(PAIRS - 1))
+    assert test_finetune.replayed(made, [other], whole) == 2
+
+
+def test_parquet_has_the_preferences_of_json_lines_and_filters_read_the_chosen(tmp_path):
+    entries = [*records()]
+    path = tmp_path / "choices.parquet"
+    pq.write_table(pa.Table.from_pylist(entries), path)
+    lines = preferences.read(preferences_listed(tmp_path / "lines", entries))
+    recipe = {"kind": "preference", "paths": [str(path)], "validation": 0.2}
+    rows = preferences.read(listed(tmp_path / "rows", "choices", recipe))
+    texts = [[(one.prompt, one.chosen, one.rejected) for one in source.train] for source in (lines, rows)]
+    assert texts[0] == texts[1] and len(texts[0]) > 20
+    longest = max(len(entry["prompt"] + entry["chosen"]) for entry in entries)
+    filters = {"max_bytes": longest - 1}
+    shorter = preferences.read(listed(tmp_path / "filtered", "choices", recipe | {"filters": filters}))
+    expected = [text for text in texts[0] if len(text[0] + text[1]) < longest]
+    assert [(one.prompt, one.chosen, one.rejected) for one in shorter.train] == expected != texts[0]
 
 
 def test_equal_prompts_are_in_one_split(tmp_path):
