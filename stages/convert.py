@@ -31,7 +31,6 @@ from stages.lib.huggingface.export_directory import ADAPTER, KEPT, PARITY, begin
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
-from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.adapter import Adapter
@@ -203,12 +202,14 @@ def check_parity(
 
     Raises ParityError after writing parity.json with `passed: false` to `directory`.
     """
+    from stages.lib.parity import tokenizer_parity
     from stages.lib.parity.parity import ParityError
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
         _compare_files(partial, recipe, model, corpus, tokenizer)
-        _compare_tokenizers(partial, recipe, model, corpus, tokenizer, report)
+        characters, template = int(recipe.tokenizer_check_mb * 1e6), model.identity.get("template")
+        report["tokenizer"] = tokenizer_parity.compare(partial, corpus, tokenizer, characters, template)
         _compare_models(partial, recipe, weights, model, corpus, report)
     except ParityError as error:
         report["failure"] = str(error)
@@ -261,27 +262,6 @@ def _compare_models(
         report["adapter"] = adapter_parity.compare(
             exported, partial / ADAPTER, adapter, Corpus(corpus.path), recipe.tolerance, whole
         )
-
-
-def _compare_tokenizers(
-    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
-) -> None:
-    from stages.lib.parity import tokenizer_parity as parity
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.corpus import Corpus
-
-    exported = parity.load_tokenizer(partial, split_special_tokens=True)  # documents are encoded so
-    parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
-    trained = Tokenizer(tokenizer.path)
-    reference = parity.reference(trained)
-    report["tokenizer"] = {"edge cases": parity.compare_ids(reference, exported, EDGE_CASES, "edge case")}
-    for source in sorted(corpus.identity["sources"]):
-        texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
-        report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"validation document of {source}")
-    parity.compare_corpus_tokens(exported, Corpus(corpus.path))
-    if (template := model.identity.get("template")) is not None:
-        chats = parity.compare_chats(parity.load_tokenizer(partial), trained, template, EDGE_CASES)
-        report["tokenizer"]["chats"] = chats
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -97,7 +97,7 @@ def chat(arguments: argparse.Namespace) -> None:
     from stages.lib.conversation.loop import Sampling, converse
 
     device = device_of(arguments.device)
-    found = find_model.find(arguments.model)
+    found = find_model.find(arguments.model, base=arguments.base)
     text = find_tokenizer.text_of(found, arguments.tokenizer)
     encode = encoder(find_tokenizer.directory_of(found, arguments.tokenizer), arguments.template)
     positions = found.model_config.max_position_embeddings

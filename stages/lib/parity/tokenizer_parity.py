@@ -17,15 +17,15 @@ from stages.lib.errors import UserError
 from stages.lib.parity.parity import ParityError
 from stages.lib.sources.documents import Document
 from stages.lib.sources.split import VALIDATION
-from stages.lib.tokenizer.tokenizer import load_package, special_tokens
+from stages.lib.tokenizer.edge_cases import EDGE_CASES
+from stages.lib.tokenizer.tokenizer import Tokenizer, load_package, special_tokens
 from stages.lib.tokens import bos_eos, validation_text
+from stages.lib.tokens.corpus import Corpus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stages.lib.manifest import Manifest
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.corpus import Corpus
 
 Encode = Callable[[str], list[int]]
 Decode = Callable[[list[int]], str]
@@ -53,6 +53,28 @@ def reference(tokenizer: Tokenizer) -> tuple[Encode, Decode | None]:
         return encode, None
     package = load_package(tokenizer.package.read_text(encoding="utf-8"))
     return encode, functools.partial(package.decode, skip_special_tokens=False)
+
+
+def compare(
+    directory: Path, corpus: Manifest, tokenizer: Manifest, characters: int, template: str | None
+) -> dict[str, dict[str, int]]:
+    """Compare the tokenizer of an export; return the counts of texts and tokens, by their origin.
+
+    `characters`: of validation text per source. `template`: text of the chat template of the training, if it had one.
+    Raises ParityError at the first difference.
+    """
+    exported = load_tokenizer(directory, split_special_tokens=True)  # documents are encoded so
+    compare_special_tokens(exported, corpus.identity["tokenizer"])
+    trained = Tokenizer(tokenizer.path)
+    expected = reference(trained)
+    report = {"edge cases": compare_ids(expected, exported, EDGE_CASES, "edge case")}
+    for source in sorted(corpus.identity["sources"]):
+        texts = validation_texts(corpus, source, characters)
+        report[source] = compare_ids(expected, exported, texts, f"validation document of {source}")
+    compare_corpus_tokens(exported, Corpus(corpus.path))
+    if template is not None:
+        report["chats"] = compare_chats(load_tokenizer(directory), trained, template, EDGE_CASES)
+    return report
 
 
 def compare_special_tokens(exported: Any, tokenizer: dict[str, Any]) -> None:
