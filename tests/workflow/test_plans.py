@@ -278,16 +278,15 @@ def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(fini
 def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, tuning):
     (finished.path / "choices.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
     tuning["sources"]["choices"] = {"kind": "preference", "paths": ["choices.jsonl"]}
-    recipe = tuning["runs"]["docstrings"]["finetune"]
+    recipe = tuning["runs"]["statements"]["finetune"]
     tuning["runs"]["dpo"] = {
-        "initial": {"run": "docstrings", "step": recipe["steps"]},
-        "prompt_completion": "choices",
-        "finetune": recipe | {"dpo": {"beta": 0.1}},
-        "suites": ["docstrings"],
+        "initial": {"run": "statements", "step": recipe["steps"]},
+        "finetune": recipe | {"weights": {"choices": 1}, "dpo": {"beta": 0.1}},
+        "suites": ["statements"],
     }
     plan = finished.plan(config=tuning)
     tuned_runs = outputs_of("finetune", plan)
-    assert tuned_runs == [model("docstrings", recipe["steps"]), model("dpo", recipe["steps"])]
+    assert tuned_runs == [model("dpo", recipe["steps"]), model("statements", recipe["steps"])]
 
 
 def test_the_learning_rate_of_finetuning_plans_finetuning_and_after(tuned, tuning):
