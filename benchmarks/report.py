@@ -26,6 +26,12 @@ def hardware():
     return found
 
 
+def memory_mb(name):
+    """Return a line of /proc/self/status in MiB: VmRSS, or VmHWM, its peak."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) / 1024
+
+
 def write(path, benchmark, packages, figures):
     """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print the path."""
     versions = {package: importlib.metadata.version(package) for package in packages}

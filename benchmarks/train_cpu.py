@@ -161,7 +161,7 @@ def train(peer, shape, threads):
     torch.set_num_threads(threads)
     build = {"caravan": caravan, "transformers": transformers, "litgpt": litgpt}[peer](shape)
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports a part of torch
-    imported_mb = _memory_mb("VmRSS")
+    imported_mb = report.memory_mb("VmRSS")
     torch.manual_seed(0)
     model, optimizer, loss_of = build()
     tokens = torch.randint(0, shape.vocab_size, (shape.rows, shape.length + 1))
@@ -174,13 +174,8 @@ def train(peer, shape, threads):
         seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - used
         print(json.dumps({"loss": loss.item(), "seconds": seconds, "cpu_seconds": cpu_seconds}), flush=True)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    peak_mb = _memory_mb("VmHWM") - imported_mb
+    peak_mb = report.memory_mb("VmHWM") - imported_mb
     print(json.dumps({"parameters": parameters, "imported_mb": imported_mb, "peak_mb": peak_mb}), flush=True)
-
-
-def _memory_mb(name):
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
-    return int(line.split()[1]) / 1024
 
 
 def take_turns(peers, arguments):

@@ -27,7 +27,7 @@ from stages.lib.tokens.loader import share_of
 from stages.lib.training.metrics.throughput import Throughput
 from stages.lib.training.recipe import MODES, TrainRecipe
 from stages.lib.training.state import State
-from stages.lib.training.step import NUMBERS, Stepper
+from stages.lib.training.step import Stepper
 
 HOME = Path(__file__).resolve().parents[1]
 TINY = {
@@ -72,7 +72,7 @@ def measure(stepper, samples, train_recipe, throughput, device):
         begun = time.perf_counter()
         inputs, targets = samples.batch(share_of(step * batch_size, 0, 1, batch_size))
         waited = time.perf_counter() - begun
-        numbers = dict(zip(NUMBERS, stepper.take(step, inputs, targets).tolist(), strict=True))
+        numbers = dict(zip(stepper.names, stepper.take(step, inputs, targets).tolist(), strict=True))
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds, tokens = time.perf_counter() - begun, batch_size * train_recipe.seq_len

@@ -8,6 +8,9 @@ The directory of --output then holds config.json, generation_config.json, safete
 with the checks that ran and the differences between the export and our model: of the blocks' outputs, logits, greedy
 text and token ids. If they are too large, parity.json names what differs first, no manifest is written, and the stage
 fails; `evaluate` refuses the directory. Layers are written and compared one at a time: memory does not grow with them.
+
+LoRA's adapters are added to the weights of their base, which is found where the training found it, or at --base. With
+`merge: false` they are also in the folder adapter, in peft's format, and compared as peft loads them.
 """
 
 from __future__ import annotations
@@ -24,18 +27,18 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
+from stages.lib.huggingface.export_directory import ADAPTER, KEPT, PARITY, begin, publish
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
-from stages.lib.tokenizer.edge_cases import EDGE_CASES
 
 if TYPE_CHECKING:
+    from stages.lib.checkpoints.adapter import Adapter
+    from stages.lib.huggingface.export import Read
     from stages.lib.manifest import Manifest
     from stages.lib.model.llama_config import ModelRecipe
 
-KEPT = ".manifest.json"
-PARITY = "parity.json"
-CARD = "README.md"
+    Weights = tuple[Read, Adapter | None]
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
@@ -57,12 +60,19 @@ class ConvertRecipe:
     """Models with at most so many parameters are also compared whole, in logits and greedy text. That holds two float32
     models in memory, 8 bytes per parameter; larger ones are compared block by block, in the memory of a few layers."""
 
+    merge: bool = identity(True)
+    """For a run with `finetune.lora`. true: the export is a plain model, the base with the adapters added. false: so it
+    is, since that model is what is scored, and the folder `adapter` of the export has the adapters in peft's format,
+    with the name of their base."""
+
     tokenizer_check_mb: float = identity(16.0, above=0)
     """Validation text whose token ids are compared, in MB per source."""
 
 
 def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     """Convert, check, and write the manifest."""
+    from stages.lib.checkpoints import milestone_weights
+
     clock = manifest.Clock(arguments.code)
     model = manifest.read(arguments.model, *manifest.TRAINING)
     corpus = manifest.read(arguments.corpus, "index")
@@ -83,11 +93,12 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     passed = _passed(directory / PARITY)
     if passed and up_to_date.restore(directory / KEPT, arguments.output, expected, clock.record()):
         return
-    partial = _begin(directory, arguments.output)
+    weights = milestone_weights.read_weights(checkpoint_of(model), recipe.merge, arguments.base)
+    partial = begin(directory, arguments.output)
     try:
-        parameters = write_export(partial, recipe, model, corpus, tokenizer)
-        parity = check_parity(partial, recipe, model, corpus, tokenizer, directory)
-        outputs = _move(partial, directory)
+        parameters = write_export(partial, recipe, weights, model, corpus, tokenizer)
+        parity = check_parity(partial, recipe, weights, model, corpus, tokenizer, directory)
+        outputs = publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     record = clock.record(parameters=parameters, parity=parity)
@@ -119,33 +130,25 @@ def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None
             )
 
 
-def _begin(directory: Path, output: Path) -> Path:
-    """Delete an earlier export, manifest first, and make an empty directory for the new one inside of it."""
-    partial = directory / ".partial"
-    try:
-        output.unlink(missing_ok=True)
-        directory.mkdir(parents=True, exist_ok=True)
-        for pattern in (KEPT, PARITY, CARD, "model*.safetensors", "model.safetensors.index.json"):
-            for path in directory.glob(pattern):
-                path.unlink()
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-    except OSError as error:
-        raise UserError(f"--output {output} must be in a directory that can be written: {error.strerror}") from None
-    return partial
-
-
-def write_export(directory: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest) -> int:
+def write_export(
+    directory: Path,
+    recipe: ConvertRecipe,
+    weights: Weights,
+    model: Manifest,
+    corpus: Manifest,
+    tokenizer: Manifest,
+) -> int:
     """Write weights, config and tokenizer; returns the number of parameters."""
-    from stages.lib.checkpoints import dcp
-    from stages.lib.huggingface import export, tokenizer_files
+    from stages.lib.huggingface import adapter_files, export, tokenizer_files
 
-    model_config, described = model_config_of(model), corpus.identity["tokenizer"]
-    read = dcp.model_reader(checkpoint_of(model))
+    model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
     parameters = export.write_weights(
         directory, model_config, described["vocab_size"], read, recipe.dtype, recipe.shard_mb
     )
-    tokenizer_files.copy(directory, tokenizer, described["bos_added"])
+    if adapter is not None and not recipe.merge:
+        table = model_config.key_table(described["vocab_size"])
+        adapter_files.write(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
+    tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)
     return parameters
@@ -156,16 +159,20 @@ def settings_of(
 ) -> dict[str, dict[str, Any]]:
     """Return {name: content} of config.json, generation_config.json and tokenizer_config.json.
 
-    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens. Without one it is
-    EOS for the tokenizer alone: transformers would not train the embedding of a model's pad_token_id any further.
+    The token that fills batches up is EOS for the tokenizer alone if no token is unknown: transformers would not train
+    the embedding of a model's pad_token_id any further. With a chat template, the texts of special tokens are these
+    tokens: the template writes EOS as text.
     """
     from stages.lib.huggingface import config_json
+    from stages.lib.tokenizer.tokenizer import special_tokens
 
     model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
     config = config_json.config_of(model_config, corpus.identity["tokenizer"], recipe.dtype, pad)
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
-    pad_token = package["eos_token" if pad is None else "unk_token"]
+    pad_token = special_tokens(tokenizer)["pad_token"]
     package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
+    if "template" in model.identity:
+        package["split_special_tokens"] = False
     return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
 
 
@@ -183,19 +190,27 @@ def checkpoint_of(model: Manifest) -> Path:
 
 
 def check_parity(
-    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest, directory: Path
+    partial: Path,
+    recipe: ConvertRecipe,
+    weights: Weights,
+    model: Manifest,
+    corpus: Manifest,
+    tokenizer: Manifest,
+    directory: Path,
 ) -> dict[str, Any]:
     """Compare the export in `partial` with our model and tokenizer, write parity.json, and return its `logits`.
 
     Raises ParityError after writing parity.json with `passed: false` to `directory`.
     """
-    from stages.lib.huggingface.parity import ParityError
+    from stages.lib.parity import tokenizer_parity
+    from stages.lib.parity.parity import ParityError
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
         _compare_files(partial, recipe, model, corpus, tokenizer)
-        _compare_tokenizers(partial, recipe, corpus, tokenizer, report)
-        _compare_models(partial, recipe, model, corpus, report)
+        characters, template = int(recipe.tokenizer_check_mb * 1e6), model.identity.get("template")
+        report["tokenizer"] = tokenizer_parity.compare(partial, corpus, tokenizer, characters, template)
+        _compare_models(partial, recipe, weights, model, corpus, report)
     except ParityError as error:
         report["failure"] = str(error)
         files.write_json(directory / PARITY, report)
@@ -209,68 +224,44 @@ def check_parity(
 def _compare_files(
     partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
 ) -> None:
-    from stages.lib.huggingface import file_parity, tokenizer_files
+    from stages.lib.huggingface import tokenizer_files
+    from stages.lib.parity import file_parity
 
     described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
-    file_parity.compare_contents(partial, settings | tokenizer_files.contents(tokenizer, described["bos_added"]))
+    contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
+    file_parity.compare_contents(partial, settings | contents)
     file_parity.compare_shapes(partial, model_config_of(model).key_table(described["vocab_size"]))
     file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
 
 def _compare_models(
-    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, report: dict[str, Any]
+    partial: Path,
+    recipe: ConvertRecipe,
+    weights: Weights,
+    model: Manifest,
+    corpus: Manifest,
+    report: dict[str, Any],
 ) -> None:
-    from stages.lib.checkpoints import dcp
-    from stages.lib.huggingface import model_parity, tokenizer_parity
-    from stages.lib.huggingface.tensor_parity import Export
+    from stages.lib.parity import adapter_parity, model_parity, tokenizer_parity
+    from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
+    read, adapter = weights
     exported = Export(
         directory=partial,
         model_config=model_config_of(model),
         vocab_size=corpus.identity["tokenizer"]["vocab_size"],
         dtype=recipe.dtype,
-        read=dcp.model_reader(checkpoint_of(model)),
+        read=read,
     )
     whole = sum(weight.numel for weight in exported.table.weights) <= recipe.whole_model_parameters
     found, text = model_parity.compare(exported, Corpus(corpus.path), recipe.tolerance, whole)
     package = tokenizer_parity.load_tokenizer(partial)
     report |= found | {"greedy": {"prompts": len(text), "text": [package.decode(tokens) for tokens in text.tolist()]}}
-
-
-def _compare_tokenizers(
-    partial: Path, recipe: ConvertRecipe, corpus: Manifest, tokenizer: Manifest, report: dict[str, Any]
-) -> None:
-    from stages.lib.huggingface import tokenizer_parity as parity
-    from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.corpus import Corpus
-
-    exported = parity.load_tokenizer(partial)
-    parity.compare_special_tokens(exported, corpus.identity["tokenizer"])
-    reference = parity.reference(Tokenizer(tokenizer.path))
-    report["tokenizer"] = {"edge cases": parity.compare_ids(reference, exported, EDGE_CASES, "edge case")}
-    for source in sorted(corpus.identity["sources"]):
-        texts = parity.validation_texts(corpus, source, int(recipe.tokenizer_check_mb * 1e6))
-        report["tokenizer"][source] = parity.compare_ids(reference, exported, texts, f"validation document of {source}")
-    parity.compare_corpus_tokens(exported, Corpus(corpus.path))
-
-
-def _move(partial: Path, directory: Path) -> dict[str, Any]:
-    """Sync the files of `partial` to the disk and move them to `directory`; returns the manifest's outputs.
-
-    parity.json is not one of them: its figures depend on the machine's rounding, and equal weights have one digest.
-    """
-    outputs = {}
-    mode = (partial / PARITY).stat().st_mode  # safetensors lets only the owner read
-    for path in sorted(partial.iterdir()):
-        path.chmod(mode)
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-        if path.name != PARITY:
-            outputs[path.name] = manifest.describe(path)
-        os.replace(path, directory / path.name)
-    files.sync_directory(directory)
-    return outputs
+    if adapter is not None and not recipe.merge:
+        report["adapter"] = adapter_parity.compare(
+            exported, partial / ADAPTER, adapter, Corpus(corpus.path), recipe.tolerance, whole
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -280,6 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus it was trained on")
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="MANIFEST", help="the tokenizer of the corpus")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the export's manifest to write")
+    parser.add_argument("--base", type=Path, metavar="MODEL", help="the base of LoRA's adapters, if it was moved")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages: torch reads a layer twice as fast
     return stage.execute(parser, run, argv)

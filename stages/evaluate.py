@@ -154,9 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--corpus", type=Path, required=True, metavar="MANIFEST", help="the corpus of the export and the local tasks"
     )
-    parser.add_argument(
-        "--prompt-completion", type=Path, metavar="LIST", help="the source of completion_choice and completion_bits"
-    )
+    parser.add_argument("--prompt-completion", type=Path, metavar="LIST", help="the source of the tasks completion_*")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="STEP/SUITE.json to write")
     return stage.execute(parser, run, argv)
 

@@ -1,15 +1,19 @@
-"""Fine-tune a trained model on pairs of prompt and completion, up to a milestone.
+"""Fine-tune a trained model on conversations, prompts and completions, text, or preferences, up to a milestone.
 
-    python -m stages.finetune --prompt-completion results/sources/docstrings/list.json \\
+    python -m stages.finetune --sources results/sources/statements/list.json \\
         --corpus results/tokens/main/manifest.json --tokenizer results/tokenizers/main/manifest.json \\
         --initial results/runs/base/models/00000300.json --until 80 \\
-        --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/docstrings/train \\
-        --output results/runs/docstrings/models/00000080.json
+        --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/statements/train \\
+        --output results/runs/statements/models/00000080.json
 
 On several ranks, run it under torchrun, see stages.pretrain. It is the same training, with the same run directories,
-and resumes in the same way after a kill. Only the data differ. Targets are the completions and the EOS after each: the
-loss is theirs alone. Pairs are packed whole into samples and do not attend to each other; an epoch has each pair once.
-Validation uses the validation split of the pairs.
+and resumes in the same way after a kill. Only the data differ. By default the loss is that of the assistant's turns, of
+completions and the EOS after each; of text it is that of all tokens. Examples are packed whole into samples and do not
+attend to each other; an epoch has each example once. Validation uses the validation split of each source.
+
+With the recipe's key `dpo` the data is a source of the kind `preference`, and a sample is a pair of a chosen and a
+rejected completion (direct preference optimization). --initial is also the reference: its log-probabilities of all
+pairs are computed once, before the first step.
 
 --initial gives the weights and the model's configuration; optimizer and schedule start from zero. A checkpoint of
 ibm-fms or fms-fsdp does not hold its configuration, which is then that of --initial-config. --corpus is the one
@@ -28,21 +32,81 @@ from typing import TYPE_CHECKING
 
 from stages.lib import recipe as recipes
 from stages.lib import stage
+from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
+from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.recipe import default_of, identity
+from stages.lib.tokens.mixture import Mixture
+from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
+from stages.lib.tuning.encoded_examples import ASSISTANT, LOSS_ON
+from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.find_model import FoundModel
-    from stages.lib.sources.prompt_completion import PairSource
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.inputs import TrainingData
+    from stages.lib.tuning.tuning_data import TuningSources
+
+
+NOT_BESIDE_DPO = ("z_loss", "template", "loss_on", "packing", "too_long")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(TrainRecipe):
     """A fine-tuning run; its model is that of --initial."""
+
+    weights: dict[str, float] = identity(above=0)
+    """Share of the samples per source to fine-tune on, by name: any positive numbers, rounded to 1/4096 of their sum.
+    Sources of all kinds can be mixed."""
+
+    template: str | None = identity(None)
+    """Chat template of the sources of the kind chat, for which it is required: chatml, tulu, or a file with a Jinja
+    template as Hugging Face's tokenizers have it. It is written into the exports."""
+
+    loss_on: str = identity(ASSISTANT, choices=LOSS_ON)
+    """Targets of the loss. assistant: the turns of the assistant, and completions. last: the last turn of the assistant
+    alone. all: also the other turns, and prompts. All text of documents is a target in any case."""
+
+    packing: str = identity(BEST_FIT, choices=tuple(PACKINGS))
+    """Packing of examples into samples. best_fit: several whole examples per sample, which do not attend to each other.
+    none: one example per sample, and the rest of it is padding."""
+
+    too_long: str = identity(DROP, choices=TOO_LONG)
+    """What becomes of an example of more than `seq_len` tokens: it is dropped, or its beginning is kept. Both are
+    counted in the log."""
+
+    lora: LoraRecipe | None = identity(None)
+    """LoRA: adapters are trained beside the frozen weights. Default: all weights are trained."""
+
+    dpo: DpoRecipe | None = identity(None)
+    """Tune on preferences by direct preference optimization (arXiv 2305.18290). `weights` names one source of the kind
+    preference, a sample is a pair, and `seq_len` the tokens of each of its two rows. Default: next-token prediction."""
+
+    @property
+    def objective(self) -> str:
+        """Name of the objective, see `objectives.registry`."""
+        return "next_token" if self.dpo is None else "dpo"
+
+    def check(self, where: str) -> None:
+        """Raise UserError if the weights are not valid, the template cannot be read, or a key has no effect."""
+        super().check(where)
+        Mixture(self.weights, f"{where}.weights")
+        if self.dpo is not None:
+            self._check_dpo(where)
+        if self.template is not None:
+            chat_templates.text_of(self.template, f"{where}.template")
+
+    def _check_dpo(self, where: str) -> None:
+        if len(self.weights) > 1:
+            found = ", ".join(sorted(self.weights))
+            raise UserError(f"{where}.weights must name one source beside {where}.dpo, got {found}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in NOT_BESIDE_DPO and value != default_of(field):
+                raise UserError(f"{where}.{field.name} must be left out beside {where}.dpo, got {value}")
 
 
 def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
@@ -50,17 +114,17 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.run_directory.run_identity import RunIdentity
-    from stages.lib.sources import prompt_completion
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import RESET, Initial
     from stages.lib.training.inputs import Run
     from stages.lib.training.run import train_to_milestone
+    from stages.lib.tuning import tuning_sources
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-            source = prompt_completion.read(arguments.prompt_completion)
+            sources = tuning_sources.read(arguments.sources, recipe, tokenizer)
             if corpus.tokenizer["digest"] != tokenizer.digest:
                 raise UserError(
                     f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
@@ -79,17 +143,26 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
             model_config = initial.found.model_config
             # the model beside the other keys, where `convert` finds it in a pretraining's recipe
             model = {"model": recipes.written(model_config, "identity")}
-            identity = RunIdentity(
+            run_identity = RunIdentity(
                 recipe=recipes.written(recipe, "identity") | model,
                 corpus=corpus.digest,
                 tokenizer=tokenizer.digest,
                 vocab_size=tokenizer.vocab_size,
-                prompt_completion=source.digest,
+                tuned_on=sources.digests,
+                template=sources.template.text if sources.template else None,
                 model=dataclasses.asdict(model_config),
+                adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
                 steps_before=initial.steps_before,
             )
-            inputs = Run(recipe=recipe, model_config=model_config, identity=identity, device=device, initial=initial)
-        train_to_milestone(arguments, inputs, lambda: _data(source, tokenizer, corpus, recipe))
+            inputs = Run(
+                recipe=recipe,
+                model_config=model_config,
+                identity=run_identity,
+                device=device,
+                initial=initial,
+                lora=recipe.lora,
+            )
+        train_to_milestone(arguments, inputs, lambda: _data(sources, tokenizer, corpus, recipe))
 
 
 def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus: Corpus, found: FoundModel) -> None:
@@ -106,28 +179,19 @@ def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus:
         )
 
 
-def _data(source: PairSource, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
-    from stages.lib.tokens import prompt_completion_samples
+def _data(sources: TuningSources, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
     from stages.lib.training.inputs import TrainingData
     from stages.lib.training.validation import Validation
 
-    train, validation = (
-        prompt_completion_samples.encode(pairs, tokenizer, corpus.tokenizer["bos_added"])
-        for pairs in (source.train, source.validation)
-    )
-    eos, seq_len = tokenizer.eos, recipe.seq_len
-    samples = prompt_completion_samples.PairSamples(source.name, train, seq_len, recipe.seed, eos, document_end=eos)
-    windows, bytes_per_target = prompt_completion_samples.validation(
-        source.name, validation, seq_len, eos, recipe.validation.tokens
-    )
-    validation_split = Validation({source.name: windows}, {source.name: bytes_per_target}, document_end=eos)
-    return TrainingData(samples=samples, validation=validation_split)
+    data = sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, recipe.validation.tokens)
+    split = Validation(data.validation, data.bytes_per_target, document_end=data.samples.document_end)
+    return TrainingData(samples=data.samples, validation=split)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = stage.parser("stages.finetune", __doc__, FinetuneRecipe)
-    parser.add_argument("--prompt-completion", type=Path, required=True, help="list of the prompt_completion source")
+    parser.add_argument("--sources", type=Path, required=True, nargs="+", help="lists of the sources of the weights")
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of --initial")
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer of the corpus")
     parser.add_argument("--initial", type=Path, required=True, help="model to tune, see --model of tools.generate")

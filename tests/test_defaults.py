@@ -52,8 +52,11 @@ FROZEN = {
     "SourceRecipe": {
         "paths": [],
         "text_field": "text",
+        "messages_field": "messages",
         "prompt_field": "prompt",
         "completion_field": "completion",
+        "chosen_field": "chosen",
+        "rejected_field": "rejected",
         "split_field": None,
         "validation": 0.01,
         "token_ids_field": None,
@@ -90,8 +93,15 @@ FROZEN = {
         "model.max_position_embeddings": 4096,
         "model.initializer_range": 0.02,
     },
-    "FinetuneRecipe": TRAINING,
-    "ConvertRecipe": {"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "tokenizer_check_mb": 16.0},
+    "FinetuneRecipe": {
+        **TRAINING,
+        **{"template": None, "loss_on": "assistant", "packing": "best_fit", "too_long": "drop"},
+        **{"lora": None, "dpo": None},
+    },
+    "ConvertRecipe": {
+        **{"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "merge": True},
+        "tokenizer_check_mb": 16.0,
+    },
     "EvaluateRecipe": {
         "bytes_per_source": 40000,
         "num_examples": 200,

@@ -22,8 +22,11 @@ TOOLS = sorted((HOME / "tools").glob("[!_]*.py"))
 LIBRARY = sorted((HOME / "stages/lib").rglob("[!_]*.py"))
 WORKFLOW = sorted((HOME / "workflow").rglob("*.py"))
 GROUND = "ground"  # the room of the modules that lie directly in stages/lib
-# folders of plug-ins, which are one room with their registry
-PART_OF = {"sources.kinds": "sources", "tokens.packings": "tokens", "scoring.tasks": "scoring"}
+# folders that are one room with the folder around them
+PART_OF = {
+    **{"sources.kinds": "sources", "sources.python_installation": "sources"},
+    **{"tokens.packings": "tokens", "scoring.tasks": "scoring"},
+}
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
     *("checkpoints/commit", "checkpoints/model_digest", "training/optimizers/schedule"),

@@ -43,6 +43,8 @@ def test_command_works(place, command):
             at = words.index("--report")
             words = words[:at] + words[at + 2 :]
         words.append("--dry-run")
+    elif words[2] == "tools.ablate":  # trains a large model on several GPUs
+        words.append("--help")
     elif "--output" not in words and words[2].startswith("benchmarks."):
         words += ["--output", "out.json"]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

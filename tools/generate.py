@@ -1,7 +1,8 @@
-"""Continue a prompt with a trained model: text on standard output, while it is generated.
+"""Continue a prompt with a trained model, or talk to it: text on standard output, while it is generated.
 
     python -m tools.generate --model results/runs/base/models/00000300.json --prompt "def read("
     python -m tools.generate --model results/runs/base/export/00000300 --prompt "def read(" --temperature 0 --tokens 20
+    python -m tools.generate --model results/runs/chat/export/00000300 --chat --system "Answer in one sentence."
 
 --model is a milestone's manifest, the directory of a checkpoint, a run directory (its newest complete checkpoint), the
 manifest of an export, or the directory of a Hugging Face Llama. Nothing else is needed: a checkpoint stores the model
@@ -9,6 +10,11 @@ config and the digest of its tokenizer, which is searched in tokenizers/ of the 
 
 If there are several texts, each begins with a line `--- prompt 1, sample 1 ---`. Sample n of a prompt is drawn with the
 seed SEED + n - 1, whatever the other prompts and samples are.
+
+--chat is a conversation: a line is a message, and the model remembers those before. Its chat template is that of the
+tokenizer beside the model. --template gives another, chatml, tulu or a Jinja file; a checkpoint has none of its own. An
+answer ends at EOS, after --tokens tokens, or by Ctrl-C; Ctrl-D ends the conversation. If the context is full, the
+oldest messages are dropped. Answer n is drawn with the seed SEED + n - 1.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> None:
     """Write the texts; Ctrl-C in the middle of one ends its line."""
     try:
-        generate(arguments)
+        (chat if arguments.chat else generate)(arguments)
     except KeyboardInterrupt:
         print()
         raise
@@ -45,13 +51,16 @@ def run(arguments: argparse.Namespace) -> None:
 def generate(arguments: argparse.Namespace) -> None:
     """Find the model and its tokenizer, read the prompts, and continue each."""
     check_options(arguments)
+    for name in ("system", "template"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} must be omitted without --chat")
     prompts = read_prompts(arguments)
     import torch
 
     from stages.lib.checkpoints import find_model, find_tokenizer
 
     device = device_of(arguments.device)
-    found = find_model.find(arguments.model)
+    found = find_model.find(arguments.model, base=arguments.base)
     text = find_tokenizer.text_of(found, arguments.tokenizer)
     encoded = [text.encode(prompt) for prompt in prompts]
     check_encoded(encoded, found)
@@ -71,6 +80,34 @@ def generate(arguments: argparse.Namespace) -> None:
         ) from None
     seconds = time.monotonic() - begun
     logger.info("%s tokens in %.1f s, %.1f tokens/s", num_tokens, seconds, num_tokens / seconds)
+
+
+def chat(arguments: argparse.Namespace) -> None:
+    """Find the model and its chat template, and hold a conversation."""
+    check_options(arguments)
+    for name in ("prompt", "prompt_file"):
+        if getattr(arguments, name):
+            raise UserError(f"--{name.replace('_', '-')} must be omitted with --chat, which reads standard input")
+    if arguments.samples > 1:
+        raise UserError(f"--samples must be 1 with --chat, got {arguments.samples}")
+    import torch
+
+    from stages.lib.checkpoints import find_model, find_tokenizer
+    from stages.lib.conversation.history import History, encoder
+    from stages.lib.conversation.loop import Sampling, converse
+
+    device = device_of(arguments.device)
+    found = find_model.find(arguments.model, base=arguments.base)
+    text = find_tokenizer.text_of(found, arguments.tokenizer)
+    encode = encoder(find_tokenizer.directory_of(found, arguments.tokenizer), arguments.template)
+    positions = found.model_config.max_position_embeddings
+    history = History(encode, positions, min(arguments.tokens, positions // 4), arguments.system)
+    model = find_model.load(found, getattr(torch, arguments.dtype), device)
+    logger.info("%s on %s in %s", found.directory, device, arguments.dtype)
+    logger.info("Ctrl-C ends an answer, Ctrl-D the conversation")
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    options = {name: getattr(arguments, name) for name in ("tokens", "temperature", "top_p", "seed")}
+    converse(model, text, history, Sampling(**options))
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -224,7 +261,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--samples", type=int, default=1, metavar="K", help="number of texts per prompt (default: 1)")
     add("--device", choices=("cpu", "cuda"), help="device (default: cuda if there is a GPU)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights (default: float32)")
+    add("--chat", action="store_true", help="hold a conversation, see above")
+    add("--system", metavar="TEXT", help="with --chat: the system prompt")
+    add("--template", metavar="NAME|FILE", help="with --chat: chatml, tulu or a file, not the tokenizer's template")
     add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, if it is not found automatically")
+    add("--base", type=Path, metavar="PATH", help="the base of a checkpoint of LoRA, if it was moved")
     return stage.execute(parser, run, argv)
 
 

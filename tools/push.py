@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 MANIFEST, CARD_MANIFEST = "manifest.json", "card.json"
-OF_EXPORTS = ("*.safetensors", "*.safetensors.index.json", "tokenizer*", "special_tokens_map.json")
+OF_EXPORTS = ("*.safetensors", "*.safetensors.index.json", "tokenizer*", "special_tokens_map.json", "*.jinja")
 """Files on the Hub that would be read beside an export's own."""
 
 MAIN = "main"

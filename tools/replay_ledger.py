@@ -8,29 +8,40 @@ that the training wrote at each step (metrics.jsonl): of a finished run, or of o
 on any number of ranks. If documents are packed, each complete epoch is compared with the documents as well: every token
 that must be a target was one, once. The exit code is 2 if something differs.
 
+Of a fine-tuning, every row of examples is counted in the same way; its sources and tokenizer are needed, too:
+
+    python -m tools.replay_ledger --corpus results/tokens/main/manifest.json \\
+        --tokenizer results/tokenizers/main/manifest.json --sources results/sources/statements/list.json \\
+        --run results/runs/statements/train/0123456789abcdef
+
 A run that continues another's checkpoint with `initial.data: continue` is verified together with it: `--run BASE RUN`,
 in the order in which they were trained. The steps of BASE after that checkpoint do not count.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import stage
 from stages.lib.errors import UserError
 from stages.lib.tokens import ledger, order
 from stages.lib.tokens.loader import Samples
 
+if TYPE_CHECKING:
+    from stages.lib.tokens.packing import Layout
+    from stages.lib.tuning.mixed_samples import MixedSamples, RowLayout
+
 SHOWN = 20
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the findings. Raises UserError if the ledger is wrong."""
-    commits = [ledger.commit_of(directory) for directory in arguments.run]
-    samples = ledger.samples_of(arguments.corpus, commits[-1], arguments.run[-1])
-    ledger.check_chain(arguments.run, commits, samples)
-    begins = [order.from_commit(commit).begin for commit in commits]
+    commits = [ledger.commit_of(directory, arguments.sources is not None) for directory in arguments.run]
+    samples, begins = (_of_tuning if arguments.sources else _of_pretraining)(arguments, commits)
     ranges: list[tuple[int, int]] = []
     faults: list[str] = []
     skipped: list[tuple[int, int]] = []
@@ -55,6 +66,28 @@ def run(arguments: argparse.Namespace) -> None:
     print("the ledger agrees with corpus and recipe: no sample lost, none twice")
 
 
+def _of_pretraining(
+    arguments: argparse.Namespace, commits: Sequence[Mapping[str, Any]]
+) -> tuple[Samples, list[int | None]]:
+    """Return the samples, and the first one of each run."""
+    samples = ledger.samples_of(arguments.corpus, commits[-1], arguments.run[-1])
+    ledger.check_chain(arguments.run, commits, samples)
+    return samples, [order.from_commit(commit).begin for commit in commits]
+
+
+def _of_tuning(
+    arguments: argparse.Namespace, commits: Sequence[Mapping[str, Any]]
+) -> tuple[MixedSamples[Any], list[int | None]]:
+    """As `_of_pretraining`: a fine-tuning continues no other run."""
+    from stages.lib.tuning import tuning_ledger
+
+    if len(commits) > 1 or arguments.tokenizer is None:
+        raise UserError(f"--sources must come with --tokenizer and one --run, got {len(commits)} of --run")
+    (directory,), (commit,) = arguments.run, commits
+    tokenizer, corpus = arguments.tokenizer, arguments.corpus
+    return tuning_ledger.samples_of(arguments.sources, tokenizer, corpus, commit, directory), [0]
+
+
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join ranges of samples that follow each other."""
     found: list[tuple[int, int]] = []
@@ -66,13 +99,13 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def replay(samples: Samples, ranges: Iterable[tuple[int, int]], whole: bool) -> Iterator[str]:
+def replay(samples: Samples | MixedSamples[Any], ranges: Iterable[tuple[int, int]], whole: bool) -> Iterator[str]:
     """Print the rows of each epoch of each source, and yield sentences on rows that were seen twice or lost.
 
     `whole`: whether the run began at the first sample and skipped none, so that each epoch but the last is complete.
     """
     visits = ledger.visits(samples, ranges)
-    layouts = dict(zip(samples.mixture.sources, samples.layouts, strict=True))
+    layouts: dict[str, Layout | RowLayout] = dict(zip(samples.mixture.sources, samples.layouts, strict=True))
     for (source, epoch), counts in sorted(visits.items()):
         layout = layouts[source]
         rows = f"{layout.row_name}s"
@@ -83,6 +116,7 @@ def replay(samples: Samples, ranges: Iterable[tuple[int, int]], whole: bool) -> 
         if whole and (source, epoch + 1) in visits and seen < len(counts):
             yield f"{source}, epoch {epoch + 1}: {len(counts) - seen:,} {rows} were lost"
         if layout.packs_documents and seen == len(counts):
+            assert isinstance(samples, Samples)
             yield from ledger.faults_of_documents(samples, source, epoch)
 
 
@@ -90,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = stage.parser("tools.replay_ledger", __doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="manifest of the corpus of the last run")
+    parser.add_argument("--sources", type=Path, nargs="+", metavar="LIST", help="lists of the sources of a fine-tuning")
+    parser.add_argument("--tokenizer", type=Path, help="manifest of the tokenizer of a fine-tuning")
     parser.add_argument(
         "--run", type=Path, required=True, nargs="+", metavar="DIR", help="run directory, after those that it continues"
     )

@@ -13,9 +13,12 @@ RECIPE = {"tasks": ["bits_per_byte", "next_line"], "bytes_per_source": 3000, "nu
 LOCAL = ["bits_per_byte_code", "bits_per_byte_prose", "next_line"]
 
 
-def export(root):
-    """Write an export below `root`; returns evaluate's options for it."""
+def export(root, **identity):
+    """Write an export below `root`; returns evaluate's options for it. `identity`: more keys of its model."""
     options = export_fixtures.write_inputs(root)
+    if identity:
+        model = manifest.read(options["--model"])
+        manifest.write(model.path, model.stage, model.identity | identity, model.record)
     assert convert.main(argv_of(options)) == 0
     output = root / "runs" / "base" / "eval" / f"{STEP:08d}" / "validation.json"
     return {"--export": options["--output"], "--corpus": options["--corpus"], "--output": output, "--code": "e1"}

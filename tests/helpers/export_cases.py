@@ -1,8 +1,8 @@
 """Model configs that an export must handle, and exports of them."""
 
 from stages.lib.huggingface import config_json, export
-from stages.lib.huggingface.tensor_parity import Export
 from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from stages.lib.parity.tensor_parity import Export
 from tests.helpers.export_fixtures import random_model, write_settings
 
 VOCABULARY = 300

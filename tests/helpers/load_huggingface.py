@@ -25,7 +25,7 @@ def loaded(found, sizes):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     model.to_empty(device="cpu")
-    load_hf.load_into(model, found.read)
+    load_hf.load_into(model.named_parameters(), found.read)
     return model
 
 

@@ -21,7 +21,7 @@ OF_ONE_TASK = {
 }
 """{rule: (wildcards, resources, what stands at the end)}."""
 
-OF_ONE_LAUNCHER_A_NODE = {"pretrain": ("base_00000002", 720), "finetune": ("docstrings_00000002", 240)}
+OF_ONE_LAUNCHER_A_NODE = {"pretrain": ("base_00000002", 720), "finetune": ("statements_00000002", 240)}
 """{rule: (wildcards, minutes)}."""
 
 
@@ -63,8 +63,8 @@ def place(cluster, tmp_path_factory):
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [2], "weights": {"code": 1}}
-    config["runs"]["docstrings"]["initial"]["step"] = 2
-    config["runs"]["docstrings"]["finetune"] |= {"steps": 2, "milestones": [2]}
+    config["runs"]["statements"]["initial"]["step"] = 2
+    config["runs"]["statements"]["finetune"] |= {"steps": 2, "milestones": [2]}
     checkout.write_config(config | {"tune": True}, "my.yaml")
     return Place(checkout.path, cluster, checkout.path).make("all", profile="profiles/slurm")
 
@@ -97,7 +97,7 @@ def test_training_on_two_nodes_of_four_gpus(on_two_nodes, rule):
 
 
 def test_two_nodes_of_four_gpus_run_eight_ranks(on_two_nodes):
-    for model in ("base/models/00000002.json", "docstrings/models/00000002.json"):
+    for model in ("base/models/00000002.json", "statements/models/00000002.json"):
         said = json.loads((on_two_nodes.path / "results/runs" / model).read_text(encoding="utf-8"))
         assert said["ranks"] == "8"
 

@@ -1,17 +1,28 @@
 """stages.convert: exports, their parity check, and refusals."""
 
 import argparse
+import dataclasses
 import inspect
 import json
 import shutil
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from stages import convert, index
 from stages.lib import files, manifest
+from stages.lib.chat import template as chat_templates
+from stages.lib.chat.template import ChatTemplate
 from stages.lib.huggingface import export
+from stages.lib.log import logger
+from stages.lib.parity import tokenizer_parity
+from stages.lib.parity.parity import ParityError
+from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
+from stages.lib.tuning.chats import Conversation
+from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import listed, make, tokenized, trained, write_jsonl
 from tests.helpers.export_fixtures import argv_of
@@ -297,3 +308,83 @@ def test_output_that_cannot_be_written_is_refused(inputs, capsys):
     blocked = inputs["--output"].parents[1] / "file"
     blocked.write_text("")
     refused(argv_of(inputs, **{"--output": blocked / "manifest.json"}), capsys, "--output", "can be written")
+
+
+CHATS = st.lists(
+    st.tuples(st.text(min_size=1, max_size=9), st.text("ab\n .\u00e9\u4e2d", min_size=1, max_size=9)),
+    min_size=1,
+    max_size=3,
+).map(lambda made: [text.strip() or "x" for pair in made for text in pair])
+
+
+@pytest.fixture(scope="module", params=["chatml", "tulu"])
+def tuned(request, tmp_path_factory):
+    """(directory of the export of a model that was tuned on chats, encoder of the training)."""
+    options = export_fixtures.write_inputs(tmp_path_factory.mktemp("tuned"))
+    made, text = manifest.read(options["--model"]), chat_templates.text_of(request.param, "finetune.template")
+    manifest.write(made.path, made.stage, made.identity | {"template": text}, made.record)
+    assert convert.main(argv_of(options)) == 0
+    tokenizer = Tokenizer(options["--tokenizer"])
+    template = ChatTemplate(text, special_tokens(tokenizer.manifest), request.param)
+    return options["--output"].parent, ExampleEncoder(tokenizer=tokenizer, bos=True, template=template)
+
+
+def test_chats_have_the_ids_and_the_mask_of_the_exported_tokenizer(tuned):
+    from transformers import AutoTokenizer
+
+    directory, encoder = tuned
+    exported = AutoTokenizer.from_pretrained(directory)
+    assert json.loads((directory / "parity.json").read_text())["tokenizer"]["chats"]["conversations"] > 20
+
+    @settings(max_examples=30, deadline=None)
+    @given(CHATS)
+    def check(texts):
+        roles = ("user", "assistant") * (len(texts) // 2)
+        chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        (encoded,) = encoder.encode([Conversation("a.jsonl:1", chat, "train")])
+        found = exported.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+        assert encoded.ids.tolist() == found["input_ids"]
+        assert encoded.ids[0] == exported.bos_token_id
+        assert encoded.is_target.tolist() == list(map(bool, found["assistant_masks"]))
+        turns = exported.decode(encoded.ids[encoded.is_target])
+        assert turns == "".join(f"{text}</s>" for text in texts[1::2])
+        assert encoded.num_bytes == len("".join(texts[1::2]).encode())
+        last = dataclasses.replace(encoder, loss_on="last").encode([Conversation("a.jsonl:1", chat, "train")])[0]
+        assert exported.decode(last.ids[last.is_target]) == f"{texts[-1]}</s>"
+        (every,) = dataclasses.replace(encoder, loss_on="all").encode([Conversation("a.jsonl:1", chat, "train")])
+        assert every.is_target.tolist() == [False] + [True] * (len(every.ids) - 1)
+
+    check()
+
+
+def test_a_template_without_eos_gets_one_after_the_last_turn(tuned):
+    _, encoder = tuned
+    text = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[/]{% endfor %}"
+    text += "{{ '[assistant]' if add_generation_prompt }}"
+    template = ChatTemplate(text, encoder.template.special_tokens, "mine")
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    encoder = dataclasses.replace(encoder, template=template)
+    (encoded,) = encoder.encode([Conversation("a.jsonl:1", chat, "train")])
+    assert encoded.ids[-1] == 2 and encoded.is_target[-1]
+    assert encoder.tokenizer.decode(encoded.ids[encoded.is_target].tolist()) == "b[/]"
+    (open_end,) = encoder.encode([Conversation("a.jsonl:1", [*chat, chat[0]], "train")])
+    assert 2 not in open_end.ids
+
+
+def test_a_chat_with_the_text_of_a_special_token_is_filtered(tuned, caplog, monkeypatch):
+    monkeypatch.setattr(logger, "propagate", True)  # the stage has set it
+    _, encoder = tuned
+    chats = [[{"role": "user", "content": text}, {"role": "assistant", "content": "b"}] for text in ("a", "<s>a</s>")]
+    assert len(encoder.encode([Conversation("a.jsonl:1", chat, "train") for chat in chats])) == 1
+    assert "1 of 2 conversations are filtered: they hold the text of a special token" in caplog.text
+
+
+def test_a_chat_template_that_changed_fails_the_parity(tuned, tmp_path):
+    directory, encoder = tuned
+    exported = tokenizer_parity.load_tokenizer(directory)
+    template = encoder.template.text
+    with pytest.raises(ParityError, match="the export must have the chat template of the training"):
+        tokenizer_parity.compare_chats(exported, encoder.tokenizer, template + "x", ["a"])
+    exported = tokenizer_parity.load_tokenizer(directory, split_special_tokens=True)
+    with pytest.raises(ParityError, match="a conversation must have the token ids of training, .* 'a'$"):
+        tokenizer_parity.compare_chats(exported, encoder.tokenizer, template, ["a"])

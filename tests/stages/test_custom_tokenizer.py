@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Theirs
 
 from stages import convert, evaluate, index, train_tokenizer
 from stages.lib import manifest
-from stages.lib.huggingface import tokenizer_parity
+from stages.lib.parity import tokenizer_parity
 from stages.lib.tokenizer import fast
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer

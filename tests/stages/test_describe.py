@@ -173,15 +173,15 @@ def test_the_limits_follow_from_the_facts(inputs):
 
 def test_the_card_of_a_tuned_run_shows_its_data_and_the_model_before(tmp_path):
     root = tmp_path / "results"
-    options = card_fixtures.write_inputs(root, run="docstrings", stage="finetune")
-    pairs = write_list(root, "docstrings", {"kind": "python-docstrings"}, license="PSF-2.0")
+    options = card_fixtures.write_inputs(root, run="statements", stage="finetune")
+    pairs = write_list(root, "statements", {"kind": "python-statements"}, license="PSF-2.0")
     before = write_scores(root / "runs/base/eval/00000300/validation.json")
     given = {"--lists": [*options["--lists"], pairs], "--baselines": [before]}
     card = card_of(options, **given)
     assert "fine-tuned on 768 tokens in 3 steps" in card
-    assert table(card, "Data")["`docstrings`"]["license"] == "PSF-2.0"
+    assert table(card, "Data")["`statements`"]["license"] == "PSF-2.0"
     assert "| base, step 300 |" in card
-    assert "It is tuned on `docstrings` alone" in card and "tokens per parameter" not in card
+    assert "It is tuned on `statements` alone" in card and "tokens per parameter" not in card
 
 
 def test_licenses_come_from_the_corpus_unless_they_are_given(tmp_path):

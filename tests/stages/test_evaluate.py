@@ -11,7 +11,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.sources import prompt_completion
-from stages.lib.tokens import prompt_completion_samples
+from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import evaluations
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.evaluations import LOCAL, RECIPE, refused, scored, with_recipe
@@ -72,7 +72,7 @@ def test_the_line_end_between_context_and_next_line_is_scored_whatever_the_token
 def test_bits_per_byte_are_those_of_our_own_forward(made):
     import torch
 
-    from stages.lib.huggingface import parity, tokenizer_parity
+    from stages.lib.parity import parity, tokenizer_parity
 
     directory = made["--export"].parent
     model, tokenizer = parity.load_exported(directory), tokenizer_parity.load_tokenizer(directory)
@@ -146,7 +146,7 @@ def test_completion_choice_is_made_from_validation_pairs(inputs, tmp_path):
 def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
     import torch
 
-    from stages.lib.huggingface import parity, tokenizer_parity
+    from stages.lib.parity import parity, tokenizer_parity
 
     options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
     found = scored(options, tasks=["completion_bits"], num_examples=8)["completion_bits"]["bits_per_byte"]
@@ -165,6 +165,16 @@ def test_bits_of_completions_are_those_of_our_own_forward(inputs, tmp_path):
     assert found["value"] == pytest.approx(statistics.mean(bits), abs=1e-5)
     assert found["stderr"] == pytest.approx(statistics.stdev(bits) / math.sqrt(8), abs=1e-5)
     assert not list(options["--output"].with_suffix("").rglob("*.pyc"))
+
+
+def test_generated_completions_are_scored_and_logged(inputs, tmp_path):
+    options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
+    found = scored(options, tasks=["completion_match"], num_examples=8)["completion_match"]
+    assert set(found) == {"exact_match", "stopped"}
+    assert (found["exact_match"]["value"], found["exact_match"]["n"]) == (0, 8)
+    assert 0 < found["stopped"]["value"] < 1  # this model ends some texts
+    identity = manifest.read(options["--output"]).identity
+    assert identity["trivial"]["completion_match"]["most_common"]["n"] == 8
 
 
 class Processor:
@@ -187,14 +197,14 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
     model = harness_model.load_model(directory, described, batch_size=4, window=128, device=device)
     model.separate = True
     source = prompt_completion.read(pairs_listed(tmp_path))
-    encoded = prompt_completion_samples.encode(source.train, tokenizer, bos=True)
+    encoded = ExampleEncoder(tokenizer=tokenizer, bos=True).encode(source.train)
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
         assert [*prompt, *completion, described["eos"]] == ids.ids.tolist()
-        assert len(prompt) == ids.prompt
+        assert ids.is_target.tolist() == [False] * len(prompt) + [True] * (len(completion) + 1)
     model.separate = False
     assert any(
-        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[: ids.prompt].tolist()
+        model._encode_pair(pair.prompt, pair.completion)[0] != ids.ids[~ids.is_target].tolist()
         for pair, ids in zip(source.train, encoded, strict=True)
     ), "the harness gives the same ids, so this test shows nothing"
 
@@ -217,7 +227,7 @@ def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
 
 
 def test_an_unknown_task_is_refused(inputs, capsys):
-    known = "bits_per_byte, next_line, completion_choice, completion_bits"
+    known = "bits_per_byte, next_line, completion_choice, completion_bits, completion_match"
     refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", known)
     assert not inputs["--output"].exists()
 

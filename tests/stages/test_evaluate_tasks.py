@@ -13,6 +13,7 @@ import pytest
 from stages import evaluate
 from stages.lib import manifest
 from stages.lib import recipe as recipes
+from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.scoring import harness, harness_model, task_code
 from tests.helpers import evaluations, ranks
@@ -158,19 +159,22 @@ def test_an_export_without_chat_template_is_not_scored_with_one(made, own, tmp_p
     assert line.startswith("evaluate: evaluate.apply_chat_template must be false: ")
 
 
-def test_a_chat_template_is_put_around_the_questions(made, own, tmp_path, monkeypatch):
-    load = harness_model.load_model
+def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch):
+    made = evaluations.export(tmp_path / "results", template=chat_template.text_of("chatml", "finetune.template"))
+    load, models = harness_model.load_model, []
 
     def load_model(*arguments, **options):
-        model = load(*arguments, **options)
-        model.tokenizer.chat_template = "{% for part in messages %}[{{ part.role }}]{{ part.content }}{% endfor %}"
-        return model
+        models.append(load(*arguments, **options))
+        return models[-1]
 
     monkeypatch.setattr(harness_model, "load_model", load_model)
     found = scored_own(made, own, tmp_path / "own.json", tasks=["ab"], num_fewshot=1, apply_chat_template=True)
     (context, _), *_ = samples(found.path, "ab")[0]["arguments"]
-    assert context.count("[user]") == 2
-    assert context.count("[assistant]") == 1
+    assert context.startswith("<s><|im_start|>user\ndef ")
+    assert context.count("<|im_start|>user\n") == context.count("<|im_start|>assistant\n") == 2
+    assert context.count("</s>\n") == 3
+    ids = models[0].tok_encode(context)
+    assert (ids[0], ids.count(1), ids.count(2)) == (1, 1, 3)
 
 
 def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):

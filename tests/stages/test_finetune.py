@@ -19,16 +19,18 @@ from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources import prompt_completion
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens import prompt_completion_samples
 from stages.lib.tokens.loader import share_of
+from stages.lib.tuning import tuning_samples
+from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.helpers.training import environment, events_of, milestone, steps_of, weights_of
-from tools import generate
+from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
+from tools import generate, replay_ledger
 
 BASE_STEPS = 8
 SEQ_LEN = 48
 RECIPE = {
+    "weights": {"animals": 1},
     "seq_len": SEQ_LEN,
     "global_batch_size": 6,
     "dtype": "float32",
@@ -63,20 +65,25 @@ def made(tmp_path_factory):
     return results
 
 
-def options(made, run, until, recipe=RECIPE, previous=None, given=None, **operation):
-    """The arguments of stages.finetune for a milestone of the run in the directory `run`. `given`: other inputs."""
+def options(made, run, until, recipe=RECIPE, previous=None, given=None, extra=(), **operation):
+    """The arguments of stages.finetune for a milestone of the run in the directory `run`.
+
+    `given`: other inputs; `extra`: more arguments.
+    """
     inputs = {
-        "--prompt-completion": made / "sources/animals/list.json",
+        "--sources": made / "sources/animals/list.json",
         "--corpus": made / "tokens/main/manifest.json",
         "--tokenizer": made / "tokenizers/main/manifest.json",
         "--initial": milestone(made / "runs/base", BASE_STEPS),
     }
     inputs |= given or {}
-    arguments = [str(word) for pair in inputs.items() for word in pair]
+    arguments = []
+    for option, value in inputs.items():
+        arguments += [option, *map(str, value if isinstance(value, list) else [value])]
     arguments += ["--until", str(until), "--train-dir", str(run / "train"), "--output", str(milestone(run, until))]
     arguments += ["--recipe", json.dumps(recipe), "--operation", json.dumps(OPERATION | operation)]
     arguments += ["--previous", str(milestone(run, previous))] if previous else []
-    return [*arguments, "--log", str(run / "log")]
+    return [*arguments, "--log", str(run / "log"), *extra]
 
 
 def tune(*arguments, **keywords):
@@ -94,9 +101,8 @@ def uninterrupted(made, tmp_path_factory):
 
 def encoded(made, side):
     source = prompt_completion.read(made / "sources/animals/list.json")
-    return prompt_completion_samples.encode(
-        getattr(source, side), Tokenizer(made / "tokenizers/main/manifest.json"), bos=True
-    )
+    encoder = ExampleEncoder(tokenizer=Tokenizer(made / "tokenizers/main/manifest.json"), bos=True)
+    return encoder.encode(getattr(source, side))
 
 
 def loss_of(model, some):
@@ -106,14 +112,14 @@ def loss_of(model, some):
         for pair in some:
             ids = torch.from_numpy(pair.ids).long()
             scores = model.logits(ids[None, :-1])[0].double().log_softmax(-1)
-            total -= scores.gather(1, ids[1:, None])[pair.prompt - 1 :].sum().item()
-            count += len(ids) - pair.prompt
+            total -= scores.gather(1, ids[1:, None])[pair.is_target[1:]].sum().item()
+            count += pair.is_target.sum()
     return total / count
 
 
 def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
     train, validation = encoded(made, "train"), encoded(made, "validation")
-    rows = prompt_completion_samples.Rows(train, SEQ_LEN, eos=2, seed=0)
+    rows = tuning_samples.Rows(train, SEQ_LEN, end=2, seed=0)
     assert any(len(members) > 1 for members in rows.members)  # pairs lie beside each other, and must not see it
     recipe = RECIPE | {"global_batch_size": len(rows), "optimizer": {"learning_rate": 1e-12}}
     assert tune(made, tmp_path, 1, recipe=recipe, micro_batch_size=1) == 0
@@ -126,9 +132,13 @@ def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
 @pytest.mark.long
 def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
     few = list(pairs_of(60))[:8]
-    given = {"--prompt-completion": pairs_listed(tmp_path, few, "few", validation=0.3)}
-    learnt = prompt_completion.read(given["--prompt-completion"]).train
-    recipe = RECIPE | {"global_batch_size": 2, "optimizer": {"learning_rate": 1e-2, "weight_decay": 0}}
+    given = {"--sources": pairs_listed(tmp_path, few, "few", validation=0.3)}
+    learnt = prompt_completion.read(given["--sources"]).train
+    recipe = RECIPE | {
+        "weights": {"few": 1},
+        "global_batch_size": 2,
+        "optimizer": {"learning_rate": 1e-2, "weight_decay": 0},
+    }
     run = made / "runs/few"  # below the results, where generate finds the tokenizer
     assert tune(made, run, 300, recipe=recipe, given=given, steps=300, checkpoint={"every": 300}) == 0
     assert steps_of(run)[-1]["loss"] < 0.05
@@ -142,7 +152,7 @@ def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
 @pytest.mark.long
 def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_path):
     train = encoded(made, "train")
-    samples = prompt_completion_samples.PairSamples("animals", train, SEQ_LEN, 0, eos=2)
+    samples = tuning_samples.TuningSamples({"animals": train}, {"animals": 1}, SEQ_LEN, 0, end=2)
     counts = [np.count_nonzero(samples.batch(share_of(0, rank, 3, 6))[1] != IGNORED) for rank in range(3)]
     assert len(set(counts)) > 1
     losses = []
@@ -184,13 +194,13 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     base, tuned = initial.identity, manifest.read(milestone(uninterrupted, 30)).identity
     assert tuned["recipe"]["model"] == base["recipe"]["model"]
     assert (tuned["corpus"], tuned["tokenizer"]) == (base["corpus"], base["tokenizer"])
-    assert tuned["prompt_completion"] == prompt_completion.read(made / "sources/animals/list.json").digest
+    assert tuned["tuned_on"] == {"animals": prompt_completion.read(made / "sources/animals/list.json").digest}
     assert tuned["initial"] == manifest.checkpoint_digest(initial)
 
 
 def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
     assert tune(made, tmp_path, 2) == 0
-    given = {"--prompt-completion": pairs_listed(tmp_path, pairs_of(61))}
+    given = {"--sources": pairs_listed(tmp_path, pairs_of(61))}
     assert tune(made, tmp_path, 2, given=given) == 0
     assert len(list((tmp_path / "train").iterdir())) == 2
 
@@ -211,14 +221,14 @@ def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     assert f"{tmp_path / 'config.json'}: vocab_size must be that of --initial " in line
 
 
-def scores(made, run, model):
-    """An export of a milestone, and its scores by the validation pairs."""
+def scores(made, run, model, source=None):
+    """An export of a milestone, and its scores by the validation pairs of a source, `animals` by default."""
     inputs = {"--model": model, "--corpus": made / "tokens/main/manifest.json"}
     inputs |= {"--tokenizer": made / "tokenizers/main/manifest.json", "--output": run / "export" / "manifest.json"}
     assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
     inputs = {"--export": inputs["--output"], "--corpus": inputs["--corpus"]}
     inputs |= {
-        "--prompt-completion": made / "sources/animals/list.json",
+        "--prompt-completion": source or made / "sources/animals/list.json",
         "--output": run / "eval" / "00000030" / "animals.json",
     }
     recipe = json.dumps({"tasks": ["completion_bits", "bits_per_byte"], "bytes_per_source": 2000})
@@ -239,15 +249,91 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
     [
         ({"document_mask": True}, {}, "unknown key finetune.document_mask"),
         ({"model": training.MODEL}, {}, "unknown key finetune.model"),
-        ({"weights": {"a": 1}}, {}, "unknown key finetune.weights"),
+        ({"weights": {"a": 1}}, {}, "--sources must be the lists of the sources of finetune.weights (a), got animals"),
+        ({"template": "chatml"}, {}, "finetune.template must be left out: no source of finetune.weights has conversat"),
+        ({"loss_on": "assistants"}, {}, "finetune.loss_on must be one of assistant, all, last, got 'assistants'"),
         ({"seq_len": 65}, {}, "finetune.seq_len must be at most max_position_embeddings of --initial (64), got 65"),
-        ({"seq_len": 4}, {}, "the training split of source animals must have a pair of at most seq_len (4) tokens"),
+        ({"seq_len": 4}, {}, "the training split of source animals must have an example of at most seq_len (4) tokens"),
         ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples per rank"),
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
     ],
 )
 def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, operation, sentence):
     assert refused(capsys, made, tmp_path, recipe=RECIPE | recipe, **operation).startswith(f"finetune: {sentence}")
+
+
+def chats_of(count):
+    """Conversations of two turns each."""
+    for number, pair in enumerate(pairs_of(count)):
+        turns = [
+            ("user", pair["prompt"]),
+            ("assistant", pair["completion"]),
+            ("user", "And then?"),
+            ("assistant", f"{number}!"),
+        ]
+        yield {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def lists_of_all(made, directory):
+    """Lists of sources of each form: pairs, conversations and text."""
+    chats = listed(
+        directory,
+        "chats",
+        {"kind": "chat", "paths": [write_jsonl(directory / "chats.jsonl", chats_of(40))], "validation": 0.3},
+    )
+    return [made / "sources/animals/list.json", chats, made / "sources/a/list.json"]
+
+
+def replayed(made, lists, run):
+    """The exit code of tools.replay_ledger for a run."""
+    inputs = ["--corpus", made / "tokens/main/manifest.json", "--tokenizer", made / "tokenizers/main/manifest.json"]
+    return replay_ledger.main([*map(str, [*inputs, "--sources", *lists, "--run", run_directory(run)])])
+
+
+ALL = {"weights": {"animals": 2, "chats": 1, "a": 1}, "template": "tulu", "too_long": "truncate", "seq_len": 64}
+
+
+def test_mixture_of_pairs_chats_and_text_is_tuned_on_and_validated(made, tmp_path):
+    given = {"--sources": lists_of_all(made, tmp_path)}
+    for packing in ("best_fit", "none"):
+        run = tmp_path / packing
+        assert tune(made, run, 4, recipe=RECIPE | ALL | {"global_batch_size": 8, "packing": packing}, given=given) == 0
+        tuned = manifest.read(milestone(run, 4))
+        assert set(tuned.record["validation"]) == set(tuned.identity["tuned_on"]) == {"animals", "chats", "a"}
+        assert tuned.identity["template"].startswith("{{ bos_token }}")
+        assert steps_of(run)[-1]["source_tokens"] == {"animals": 1024, "chats": 512, "a": 512}
+        assert replayed(made, given["--sources"], run) == 0
+        steps = run_directory(run) / "metrics.jsonl"
+        lines = steps.read_text().splitlines()
+        steps.write_text("\n".join(line for line in lines if json.loads(line).get("step") != 2) + "\n")
+        assert replayed(made, given["--sources"], run) == 2
+    rows = tuned.record["data"]["rows"]
+    assert rows["animals"] == len(encoded(made, "train"))  # the last run's: one per example
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ({"template": None}, "finetune.template is missing: source chats has conversations (kind chat)"),
+        (
+            {"template": "none.jinja"},
+            "finetune.template must be chatml, tulu or a file, and none.jinja cannot be read: ",
+        ),
+        ({"weights": {"animals": 1, "chats": 1}}, "--sources must be the lists of the sources of finetune.weights "),
+    ],
+)
+def test_mistake_in_the_data_of_a_mixture_is_one_line(made, tmp_path, capsys, recipe, sentence):
+    given = {"--sources": lists_of_all(made, tmp_path)}
+    recipe = {key: value for key, value in (RECIPE | ALL | recipe).items() if value is not None}
+    assert refused(capsys, made, tmp_path, recipe=recipe, given=given).startswith(f"finetune: {sentence}")
+
+
+def test_template_that_refuses_a_conversation_names_it(made, tmp_path, capsys):
+    (tmp_path / "mine.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    given = {"--sources": lists_of_all(made, tmp_path)[1:2]}
+    recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": str(tmp_path / "mine.jinja")}
+    line = refused(capsys, made, tmp_path, recipe=recipe, given=given)
+    assert "chats.jsonl:" in line and line.endswith("mine.jinja: roles must alternate")
 
 
 def refused(capsys, made, run, **keywords):
@@ -261,20 +347,15 @@ def refused(capsys, made, run, **keywords):
 
 def test_record_without_a_completion_is_named_before_anything_is_trained(made, tmp_path, capsys):
     entries = [*pairs_of(3), {"prompt": "The ox "}]
-    given = {"--prompt-completion": pairs_listed(tmp_path / "data", entries)}
+    given = {"--sources": pairs_listed(tmp_path / "data", entries)}
     line = refused(capsys, made, tmp_path, given=given)
     assert line.endswith("animals.jsonl, line 4 must have the field completion, got prompt")
 
 
 def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
-    given = {"--prompt-completion": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
+    given = {"--sources": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
     line = refused(capsys, made, tmp_path, given=given)
-    assert "the validation split of source animals must have a pair, and has none" in line
-
-
-def test_source_of_text_is_refused(made, tmp_path, capsys):
-    line = refused(capsys, made, tmp_path, given={"--prompt-completion": made / "sources/a/list.json"})
-    assert "sources.a.kind must be prompt_completion or python-docstrings to read pairs, got jsonl" in line
+    assert "the validation split of source animals must have an example, and has none" in line
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_sources_of_pairs_are_listed_like_those_of_text(texts):
     assert json.loads(path.read_text())["identity"]["files"] == [{"name": "a/one.txt", "bytes": 9}]
     boxed = [
         json.loads(listed(texts, kind, {"kind": kind}).read_text())["identity"]["files"]
-        for kind in ("python-docstrings", "python-code")
+        for kind in ("python-statements", "python-code")
     ]
     assert boxed[0] == boxed[1]
 
@@ -85,7 +85,7 @@ def test_defaults_are_not_written(texts):
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
         ({"kind": "prompt_completion"}, "list.paths must name at least one file or glob"),
-        ({"kind": "python-docstrings", "paths": ["a/*"]}, "list.paths must be left out for the kind python-docstrings"),
+        ({"kind": "python-statements", "paths": ["a/*"]}, "list.paths must be left out for the kind python-statements"),
         (
             {"kind": "jsonl", "paths": ["a/*"], "token_ids_field": "x"},
             "list.token_ids_field must be left out for the kind jsonl",

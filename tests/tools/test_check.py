@@ -77,11 +77,10 @@ def test_a_mistake_in_a_recipe_is_one_sentence(checked):
 
 
 def test_a_tuned_run_may_not_be_longer_than_its_model(checked):
-    keys = {key: value for key, value in KEYS.items() if key != "weights"}
-    tuned = {"stage": "finetune", "keys": keys, "origin": "runs.a.pretrain"}
+    tuned = {"stage": "finetune", "keys": KEYS, "origin": "runs.a.pretrain"}
     short = RUN | {"model": SHAPE | {"max_position_embeddings": 64}}
     assert checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})[0] == 0
-    tuned["keys"] = keys | {"seq_len": 65}
+    tuned["keys"] = KEYS | {"seq_len": 65}
     code, said = checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})
     assert (code, said) == (
         2,

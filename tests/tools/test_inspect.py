@@ -152,8 +152,8 @@ def test_what_it_was_not_trained_with_is_refused(home, run_directory, tmp_path, 
         line = refused(capsys, home, run_directory)
         assert line.startswith(f"inspect: {option} {home}")
         assert f"must be what {run_directory} was trained with (digest ffffffffffffffff), got digest" in line
-    commit.write_text(json.dumps(said | {"recipe": {"seq_len": 32}}))
-    assert "has no weights of sources" in refused(capsys, home, run_directory)
+    commit.write_text(json.dumps(said | {"tuned_on": {"a": "f" * 64}}))
+    assert "is of a fine-tuning" in refused(capsys, home, run_directory)
 
 
 def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):

@@ -228,6 +228,18 @@ def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
     assert text.endswith(f"\n{path}:1: 13 bytes\n  > one\n  > two\n  |  three\n")
 
 
+def test_conversations_are_shown_with_their_roles(tmp_path, capsys):
+    turns = [("user", "one"), ("assistant", "two")]
+    chats = [{"messages": [{"role": role, "content": content} for role, content in turns]}] * 4
+    paths = {"jsonl": write_jsonl(tmp_path / "c.jsonl", chats), "parquet": str(tmp_path / "c.parquet")}
+    parquet.write_table(pa.Table.from_pylist(chats), paths["parquet"])
+    for path, first in ((paths["jsonl"], 1), (paths["parquet"], 0)):
+        text = shown(capsys, recipe={"kind": "chat", "paths": [path]}, documents=1)
+        assert "kept: 4 conversations, " in text and "parts" not in text
+        assert re.search(r"\n  messages +list\S* .*messages_field", text)
+        assert text.endswith(f"\n{path}:{first}: 24 bytes\n  | user: one\n  | assistant: two\n")
+
+
 def test_sizes_of_parts_are_printed(tmp_path, capsys):
     for number in range(4):
         write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": "x" * 1000}])

@@ -7,6 +7,7 @@ import pytest
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
 from scripts.config_files import check_twice
+from stages.lib.chat import template
 from stages.lib.scoring import scored_model
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.kinds import registry
@@ -93,6 +94,11 @@ MISTAKES = [
     ),
     ("runs", {}, "runs must be a mapping of keys to values with at least one entry, got {}"),
     ("runs/base/convert/dtype", "int3", "runs.base.convert.dtype must be one of bfloat16, float32, got 'int3'"),
+    (
+        "runs/base/convert/merge",
+        False,
+        "runs.base.convert.merge must be true without runs.base.finetune.lora, got false",
+    ),
     ("suites/validation/num_examples", 1, "suites.validation.num_examples must be a whole number at least 4, got 1"),
     ("suites/validation/tasks", [1], "suites.validation.tasks[0] must be text, got 1"),
     ("runs/a b", {}, "runs.a b must be a name of up to 100 letters, digits, dots, dashes and underscores"),
@@ -115,18 +121,18 @@ MISTAKES = [
     (
         "runs/base/suites",
         ["x"],
-        "runs.base.suites must be one of the config's suites (docstrings, validation), got 'x'",
+        "runs.base.suites must be one of the config's suites (statements, validation), got 'x'",
     ),
     ("corpora/main/tokenizer", "x", "corpora.main.tokenizer must be one of the config's tokenizers (main), got 'x'"),
     (
         "corpora/main/sources",
         ["x"],
-        "corpora.main.sources must be one of the config's sources (code, docstrings, prose), got 'x'",
+        "corpora.main.sources must be one of the config's sources (code, prose, statements), got 'x'",
     ),
     (
         "tokenizers/main/sample",
         {"x": 1},
-        "tokenizers.main.sample must be one of the config's sources (code, docstrings, prose), got 'x'",
+        "tokenizers.main.sample must be one of the config's sources (code, prose, statements), got 'x'",
     ),
     (
         "tokenizers/main",
@@ -170,77 +176,87 @@ MISTAKES = [
     ),
     (
         "corpora/main/sources",
-        ["code", "docstrings"],
-        "corpora.main.sources must be a source of text, got 'docstrings' of the kind python-docstrings",
+        ["code", "statements"],
+        "corpora.main.sources must be a source of text, got 'statements' of the kind python-statements",
     ),
     (
         "tokenizers/main/sample",
-        {"docstrings": 1},
-        "tokenizers.main.sample must be a source of text, got 'docstrings' of the kind python-docstrings",
+        {"statements": 1},
+        "tokenizers.main.sample must be a source of text, got 'statements' of the kind python-statements",
     ),
     (
-        "suites/docstrings/prompt_completion",
+        "suites/statements/prompt_completion",
         "prose",
-        "suites.docstrings.prompt_completion must be a source of prompt-completion data (kind prompt_completion or "
-        "python-docstrings), got 'prose' of the kind python-prose",
+        "suites.statements.prompt_completion must be a source of prompt-completion data (kind prompt_completion or "
+        "python-statements or preference), got 'prose' of the kind python-prose",
     ),
     (
-        "suites/docstrings/prompt_completion",
+        "suites/statements/prompt_completion",
         DELETED,
-        "suites.docstrings.prompt_completion is missing: it must be the prompt-completion source that completion_bits "
+        "suites.statements.prompt_completion is missing: it must be the prompt-completion source that completion_match "
         "reads",
     ),
     (
         "suites/validation/prompt_completion",
-        "docstrings",
-        "suites.validation.tasks must have completion_choice or completion_bits: no other task reads "
-        "suites.validation.prompt_completion",
+        "statements",
+        "suites.validation.tasks must have completion_choice or completion_bits or completion_match: no other task "
+        "reads suites.validation.prompt_completion",
     ),
     ("tune", 1, "tune must be true or false, got 1"),
     ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
-    (
-        "runs/base/prompt_completion",
-        "docstrings",
-        "runs.base.prompt_completion must be omitted: a run with pretrain reads its corpus",
-    ),
     ("runs/base/model", DELETED, "runs.base.model is missing: it must be a mapping of keys to values"),
-    ("runs/docstrings/prompt_completion", DELETED, "runs.docstrings.prompt_completion is missing: it must be text"),
+    ("runs/statements/finetune/weights", DELETED, "runs.statements.finetune.weights is missing: it must be a mapping"),
     (
-        "runs/docstrings/prompt_completion",
-        "code",
-        "runs.docstrings.prompt_completion must be a source of prompt-completion data (kind prompt_completion or ",
+        "runs/statements/finetune/weights",
+        {"docstring": 1},
+        "runs.statements.finetune.weights must be one of the config's sources (code, prose, statements), got ",
     ),
-    ("runs/docstrings/initial", DELETED, "runs.docstrings.initial is missing: it must be a mapping of keys to values"),
-    ("runs/docstrings/initial", {}, "runs.docstrings.initial must have run and step, or path, got nothing"),
     (
-        "runs/docstrings/initial",
+        "runs/statements/finetune/template",
+        "chatml",
+        "runs.statements.finetune.template must be omitted: no source of runs.statements.finetune.weights has ",
+    ),
+    (
+        "sources/statements",
+        {"kind": "chat", "paths": ["a.jsonl"]},
+        "suites.statements.prompt_completion must be a source of prompt-completion data",
+    ),
+    (
+        "sources/prose",
+        {"kind": "chat", "paths": ["a.jsonl"]},
+        "tokenizers.main.sample must be a source of text, got 'prose' of the kind chat",
+    ),
+    ("runs/statements/initial", DELETED, "runs.statements.initial is missing: it must be a mapping of keys to values"),
+    ("runs/statements/initial", {}, "runs.statements.initial must have run and step, or path, got nothing"),
+    (
+        "runs/statements/initial",
         {"run": "base", "path": "x"},
-        "runs.docstrings.initial must have run and step, or path, got run and path",
+        "runs.statements.initial must have run and step, or path, got run and path",
     ),
     (
-        "runs/docstrings/initial/run",
+        "runs/statements/initial/run",
         "wide",
-        "runs.docstrings.initial.run must be one of the config's runs (base, docstrings), got 'wide'",
+        "runs.statements.initial.run must be one of the config's runs (base, statements), got 'wide'",
     ),
     (
-        "runs/docstrings/initial/step",
+        "runs/statements/initial/step",
         250,
-        "runs.docstrings.initial.step must be a milestone of run base (100, 300), got 250",
+        "runs.statements.initial.step must be a milestone of run base (100, 300), got 250",
     ),
     (
-        "runs/docstrings/initial/run",
-        "docstrings",
-        "runs.docstrings.initial must not form a cycle, got runs.docstrings again",
+        "runs/statements/initial/run",
+        "statements",
+        "runs.statements.initial must not form a cycle, got runs.statements again",
     ),
     (
-        "runs/docstrings/initial",
+        "runs/statements/initial",
         {"path": "llama"},
-        "runs.docstrings.corpus is missing: it must be the corpus that scores runs.docstrings.initial.path",
+        "runs.statements.corpus is missing: it must be the corpus that scores runs.statements.initial.path",
     ),
     (
-        "runs/docstrings/initial",
+        "runs/statements/initial",
         {"run": "base", "step": 300, "config": "config.json"},
-        "runs.docstrings.initial.config must be omitted: runs.docstrings.initial.run has its config",
+        "runs.statements.initial.config must be omitted: runs.statements.initial.run has its config",
     ),
     (
         "runs/base/initial",
@@ -248,21 +264,21 @@ MISTAKES = [
         "runs.base.initial.config must be omitted: a run with pretrain has the config in model",
     ),
     (
-        "runs/docstrings/corpus",
+        "runs/statements/corpus",
         "main",
-        "runs.docstrings.corpus must be omitted: a tuned run has the corpus of its initial run",
+        "runs.statements.corpus must be omitted: a tuned run has the corpus of its initial run",
     ),
     (
-        "runs/docstrings/model",
+        "runs/statements/model",
         {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8},
-        "runs.docstrings.model must be omitted: a tuned run has the model of its initial run",
+        "runs.statements.model must be omitted: a tuned run has the model of its initial run",
     ),
     (
-        "runs/docstrings/finetune/document_mask",
+        "runs/statements/finetune/document_mask",
         True,
-        "unknown key runs.docstrings.finetune.document_mask; known here: ",
+        "unknown key runs.statements.finetune.document_mask; known here: ",
     ),
-    ("runs/docstrings/finetune/milestones", [2, 2], "runs.docstrings.finetune.milestones must increase, got 2 after 2"),
+    ("runs/statements/finetune/milestones", [2, 2], "runs.statements.finetune.milestones must increase, got 2 after 2"),
     (
         "runs/base/initial",
         {"path": "llama"},
@@ -290,7 +306,7 @@ GOING_ON = {"optimizer": "keep", "schedule": "continue", "data": "reset"}
 
 
 def test_runs_that_go_on_from_each_other_are_refused(config):
-    config["runs"]["base"] |= {"initial": {"run": "docstrings", "step": 100}}
+    config["runs"]["base"] |= {"initial": {"run": "statements", "step": 100}}
     config["runs"]["base"]["pretrain"] |= {"initial": GOING_ON}
     with pytest.raises(ConfigError, match=r"^runs.base.initial must not form a cycle, got runs.base again$"):
         checked(config, SCHEMA)
@@ -299,17 +315,37 @@ def test_runs_that_go_on_from_each_other_are_refused(config):
 def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     config["tokenizers"]["other"] = config["tokenizers"]["main"]
     config["corpora"]["other"] = config["corpora"]["main"] | {"tokenizer": "other"}
-    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "docstrings", "step": 100}}
+    more = config["runs"]["base"] | {"corpus": "other", "initial": {"run": "statements", "step": 100}}
     config["runs"]["more"] = more | {"pretrain": config["runs"]["base"]["pretrain"] | {"initial": GOING_ON}}
     sentence = "^runs.more.corpus must have the tokenizer of its initial run \\(main\\), got other$"
     with pytest.raises(ConfigError, match=sentence):
         checked(config, SCHEMA)
     config["runs"]["more"]["corpus"] = "main"
-    assert checked(config, SCHEMA)["runs"]["more"]["initial"]["run"] == "docstrings"
+    assert checked(config, SCHEMA)["runs"]["more"]["initial"]["run"] == "statements"
+
+
+def test_dpo_needs_one_source_of_preferences(config):
+    finetune = config["runs"]["statements"]["finetune"]
+    finetune["dpo"] = {"beta": 0.1}
+    sentence = (
+        "^runs.statements.finetune.weights must name one source of the kind preference beside "
+        r"runs.statements.finetune.dpo, got {}$"
+    )
+    with pytest.raises(ConfigError, match=sentence.format(r"statements \(python-statements\)")):
+        checked(config, SCHEMA)
+    config["sources"] |= {name: {"kind": "preference", "paths": ["a.jsonl"]} for name in ("choices", "more")}
+    finetune["weights"] = {"choices": 1, "more": 1}
+    with pytest.raises(ConfigError, match=sentence.format(r"choices \(preference\), more \(preference\)")):
+        checked(config, SCHEMA)
+    finetune["weights"] = {"choices": 1}
+    assert checked(config, SCHEMA)["runs"]["statements"]["finetune"]["dpo"] == {"beta": 0.1}
 
 
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
+    assert config_references.PREFERENCE_KINDS == registry.PREFERENCE_KINDS
+    assert config_references.CHAT_KINDS == registry.CHAT_KINDS
+    assert config_references.SHIPPED_TEMPLATES == template.SHIPPED
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
     assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
     assert config_references.BASELINE_FILES == scored_model.FILES

@@ -49,7 +49,7 @@ RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 def test_recipe_in_the_config_has_the_identity_of_the_manifest(more):
     written = LEAST | more
     config = copy.deepcopy(DEFAULT)
-    del config["runs"]["docstrings"]
+    del config["runs"]["statements"]
     run = config["runs"]["base"]
     run["pretrain"] = {name: value for name, value in written.items() if name != "model"}
     run["model"] = written["model"]

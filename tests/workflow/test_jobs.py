@@ -20,8 +20,8 @@ def small(config):
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [1, 2], "weights": {"code": 1}}
-    config["runs"]["docstrings"]["initial"]["step"] = 2
-    config["runs"]["docstrings"]["finetune"] |= {"steps": 2, "milestones": [1, 2]}
+    config["runs"]["statements"]["initial"]["step"] = 2
+    config["runs"]["statements"]["finetune"] |= {"steps": 2, "milestones": [1, 2]}
     return config
 
 
@@ -91,25 +91,25 @@ def test_finetuning_gets_its_model_and_data_and_both_models_are_scored(pretendin
     mine = pretending.write_config(small)
     pretending.snakemake("tuned", "--profile", pretending.path / "profiles/local", "--configfile", mine)
     results = pretending.path / "results"
-    model = results / "runs/docstrings/models/00000002.json"
-    told, tuned = options(model), small["runs"]["docstrings"]["finetune"]
+    model = results / "runs/statements/models/00000002.json"
+    told, tuned = options(model), small["runs"]["statements"]["finetune"]
     assert told["--initial"] == "results/runs/base/models/00000002.json"
-    assert told["--previous"] == "results/runs/docstrings/models/00000001.json"
-    assert told["--prompt-completion"] == "results/sources/docstrings/list.json"
+    assert told["--previous"] == "results/runs/statements/models/00000001.json"
+    assert told["--sources"] == "results/sources/statements/list.json"
     assert told["--corpus"] == "results/tokens/main/manifest.json"
     assert told["--tokenizer"] == "results/tokenizers/main/manifest.json"
-    assert told["--train-dir"] == "results/runs/docstrings/train"
+    assert told["--train-dir"] == "results/runs/statements/train"
     assert {*json.loads(told["--recipe"]), *json.loads(told["--operation"]), "milestones"} == {*tuned}
     assert (said(model)["ranks"], said(model)["threads"]) == ("2", "1")
     assert "--initial" not in options(results / "runs/base/models/00000002.json")
     scored = sorted(path.relative_to(results / "runs") for path in results.rglob("eval/*/*.json"))
-    expected = ["base/eval/00000002", "docstrings/eval/00000001", "docstrings/eval/00000002"]
-    assert scored == [Path(place, "docstrings.json") for place in expected]
+    expected = ["base/eval/00000002", "statements/eval/00000001", "statements/eval/00000002"]
+    assert scored == [Path(place, "statements.json") for place in expected]
     for path in scored:
         told = options(results / "runs" / path)
-        assert told["--prompt-completion"] == "results/sources/docstrings/list.json"
+        assert told["--prompt-completion"] == "results/sources/statements/list.json"
         assert told["--corpus"] == "results/tokens/main/manifest.json"
-        suite = small["suites"]["docstrings"].items()
+        suite = small["suites"]["statements"].items()
         assert json.loads(told["--recipe"]) == {key: value for key, value in suite if key != "prompt_completion"}
 
 
@@ -148,7 +148,7 @@ def test_a_run_starts_from_a_milestone_or_a_directory(pretending, small):
         "base": base,
         "more": more | {"initial": {"run": "base", "step": 1}},
         "theirs": more | {"initial": {"path": "a llama"}},
-        "tuned": small["runs"]["docstrings"] | {"initial": fms, "corpus": "main"},
+        "tuned": small["runs"]["statements"] | {"initial": fms, "corpus": "main"},
     }
     mine = pretending.write_config(small)
     wanted = [f"results/runs/{run}/models/00000001.json" for run in ("more", "theirs", "tuned")]

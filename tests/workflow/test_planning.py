@@ -77,7 +77,7 @@ def many_runs(config, runs, milestones, parts=1):
             "milestones": [100 * count for count in range(1, milestones + 1)],
         }
         config["runs"][f"run{number:03d}"] = base | {"pretrain": pretrain}
-    del config["runs"]["base"], config["runs"]["docstrings"]
+    del config["runs"]["base"], config["runs"]["statements"]
     return config
 
 

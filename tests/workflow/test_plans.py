@@ -271,16 +271,30 @@ def test_nothing_if_all_outputs_of_finetuning_exist(tuned, tuning):
 def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(finished, tuning):
     plan = finished.plan(config=tuning)
     assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert outputs_of("finetune", plan) == [model("docstrings", tuning["runs"]["docstrings"]["finetune"]["steps"])]
+    assert outputs_of("finetune", plan) == [model("statements", tuning["runs"]["statements"]["finetune"]["steps"])]
     assert rules(finished.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
 
 
+def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, tuning):
+    (finished.path / "choices.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    tuning["sources"]["choices"] = {"kind": "preference", "paths": ["choices.jsonl"]}
+    recipe = tuning["runs"]["statements"]["finetune"]
+    tuning["runs"]["dpo"] = {
+        "initial": {"run": "statements", "step": recipe["steps"]},
+        "finetune": recipe | {"weights": {"choices": 1}, "dpo": {"beta": 0.1}},
+        "suites": ["statements"],
+    }
+    plan = finished.plan(config=tuning)
+    tuned_runs = outputs_of("finetune", plan)
+    assert tuned_runs == [model("dpo", recipe["steps"]), model("statements", recipe["steps"])]
+
+
 def test_the_learning_rate_of_finetuning_plans_finetuning_and_after(tuned, tuning):
-    tuning["runs"]["docstrings"]["finetune"]["optimizer"]["learning_rate"] = 0.0123
+    tuning["runs"]["statements"]["finetune"]["optimizer"]["learning_rate"] = 0.0123
     plan = tuned.plan(config=tuning)
     assert rules(plan) == AFTER_FINETUNE
     made = outputs_of("finetune", plan) + outputs_of("convert", plan) + outputs_of("evaluate", plan)
-    assert all(output.startswith("results/runs/docstrings/") for output in made)
+    assert all(output.startswith("results/runs/statements/") for output in made)
 
 
 def test_the_learning_rate_of_the_initial_run_plans_both_and_after(tuned, tuning):
@@ -290,14 +304,14 @@ def test_the_learning_rate_of_the_initial_run_plans_both_and_after(tuned, tuning
 
 def test_another_initial_milestone_plans_finetuning_and_after(tuned, tuning):
     first = tuning["runs"]["base"]["pretrain"]["milestones"][0]
-    tuning["runs"]["docstrings"]["initial"]["step"] = first
+    tuning["runs"]["statements"]["initial"]["step"] = first
     plan = tuned.plan(config=tuning)
     assert rules(plan) == AFTER_FINETUNE
-    assert f"results/runs/base/eval/{first:08d}/docstrings.json" in outputs_of("evaluate", plan)
+    assert f"results/runs/base/eval/{first:08d}/statements.json" in outputs_of("evaluate", plan)
 
 
 def test_a_key_of_prompt_completion_data_plans_finetuning_and_its_scores(tuned, tuning):
-    tuning["sources"]["docstrings"]["validation"] = 0.2
+    tuning["sources"]["statements"]["validation"] = 0.2
     plan = tuned.plan(config=tuning)
     assert rules(plan) == {"list", *AFTER_FINETUNE}
     assert len(outputs_of("evaluate", plan)) == 2
@@ -305,7 +319,7 @@ def test_a_key_of_prompt_completion_data_plans_finetuning_and_its_scores(tuned, 
 
 @pytest.mark.parametrize("keys", OPERATION, ids=str)
 def test_an_operation_key_of_finetuning_plans_nothing(tuned, tuning, keys):
-    recipe = tuning["runs"]["docstrings"]["finetune"]
+    recipe = tuning["runs"]["statements"]["finetune"]
     recipe |= {"milestones": [recipe["steps"]]} | keys
     assert tuned.plan(config=tuning) == {}
 

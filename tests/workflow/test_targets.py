@@ -39,8 +39,8 @@ def test_one_file_plans_itself_and_its_inputs(pretending):
     [
         ("results/runs/base/models/00000007.json", "run base has no milestone 7; its milestones: "),
         ("results/runs/base/export/00000007/manifest.json", "run base has no milestone 7; its milestones: "),
-        ("results/runs/docstrings/models/00000007.json", "run docstrings has no milestone 7; its milestones: "),
-        ("results/runs/wide/models/00000100.json", "the config has no runs.wide; runs: base, docstrings"),
+        ("results/runs/statements/models/00000007.json", "run statements has no milestone 7; its milestones: "),
+        ("results/runs/wide/models/00000100.json", "the config has no runs.wide; runs: base, statements"),
         ("results/tokenizers/other/manifest.json", "the config has no tokenizers.other; tokenizers: main"),
         ("results/tokens/main/code/00099.json", "corpus main has no part 99"),
         ("results/tokens/main/web/00000.json", "corpus main has no source web"),
@@ -48,7 +48,7 @@ def test_one_file_plans_itself_and_its_inputs(pretending):
             "toknes",
             "the target toknes must be one of all, report, tokenizers, tokens, models, exports, scores, cards, tuned,",
         ),
-        ("results/sources/web/list.json", "the config has no sources.web; sources: code, docstrings, prose"),
+        ("results/sources/web/list.json", "the config has no sources.web; sources: code, prose, statements"),
     ],
 )
 def test_a_target_missing_in_the_config_is_named(pretending, wanted, sentence):
@@ -66,13 +66,13 @@ def test_a_suite_missing_in_the_run_is_named(pretending):
 
 def test_an_initial_model_is_scored_by_the_suites_of_its_finetuned_run(pretending):
     first, last = pretending.default_config["runs"]["base"]["pretrain"]["milestones"]
-    assert pretending.plan(f"results/runs/base/eval/{last:08d}/docstrings.json")
-    done = pretending.dry_run(f"results/runs/base/eval/{first:08d}/docstrings.json", check=False)
-    assert "run base has no suite docstrings" in done.stdout + done.stderr
+    assert pretending.plan(f"results/runs/base/eval/{last:08d}/statements.json")
+    done = pretending.dry_run(f"results/runs/base/eval/{first:08d}/statements.json", check=False)
+    assert "run base has no suite statements" in done.stdout + done.stderr
 
 
 def test_tuned_without_a_finetuned_run_is_an_error(pretending, config):
-    del config["runs"]["docstrings"]
+    del config["runs"]["statements"]
     done = pretending.dry_run("tuned", "--configfile", pretending.write_config(config), check=False)
     assert "the config has no tuned run (a run with finetune in place of pretrain)" in done.stdout + done.stderr
 

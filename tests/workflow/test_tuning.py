@@ -25,8 +25,7 @@ def test_summary_shows_the_scores_before_and_after_finetuning(tmp_path):
     initial = {"run": "tiny", "step": 12}
     config["runs"]["tuned"] = {
         "initial": initial,
-        "prompt_completion": "sounds",
-        "finetune": tuning,
+        "finetune": tuning | {"weights": {"sounds": 1}},
         "suites": ["sounds"],
     }
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config | {"tune": True}))

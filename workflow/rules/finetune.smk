@@ -1,9 +1,10 @@
-# Models and prompt-completion data -> tuned models: one job per milestone, as in pretrain.smk.
+# Models, and conversations, prompts and completions, or text -> tuned models: one job per milestone, as in pretrain.smk.
 
 
 rule finetune:
     input:
-        prompt_completion=prompt_completion_of_run,
+        sources=tuning_sources_of_run,
+        template=template_of_run,
         corpus=corpus_of_run,
         tokenizer=tokenizer_of_run,
         initial=initial_of_run,
@@ -32,7 +33,7 @@ rule finetune:
         code=rerun_on_code("finetune"),
     shell:
         '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'
-        " {resources.ranks} -m stages.finetune --prompt-completion {input.prompt_completion:q} --corpus {input.corpus:q}"
+        " {resources.ranks} -m stages.finetune --sources {input.sources:q} --corpus {input.corpus:q}"
         " --tokenizer {input.tokenizer:q} --until {wildcards.step} {params.initial:q} {params.previous:q}"
         " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
         " --operation {resources.operation:q} --log {log:q} --code {resources.code}"

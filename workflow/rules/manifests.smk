@@ -92,7 +92,7 @@ def manifests_of_run(name, suites_of):
     data = {"corpus": CORPUS.format(corpus=corpus), "tokenizer": tokenizer}
     initial = run.get("initial", {})
     origin = MODEL.format(run=initial["run"], step=eight(initial["step"])) if "run" in initial else name
-    needs = [LIST.format(source=run["prompt_completion"])] if "prompt_completion" in run else []
+    needs = [LIST.format(source=source) for source in tuning_sources_of(name)]
     for step in milestones_of(run):
         model, export = MODEL.format(run=name, step=eight(step)), EXPORT.format(run=name, step=eight(step))
         found[model] = {"recipe": f"runs.{name}.{training_of(run)}", "inputs": data, "needs": needs}

@@ -17,9 +17,21 @@ def tokenizer_of_run(wildcards):
     return expand(TOKENIZER, tokenizer=named("corpora", corpus_name(wildcards.run))["tokenizer"])
 
 
-def prompt_completion_of_run(wildcards):
-    """List of the prompt-completion source that a run is tuned on."""
-    return expand(LIST, source=named("runs", wildcards.run)["prompt_completion"])
+def tuning_sources_of(run):
+    """Return the names of the sources that a run is tuned on, sorted; [] for other runs."""
+    return sorted(named("runs", run).get("finetune", {}).get("weights", {}))
+
+
+def tuning_sources_of_run(wildcards):
+    """Lists of the sources that a run is tuned on."""
+    return expand(LIST, source=tuning_sources_of(wildcards.run))
+
+
+def template_of_run(wildcards):
+    """The file of a run's chat template; [] for a shipped one. A changed file trains a new model."""
+    template = named("runs", wildcards.run)["finetune"].get("template")
+    shipped = template is None or template in SHIPPED_TEMPLATES
+    return [] if shipped else local(template)  # the user's file: Snakemake puts no prefix of a module before it
 
 
 def model_config_of_run(wildcards):
@@ -56,9 +68,8 @@ def export_of_milestone(wildcards):
 
 
 def sources_of_run(run):
-    """Return the names of a run's sources: those of its corpus, and the one that it is tuned on."""
-    tuned_on = named("runs", run).get("prompt_completion")
-    return [*named("corpora", corpus_name(run))["sources"], *([tuned_on] if tuned_on else [])]
+    """Return the names of a run's sources: those of its corpus, and those that it is tuned on, each once."""
+    return list(dict.fromkeys([*named("corpora", corpus_name(run))["sources"], *tuning_sources_of(run)]))
 
 
 def lists_of_run(wildcards):

@@ -7,16 +7,24 @@ from typing import Any
 
 from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
 
-PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-docstrings")
+PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements", "preference")
 """Kinds of sources that hold prompt-completion data."""
 
 BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Files of a baseline in a directory."""
+PREFERENCE_KINDS = ("preference",)
+"""Kinds of sources that hold preferences."""
+
+CHAT_KINDS = ("chat",)
+"""Kinds of sources that hold conversations."""
+
+SHIPPED_TEMPLATES = ("chatml", "tulu")
+"""Chat templates that a name stands for; any other is a file."""
 
 CUSTOM = ("path", "bos", "eos")
 """Keys of a custom tokenizer."""
 
-OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits")
+OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits", "completion_match")
 """Tasks that read prompt-completion data."""
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -50,7 +58,8 @@ def _must_be_one_of(section: str, config: Config, where: str, name: str) -> None
 def _must_be_a_source(config: Config, where: str, name: str, prompt_completion: bool = False) -> None:
     _must_be_one_of("sources", config, where, name)
     kind = config["sources"][name]["kind"]
-    if (kind in PROMPT_COMPLETION_KINDS) != prompt_completion:
+    fits = kind in PROMPT_COMPLETION_KINDS if prompt_completion else kind not in (*PROMPT_COMPLETION_KINDS, *CHAT_KINDS)
+    if not fits:
         kinds = f"prompt-completion data (kind {' or '.join(PROMPT_COMPLETION_KINDS)})"
         raise ConfigError(
             f"{where} must be a source of {kinds if prompt_completion else 'text'}, got {name!r} of the kind {kind}"
@@ -125,12 +134,12 @@ def _check_run(config: Config, where: str, run: Config) -> None:
     if "initial" in run:
         _check_initial(config, where, run["initial"])
     (_check_pretrained if "pretrain" in run else _check_tuned)(config, where, run)
+    if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
+        raise ConfigError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
     _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]])
 
 
 def _check_pretrained(config: Config, where: str, run: Config) -> None:
-    if "prompt_completion" in run:
-        raise ConfigError(f"{where}.prompt_completion must be omitted: a run with pretrain reads its corpus")
     if "config" in run.get("initial", {}):
         raise ConfigError(f"{where}.initial.config must be omitted: a run with pretrain has the config in model")
     if ("initial" in run) != (run["pretrain"].get("initial") is not None):
@@ -153,7 +162,7 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
 
 
 def _check_tuned(config: Config, where: str, run: Config) -> None:
-    _must_be_a_source(config, f"{where}.prompt_completion", run["prompt_completion"], prompt_completion=True)
+    _check_tuning_data(config, f"{where}.finetune", run["finetune"])
     if "model" in run:
         raise ConfigError(f"{where}.model must be omitted: a tuned run has the model of its initial run")
     if "run" in run["initial"] and "corpus" in run:
@@ -162,6 +171,33 @@ def _check_tuned(config: Config, where: str, run: Config) -> None:
         raise ConfigError(f"{where}.corpus is missing: it must be the corpus that scores {where}.initial.path")
     if "run" in run["initial"] and "config" in run["initial"]:
         raise ConfigError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
+
+
+def _check_tuning_data(config: Config, where: str, recipe: Config) -> None:
+    for source in recipe["weights"]:
+        _must_be_one_of("sources", config, f"{where}.weights", source)
+    if recipe.get("dpo") is not None:
+        _check_preferences(config, where, recipe)
+    chats = [source for source in recipe["weights"] if config["sources"][source]["kind"] in CHAT_KINDS]
+    template = recipe.get("template")
+    if chats and template is None:
+        raise ConfigError(f"{where}.template is missing: the source {chats[0]} has conversations (kind chat)")
+    if template is not None and not chats:
+        raise ConfigError(
+            f"{where}.template must be omitted: no source of {where}.weights has conversations (kind chat)"
+        )
+    if template is not None and template not in SHIPPED_TEMPLATES:
+        _check_input_file(f"{where}.template", template)
+
+
+def _check_preferences(config: Config, where: str, recipe: Config) -> None:
+    kinds = {source: config["sources"][source]["kind"] for source in recipe["weights"]}
+    if len(kinds) != 1 or not set(kinds.values()) <= set(PREFERENCE_KINDS):
+        found = ", ".join(f"{source} ({kind})" for source, kind in kinds.items())
+        raise ConfigError(
+            f"{where}.weights must name one source of the kind {' or '.join(PREFERENCE_KINDS)} beside {where}.dpo, "
+            f"got {found}"
+        )
 
 
 def _check_initial(config: Config, where: str, initial: Config) -> None:

@@ -161,7 +161,6 @@ def run_schema() -> Schema:
         "model": model,
         "pretrain": pretrain,
         "initial": INITIAL,
-        "prompt_completion": name("For a tuned run: the prompt-completion source to tune on."),
         "finetune": finetune | {"x-like": "pretrain"},
         "convert": recipe_of("convert"),
         "card": recipe_of("describe"),
@@ -169,7 +168,7 @@ def run_schema() -> Schema:
             "The suites that score every milestone; of a tuned run also the milestone that it was tuned from."
         ),
     }
-    needed = {"pretrain": ["corpus", "model"], "finetune": ["initial", "prompt_completion"]}
+    needed = {"pretrain": ["corpus", "model"], "finetune": ["initial"]}
     return mapping(properties, ["suites"]) | {"dependentRequired": needed}
 
 
@@ -188,7 +187,7 @@ def config_schema() -> Schema:
     }
     suite = recipe_of("evaluate")
     suite["properties"]["prompt_completion"] = name(
-        "The prompt-completion source whose validation split completion_choice and completion_bits read."
+        "The prompt-completion source whose validation split the tasks completion_* read."
     )
     tune = {
         "type": "boolean",
@@ -212,7 +211,9 @@ def config_schema() -> Schema:
         "corpora": section("Sources, tokenized and cut into shards.", mapping(corpus, ["tokenizer", "sources"])),
         "suites": section("What a model is scored by.", suite),
         "runs": section(
-            "Models, each trained on a corpus (`pretrain`) or on prompt-completion data (`finetune`).", run_schema()
+            "Models, each trained on a corpus (`pretrain`) or on conversations, prompts and completions, or text "
+            "(`finetune`).",
+            run_schema(),
         ),
     }
     baseline = mapping(
@@ -262,7 +263,7 @@ def _rows(schema: Schema, prefix: str) -> list[str]:
     needed = _needed(schema)
     for key, part in schema["properties"].items():
         if "x-like" in part:
-            rows.append(_row_of_difference(prefix, key, part, schema["properties"][part["x-like"]]))
+            rows += _rows_of_difference(prefix, key, part, schema["properties"][part["x-like"]])
             continue
         group = next((choice for choice in part.get("anyOf", [part]) if "properties" in choice), None)
         if group:
@@ -287,14 +288,14 @@ def _needed(schema: Schema) -> dict[str, str]:
     return needed
 
 
-def _row_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> str:
-    """One row for a group whose keys are all keys of another group, which is shown in full."""
-    own, others = part["properties"], other["properties"]
-    if any(others[name] != schema for name, schema in own.items()):
-        raise ValueError(f"{key} has keys that {part['x-like']} does not have: show them")
+def _rows_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> list[str]:
+    """Return rows of a group that shares keys with another, which is shown in full: its own, and one for the others."""
+    own, others, like = part["properties"], other["properties"], part["x-like"]
+    different = {name: schema for name, schema in own.items() if others.get(name) != schema}
+    shown = _rows({"properties": different, "required": part.get("required", ())}, f"{prefix}{key}.")
     without = ", ".join(f"`{name}`" for name in others if name not in own)
-    like = part["x-like"]
-    return f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | For a tuned run: the keys of `{like}`, except {without}. |"
+    meaning = f"For a tuned run: the other keys of `{like}`, except {without}."
+    return [*shown, f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | {meaning} |"]
 
 
 def _default_of(schema: Schema) -> str:

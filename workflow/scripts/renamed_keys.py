@@ -14,7 +14,8 @@ KEYS = {
     "tokenizers.*.vocabulary": "vocab_size",
     "suites.*.questions": "num_examples",
     "suites.*.pairs": "prompt_completion",
-    "runs.*.pairs": "prompt_completion",
+    "runs.*.pairs": "finetune.weights",
+    "runs.*.prompt_completion": "finetune.weights",
     "runs.*.model.layers": "num_hidden_layers",
     "runs.*.model.width": "hidden_size",
     "runs.*.model.hidden": "intermediate_size",
@@ -44,7 +45,7 @@ KEYS = {
     "runs.*.pretrain.loss_guard.rewinds": "max_rollbacks",
     "runs.*.pretrain.monitors": "trackers",
 }
-"""{path of an old key: the last part of its new name}"""
+"""{path of an old key: its new name, below the same group}"""
 
 VALUES = {
     ("sources.*.kind", "pairs"): "prompt_completion",

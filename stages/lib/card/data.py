@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from stages.lib import recipe as recipes
 from stages.lib.card.inputs import CardInputs
-from stages.lib.card.markdown import code, escaped, table
+from stages.lib.card.markdown import code, escaped, listed, table
 from stages.lib.card.training_history import TrainingHistory
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.space import amount
@@ -39,8 +39,8 @@ def lines(inputs: CardInputs, training: TrainingHistory) -> list[str]:
 
 
 def sources_of(inputs: CardInputs) -> list[str]:
-    """Return the sources: those of prompts and completions first, then those of the corpus."""
-    return [*inputs.prompt_completion, *inputs.corpus.identity["sources"]]
+    """Return the sources: those that it was fine-tuned on first, then those of the corpus."""
+    return list(dict.fromkeys([*inputs.tuned_on, *inputs.corpus.identity["sources"]]))
 
 
 def shares_of(inputs: CardInputs, training: TrainingHistory) -> dict[str, float]:
@@ -55,10 +55,11 @@ def shares_of(inputs: CardInputs, training: TrainingHistory) -> dict[str, float]
 
 def _introduction(inputs: CardInputs) -> list[str]:
     if inputs.is_tuned:
+        how = " by direct preference optimization" if "dpo" in inputs.recipe else ""
         return [
             "",
-            "Tuned on prompts and completions. The card of the model that it was tuned from has the shares of that "
-            "model's text.",
+            f"Fine-tuned on {listed(inputs.tuned_on)}{how}. The card of the model that it was tuned from has the "
+            "shares of that model's text.",
         ]
     initial = inputs.recipe.get("initial", {})
     if initial.get("data") == "continue":

@@ -71,7 +71,7 @@ class CardInputs:
 
     @property
     def is_tuned(self) -> bool:
-        """True if the model was fine-tuned on prompts and completions."""
+        """True if the model was fine-tuned."""
         return self.model.stage == "finetune"
 
     @property
@@ -80,9 +80,14 @@ class CardInputs:
         return self.is_tuned or "initial" in self.model.identity
 
     @property
-    def prompt_completion(self) -> list[str]:
-        """The sources of prompts and completions."""
-        return [name for name in self.lists if name not in self.corpus.identity["sources"]]
+    def tuned_on(self) -> list[str]:
+        """The sources that the model was fine-tuned on."""
+        return sorted(self.model.identity.get("tuned_on", ()))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True if the model was fine-tuned on conversations."""
+        return "template" in self.model.identity
 
     def digests(self) -> dict[str, Any]:
         """Return the digests of all manifests that the card is made from."""

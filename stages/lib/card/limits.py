@@ -26,8 +26,7 @@ def lines(inputs: CardInputs, training: TrainingHistory, languages: list[str]) -
 
 def _use(inputs: CardInputs, languages: list[str]) -> Iterator[str]:
     if inputs.is_tuned:
-        tuned_on = listed(inputs.prompt_completion)
-        yield f"It is tuned on {tuned_on} alone: it is no general assistant, and has no safety tuning."
+        yield f"It is tuned on {listed(inputs.tuned_on)} alone: it is no general assistant, and has no safety tuning."
     elif not inputs.has_initial:
         yield "It continues text. It is not tuned to follow instructions or to chat, and has no safety tuning."
     text = listed(inputs.corpus.identity["sources"])
@@ -100,6 +99,6 @@ def _scores(inputs: CardInputs) -> Iterator[str]:
         searched = listed(inputs.corpus.identity["sources"])
         yield f"Questions were searched for in {searched} alone, not in what the model before was trained on."
     if results and inputs.is_tuned:
-        yield f"Questions were not searched for in {listed(inputs.prompt_completion)}."
+        yield f"Questions were not searched for in {listed(inputs.tuned_on)}."
     if unknown:
         yield f"The questions of {listed(unknown)} were not searched for in the training text."

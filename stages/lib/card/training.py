@@ -19,7 +19,8 @@ CURVE_ROWS = 12
 def lines(inputs: CardInputs, training: TrainingHistory) -> list[str]:
     """Return the lines of the section."""
     rows = [(code(name), code(_json(value))) for name, value in recipe_rows(inputs)]
-    return ["## Training", *table(("key", "value"), rows), *_curve(training), *_devices(inputs, training)]
+    unit = "that of DPO, per pair" if "dpo" in inputs.recipe else "in nats per token"
+    return ["## Training", *table(("key", "value"), rows), *_curve(training, unit), *_devices(inputs, training)]
 
 
 def recipe_rows(inputs: CardInputs) -> list[tuple[str, Any]]:
@@ -59,7 +60,7 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _curve(training: TrainingHistory) -> list[str]:
+def _curve(training: TrainingHistory, unit: str) -> list[str]:
     """Return a table of training loss and validation scores, thinned to CURVE_ROWS rows with the first and last."""
     steps = sorted(training.validation) or sorted(training.losses)
     if not steps:
@@ -70,7 +71,7 @@ def _curve(training: TrainingHistory) -> list[str]:
     titles += [f"bits per byte, {escaped(source)}" for source in sources]
     rows = [_curve_row(training, step, sources) for step in thinned(steps)]
     return [
-        "The loss is in nats per token; the training loss is that of one step.",
+        f"The loss is {unit}; the training loss is that of one step.",
         *table(titles, rows, "r" * len(titles)),
     ]
 

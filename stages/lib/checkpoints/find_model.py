@@ -11,6 +11,7 @@ The last does not hold its config, which the caller then gives. The sizes of a c
 commit.json; `convert` compares their hashes.
 """
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import torch
 
 from stages.lib import manifest, recipe
-from stages.lib.checkpoints import dcp, fms_files, load_fms
+from stages.lib.checkpoints import adapter, dcp, fms_files, load_fms
+from stages.lib.checkpoints.adapter import Adapter
 from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
@@ -53,28 +55,36 @@ class FoundModel:
     tokenizer: str | None
     """The digest of the tokenizer's manifest; None if it is not known."""
 
+    adapter: Adapter | None = None
+    """The adapters of LoRA that `read` adds to their base; None for a model without."""
+
 
 def find(
-    path: Path | str, option: str = "--model", model_config: ModelRecipe | None = None, where: str = ""
+    path: Path | str,
+    option: str = "--model",
+    model_config: ModelRecipe | None = None,
+    where: str = "",
+    base: Path | None = None,
 ) -> FoundModel:
     """The model at a path, which the command-line option `option` gave. Raises UserError if there is no whole model.
 
-    `model_config`: the config of a model that does not hold it; `where` stands before a key of it in messages.
+    `model_config`: the config of a model that does not hold it; `where` stands before a key of it in messages. `base`:
+    the model beside which adapters were trained, if it is not where the training found it.
     """
     path = Path(path)
     if fms_files.find(path) is not None:
         return _of_fms(path, option, model_config, where)
     if path.is_file():
-        return _of_manifest(path, option)
+        return _of_manifest(path, option, base)
     if (path / CONFIG).is_file():
         return _of_hf_directory(path)
     if (path / "checkpoints").is_dir():
         steps = complete_steps(path)
         if not steps:
             raise UserError(f"{path} must hold a complete checkpoint, and has none")
-        return _of_checkpoint(directory_of(path, steps[-1]))
+        return _of_checkpoint(directory_of(path, steps[-1]), base)
     if path.is_dir() and ((path / COMMIT).exists() or path.parent.name == "checkpoints"):
-        return _of_checkpoint(path)
+        return _of_checkpoint(path, base)
     raise _not_a_model(path, option)
 
 
@@ -85,11 +95,11 @@ def load(found: FoundModel, dtype: torch.dtype, device: torch.device | str) -> L
     model.to_empty(device=device)
     if found.model_config.tie_word_embeddings:  # to_empty made two tensors of one
         model.head.weight = model.base_model.embedding.weight
-    load_hf.load_into(model, found.read)
+    load_hf.load_into(model.named_parameters(), found.read)
     return model.eval().requires_grad_(False)
 
 
-def _of_manifest(path: Path, option: str) -> FoundModel:
+def _of_manifest(path: Path, option: str, base: Path | None) -> FoundModel:
     try:
         made = manifest.read(path)
     except UserError:
@@ -97,7 +107,7 @@ def _of_manifest(path: Path, option: str) -> FoundModel:
     if "checkpoint" in made.identity:
         name = f"{made.identity['checkpoint']}/{COMMIT}"
         manifest.check_content(made.output(name), made.identity["outputs"][name], path)
-        return _of_checkpoint(made.directory / made.identity["checkpoint"])
+        return _of_checkpoint(made.directory / made.identity["checkpoint"], base)
     if CONFIG in made.identity.get("outputs", ()):
         for name in made.identity["outputs"]:
             made.output(name)
@@ -138,24 +148,36 @@ def _of_fms(path: Path, option: str, model_config: ModelRecipe | None, where: st
     )
 
 
-def _of_checkpoint(directory: Path) -> FoundModel:
+def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
     commit = read_commit(directory)
     for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
             raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing")
     model_config = recipe.load(DEFAULT.config_class, commit["model"], f"{directory / COMMIT}: model")
     table = model_config.key_table(commit["vocab_size"])
-    _check_keys(directory, table)
+    found = None
+    if "adapter" in commit:
+        found = adapter.find_base(directory, commit, base, functools.partial(_base_of, model_config))
+        adapter.check_keys(directory, table, found)
+    else:
+        _check_keys(directory, table)
     return FoundModel(
         directory=directory,
         model_config=model_config,
         vocab_size=commit["vocab_size"],
-        read=dcp.model_reader(directory),
+        read=dcp.model_reader(directory) if found is None else found.merged_reader(table),
         commit=commit,
         path=directory,
         kind="checkpoint",
         tokenizer=commit["tokenizer"],
+        adapter=found,
     )
+
+
+def _base_of(model_config: ModelRecipe, path: Path, config: Path | None) -> tuple[Path, Read]:
+    """(what is hashed, reader) of the model at a path beside which adapters were trained."""
+    found = find(path, "--base", None if config is None else model_config, f"{config}: ")
+    return found.path, found.read
 
 
 def _check_keys(directory: Path, table: KeyTable) -> None:

@@ -34,6 +34,13 @@ def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenize
     return text
 
 
+def directory_of(found: FoundModel, tokenizer: Path | None = None) -> Path:
+    """The directory from which transformers loads the tokenizer of a model; arguments and refusals as of text_of."""
+    if found.commit is None and (tokenizer is None or found.tokenizer is not None):
+        return found.directory
+    return (tokenizer or _tokenizer_above(found)).parent
+
+
 def _digest_of(tokenizer: Path) -> str:
     try:
         return manifest.read(tokenizer, "train_tokenizer").digest

@@ -5,12 +5,11 @@ matrix beside that of the ranks' own shards.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from stages.lib import files
 from stages.lib.distributed.local_shards import local_rows
@@ -83,13 +82,13 @@ def halves_to_pairs(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def load_into(model: nn.Module, read: Read) -> None:
-    """Fill a model's parameters, sharded by rows (DTensor) or whole, in place; each rank copies its own rows.
+def load_into(parameters: Iterable[tuple[str, torch.Tensor]], read: Read) -> None:
+    """Fill parameters, (key, tensor) sharded by rows (DTensor) or whole, in place; each rank copies its own rows.
 
     `read` is called for one key at a time, on every rank. Raises UserError if a tensor has another shape than the
     parameter.
     """
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters:
         tensor = read([name])[name]
         if tensor.shape != parameter.shape:
             raise UserError(f"{name} must have the shape {list(parameter.shape)}, found {list(tensor.shape)}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib.inspection import terminal
 from stages.lib.inspection.terminal import several
 from stages.lib.sources.kinds import json_lines
+from stages.lib.sources.kinds.example_files import PARQUET
 from stages.lib.sources.kinds.registry import kind_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 RECORDS = 200  # of each place
 VALUE = 60  # characters of an example
-NAMING_FIELDS = ("text_field", "token_ids_field", "id_field", "prompt_field", "completion_field", "split_field")
+NAMING_FIELDS = (
+    *("text_field", "token_ids_field", "id_field", "messages_field", "split_field"),
+    *("prompt_field", "completion_field", "chosen_field", "rejected_field"),
+)
 """Fields of the recipe that name a field or a column."""
 
 NAMES = {str: "text", bool: "true or false", int: "whole number", float: "number", dict: "mapping", type(None): "null"}
@@ -54,10 +58,11 @@ def print_fields(recipe: SourceRecipe, places: Sequence[Place], files: Sequence[
     Raises UserError if a file cannot be read.
     """
     kind = kind_of(recipe)
-    if kind.has_json_lines:
+    first = files[0]["name"] if files else ""
+    if kind.has_columns or kind.has_json_lines and first.endswith(PARQUET.endings):
+        _print_of_table(recipe, first)
+    elif kind.has_json_lines:
         _print_of_lines(recipe, places)
-    elif kind.has_columns:
-        _print_of_table(recipe, files[0]["name"])
 
 
 def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
@@ -80,7 +85,9 @@ def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
         for name, seen in found.items()
     ]
     _print_table([("name", "type", "records", "read as", "example"), *rows])
-    expected = recipe.prompt_field if kind_of(recipe).is_prompt_completion else recipe.text_field
+    kind = kind_of(recipe)
+    expected = recipe.text_field if kind.has_documents else recipe.prompt_field
+    expected = recipe.messages_field if kind.is_chat else expected
     texts = {name: seen.characters for name, seen in found.items() if seen.characters}
     if expected not in found and texts:
         longest = terminal.shortened(max(texts, key=lambda name: texts[name]), VALUE)

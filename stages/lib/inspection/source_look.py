@@ -19,6 +19,7 @@ from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import VALIDATION
+from stages.lib.tuning import chats
 
 if TYPE_CHECKING:
     from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -59,7 +60,7 @@ def show(
         _check_sizes(recipe, places, files, listed)
     fields.print_fields(recipe, places, files)
     counts = FilterCounts(name, 1, tokenizer, log=False)
-    measures = Measures("pair" if kind_of(recipe).is_prompt_completion else "document", tokenizer)
+    measures = Measures(_word_of(recipe), tokenizer)
     readings: list[Reading] = []
     shown: list[Document] = []
     for number, place in enumerate(places, 1):
@@ -97,7 +98,7 @@ def print_files(name: str, recipe: SourceRecipe, files: Files) -> None:
         print(f"  {terminal.visible(file['name'])}: {size(file['bytes'])}")
     if len(files) > NUM_NAMED_FILES:
         print(f"  ... {len(files) - NUM_NAMED_FILES:,} more")
-    if not kind_of(recipe).is_prompt_completion:
+    if kind_of(recipe).has_documents:
         print(f"parts: {'; '.join(_parts(recipe, files, total))}")
 
 
@@ -138,7 +139,7 @@ class Reading:
         # a place ends with a file or row group that exceeds the limit: read it too if it is not much
         self.place, self.at_most = place, max(at_most, place.bytes if place.bytes <= 2 * at_most else 0)
         self.held, self.ended = 0, False
-        read = _pairs if kind_of(recipe).is_prompt_completion else _documents
+        read = {"pair": _pairs, "conversation": _conversations, "document": _documents}[_word_of(recipe)]
         self._found = read(recipe, place, files)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -160,6 +161,18 @@ def _documents(recipe: SourceRecipe, place: Place, files: Files) -> Iterator[Ent
 def _pairs(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
     for pair in prompt_completion.records(recipe, [span.name for span in place.spans]):
         yield PairDocument(pair.id, pair.prompt + pair.completion, pair.split, prompt=len(pair.prompt))
+
+
+def _conversations(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
+    for found in chats.records(recipe, [span.name for span in place.spans]):
+        text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in found.messages)
+        yield Document(found.id, text, found.split)
+
+
+def _word_of(recipe: SourceRecipe) -> str:
+    """Return the word for a record of a source."""
+    kind = kind_of(recipe)
+    return "pair" if kind.is_prompt_completion else "conversation" if kind.is_chat else "document"
 
 
 def _num_bytes(entry: Entry) -> int:

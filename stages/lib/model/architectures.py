@@ -35,6 +35,9 @@ class Architecture:
     fixed: dict[str, Any]
     """Further keys of config.json for which the model supports one value."""
 
+    projections: tuple[str, ...]
+    """The last names of the linear layers' modules in transformers, without the output head: the targets of LoRA."""
+
     @property
     def model_class(self) -> type[Llama]:
         """The class of the model."""
@@ -53,6 +56,7 @@ LLAMA = Architecture(
     config_class=ModelRecipe,
     load_class=_llama,
     fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    projections=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )
 
 ARCHITECTURES = {architecture.model_type: architecture for architecture in (LLAMA,)}

@@ -9,7 +9,8 @@ from stages.lib.model.llama_config import ModelRecipe
 FORMULA = (
     "MFU = FLOPs per token x tokens/s per device / dense bfloat16 peak; FLOPs per token = 6 x (parameters without the "
     "input embedding, with the output head also if tied) + 12 x num_hidden_layers x num_attention_heads x head_dim x "
-    "seq_len; HFU adds the matrix products of the forward pass that activation checkpointing repeats"
+    "seq_len; HFU adds the matrix products of the forward pass that activation checkpointing repeats; with LoRA, 4 x "
+    "the frozen parameters + 6 x the adapters' take the place of 6 x the parameters"
 )
 
 PEAKS = {
@@ -44,11 +45,16 @@ def parameter_count(model_config: ModelRecipe, vocab_size: int) -> int:
     return sum(weight.numel for weight in model_config.key_table(vocab_size).weights)
 
 
-def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int) -> int:
-    """FLOPs of the forward and the backward pass per token, by FORMULA (PaLM, arXiv 2204.02311, appendix B)."""
+def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, num_adapter: int | None = None) -> int:
+    """FLOPs of the forward and the backward pass per token, by FORMULA (PaLM, arXiv 2204.02311, appendix B).
+
+    `num_adapter`: the number of parameters of LoRA's adapters, if they alone are trained: a frozen matrix has no
+    gradient, which is a third of its products.
+    """
     table = model_config.key_table(vocab_size)
     without_embedding = sum(weight.numel for weight in table.weights if weight is not table.embedding or table.tied)
-    return 6 * without_embedding + 12 * model_config.num_hidden_layers * _attention_size(model_config) * seq_len
+    products = 6 * without_embedding if num_adapter is None else 4 * without_embedding + 6 * num_adapter
+    return products + 12 * model_config.num_hidden_layers * _attention_size(model_config) * seq_len
 
 
 def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str, ratio: float | None = None) -> int:

@@ -6,6 +6,7 @@ overlaps, and every world size, sharding and device gives the same bits.
 
 import math
 import zlib
+from collections.abc import Iterable
 
 import torch
 
@@ -25,25 +26,43 @@ def initialize(model: Llama, seed: int) -> None:
             parameter.fill_(1)
             continue
         scale = math.sqrt(2 * recipe.num_hidden_layers) if weights[name].into_residual else 1
-        std = recipe.initializer_range / scale
-        local, first_row = local_rows(parameter)
-        for block in range(first_row // ROWS, -(-(first_row + len(local)) // ROWS)):
-            drawn = draw_block(name, block, parameter.shape, std, seed)
-            begin = max(first_row, block * ROWS)
-            end = min(first_row + len(local), block * ROWS + len(drawn))
-            local[begin - first_row : end - first_row] = drawn[begin - block * ROWS : end - block * ROWS]
+        fill(name, parameter, recipe.initializer_range / scale, seed)
+
+
+@torch.no_grad()
+def initialize_adapters(adapters: Iterable[tuple[str, torch.Tensor]], seed: int) -> None:
+    """Fill adapters of LoRA, (name, parameter), in place: lora_B with zeros, so that a training starts at the base.
+
+    lora_A is normal, as in the paper, with the variance 1 / (3 * columns) of peft's uniform values.
+    """
+    for name, parameter in adapters:
+        if name.endswith("lora_B"):
+            parameter.zero_()
+        else:
+            fill(name, parameter, 1 / math.sqrt(3 * parameter.shape[1]), seed)
+
+
+def fill(name: str, parameter: torch.Tensor, std: float, seed: int) -> None:
+    """Fill a parameter [rows, columns], sharded or whole, with normal values."""
+    local, first_row = local_rows(parameter)
+    for block in range(first_row // ROWS, -(-(first_row + len(local)) // ROWS)):
+        drawn = draw_block(name, block, parameter.shape, std, seed)
+        begin = max(first_row, block * ROWS)
+        end = min(first_row + len(local), block * ROWS + len(drawn))
+        local[begin - first_row : end - first_row] = drawn[begin - block * ROWS : end - block * ROWS]
 
 
 def draw_block(name: str, block: int, shape: torch.Size, std: float, seed: int) -> torch.Tensor:
     """Rows [block * ROWS, ...) of a parameter of `shape` [rows, columns]: float32, on the CPU."""
-    generator = torch.Generator().manual_seed(_block_seed(seed, name, block))
+    generator = torch.Generator().manual_seed(mixed_seed(seed, name, block))
     rows = min(ROWS, shape[0] - block * ROWS)
     return torch.empty(rows, shape[1]).normal_(std=std, generator=generator)
 
 
-def _block_seed(seed: int, name: str, block: int) -> int:
-    # splitmix64's constants spread (seed, name, block) over 64 bits; CRC32 is the same on every machine
-    mixed = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(name.encode()) * 0xBF58476D1CE4E5B9 + block) % 2**64
+def mixed_seed(seed: int, name: str, number: int) -> int:
+    """The seed of a generator for a numbered part of what has a name."""
+    # splitmix64's constants spread (seed, name, number) over 64 bits; CRC32 is the same on every machine
+    mixed = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(name.encode()) * 0xBF58476D1CE4E5B9 + number) % 2**64
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
     return mixed ^ (mixed >> 31)

@@ -24,6 +24,16 @@ class Part:
     rotary_heads: int | None = None
     """Number of heads if RoPE rotates these rows, whose order then differs in transformers; else None."""
 
+    @property
+    def module(self) -> str:
+        """The name of the module in transformers: model.layers.0.self_attn.q_proj."""
+        return self.name.removesuffix(".weight")
+
+    @property
+    def projection(self) -> str:
+        """The last name of the module, by which LoRA targets it: q_proj."""
+        return self.module.rpartition(".")[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Weight:

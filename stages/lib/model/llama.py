@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from stages.lib.model.attention import Mask, attend, mask_of
 from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.log_probs import chunked_log_probs
 from stages.lib.model.loss import chunked_cross_entropy
 
 
@@ -213,6 +214,16 @@ class Llama(nn.Module):
         hidden_states = self.base_model(tokens, documents)
         return chunked_cross_entropy(hidden_states.flatten(0, 1), self.head.weight, targets.flatten(), z_loss_weight)
 
+    def log_probs(
+        self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """ln p(target) of each target, 0 where it is -100: [B, L], at least float32. Arguments as of `forward`.
+
+        `sharding.shard` registers it, so that FSDP gathers weights as in `forward`.
+        """
+        hidden_states = self.base_model(tokens, documents)
+        return chunked_log_probs(hidden_states.flatten(0, 1), self.head.weight, targets.flatten()).view_as(targets)
+
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        """int64 [B, L] -> [B, L, V]. Not for a sharded model: FSDP gathers weights in `forward` only."""
+        """int64 [B, L] -> [B, L, V]. Not for a sharded model: FSDP does not gather its weights here."""
         return self.head(self.base_model(tokens))

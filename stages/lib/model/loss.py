@@ -34,10 +34,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         precision = torch.promote_types(weight.dtype, torch.float32)
         cross_entropy, z_loss = (torch.zeros((), dtype=precision, device=hidden_states.device) for _ in range(2))
-        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        needs_weight_grad = ctx.needs_input_grad[1]  # not if the head is frozen
+        needs_grad = ctx.needs_input_grad[0] or needs_weight_grad
         if needs_grad:
             hidden_states_grad = torch.empty_like(hidden_states)
-            weight_grad = torch.zeros_like(weight, dtype=precision)
+        weight_grad = torch.zeros_like(weight, dtype=precision) if needs_weight_grad else None
         for start in range(0, len(hidden_states), CHUNK):
             chunk = slice(start, start + CHUNK)
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
@@ -54,6 +55,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 logits_grad.scatter_add_(1, indices, torch.full_like(normalizer, -1))
                 logits_grad = logits_grad.mul_(counted.unsqueeze(1)).to(weight.dtype)
                 hidden_states_grad[chunk] = logits_grad @ weight
+                if weight_grad is None:
+                    continue
                 if weight.dtype == precision:
                     weight_grad.addmm_(logits_grad.t(), hidden_states[chunk])
                 else:
@@ -70,9 +73,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(  # type: ignore[override]
         ctx: Any, grad: torch.Tensor | None, z_loss_grad: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         if (grad is None) or (ctx.has_z_loss and z_loss_grad is None):
             raise AssertionError("only the sum of cross-entropy and z-loss has a gradient")
         hidden_states_grad, weight_grad = ctx.saved_tensors
-        scaled = weight_grad * grad
-        return hidden_states_grad * grad.to(hidden_states_grad.dtype), scaled.to(ctx.weight_dtype), None, None
+        scaled = None if weight_grad is None else (weight_grad * grad).to(ctx.weight_dtype)
+        return hidden_states_grad * grad.to(hidden_states_grad.dtype), scaled, None, None

@@ -21,23 +21,30 @@ LOWER_IS_BETTER = {
 
 
 def compared(rows: Sequence[ScoreRow], origin: ModelKey, run_name: str) -> dict[str, list[ScoreRow]]:
-    """Return {task: [row before, rows after by their step]} of the tasks that both models were scored with.
+    """Return {label: [row before, rows after by their step]} of the scores that both models have.
 
-    `rows`: sorted. `origin`: (run, step) of the model before tuning.
+    The label of a task's main metric is the task, that of a further one `task, metric`. `rows`: sorted. `origin`:
+    (run, step) of the model before tuning.
     """
     before = [row for row in rows if (row["run"], row["step"]) == origin]
     after = [row for row in rows if row["run"] == run_name]
     found = {}
     for task in dict.fromkeys(row["task"] for row in before):
-        metric = main_metric([row["metric"] for row in before if row["task"] == task])
-        both = [row for row in before + after if (row["task"], row["metric"]) == (task, metric)]
-        if len(both) > 1 and all(row["value"] is not None for row in both):
-            found[task] = both
+        for label, metric in _metrics_of(task, [row["metric"] for row in before if row["task"] == task]).items():
+            both = [row for row in before + after if (row["task"], row["metric"]) == (task, metric)]
+            if len(both) > 1 and all(row["value"] is not None for row in both):
+                found[label] = both
     return found
 
 
+def _metrics_of(task: str, metrics: Collection[str]) -> dict[str, str]:
+    """Return {label: metric} of the metrics of a task that are compared."""
+    local = local_tasks.find(task)
+    return {task: main_metric(metrics)} | {f"{task}, {name}": name for name in (local.further_metrics if local else ())}
+
+
 def table(rows: Sequence[ScoreRow], origin: ModelKey, run_name: str) -> list[str]:
-    """Return lines of text: a table with one line per task, then the difference of each task in standard errors."""
+    """Return lines of text: a table with one line per score, then the difference of each in standard errors."""
     found = compared(rows, origin, run_name)
     if not found:
         return []
@@ -72,9 +79,10 @@ def _verdict(before: ScoreRow, after: ScoreRow) -> str:
     gain = after["value"] - before["value"]
     gain = -gain if after["metric"] in LOWER_IS_BETTER else gain
     word = "better" if gain > 0 else "worse"
-    if not before["stderr"] or not after["stderr"]:
+    error = math.hypot(before["stderr"] or 0, after["stderr"] or 0)
+    if None in (before["stderr"], after["stderr"]) or not error:
         return f"is {word} than before tuning"
-    errors = abs(gain) / math.hypot(before["stderr"], after["stderr"])
+    errors = abs(gain) / error  # that of a share of 0 is 0: a base that gives no right answer
     if errors < SIGNIFICANT:
         return f"did not change significantly: {errors:.1f} standard errors {word} than before tuning"
     return f"is {word} than before tuning, by {errors:.1f} standard errors"

@@ -43,9 +43,14 @@ def read_curves(results: Results, before: Mapping[str, int]) -> dict[str, Curves
     """Return the curves of each run's newest model.
 
     `before`: tokens that are added to each run's points. Of a step that was taken twice the later entry counts; a
-    skipped step changed no weight, and has no point.
+    skipped step changed no weight, and has no point. A run on preferences has no curve: its loss is not that of tokens.
     """
-    return {name: _read(directory, name, before[name]) for name, directory in run_directories(results).items()}
+    on_preferences = {name for (name, _), made in results.models.items() if "dpo" in made.identity["recipe"]}
+    return {
+        name: _read(directory, name, before[name])
+        for name, directory in run_directories(results).items()
+        if name not in on_preferences
+    }
 
 
 def _read(directory: Path, run_name: str, before: int) -> Curves:

@@ -64,7 +64,7 @@ class SummaryText:
         lines = [f"Run {run_name}: {', '.join(parts) or 'scores only'}"]
         if exports:
             lines.append(f"  Hugging Face model: {exports[-1].directory}")
-        return lines
+        return lines + (_rewards(models[-1]) if models else [])
 
     def _scores(self, run_name: str) -> list[str]:
         """Return a table of the tasks of validation text, a sentence on each, and the names of the other tasks."""
@@ -108,6 +108,16 @@ class SummaryText:
             if run_name in (name, origin[0]):
                 found.update(comparison.compared(self.rows, origin, name))
         return found
+
+
+def _rewards(model: Manifest) -> list[str]:
+    """Return a line on the validation pairs of each source of preferences."""
+    return [
+        f"  validation {source}: the chosen completion has the higher reward in {scores['rewards/accuracies']:.1%} of "
+        f"the pairs; margin {scores['rewards/margins']:.3f}"
+        for source, scores in model.record.get("validation", {}).items()
+        if "rewards/margins" in scores
+    ]
 
 
 def _vocabulary(export: Manifest) -> str | None:

@@ -62,8 +62,10 @@ def differences(models: Sequence[ComparedModel], known: KnownData) -> Table:
     found = [corpus for corpus in corpora if corpus is not None]
     if len(found) == len(models):
         rows |= _differing([_corpus_keys(corpus) for corpus in found], ABSENT)
-    pairs = [_named(identity.get("prompt_completion"), {}) for identity in identities]
-    return rows | _differing([{"prompt_completion": digest} for digest in pairs], ABSENT)
+    tuned_on = [identity.get("tuned_on", {}).items() for identity in identities]
+    return rows | _differing(
+        [{f"tuned_on.{name}": _named(digest, {}) for name, digest in one} for one in tuned_on], ABSENT
+    )
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

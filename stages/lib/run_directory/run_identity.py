@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.lib import manifest
 
-DIRECTORY_KEYS = ("recipe", "corpus", "prompt_completion", "initial")
+DIRECTORY_KEYS = ("recipe", "corpus", "tuned_on", "template", "initial")
 """Keys whose digest names the run directory, as far as a run has them."""
 
 OWNER_KEYS = (*DIRECTORY_KEYS, "tokenizer")
@@ -35,14 +35,21 @@ class RunIdentity:
     data: dict[str, Any] | None = None
     """Order of the samples of a pretraining, see `tokens.order`."""
 
-    prompt_completion: str | None = None
-    """Digest of the prompt_completion source of a fine-tuning."""
+    tuned_on: dict[str, str] | None = None
+    """Digest of each source of a fine-tuning, by name."""
+
+    template: str | None = None
+    """Text of the chat template of a fine-tuning on conversations."""
 
     initial: str | None = None
     """Digest of the model whose weights the run starts from."""
 
     model: dict[str, Any]
     """All fields of the model's recipe."""
+
+    adapter: dict[str, Any] | None = None
+    """All fields of LoRA's recipe, and the dtype of the weights that it freezes (`base_dtype`), if adapters alone are
+    trained."""
 
     steps_before: int = 0
     """Steps of the learning-rate schedule taken before this run."""

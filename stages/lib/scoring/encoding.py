@@ -32,7 +32,8 @@ class Encoding(TemplateLM):
     """A model of the harness with our encoding. It stands before the class of the harness that computes."""
 
     separate = False
-    """Context and continuation are encoded one by one; else together, as the harness does."""
+    """As local tasks need it: context and continuation are encoded one by one, not together as the harness does. With
+    `harness_model` a generated text that EOS ended has END behind it."""
 
     window: int
     """The longest input, in tokens: a context with all but the last token of its continuation."""

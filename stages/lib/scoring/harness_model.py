@@ -21,9 +21,10 @@ from tqdm import tqdm
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import loglikelihood
+from stages.lib.scoring import greedy, loglikelihood
 from stages.lib.scoring.encoding import Encoding, Request, prefix_of
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
+from stages.lib.scoring.tasks.generation_score import END
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -69,14 +70,23 @@ class Model(Encoding, HFLM):
         generate, seed = super().generate_until, torch.initial_seed()
 
         def texts(number: int, chunk: Sequence[int]) -> dict[int, str]:
+            some = [requests[number] for number in chunk]
             torch.manual_seed(seed + number)  # samples of a batch are the same on whatever rank
-            made = generate([requests[number] for number in chunk], disable_tqdm=True)
+            made = self._greedy_texts(some) if self.separate else generate(some, disable_tqdm=True)
             return dict(zip(chunk, made, strict=True))
 
         found: dict[int, str] = {}
         for made in self._map(texts, chunks, [request.args for request in requests]):
             found |= made
         return [found[number] for number in range(len(requests))]
+
+    def _greedy_texts(self, requests: Sequence[Instance]) -> list[str]:
+        """Return the most probable text after each context, with END if the model ended it by EOS."""
+        limit, eos = min(requests[0].args[1]["max_gen_toks"], self.max_length - 1), self.eot_token_id
+        prompts = [self.tok_encode(request.args[0], add_special_tokens=self.add_bos_token) for request in requests]
+        prompts = [prompt[limit - self.max_length :] or [self.prefix_token_id] for prompt in prompts]
+        found = greedy.continuations(self.model, prompts, limit, eos)
+        return [self.tok_decode([id for id in ids if id != eos]) + END * (eos in ids) for ids in found]
 
     def _generation_order(self, request: Instance) -> tuple[int, str]:
         return -len(self.tok_encode(request.args[0])), request.args[0]

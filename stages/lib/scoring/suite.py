@@ -43,15 +43,16 @@ class EvaluateRecipe:
 
     tasks: list[str] = identity()
     """`bits_per_byte` and `next_line` are made from validation text, `completion_choice` (which of four completions
-    belongs to a prompt) and `completion_bits` (bits per byte of the right completion) from the validation pairs of a
-    source; others come from `include_path` or from lm-evaluation-harness."""
+    belongs to a prompt), `completion_bits` (bits per byte of the right completion) and `completion_match` (exact match
+    of the completion that the model generates, and the share that it ends) from the validation pairs of a source;
+    others come from `include_path` or from lm-evaluation-harness."""
 
     bytes_per_source: int = identity(40_000, minimum=1)
     """Bytes of validation text per source for bits_per_byte."""
 
     num_examples: int = identity(200, minimum=4)
-    """Number of questions of next_line (over all sources) and of completion_choice, and of pairs of completion_bits;
-    with 200 questions an accuracy has a standard error of 0.035."""
+    """Number of questions of next_line (over all sources) and of completion_choice, and of pairs of completion_bits and
+    of completion_match; with 200 questions an accuracy has a standard error of 0.035."""
 
     limit: int | None = identity(None, minimum=1)
     """Number of documents of each other task. Default: all."""
@@ -69,7 +70,7 @@ class EvaluateRecipe:
     backend: str = identity("transformers", choices=["transformers", "vllm"])
     """The library that runs the model. vllm requires `batch_size: auto`, since it forms its batches itself, and an
     installed vLLM, which is not one of the requirements. One process uses all accelerators, and scores agree with those
-    of transformers up to rounding."""
+    of transformers up to rounding. It cannot score `completion_match`."""
 
     dtype: str = identity("float32", choices=["float32", "bfloat16", "float16"])
     """The dtype that the model is scored in; log-probabilities are float32 in each."""
@@ -98,7 +99,7 @@ class EvaluateRecipe:
         return [task for task in self.tasks if task not in local_tasks.NAMES]
 
     def check(self, where: str) -> None:
-        """Raise UserError for no task, one that is listed twice or has needless keys, or a wrong `include_path`."""
+        """Raise UserError for no task, one that is listed twice or has needless keys, a wrong backend or path."""
         if not self.tasks or len(set(self.tasks)) != len(self.tasks):
             raise UserError(f"{where}.tasks must list at least one task, and each only once, got {self.tasks}")
         for task in self.per_task:
@@ -108,6 +109,11 @@ class EvaluateRecipe:
             raise UserError(
                 f"{where}.batch_size must be auto with backend: vllm, which forms its batches itself, "
                 f"got {self.batch_size}"
+            )
+        generating = [task for task in self.tasks if task in local_tasks.GENERATING]
+        if self.backend == "vllm" and generating:  # its class of the harness does not tell what EOS ended
+            raise UserError(
+                f"{where}.backend must be transformers for {generating[0]}, which reads where EOS ends a text, got vllm"
             )
         if self.include_path is not None and not Path(self.include_path).is_dir():
             raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
@@ -143,11 +149,15 @@ def score(
             raise UserError(
                 f"evaluate.apply_chat_template must be false: {scored_model.directory} has no chat template"
             )
-        scored = []
+        scored, is_export = [], "export" in scored_model.identity
+        if is_export:  # documents were encoded so in training, and chats were not, see convert
+            model.tokenizer.split_special_tokens = True
         if local:
             model.separate = True
             scored.append(harness.evaluate(model, manager, local, seed=recipe.seed))
         model.separate = False
+        if is_export and recipe.apply_chat_template:
+            model.tokenizer.split_special_tokens = False
         for tasks, options in alike(recipe, others):
             scored.append(harness.evaluate(model, manager, tasks, **options))
     return scored

@@ -40,7 +40,7 @@ def _read(
     recipe: SourceRecipe, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
 ) -> Iterator[Document | Malformed]:
     kind = kind_of(recipe)
-    if kind.is_prompt_completion:
+    if not kind.has_documents:
         raise UserError(
             f"a source of a tokenizer or a corpus must be of the kind {', '.join(DOCUMENT_KINDS[:-1])} or "
             f"{DOCUMENT_KINDS[-1]}, got {recipe.kind}, which is for fine-tuning"

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lib import manifest
-from stages.lib.errors import UserError
-from stages.lib.log import logger
-from stages.lib.sources import inputs, source, spans, storage
+from stages.lib.sources import examples
+from stages.lib.sources.examples import ExampleSource
 from stages.lib.sources.kinds.registry import PROMPT_COMPLETION_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import TRAIN, VALIDATION, split_of
+from stages.lib.sources.split import split_of
 
 
 @dataclass(frozen=True)
@@ -24,40 +22,21 @@ class Pair:
     completion: str
     split: str
 
+    @property
+    def text(self) -> str:
+        """The text that filters measure."""
+        return self.prompt + self.completion
 
-@dataclass(frozen=True)
-class PairSource:
-    """The pairs of a source, by split, in the order of the files.
 
-    `digest`: of the source's recipe, and the names and contents of its files.
-    """
-
-    name: str
-    digest: str
-    train: list[Pair]
-    validation: list[Pair]
+PairSource = ExampleSource[Pair]
 
 
 def read(path: Path | str) -> PairSource:
     """Read the pairs of a source. `path`: the manifest of stages.list.
 
-    Raises UserError if the source holds documents, a file is not as it was listed, or a record is malformed.
+    Raises UserError if the source holds others, a file is not as it was listed, or a record is malformed.
     """
-    listed, name, recipe = source.read_list(path)
-    if not kind_of(recipe).is_prompt_completion:
-        expected = " or ".join(PROMPT_COMPLETION_KINDS)
-        raise UserError(f"sources.{name}.kind must be {expected} to read pairs, got {recipe.kind}")
-    chosen = spans.whole(file["name"] for file in listed.identity["files"])
-    before = inputs.states(recipe, listed, chosen)
-    described = inputs.described(recipe, listed, chosen)
-    splits: dict[str, list[Pair]] = {TRAIN: [], VALIDATION: []}
-    for pair in records(recipe, [file["name"] for file in described]):
-        splits[pair.split].append(pair)
-    storage.check_unchanged(before)
-    train, validation = splits[TRAIN], splits[VALIDATION]
-    logger.info("source %s: %s training pairs, %s validation pairs", name, len(train), len(validation))
-    digest = manifest.digest_of({"source": name, "recipe": listed.identity["recipe"], "inputs": described})
-    return PairSource(name, digest, train, validation)
+    return examples.read(path, PROMPT_COMPLETION_KINDS, "pairs", records)
 
 
 def records(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:

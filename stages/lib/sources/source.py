@@ -25,14 +25,16 @@ ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRecipe:
-    """A source of documents, or of prompt-completion pairs to fine-tune on."""
+    """A source of documents, or of conversations or prompt-completion pairs to fine-tune on."""
 
     kind: str = identity(choices=tuple(KINDS))
     """text: a file is a document; a file of more than 16 MiB is cut at line ends into documents of about that size.
     jsonl: a line is a document. parquet, arrow: a row is a document; a page of parquet, and a record batch of Arrow, is
     held in memory as a whole. python-code and python-prose: the modules of the Python installation, and their
-    docstrings. To fine-tune on: prompt_completion: a JSON line has a prompt and a completion. python-docstrings:
-    headers of functions of the Python installation, and the first lines of their docstrings."""
+    docstrings. For fine-tuning alone: chat: a JSON line, or a row of parquet, has the messages of a conversation.
+    prompt_completion: it has a prompt and a completion. preference: it has a prompt, a chosen and a rejected
+    completion, for `finetune.dpo`; without that it is prompt_completion data with the chosen ones. python-statements:
+    statements of the Python installation, and what they do in words."""
 
     paths: list[str] = identity([])
     """Files, directories (with all files below them), globs (`**` matches any folders) or their URLs (s3://, hf:// and
@@ -51,16 +53,26 @@ class SourceRecipe:
     id_field: str | None = identity(None)
     """The field or column that holds the id of a document in messages and examples. Default: file and number."""
 
+    messages_field: str = identity("messages")
+    """The field or column that holds the messages of a conversation: a list of mappings with `role` (system, user,
+    assistant or tool) and `content`, in the order of the turns. Further keys are for the chat template."""
+
     prompt_field: str = identity("prompt")
-    """The field of a JSON line that holds the prompt. Nothing is put between prompt and completion: a space between
+    """The field or column that holds the prompt. Nothing is put between prompt and completion: a space between
     them must be in the data."""
 
     completion_field: str = identity("completion")
-    """The field of a JSON line that holds the completion, which a model learns to write after the prompt."""
+    """The field or column that holds the completion, which a model learns to write after the prompt."""
+
+    chosen_field: str = identity("chosen")
+    """The field or column that holds the completion that is preferred."""
+
+    rejected_field: str = identity("rejected")
+    """The field or column that holds the other completion."""
 
     split_field: str | None = identity(None)
     """The field of a JSON line, or the column, whose value is the split key: equal values are all training or all
-    validation data. Default: the text or the prompt."""
+    validation data. Default: the text, the prompt, or the messages before the assistant's first."""
 
     validation: float = identity(0.01, minimum=0, maximum=0.9)
     """The share of split keys in the validation split. Split keys are file names for text (segments if a file is cut),

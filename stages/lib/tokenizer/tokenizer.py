@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import tokenizers as library
     from sentencepiece import SentencePieceProcessor
 
+    from stages.lib.manifest import Manifest
+
 MODEL = "tokenizer.model"
 PACKAGE = ("tokenizer.json", "tokenizer_config.json")
 SPACE = "\u2581"
@@ -65,6 +67,22 @@ class Tokenizer:
         """Return the ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
         return self._encode(texts)
 
+    def encode_markup(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return (ids, characters) of each text in which special tokens are written as text, as by chat templates.
+
+        ids: int32 [n]. characters: int64 [n, 2], begin and end of each id in the text. These are the ids of
+        transformers if `split_special_tokens` is false; nothing is added at the ends.
+        """
+        found = self._loaded_decoder().encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(one.ids, np.int32), np.array(one.offsets, np.int64).reshape(len(one.ids), 2)) for one in found
+        ]
+
+    def special_texts(self) -> list[str]:
+        """Return the texts of the special tokens."""
+        tokens = self._loaded_decoder().get_added_tokens_decoder().values()
+        return [token.content for token in tokens if token.special]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the special tokens among them."""
         return self._loaded_decoder().decode(ids)
@@ -80,6 +98,17 @@ class Tokenizer:
         if self._decoder is None:
             self._decoder = load_package(self.package.read_text(encoding="utf-8"))
         return self._decoder
+
+
+def special_tokens(tokenizer: Manifest) -> dict[str, str]:
+    """Return {"bos_token": text, ...} of a tokenizer's manifest, as the tokenizer of an export has them.
+
+    The token that fills batches up is the unknown one, which no text becomes where bytes are tokens; without one it is
+    EOS.
+    """
+    config = files.read_json_object(tokenizer.output(PACKAGE[1]))
+    found = {name: config[name] for name in ("bos_token", "eos_token", "unk_token") if name in config}
+    return found | {"pad_token": config["eos_token" if tokenizer.identity.get("unk") is None else "unk_token"]}
 
 
 def _sentencepiece(model: Path) -> SentencePieceProcessor:

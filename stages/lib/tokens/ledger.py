@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,15 +21,16 @@ AT_ONCE = 1 << 20  # samples that are located, or rows that are laid out, at onc
 MAX_VISITS = 255  # visits of a row are counted up to this number: one byte per row
 
 
-def commit_of(directory: Path) -> dict[str, Any]:
+def commit_of(directory: Path, tuned: bool = False) -> dict[str, Any]:
     """Return the commit.json of the run's newest checkpoint: recipe, corpus and tokenizer are the same in all.
 
-    Raises UserError if the run has no checkpoint, or is not a pretraining.
+    Raises UserError if the run has no checkpoint, or is not a pretraining (a fine-tuning if `tuned`).
     """
     for path in sorted((directory / "checkpoints").glob("[0-9]*/commit.json"), reverse=True):
         commit = files.read_json_object(path)
-        if "weights" not in commit.get("recipe", {}):
-            raise UserError(f"--run {directory} must be a pretraining, and {path} has no weights of sources")
+        if ("tuned_on" in commit) != tuned:
+            kinds = ("a fine-tuning", "a pretraining")
+            raise UserError(f"--run {directory} must be {kinds[not tuned]}, and {path} is of {kinds[tuned]}")
         return commit
     raise UserError(f"--run {directory} must hold a checkpoint, which stores the recipe, and holds none")
 
@@ -134,7 +135,17 @@ def _shown(samples: tuple[int, int]) -> str:
     return f"{samples[0]:,} to {samples[1]:,}"
 
 
-def visits(samples: Samples, ranges: Iterable[tuple[int, int]]) -> dict[tuple[str, int], np.ndarray]:
+class LocatedSamples(Protocol):
+    """Samples whose sources and rows are known: of a pretraining or a fine-tuning."""
+
+    mixture: Any
+    rows: np.ndarray
+
+    def locate(self, samples: np.ndarray, /) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (source number, epoch, row) of each global sample number."""
+
+
+def visits(samples: LocatedSamples, ranges: Iterable[tuple[int, int]]) -> dict[tuple[str, int], np.ndarray]:
     """Count the visits of each row, up to MAX_VISITS: {(source, epoch): uint8 array [rows]}.
 
     `ranges`: of global sample numbers, [(first, end)].

@@ -159,8 +159,8 @@ def share_of(first: int, rank: int, world_size: int, global_batch_size: int) -> 
 class Batches(Protocol):
     """Training samples by global number."""
 
-    def batch(self, samples: np.ndarray, /) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of some samples, int32 [samples, L] each."""
+    def batch(self, samples: np.ndarray, /) -> tuple[np.ndarray, ...]:
+        """Return the arrays of some samples, mostly inputs and targets, int32 [samples, L] each."""
 
 
 class Prefetch:
@@ -195,8 +195,8 @@ class Prefetch:
             except queue.Full:
                 continue
 
-    def next(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of the next batch."""
+    def next(self) -> tuple[np.ndarray, ...]:
+        """Return the arrays of the next batch."""
         item = self._ready.get()
         if isinstance(item, Exception):
             raise item

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stages.lib import files
-from stages.lib.checkpoints import dcp, find_model, model_digest
+from stages.lib.checkpoints import adapter, dcp, find_model, model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.tokens import order
@@ -60,6 +61,8 @@ class Initial:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
                     raise UserError(f"{where}.initial.{key} must be reset for a {self.found.kind}, got {value}")
+        if self.found.adapter is not None and recipe.optimizer == "keep":
+            raise UserError(f"{where}.initial.optimizer must be reset for a model that LoRA trained, got keep")
         self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
         self.samples_before = 0 if recipe.data == "reset" else self._commit()["samples"]
 
@@ -130,10 +133,18 @@ class Initial:
 
     def load(self, model: Llama, optimizer_state: dict[str, dict[str, torch.Tensor]]) -> None:
         """Fill a model, sharded or whole, and with `optimizer: keep` the optimizer's state; all ranks call it."""
-        if self.commit is None:
-            load_hf.load_into(model, self.found.read)
+        if self.commit is None or self.found.adapter is not None:
+            load_hf.load_into(model.named_parameters(), self.found.read)
             return
         tensors: dict[str, Any] = {"model": model.state_dict()}
         if self.recipe.optimizer == "keep":
             tensors["optimizer"] = optimizer_state
         dcp.load(self.found.directory, tensors)
+
+    def load_frozen(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fill the parameters beside which adapters are trained, (FMS key, tensor), sharded or whole."""
+        load_hf.load_into(parameters, self.found.read)
+
+    def record(self, run_directory: Path) -> None:
+        """Write the path of the model into a run directory whose checkpoints hold only adapters."""
+        adapter.record_base(run_directory, self.path, self.found.path, self.config)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     from stages.lib.model.llama import ModelRecipe
+    from stages.lib.model.lora_recipe import LoraRecipe
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.training.initial import Initial
     from stages.lib.training.recipe import TrainRecipe
@@ -27,14 +28,17 @@ class Run:
     initial: Initial | None = None
     """The model whose weights the run starts from, None for random weights."""
 
+    lora: LoraRecipe | None = None
+    """The adapters that are trained beside the initial model's weights, None to train the weights."""
+
 
 class Samples(Protocol):
     """The training samples, by their number in the order of the run."""
 
     document_end: int | None
 
-    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the inputs and targets of samples: int32 arrays [n, L]."""
+    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the arrays of samples that the objective reads, mostly inputs and targets: int32 [n, L] each."""
 
     def figures(self, samples: int) -> dict[str, Any]:
         """Return the figures of metrics.jsonl on the data after `samples` samples."""

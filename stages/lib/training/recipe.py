@@ -147,6 +147,11 @@ class TrainRecipe:
     trackers: TrackerRecipe = operation(TrackerRecipe())
     """Experiment trackers that receive the metrics, beside metrics.jsonl."""
 
+    @property
+    def objective(self) -> str:
+        """Name of the objective, see `objectives.registry`."""
+        return "next_token"
+
     def check(self, where: str) -> None:
         """Raise UserError if the schedule does not fit into the steps."""
         self.schedule.check_steps(self.steps, f"{where}.schedule")

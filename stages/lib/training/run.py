@@ -76,11 +76,20 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
         with run_lock.acquire_run_lock(directory, start) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
             if finished is None:
+                _record_base(run, directory)
                 finished = _train(arguments, Trainer(run, data, directory, lease, start), lease, clock)
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
             files.clear_leftovers(arguments.output)
             files.write_json(arguments.output, finished)
+
+
+def _record_base(run: Run, directory: Path) -> None:
+    """Write where the model lies whose weights LoRA freezes."""
+    with collectives.raise_on_all_ranks():
+        if run.lora is not None and dist.get_rank() == 0:
+            assert run.initial is not None
+            run.initial.record(directory)
 
 
 def _train(
@@ -102,7 +111,7 @@ def _train(
                     data=trainer.data.samples.described(),
                 )
                 content = manifest.content(
-                    arguments.stage_name, _milestone_identity(arguments, trainer.run, directory), record
+                    arguments.stage_name, _milestone_identity(arguments, trainer, directory), record
                 )
                 lease.check()
                 files.write_json(directory_of(directory, arguments.until) / MILESTONE, content)
@@ -118,17 +127,16 @@ def _train(
     return content
 
 
-def _milestone_identity(arguments: argparse.Namespace, run: Run, directory: Path) -> dict[str, Any]:
+def _milestone_identity(arguments: argparse.Namespace, trainer: Trainer, directory: Path) -> dict[str, Any]:
     saved = directory_of(directory, arguments.until)
     commit = read_commit(saved)
     relative = os.path.relpath(saved, arguments.output.parent)
     outputs = dict(commit["files"]) | {COMMIT: manifest.describe(saved / COMMIT)}
-    samples = arguments.until * run.recipe.global_batch_size
     return {
-        **run.identity.owner(),
+        **trainer.run.identity.owner(),
         "step": arguments.until,
-        "samples": samples,
-        "tokens": samples * run.recipe.seq_len,
+        "samples": arguments.until * trainer.recipe.global_batch_size,
+        "tokens": trainer.step_metrics.tokens_at(arguments.until),
         "checkpoint": relative,
         "outputs": {f"{relative}/{name}": outputs[name] for name in sorted(outputs)},
     }

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 
 from stages.lib.errors import UserError
 
@@ -94,6 +101,7 @@ def shard(model: Llama, recipe: TrainRecipe, device: torch.device) -> dist.Proce
     for block in model.base_model.layers:
         fully_shard(block, reshard_after_forward=not keep_gathered, **options)
     fully_shard(model, reshard_after_forward=False, **options)  # used again at once, by the backward pass
+    register_fsdp_forward_method(model, "log_probs")
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

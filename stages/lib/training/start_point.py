@@ -26,6 +26,7 @@ def load(trainer: Trainer, step: int, commit: dict[str, Any]) -> None:
     """Load the checkpoint of a step. `commit`: the content of its commit.json."""
     tensors = trainer.state.tensors()
     trainer.checkpoints.load(step, tensors)
+    trainer.state.load_base(trainer.run.initial)
     torch.set_rng_state(tensors["rng"])
     trainer.step = trainer.saved_at = step
     trainer.samples_seen, trainer.rollbacks = commit["samples"], commit.get("rollbacks", 0)

@@ -1,20 +1,26 @@
-"""The state that a training changes and a checkpoint holds: weights, optimizer state, the loss guard's counts."""
+"""The state that a training changes and a checkpoint holds: weights, optimizer state, the loss guard's counts.
+
+With LoRA the weights are frozen, and the adapters take their place in optimizer and checkpoints.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stages.lib.distributed import local_shards
-from stages.lib.model.initialize import initialize
+from stages.lib.model.initialize import initialize, initialize_adapters
 from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.model.lora import add_adapters
 from stages.lib.training import activation_checkpointing, sharding
 from stages.lib.training.faults.loss_guard import LossGuard
 from stages.lib.training.optimizers import registry
 
 if TYPE_CHECKING:
+    from stages.lib.model.lora_recipe import LoraRecipe
     from stages.lib.training.initial import Initial
     from stages.lib.training.recipe import TrainRecipe
 
@@ -23,11 +29,18 @@ class State:
     """A Llama of `model_config`, sharded as `recipe` says, and its optimizer. All ranks make one together.
 
     `shard_group`: the ranks over which a parameter's shards lie. The weights are not set until `init_weights` or a
-    load.
+    load. With `lora` only its adapters are trained, and `load_base` sets the frozen weights.
     """
 
-    def __init__(self, recipe: TrainRecipe, model_config: ModelRecipe, vocab_size: int, device: torch.device) -> None:
-        self.recipe = recipe
+    def __init__(
+        self,
+        recipe: TrainRecipe,
+        model_config: ModelRecipe,
+        vocab_size: int,
+        device: torch.device,
+        lora: LoraRecipe | None = None,
+    ) -> None:
+        self.recipe, self.lora = recipe, lora
         torch.manual_seed(recipe.seed)
         torch.use_deterministic_algorithms(recipe.deterministic)
         if recipe.deterministic:
@@ -36,6 +49,11 @@ class State:
             self.model = Llama(model_config, vocab_size)
         if recipe.dtype == "float64":
             self.model.double()
+        if lora is not None:
+            if recipe.dtype == "bfloat16":
+                self.model.bfloat16()  # what is frozen needs no more precision than the forward pass has
+            self._dropout_rows = add_adapters(self.model, lora, recipe.seed)
+            self._has_base = False
         activation_checkpointing.apply(self.model, recipe.activation_checkpointing)
         if recipe.compile:
             for block in self.model.base_model.layers:
@@ -49,15 +67,37 @@ class State:
         """Set the state before the first step: random weights, or those of `initial`."""
         self.optimizer.state.clear()
         self.loss_guard.reset()
-        if initial is None:
+        if self.lora is not None:
+            assert initial is not None
+            initialize_adapters(self._trained(), self.recipe.seed)
+            self.load_base(initial)
+        elif initial is None:
             initialize(self.model, self.recipe.seed)
         else:
             initial.load(self.model, self._optimizer_state())
 
+    def load_base(self, initial: Initial | None) -> None:
+        """Set the weights that LoRA freezes, once: no step changes them, and no checkpoint holds them."""
+        if self.lora is not None and not self._has_base:
+            assert initial is not None
+            initial.load_frozen((name, p) for name, p in self.model.named_parameters() if not p.requires_grad)
+            self._has_base = True
+
+    def set_rows(self, numbers: Sequence[int]) -> None:
+        """Set the numbers within the run of the next forward pass's rows, on which LoRA's dropout depends."""
+        if self.lora is not None:
+            self._dropout_rows.set(numbers)
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+
     def tensors(self) -> dict[str, Any]:
         """Return the nested tensors of a checkpoint; a load fills these tensors, except "rng", which is a copy."""
+        weights = self.model.state_dict()
+        if self.lora is not None:
+            weights = {name: weights[name] for name, _ in self._trained()}
         return {
-            "model": self.model.state_dict(),
+            "model" if self.lora is None else "adapter": weights,
             "optimizer": self._optimizer_state(),
             "rng": torch.get_rng_state(),
             "loss_guard": self.loss_guard.tensors,
@@ -70,9 +110,14 @@ class State:
         """Return the number of parameters of the model, over all ranks."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
+    def num_trained(self) -> int:
+        """Return the number of parameters that are trained, over all ranks: without LoRA all."""
+        return sum(parameter.numel() for _, parameter in self._trained())
+
     def num_bytes(self) -> tuple[int, int]:
         """Return the bytes of a checkpoint: (this rank's share, all ranks)."""
-        width = next(self.model.parameters()).element_size()
+        trained = self._trained()
+        width = trained[0][1].element_size()
         per_parameter = width + self.optimizer.state_bytes(width)
-        local = sum(local_shards.local_tensor(parameter).numel() for parameter in self.model.parameters())
-        return local * per_parameter, self.num_parameters() * per_parameter
+        local = sum(local_shards.local_tensor(parameter).numel() for _, parameter in trained)
+        return local * per_parameter, self.num_trained() * per_parameter

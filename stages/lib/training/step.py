@@ -4,17 +4,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from stages.lib.model.llama import documents_of
-from stages.lib.model.loss import IGNORED
 from stages.lib.training import sharding
+from stages.lib.training.objectives import registry as objectives
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
 from stages.lib.training.optimizers.schedule import learning_rate
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.state import State
-
-NUMBERS = ("loss", "z_loss", "grad_norm", "bad", "bad_steps")
-"""Names of the numbers of a step."""
 
 
 class Stepper:
@@ -38,42 +34,49 @@ class Stepper:
         """
         self.recipe, self.state, self.device = recipe, state, device
         self.document_end, self.steps_before = document_end, steps_before
+        self.objective = objectives.build(recipe)
+        self.names = (*self.objective.figures, "grad_norm", "bad", "bad_steps")
+        """Names of the numbers of a step."""
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         before, recipe = self.steps_before, self.recipe
         return learning_rate(recipe.schedule, recipe.optimizer.learning_rate, before + step, before + recipe.steps)
 
-    def take(self, step: int, inputs: np.ndarray, targets: np.ndarray) -> torch.Tensor:
-        """Take step `step`, counted from 0, on this rank's share of a batch: int32 arrays [n, L].
+    def take(self, step: int, *batch: np.ndarray) -> torch.Tensor:
+        """Take step `step`, counted from 0, on this rank's share of a batch: the arrays of `Samples.batch`.
 
-        Returns NUMBERS as a float64 tensor on the device: `bad` is 1 if the step was skipped.
+        Returns the numbers `names` as a float64 tensor on the device: `bad` is 1 if the step was skipped.
         """
         model, optimizer, loss_guard = self.state.model, self.state.optimizer, self.state.loss_guard
         for group in optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        # the targets of the whole global batch, before the backward pass: ranks may mask different numbers of them
-        num_targets = float(np.count_nonzero(targets != IGNORED))
+        sums = torch.zeros(len(self.objective.figures), dtype=torch.float64, device=self.device)
+        # the units of the whole global batch, before the backward pass: ranks may mask different numbers of targets
         # torch.full is a kernel; torch.tensor(..., device=...) would wait for the device
-        count = torch.full((), num_targets, dtype=torch.float64, device=self.device)
+        count = torch.full((), float(self.objective.count(batch)), dtype=torch.float64, device=self.device)
         dist.all_reduce(count)
         count.clamp_(min=1)
-        micro_batches = list(zip(self._split(inputs), self._split(targets), strict=True))
-        for number, (tokens, labels) in enumerate(micro_batches):
+        micro_batches = list(zip(*map(self._split, batch), strict=True))
+        num_rows = len(batch[0]) * self.objective.rows_per_sample
+        row = (step * dist.get_world_size() + dist.get_rank()) * num_rows  # this rank's first one within the run
+        for number, micro_batch in enumerate(micro_batches):
+            end = row + len(micro_batch[0]) * self.objective.rows_per_sample
+            self.state.set_rows(range(row, end))
+            row = end
             sharding.set_gradient_sync(model, number == len(micro_batches) - 1)
-            documents = documents_of(tokens, self.document_end)
-            loss, z_loss = model(tokens, labels, documents, self.recipe.z_loss)
-            ((loss + z_loss) / count.to(loss.dtype)).backward()
-            sums += torch.stack([loss.detach(), z_loss.detach()]).double()
+            loss, figures = self.objective.sums(model, micro_batch, self.document_end)
+            (loss / count.to(loss.dtype)).backward()
+            sums += figures
         norm = clip_gradients(list(model.parameters()), self.recipe.optimizer.max_grad_norm, self.state.shard_group)
         dist.all_reduce(sums)
-        loss, z_loss = sums / count
-        bad = loss_guard.is_bad(step, loss, norm.to(loss.device))
+        means = sums / count
+        bad = loss_guard.is_bad(step, means[0], norm.to(means.device))
         registry.skip_if(optimizer, bad)
         optimizer.step()
         optimizer.zero_grad()
-        return torch.stack([loss, z_loss, norm.to(loss.device), bad.double(), loss_guard.tensors["bad_steps"].double()])
+        others = [norm.to(means.device), bad.double(), loss_guard.tensors["bad_steps"].double()]
+        return torch.cat([means, torch.stack(others)])
 
     def _split(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
         moved = torch.from_numpy(np.ascontiguousarray(rows))

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from stages.lib.training.metrics.device_to_host import AsyncDeviceToHost
 from stages.lib.training.metrics.straggler import StragglerTimer
 from stages.lib.training.metrics.throughput import Throughput
-from stages.lib.training.step import NUMBERS
 
 if TYPE_CHECKING:
     from stages.lib.training.callbacks.callback import Callback
     from stages.lib.training.inputs import Run, Samples
     from stages.lib.training.state import State
+    from stages.lib.training.step import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,12 @@ class StepResult:
 class StepMetrics:
     """Collects the metrics of a step, and sends them to `callbacks` one step later, so that the host does not wait."""
 
-    def __init__(self, run: Run, state: State, samples: Samples, callbacks: Callback, hosts: Sequence[str]) -> None:
+    def __init__(
+        self, run: Run, state: State, stepper: Stepper, samples: Samples, callbacks: Callback, hosts: Sequence[str]
+    ) -> None:
         """`hosts`: the host of each rank."""
         recipe, checkpointing = run.recipe, run.recipe.activation_checkpointing
-        self.samples, self.callbacks, self.hosts = samples, callbacks, hosts
+        self.names, self.samples, self.callbacks, self.hosts = stepper.names, samples, callbacks, hosts
         self.throughput = Throughput(
             run.model_config,
             run.identity.vocab_size,
@@ -51,8 +53,9 @@ class StepMetrics:
             dist.get_world_size(),
             run.device,
             (checkpointing.mode, checkpointing.ratio),
+            None if run.lora is None else state.num_trained(),
         )
-        self.tokens_per_step = recipe.global_batch_size * recipe.seq_len
+        self.tokens_per_step = recipe.global_batch_size * recipe.seq_len * stepper.objective.rows_per_sample
         self.work_seconds = 0.0
         """Seconds that this rank worked in the last written step, without waiting for other ranks."""
         self._device_to_host = AsyncDeviceToHost(run.device)
@@ -75,7 +78,10 @@ class StepMetrics:
         seconds: float,
         data_wait: float,
     ) -> None:
-        """Take over a step that was launched. `numbers`: step.NUMBERS on the device. The one before must be written."""
+        """Take over a step that was launched. The one before must be written.
+
+        `numbers`: those of `Stepper.names`, on the device.
+        """
         self._device_to_host.start(numbers)
         figures = self.throughput.step(seconds=seconds, data_wait=data_wait, tokens=self.tokens_per_step)
         facts = {"step": step, "tokens": self.tokens_at(step), "learning_rate": learning_rate, "samples": samples}
@@ -87,7 +93,7 @@ class StepMetrics:
         if self._pending is None:
             return None
         facts, self._pending = self._pending, None
-        numbers = dict(zip(NUMBERS, self._device_to_host.wait(), strict=True))
+        numbers = dict(zip(self.names, self._device_to_host.wait(), strict=True))
         self.work_seconds = facts["data_wait"] + self._straggler.seconds(self._marks)
         bad, bad_steps = bool(numbers.pop("bad")), int(numbers.pop("bad_steps"))
         step, samples, loss, grad_norm = facts["step"], facts["samples"], numbers["loss"], numbers["grad_norm"]

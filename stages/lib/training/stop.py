@@ -20,11 +20,16 @@ class StopRequested(Exception):
 
 
 def save_and_stop(trainer: Trainer, reason: str) -> NoReturn:
-    """Save, leave a marker in the run directory, and raise Preempted on all ranks."""
+    """Save, and stop."""
     with contextlib.suppress(Rollback):  # the next start reaches the same bad steps, and rolls back then
         trainer.finish_step()
         if trainer.saved_at != trainer.step:
             trainer.save()
+    stop_now(trainer, reason)
+
+
+def stop_now(trainer: Trainer, reason: str) -> NoReturn:
+    """Leave a marker in the run directory, and raise Preempted on all ranks."""
     trainer.finish()
     if trainer.is_first:
         stop_requests.leave_marker(trainer.directory, reason, trainer.saved_at or 0)

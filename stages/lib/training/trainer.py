@@ -49,7 +49,7 @@ class Trainer:
         self.step = self.samples_seen = self.rollbacks = 0
         self.saved_at: int | None = None
         """Step of the newest checkpoint."""
-        self.state = State(recipe, run.model_config, run.identity.vocab_size, run.device)
+        self.state = State(recipe, run.model_config, run.identity.vocab_size, run.device, run.lora)
         self.stepper = Stepper(recipe, self.state, run.device, samples.document_end, run.identity.steps_before)
         self.checkpointer = AsyncCheckpointer(recipe.checkpoint.asynchronous)
         keep = recipe.checkpoint.keep
@@ -60,7 +60,7 @@ class Trainer:
         self.callbacks = Callbacks(watchdog, profiler)  # in this order: writing a profile may take long
         if self.is_first:
             self.callbacks.add(MetricsWriter(directory, len(hosts)))
-        self.step_metrics = StepMetrics(run, self.state, samples, self.callbacks, hosts)
+        self.step_metrics = StepMetrics(run, self.state, self.stepper, samples, self.callbacks, hosts)
         watched = directory if self.is_first else None
         self.stop_requests = StopRequests(watched, start.deadline, self.state.num_bytes()[0])
         self.status = RankStatus(self.stop_requests, self.checkpointer, self.step_metrics)
@@ -76,6 +76,10 @@ class Trainer:
             stop_requests.clear_marker(self.directory)
         self.checkpoints.clear_leftovers()
         found = self.checkpoints.newest(until)
+        try:
+            self.stepper.objective.prepare(self)
+        except stop.StopRequested as request:
+            stop.stop_now(self, str(request))
         if found is None:
             start_point.initialize(self)
         else:
@@ -85,6 +89,7 @@ class Trainer:
         start_point.check_room(self)
         self.checkpointer.prepare(self.state.tensors())
         facts = {"steps": self.recipe.steps, "parameters": self.state.num_parameters()}
+        facts |= {} if self.run.lora is None else {"trained_parameters": self.state.num_trained()}
         throughput = self.step_metrics.throughput.facts()
         self.event("start" if found is None else "resume", **facts, **throughput)
         with collectives.raise_on_all_ranks():
@@ -138,10 +143,10 @@ class Trainer:
 
     def _take_step(self, prefetch: Prefetch) -> None:
         begun = time.monotonic()
-        inputs, targets = prefetch.next()
+        batch = prefetch.next()
         data_wait = time.monotonic() - begun
         learning_rate = self.stepper.learning_rate(self.step)
-        numbers = self.stepper.take(self.step, inputs, targets)
+        numbers = self.stepper.take(self.step, *batch)
         self.finish_step()  # the step before: its numbers reached the host while this one was launched
         first, self.samples_seen = self.samples_seen, self.samples_seen + self.recipe.global_batch_size
         self.step += 1
@@ -179,13 +184,13 @@ class Trainer:
         self.callbacks.phase("step", self.step)
 
     def evaluate(self) -> dict[str, Any]:
-        """Score the validation split; return {source: {"loss", "bits_per_byte"}} and write it to the metrics."""
+        """Score the validation split; return {source: {"loss", ...}} and write it to the metrics."""
         self.finish_step()
         self.callbacks.phase("save", self.step)
         begun = time.monotonic()
-        model = self.state.model
+        model, objective, size = self.state.model, self.stepper.objective, self.recipe.micro_batch_size
         model.eval()
-        results = self.data.validation.evaluate(model, self.recipe.micro_batch_size, self.run.device, self.status.poll)
+        results = self.data.validation.evaluate(objective, model, size, self.run.device, self.status.poll)
         model.train()
         self.stop_requests.record_duration("evaluation", time.monotonic() - begun)
         check_finite(results, self.step)

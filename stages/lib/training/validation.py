@@ -1,4 +1,4 @@
-"""Loss and bits per byte on the validation split of each source."""
+"""The figures of an objective, and bits per byte of text, on the validation split of each source."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import torch.distributed as dist
 
 from stages.lib.distributed.collectives import CollectiveError
 from stages.lib.errors import UserError
-from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
 
 if TYPE_CHECKING:
     from stages.lib.model.llama import Llama
     from stages.lib.tokens.corpus import Corpus
+    from stages.lib.training.objectives.objective import Objective
 
-Windows = tuple[np.ndarray, np.ndarray]
-"""Inputs and targets, int64 [windows, L] each."""
+Windows = tuple[np.ndarray, ...]
+"""Inputs and targets, int64 [windows, L] each; or the arrays of another objective's batch, as int64."""
 
 
 class Validation:
     """The validation split of each source.
 
-    `windows`: inputs and targets by source. `bytes_per_target`: text bytes per target by source. `document_end`: the
-    token that ends a document, if attention stays within documents.
+    `windows`: inputs and targets by source. `bytes_per_target`: text bytes per target by source, if targets are all of
+    a text. `document_end`: the token that ends a document, if attention stays within documents.
     """
 
     def __init__(
@@ -41,31 +41,36 @@ class Validation:
     @torch.no_grad()
     def evaluate(
         self,
+        objective: Objective,
         model: Llama,
         micro_batch_size: int,
         device: torch.device,
         poll: Callable[[], None] | None = None,
     ) -> dict[str, dict[str, float]]:
-        """Return {source: {"loss": nats per token, "bits_per_byte"}}; all ranks call it and get the same.
+        """Return {source: {"loss", ...}}; all ranks call it and get the same.
 
-        Each rank runs the same number of forward passes, otherwise FSDP would wait for ever: a short share is padded
-        with windows that have no target. `poll` is called before each forward pass, and may raise.
+        Each source has the objective's validation figures, and with `bytes_per_target` "bits_per_byte". Each rank runs
+        the same number of forward passes, otherwise FSDP would wait for ever: a short share is padded with windows that
+        have no target. `poll` is called before each forward pass, and may raise.
         """
         rank, world_size = dist.get_rank(), dist.get_world_size()
         results = {}
-        for source, (inputs, targets) in self.windows.items():
-            sums = torch.zeros(2, dtype=torch.float64, device=device)
-            for first in range(0, len(inputs), micro_batch_size * world_size):
+        for source, windows in self.windows.items():
+            sums = torch.zeros(len(objective.figures), dtype=torch.float64, device=device)
+            for first in range(0, len(windows[0]), micro_batch_size * world_size):
                 if poll is not None:
                     poll()
                 begin = first + rank * micro_batch_size
-                tokens = _rows(inputs, begin, micro_batch_size, 0).to(device)
-                labels = _rows(targets, begin, micro_batch_size, IGNORED).to(device)
-                loss, _ = model(tokens, labels, documents_of(tokens, self.document_end))
-                sums += torch.stack([loss.double(), (labels != IGNORED).sum().double()])
+                rows = [
+                    _rows(array, begin, micro_batch_size, IGNORED if array is windows[1] else 0).to(device)
+                    for array in windows
+                ]
+                sums += objective.sums(model, rows, self.document_end)[1]
             dist.all_reduce(sums)
-            loss = (sums[0] / sums[1]).item()
-            results[source] = {"loss": loss, "bits_per_byte": loss / math.log(2) / self.bytes_per_target[source]}
+            means = dict(zip(objective.figures, (sums / objective.count(windows)).tolist(), strict=True))
+            results[source] = {name: means[name] for name in objective.validation_figures}
+            if source in self.bytes_per_target:
+                results[source]["bits_per_byte"] = means["loss"] / math.log(2) / self.bytes_per_target[source]
         return results
 
 
@@ -115,4 +120,4 @@ def _windows(stream: Any, seq_len: int, limit: int, tokenizer: Mapping[str, Any]
 def _rows(array: np.ndarray, begin: int, count: int, fill: int) -> torch.Tensor:
     rows = torch.from_numpy(array[begin : begin + count])
     missing = count - len(rows)
-    return torch.nn.functional.pad(rows, (0, 0, 0, missing), value=fill)
+    return torch.nn.functional.pad(rows, (*[0, 0] * (rows.dim() - 1), 0, missing), value=fill)

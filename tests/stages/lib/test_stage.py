@@ -35,8 +35,8 @@ OPTIONS = {
     pretrain: ["--corpus", "x", "--until", "2", "--train-dir", "x", "--recipe"]
     + [TRAIN[:-1] + ', "weights": {"a": 1}, "model": {"num_hidden_layers": 1, "hidden_size": 8, '
        '"num_attention_heads": 2, "intermediate_size": 8, "max_position_embeddings": 16}}'],
-    finetune: ["--corpus", "x", "--tokenizer", "x", "--prompt-completion", "x", "--initial", "x", "--until", "2"]
-    + ["--train-dir", "x", "--recipe", TRAIN],
+    finetune: ["--corpus", "x", "--tokenizer", "x", "--sources", "x", "--initial", "x", "--until", "2"]
+    + ["--train-dir", "x", "--recipe", TRAIN[:-1] + ', "weights": {"a": 1}}'],
     convert: ["--model", "x", "--corpus", "x", "--tokenizer", "x"],
     evaluate: ["--export", "x", "--corpus", "x", "--recipe", '{"tasks": ["next_line"]}'],
     list_items: ["--suite", "x", "--recipe", '{"tasks": ["next_line"]}'],

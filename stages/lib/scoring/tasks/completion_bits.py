@@ -27,15 +27,22 @@ class CompletionBits(PromptCompletionTask):
 
     def rows(self, source: PairSource, options: TaskOptions) -> dict[str, list[Row]]:
         """Take up to `num_examples` validation pairs. Raises UserError if no completion is short enough."""
-        taken = [pair for pair in source.validation if len(pair.completion.encode()) <= options.max_completion_bytes]
-        if not taken:
-            raise UserError(
-                f"source {source.name} must have completions of at most {options.max_completion_bytes} bytes for "
-                f"{self.name} in its validation split, which has {len(source.validation)} pairs; see its key validation"
-            )
-        random.Random(f"{options.seed} {source.name} {self.name}").shuffle(taken)
-        rows: list[Row] = [
-            {"id": pair.id, "source": source.name, "context": pair.prompt, "completion": pair.completion}
-            for pair in taken[: options.num_examples]
-        ]
-        return {self.name: rows}
+        return {self.name: sample(source, self.name, options.max_completion_bytes, options)}
+
+
+def sample(source: PairSource, task: str, num_bytes: int, options: TaskOptions) -> list[Row]:
+    """Draw up to `num_examples` validation pairs whose completions have at most `num_bytes` bytes.
+
+    Raises UserError if no completion is short enough.
+    """
+    taken = [pair for pair in source.validation if len(pair.completion.encode()) <= num_bytes]
+    if not taken:
+        raise UserError(
+            f"source {source.name} must have completions of at most {num_bytes} bytes for {task} in its validation "
+            f"split, which has {len(source.validation)} pairs; see its key validation"
+        )
+    random.Random(f"{options.seed} {source.name} {task}").shuffle(taken)
+    return [
+        {"id": pair.id, "source": source.name, "context": pair.prompt, "completion": pair.completion}
+        for pair in taken[: options.num_examples]
+    ]

@@ -4,6 +4,7 @@ bits_per_byte_SOURCE   log-likelihood of validation text: metrics bits_per_byte 
 next_line              which of four lines comes next in validation text: metric acc_mutual_info, chance 0.25
 completion_choice      which of four completions belongs to a validation prompt: acc_mutual_info, chance 0.25
 completion_bits        bits per byte of validation completions given their prompts: metric bits_per_byte
+completion_match       exact match of generated completions: metrics exact_match, and stopped by EOS
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from stages.lib.scoring.tasks import task_files, text_pieces
 from stages.lib.scoring.tasks.bits_per_byte import BitsPerByte
 from stages.lib.scoring.tasks.completion_bits import CompletionBits
 from stages.lib.scoring.tasks.completion_choice import CompletionChoice
+from stages.lib.scoring.tasks.completion_match import CompletionMatch
 from stages.lib.scoring.tasks.next_line import NextLine
 from stages.lib.scoring.tasks.task import LocalTask, PromptCompletionTask, ReaderScores, Row, TaskOptions, TextTask
 
 if TYPE_CHECKING:
     from stages.lib.sources.prompt_completion import PairSource
 
-TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), CompletionBits())
+TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), CompletionBits(), CompletionMatch())
 """All local tasks, in the order of tables."""
 
 NAMES = tuple(task.name for task in TASKS)
 OF_TEXT = tuple(task.name for task in TASKS if isinstance(task, TextTask))
 OF_PROMPT_COMPLETION = tuple(task.name for task in TASKS if isinstance(task, PromptCompletionTask))
+GENERATING = tuple(task.name for task in TASKS if task.format.config["output_type"] == "generate_until")
 
 
 def find(name: str) -> LocalTask | None:

@@ -68,6 +68,9 @@ class LocalTask(ABC):
     metric: str
     """The metric that tables and figures show."""
 
+    further_metrics: tuple[str, ...] = ()
+    """Other metrics that are shown beside it where a tuned model is compared with the one before."""
+
     chance: float | None = None
     """The score of a model that guesses; None for a score that is no accuracy."""
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files
-from stages.lib.scoring.tasks import completion_score, trivial_readers
+from stages.lib.scoring.tasks import completion_score, generation_score, trivial_readers
 from stages.lib.scoring.tasks.task import HarnessFormat, Row
+
+MAX_NEW_TOKENS = 64
+"""Tokens that a model generates at most, EOS included: a model that never stops generates all of them."""
 
 
 def _metric(name: str, aggregation: str, higher_is_better: bool) -> dict[str, Any]:
@@ -63,6 +66,20 @@ COMPLETION = HarnessFormat(
     score_file=Path(completion_score.__file__),
 )
 """The log-likelihood of each row's `completion` after its `context`."""
+
+GENERATION = HarnessFormat(
+    config={
+        "output_type": "generate_until",
+        "doc_to_text": "context",
+        "doc_to_target": "completion",
+        "target_delimiter": "",
+        "generation_kwargs": {"until": [], "do_sample": False, "max_gen_toks": MAX_NEW_TOKENS},
+        "metric_list": [_metric(name, "mean", higher_is_better=True) for name in ("exact_match", "stopped")],
+    },
+    trivial=trivial_readers.exact_matches,
+    score_file=Path(generation_score.__file__),
+)
+"""The text that a model generates after each row's `context`, which must be its `completion`."""
 
 
 def write(directory: Path, name: str, task_format: HarnessFormat, rows: Sequence[Row]) -> None:

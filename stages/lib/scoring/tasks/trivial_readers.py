@@ -90,6 +90,12 @@ def bits_of_completions(rows: Sequence[Row]) -> ReaderScores:
     return _bits([row["completion"] for row in rows])
 
 
+def exact_matches(rows: Sequence[Row]) -> ReaderScores:
+    """Return the exact match of a reader that always answers the completion that most rows have."""
+    ((common, _),) = collections.Counter(row["completion"] for row in rows).most_common(1)
+    return {"most_common": _mean([float(row["completion"] == common) for row in rows])}
+
+
 def _bits(texts: Sequence[str]) -> ReaderScores:
     """Return the bits per byte of a reader that knows how often each byte stands in these very texts."""
     counts = collections.Counter(byte for text in texts for byte in text.encode())

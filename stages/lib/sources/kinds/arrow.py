@@ -31,7 +31,7 @@ class Arrow(SourceKind):
         """Yield (id, row), a row as a mapping of the columns that the recipe names."""
         with tables.arrow_errors(span.name), storage.open_binary(span.name) as raw:
             reader, batches = _open(raw)
-            columns = tables.columns_to_read(recipe, reader.schema.names, span.name)
+            columns = tables.columns_to_read(tables.fields_of_document(recipe), reader.schema.names, span.name)
             slices = (rows for batch in batches for rows in tables.slices_of(_validated(batch.select(columns))))
             yield from tables.numbered_rows(span.name, 0, slices)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.lib.chat.messages import Message
 from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Malformed, document_of_fields
 from stages.lib.sources.storage import Status
@@ -45,7 +46,13 @@ class SourceKind:
     """True if the documents of a file depend on all files of the source."""
 
     is_prompt_completion = False
-    """True for pairs to fine-tune on: `pairs` reads them. False for documents: `documents` reads them."""
+    """True for pairs to fine-tune on: `pairs` reads them."""
+
+    is_chat = False
+    """True for conversations to fine-tune on: `conversations` reads them."""
+
+    is_preference = False
+    """True for prompts with a chosen and a rejected completion: `preferences` reads them, `pairs` only the chosen."""
 
     is_readable = False
     """True if the first bytes of a file can be shown to a person."""
@@ -55,6 +62,11 @@ class SourceKind:
 
     has_columns = False
     """True if a file has a schema: `schema` returns it."""
+
+    @property
+    def has_documents(self) -> bool:
+        """True if `documents` reads the source: its text may be that of a corpus."""
+        return not (self.is_prompt_completion or self.is_chat)
 
     def root(self) -> Path:
         """Return the directory to which the file names are relative."""
@@ -106,6 +118,14 @@ class SourceKind:
 
         Raises UserError naming file and line of a malformed record: a model must not be trained on half of the data.
         """
+        raise NotImplementedError(self.name)
+
+    def preferences(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
+        """Yield (id, split key, prompt, chosen, rejected) of each preference; files and errors as of `pairs`."""
+        raise NotImplementedError(self.name)
+
+    def conversations(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
+        """Yield (id, split key, messages) of each conversation in the files `names`; raises UserError as `pairs`."""
         raise NotImplementedError(self.name)
 
     def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:

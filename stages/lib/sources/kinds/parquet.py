@@ -45,6 +45,10 @@ class Parquet(SourceKind):
 
     def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, tables.Row]]:
         """Yield (id, row), a row as a mapping of the columns that the recipe names."""
+        return self.rows(tables.fields_of_document(recipe), span)
+
+    def rows(self, fields: Sequence[str | None], span: Span) -> Iterator[tuple[str, tables.Row]]:
+        """Yield (id, row) of a span; `fields`: the columns, None for one that is not read."""
         from pyarrow import parquet
 
         options = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}  # if the file has checksums
@@ -53,7 +57,7 @@ class Parquet(SourceKind):
             storage.open_binary(span.name) as raw,
             parquet.ParquetFile(raw, **options) as file,
         ):
-            columns = tables.columns_to_read(recipe, file.schema_arrow.names, span.name)
+            columns = tables.columns_to_read(fields, file.schema_arrow.names, span.name)
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             _check_rows("its row groups have", sum(group.num_rows for group in groups), file.metadata.num_rows)
             before = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stages.lib.sources.kinds import python_source
 from stages.lib.sources.kinds.standard_library import StandardLibraryKind
+from stages.lib.sources.python_installation import python_source
 
 
 class PythonProse(StandardLibraryKind):

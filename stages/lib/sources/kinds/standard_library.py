@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Malformed, document_of_text
-from stages.lib.sources.kinds import python_source
 from stages.lib.sources.kinds.kind import SourceKind
+from stages.lib.sources.python_installation import python_source
 from stages.lib.sources.storage import Status
 
 if TYPE_CHECKING:

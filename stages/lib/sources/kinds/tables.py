@@ -33,9 +33,13 @@ def arrow_errors(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot be read to its end: {str(error).partition(chr(10))[0]}") from None
 
 
-def columns_to_read(recipe: SourceRecipe, names: Sequence[str], file: str) -> list[str]:
-    """Return the columns that the recipe reads. Raises UserError unless `names`, those of `file`, has each once."""
-    fields = [recipe.token_ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
+def fields_of_document(recipe: SourceRecipe) -> list[str | None]:
+    """Return the columns of a document's text or ids, split key and id; None for a field that is not set."""
+    return [recipe.token_ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
+
+
+def columns_to_read(fields: Sequence[str | None], names: Sequence[str], file: str) -> list[str]:
+    """Return the columns that are set. Raises UserError unless `names`, those of `file`, has each once."""
     columns = list(dict.fromkeys(column for column in fields if column is not None))
     for column in columns:
         if column not in names:

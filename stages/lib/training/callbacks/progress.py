@@ -10,6 +10,9 @@ from typing import Any
 from stages.lib.log import CLEAR, logger
 from stages.lib.training.callbacks.callback import Callback
 
+SHOWN = {"loss": "loss", "rewards/margins": "margin"}
+"""{name of a figure in metrics.jsonl: its name in the line}"""
+
 
 class ProgressLine(Callback):
     """Show the progress towards step `until`; for the first rank only. It starts again after a rollback."""
@@ -18,7 +21,7 @@ class ProgressLine(Callback):
         self.until, self.tokens_per_step = until, tokens_per_step
         self._progress: Progress | None = None
         self._first, self._begun = 0, 0.0
-        self._loss: float | None = None
+        self._shown: dict[str, float] = {}
 
     def before_step(self, step: int) -> None:
         """Start the clock at the first step."""
@@ -30,13 +33,13 @@ class ProgressLine(Callback):
         """Show the line."""
         assert self._progress is not None
         rate = (step - self._first) * self.tokens_per_step / (time.monotonic() - self._begun)
-        loss = "" if self._loss is None else f"loss {self._loss:.3f}, "
-        self._progress.show(step, f"{loss}{rate:,.0f} tokens/s")
+        shown = "".join(f"{name} {figure:.3f}, " for name, figure in self._shown.items())
+        self._progress.show(step, f"{shown}{rate:,.0f} tokens/s")
 
     def metrics(self, entry: dict[str, Any]) -> None:
-        """Remember the loss of the last written step."""
+        """Remember the figures of the last written step."""
         if "loss" in entry:
-            self._loss = entry["loss"]
+            self._shown = {name: entry[key] for key, name in SHOWN.items() if entry.get(key) is not None}
 
     def event(self, event: str, step: int, facts: dict[str, Any]) -> None:
         """Start again after a rollback."""

@@ -22,7 +22,8 @@ SECONDS_PER_DAY = 24 * 60 * 60
 class Throughput:
     """Computes the figures of each step of one start of a training, on one rank.
 
-    `activation_checkpointing`: (mode, ratio), for the FLOPs that are recomputed. `clock`: monotonic seconds.
+    `activation_checkpointing`: (mode, ratio), for the FLOPs that are recomputed. `num_adapter`: the number of LoRA's
+    parameters, if they alone are trained. `clock`: monotonic seconds.
     """
 
     def __init__(
@@ -33,10 +34,11 @@ class Throughput:
         world_size: int,
         device: torch.device,
         activation_checkpointing: tuple[str, float | None] = ("none", None),
+        num_adapter: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.world_size, self.device, self.clock = world_size, device, clock
-        self.model_flops = flops.flops_per_token(model_config, vocab_size, seq_len)
+        self.model_flops = flops.flops_per_token(model_config, vocab_size, seq_len, num_adapter)
         self.hardware_flops = self.model_flops + flops.repeated_flops_per_token(
             model_config, seq_len, *activation_checkpointing
         )

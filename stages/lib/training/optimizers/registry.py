@@ -36,8 +36,8 @@ BUILDERS: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {
 
 
 def build(model: torch.nn.Module, recipe: OptimizerRecipe) -> Optimizer:
-    """Build the optimizer that a recipe names over the parameters of a model; matrices decay, vectors do not."""
-    parameters = list(model.parameters())
+    """Build the optimizer that a recipe names over a model's parameters that are not frozen; only matrices decay."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
@@ -58,10 +58,13 @@ def skip_if(optimizer: Optimizer, flag: torch.Tensor) -> None:
 def named_state(model: torch.nn.Module, optimizer: Optimizer) -> dict[str, dict[str, torch.Tensor]]:
     """Return the optimizer's state by FMS key: {"base_model...weight": {"exp_avg", "exp_avg_sq", "step"}}.
 
-    Before the first step it is filled with the empty state, so that a checkpoint can be loaded into it.
+    Before the first step it is filled with the empty state, so that a checkpoint can be loaded into it. Frozen
+    parameters have none.
     """
     result = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         if not optimizer.state[parameter]:
             optimizer.state[parameter] = optimizer.empty_state(parameter)
         result[name] = dict(optimizer.state[parameter])

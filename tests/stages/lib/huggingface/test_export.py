@@ -7,9 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lib.errors import UserError
-from stages.lib.huggingface import config_json, export, parity, weight_files
+from stages.lib.huggingface import config_json, export, weight_files
 from stages.lib.model.llama import Llama
 from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.parity import parity
 from tests.helpers.export_cases import CASES, SMALL, TOKENIZER, VOCABULARY, reader, recipe_of, write_export
 from tests.helpers.export_fixtures import random_model
 

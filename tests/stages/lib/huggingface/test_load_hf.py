@@ -86,7 +86,7 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     found = load_hf.open_directory(tmp_path)
     ours = Llama(found.model_config, found.vocab_size)
-    load_hf.load_into(ours, found.read)
+    load_hf.load_into(ours.named_parameters(), found.read)
     tokens = torch.randint(0, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
         expected = theirs(tokens).logits
@@ -107,7 +107,7 @@ def test_weights_are_given_in_the_dtype_of_the_file_and_loaded_in_that_of_the_mo
     found = load_hf.open_directory(tmp_path)
     assert found.read(["head.weight"])["head.weight"].dtype == torch.bfloat16
     ours = Llama(recipe, VOCABULARY)
-    load_hf.load_into(ours, found.read)
+    load_hf.load_into(ours.named_parameters(), found.read)
     for key, tensor in ours.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[key].bfloat16().float())
 
@@ -164,7 +164,7 @@ def test_weights_that_are_not_finite_are_named(directory, value):
     change_weights(directory, lambda weights: weights[name][3].fill_(value))
     found = load_hf.open_directory(directory)
     with pytest.raises(UserError, match=f"{name} must have finite values, found NaN or infinity"):
-        load_hf.load_into(Llama(found.model_config, found.vocab_size), found.read)
+        load_hf.load_into(Llama(found.model_config, found.vocab_size).named_parameters(), found.read)
 
 
 def test_a_tensor_in_two_files_is_named(tmp_path):
@@ -227,7 +227,7 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused():
     with pytest.raises(
         UserError, match=r"base_model.embedding.weight must have the shape \[301, 64\], found \[2, 64\]"
     ):
-        load_hf.load_into(model, lambda keys: dict.fromkeys(keys, torch.zeros(2, 64)))
+        load_hf.load_into(model.named_parameters(), lambda keys: dict.fromkeys(keys, torch.zeros(2, 64)))
 
 
 def test_ranks_of_every_mesh_load_their_own_rows(tmp_path):

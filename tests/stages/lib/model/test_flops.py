@@ -8,6 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.model import flops
 from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.model.lora import adapter_shapes, add_adapters
+from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.training import activation_checkpointing
 
 SMALL = ModelRecipe(
@@ -66,10 +68,12 @@ def test_a_published_utilization_comes_out():
     assert rate == pytest.approx(0.545, abs=5e-4)
 
 
-def counted(mode, ratio=None):
+def counted(mode, ratio=None, lora=None):
     """FLOPs per token of the matrix products of a forward and backward pass, and of attention's forward passes."""
     torch.manual_seed(0)
     model = Llama(SMALL, VOCABULARY)
+    if lora is not None:
+        add_adapters(model, lora)
     activation_checkpointing.apply(
         model, activation_checkpointing.ActivationCheckpointingRecipe(mode=mode, ratio=ratio)
     )
@@ -104,6 +108,18 @@ def test_the_model_flops_are_what_torch_counts_and_the_norms():
     head_gradient = 2 * VOCABULARY * SMALL.hidden_size  # added in place, which torch's counter does not see
     found = counted("none") + attention_backward + head_gradient + 6 * norms
     assert found == flops.flops_per_token(SMALL, VOCABULARY, SEQ_LEN)
+
+
+def test_lora_computes_no_gradient_of_a_frozen_matrix():
+    lora = LoraRecipe(rank=4)
+    table = SMALL.key_table(VOCABULARY)
+    norms = 2 * SMALL.hidden_size * SMALL.num_hidden_layers + SMALL.hidden_size
+    attention_backward = 8 * SMALL.num_hidden_layers * SMALL.hidden_size * SEQ_LEN
+    # nothing before the first projection is trained: its input needs no gradient
+    first = table.by_key["base_model.layers.0.attn.in_proj.qkv_fused.weight"].numel + 3 * lora.rank * SMALL.hidden_size
+    found = counted("none", lora=lora) + attention_backward + 4 * norms + 2 * first
+    num_adapter = sum(rows * columns for rows, columns in adapter_shapes(table, lora).values())
+    assert found == flops.flops_per_token(SMALL, VOCABULARY, SEQ_LEN, num_adapter)
 
 
 @pytest.mark.parametrize(

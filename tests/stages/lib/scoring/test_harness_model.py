@@ -8,6 +8,7 @@ import torch
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.scoring import harness_model
+from stages.lib.scoring.tasks.generation_score import END
 from tests.helpers import evaluations
 
 TOKENIZER = {"bos": 1, "eos": 2, "bos_added": False}
@@ -31,6 +32,30 @@ def test_an_empty_context_is_the_prefix(directory):
     model = loaded(directory)
     (empty, _), (prefix, _) = scores(model, [([], [5, 6]), ([2], [5, 6])])
     assert empty == prefix
+
+
+def test_a_local_task_generates_what_transformers_does_up_to_eos(directory, monkeypatch):
+    from lm_eval.api.instance import Instance
+
+    model, prompts = loaded(directory), ["def f", "class Range of values", "if"]
+    model.separate = True
+
+    def own(prompt, eos):
+        ids = torch.tensor([model.tok_encode(prompt, add_special_tokens=False)])
+        made = model.model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=eos)[0, ids.shape[1] :]
+        return made.tolist()
+
+    eos = own(prompts[0], TOKENIZER["eos"])[2]  # one that the first text has: random weights never give the real one
+    monkeypatch.setattr(harness_model.Model, "eot_token_id", eos)
+    expected = []
+    for prompt in prompts:
+        made = own(prompt, eos)
+        expected.append(model.tok_decode([id for id in made if id != eos]) + END * (eos in made))
+    options = {"until": [], "do_sample": False, "max_gen_toks": 6}
+    requests = [Instance("generate_until", {}, (prompt, options), 0) for prompt in prompts]
+    with process_group():
+        assert model.generate_until(requests) == expected
+    assert expected[0].endswith(END)
 
 
 @pytest.mark.parametrize(

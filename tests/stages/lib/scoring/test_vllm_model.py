@@ -108,6 +108,12 @@ def test_scores_of_the_stage_are_those_of_transformers(made, vllm, tmp_path):
             assert ours[task][name]["n"] == metric["n"]
 
 
+def test_generated_completions_are_refused(made, capsys, tmp_path):
+    options = {**made, "--output": tmp_path / "a.json"}
+    recipe = {"tasks": ["completion_match"], "backend": "vllm", "batch_size": "auto"}
+    refused(with_recipe(options, **recipe), capsys, "evaluate.backend must be transformers for completion_match")
+
+
 def test_several_processes_are_refused(made, vllm, monkeypatch):
     from stages.lib.scoring import vllm_model
 

@@ -121,7 +121,7 @@ def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
 
 def test_a_source_of_text_has_no_pairs(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
-    with pytest.raises(UserError, match=r"sources.a.kind must be prompt_completion or python-docstrings .* got jsonl"):
+    with pytest.raises(UserError, match=r"sources.a.kind must be prompt_completion or python-statements .* got jsonl"):
         prompt_completion.read(listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]}))
 
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Theirs
 from tokenizers import decoders, models, normalizers, trainers
 
 from stages import index, train_tokenizer
-from stages.lib.huggingface import tokenizer_parity as parity
+from stages.lib.parity import tokenizer_parity as parity
 from stages.lib.sources.documents import Document
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import bos_eos, pretokenized

@@ -14,6 +14,7 @@ from stages.lib.model.loss import IGNORED
 from stages.lib.tokens import validation_text
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.training import validation
+from stages.lib.training.objectives.next_token import NextToken
 from tests.helpers.data_fixtures import tiny_corpus
 from tests.helpers.export_fixtures import random_model
 
@@ -45,9 +46,8 @@ def test_loss_is_the_mean_over_every_target_but_bos(micro_batch_size, limit):
         ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24), VOCABULARY
     )
     with process_group() as device:
-        scores = validation.from_corpus(OneSource(), ["a"], SEQ_LEN, limit).evaluate(model, micro_batch_size, device)[
-            "a"
-        ]
+        scored = validation.from_corpus(OneSource(), ["a"], SEQ_LEN, limit)
+        scores = scored.evaluate(NextToken(), model, micro_batch_size, device)["a"]
     losses = []
     given = torch.from_numpy(TOKENS[: limit + 1].astype(np.int64))
     for start in range(0, len(given) - 1, SEQ_LEN):
@@ -69,7 +69,7 @@ def test_bits_per_byte_are_the_bits_of_all_targets_by_the_bytes_of_the_text(tmp_
         corpus.tokenizer["vocab_size"],
     )
     with process_group() as device:
-        scores = scored.evaluate(model, 8, device)["a"]
+        scores = scored.evaluate(NextToken(), model, 8, device)["a"]
     targets = int((scored.windows["a"][1] != IGNORED).sum())
     text = "".join(text for _, text in validation_text.documents(corpus.manifest, "a"))
     bits = scores["loss"] * targets / math.log(2)

@@ -151,7 +151,7 @@ def test_changed_text_is_refused(tmp_path):
         ("bits_per_byte_code", "bits_per_byte"),
         ("validation/bits_per_byte_code", "bits_per_byte"),
         ("next_line", "next_line"),
-        ("docstrings/completion_choice", "completion_choice"),
+        ("statements/completion_choice", "completion_choice"),
         ("next_lines", None),
         ("hellaswag", None),
     ],
@@ -163,5 +163,5 @@ def test_task_is_found_by_its_name_in_the_harness(name, task):
 
 def test_every_task_describes_its_score():
     for task in local_tasks.TASKS:
-        assert task.lower_is_better == (task.chance is None)
+        assert task.lower_is_better == (task.metric == "bits_per_byte")
         assert task.description

@@ -1,0 +1,1 @@
+"""Ablation: speed and memory of a run's training step under other settings, for `tools.ablate`."""

@@ -1,0 +1,121 @@
+"""The setting of a table: what a run of a config trains, and its step as the config has it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files
+from stages.lib.errors import UserError
+from stages.lib.training.recipe import TrainRecipe
+
+STAGES = ("pretrain", "finetune")
+OF_THE_STEP = (
+    *("seq_len", "global_batch_size", "dtype", "optimizer", "z_loss", "micro_batch_size", "sharding", "shard_degree"),
+    *("cpu_offload", "activation_checkpointing", "compile", "deterministic"),
+)
+"""Keys of a training on which the cost of a step depends."""
+
+OF_THE_DATA = (
+    *("milestones", "weights", "data_stages", "packing", "document_mask", "initial"),
+    *("template", "loss_on", "too_long"),
+)
+"""Keys of pretrain and finetune alone; random tokens take the place of the data."""
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run: its name, the keys of its model, and those of its training that a step depends on."""
+
+    run: str
+    model: Config
+    vocab_size: int
+    training: Config
+    document_mask: bool
+
+    def recipe(self) -> Config:
+        """Return the recipe of a cell before the grid is applied."""
+        own = {"model": self.model, "vocab_size": self.vocab_size, "document_mask": self.document_mask}
+        return self.training | own
+
+
+def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
+    """Read a config. `run`: its name; None if the config has one run. `vocab_size`: overrides that of the config.
+
+    Raises UserError if the run or a size is missing, or a key has an effect on the step that a cell does not show.
+    """
+    config = _load(path)
+    name, recipe = _run_of(config, run, path)
+    stage = next(stage for stage in STAGES if stage in recipe)
+    training = recipe[stage]
+    for key in training:
+        if key not in OF_THE_DATA and key not in {field.name for field in dataclasses.fields(TrainRecipe)}:
+            raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
+    model, own_size = _model_of(config, name, recipe)
+    size = vocab_size or own_size or _tokenizer_size(config, recipe)
+    if size is None:
+        raise UserError(f"--vocab-size is missing: {path} does not have the vocab_size of run {name}")
+    kept = {key: value for key, value in training.items() if key in OF_THE_STEP}
+    # tuning keeps the samples of a row apart
+    return Setting(name, model, size, kept, training.get("document_mask", stage == "finetune"))
+
+
+def _load(path: Path) -> Config:
+    import yaml
+
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UserError(f"the config {path} cannot be read: {reason:.300}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("runs"), dict):
+        raise UserError(f"the config {path} must have runs")
+    return config
+
+
+def _run_of(config: Config, name: str | None, path: Path) -> tuple[str, Config]:
+    runs, known = config["runs"], ", ".join(config["runs"])
+    if name is None and len(runs) != 1:
+        raise UserError(f"--run is missing: {path} has the runs {known}")
+    found = name or next(iter(runs))
+    if found not in runs:
+        raise UserError(f"--run must be one of the runs of {path} ({known}), got {found!r}")
+    if not isinstance(runs[found], dict) or not any(isinstance(runs[found].get(stage), dict) for stage in STAGES):
+        raise UserError(f"runs.{found} of {path} must have pretrain or finetune")
+    return found, runs[found]
+
+
+def _model_of(config: Config, name: str, run: Config) -> tuple[Config, int | None]:
+    """Return the keys of a run's model, and its vocab_size if a config.json has it."""
+    seen = {name}
+    while "model" not in run and "run" in run.get("initial", {}):
+        name = run["initial"]["run"]
+        if name in seen or not isinstance(config["runs"].get(name), dict):
+            raise UserError(f"runs.{name} must be a run with a model, from which the training starts")
+        seen.add(name)
+        run = config["runs"][name]
+    model, initial = run.get("model", {}), run.get("initial", {})
+    source = model.get("from") or (None if model else initial.get("config") or initial.get("path"))
+    if source is None and not model:
+        raise UserError(f"runs.{name}.model is missing: it must have the model's configuration")
+    keys = {key: value for key, value in model.items() if key != "from"}
+    return (keys, None) if source is None else _from_file(Path(source), keys)
+
+
+def _from_file(path: Path, overrides: Config) -> tuple[Config, int | None]:
+    from stages.lib.huggingface import config_json
+
+    file = path / "config.json" if path.is_dir() else path
+    return config_json.model_identity(file, overrides), files.read_json_object(file).get("vocab_size")
+
+
+def _tokenizer_size(config: Config, run: Config) -> int | None:
+    while "corpus" not in run and "run" in run.get("initial", {}):
+        run = config["runs"][run["initial"]["run"]]
+    corpus = config.get("corpora", {}).get(run.get("corpus"), {})
+    size: int | None = config.get("tokenizers", {}).get(corpus.get("tokenizer"), {}).get("vocab_size")
+    return size

@@ -1,0 +1,1 @@
+"""Conversations: their messages, and the chat templates that render them as text."""

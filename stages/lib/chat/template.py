@@ -1,0 +1,89 @@
+"""A chat template: a Jinja text that renders messages, as the tokenizers of Hugging Face have it.
+
+`chatml` and `tulu` are in templates/; any other is a file of the user's. Their text becomes chat_template.jinja of an
+export, and `tokenizer.apply_chat_template` renders it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+
+from stages.lib.chat.environment import environment, time_limit
+from stages.lib.chat.messages import ASSISTANT, Message
+from stages.lib.errors import UserError
+
+DIRECTORY = Path(__file__).parent / "templates"
+SHIPPED = ("chatml", "tulu")
+
+
+def text_of(template: str, where: str) -> str:
+    """Return the text of a template by its name or path. `where`: the key that names it.
+
+    Raises UserError unless it is one of SHIPPED, or a file of UTF-8.
+    """
+    path = DIRECTORY / f"{template}.jinja" if template in SHIPPED else Path(template)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{where} must be a text file of UTF-8, and {path} is not") from None
+    except OSError as error:
+        known = ", ".join(SHIPPED)
+        raise UserError(f"{where} must be {known} or a file, and {path} cannot be read: {error.strerror}") from None
+
+
+class ChatTemplate:
+    """A compiled template. `special_tokens`: {"bos_token": text, ...}, which it may write. `name`: for messages.
+
+    Raises UserError, with the line, for a text that is not a template.
+    """
+
+    def __init__(self, text: str, special_tokens: Mapping[str, str], name: str) -> None:
+        self.text, self.special_tokens, self.name = text, dict(special_tokens), name
+        try:
+            if "strftime_now" in text:
+                raise UserError(f"the chat template {name} must not use strftime_now: its text would change every day")
+            self._compiled = environment().from_string(text)
+        except jinja2.TemplateSyntaxError as error:
+            raise UserError(f"the chat template {name}, line {error.lineno}, is not valid: {error.message}") from None
+
+    def render(self, messages: Sequence[Message], where: str, generation_prompt: bool = False) -> str:
+        """Return the text of messages. `generation_prompt`: add what comes before an answer of the assistant.
+
+        `where`: the conversation, for messages. Raises UserError if the template fails, as by raise_exception.
+        """
+        data = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
+        try:
+            with time_limit():
+                return self._compiled.render(data | self.special_tokens)
+        except Exception as error:  # a template is a program: it may raise anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"{where} cannot be rendered by the chat template {self.name}: {reason:.300}") from None
+
+
+Span = tuple[int, int]
+"""Characters [begin, end) of a text."""
+
+
+def assistant_spans(template: ChatTemplate, messages: Sequence[Message], where: str) -> tuple[str, list[Span]]:
+    """Return the text of a conversation, and the span of each turn of the assistant.
+
+    A turn is what the messages up to it have more than those before it with the generation prompt: what the model must
+    write after that prompt, markers included. Raises UserError if these texts do not begin with each other.
+    """
+    text, found = template.render(messages, where), []
+    for number, message in enumerate(messages):
+        if message["role"] != ASSISTANT:
+            continue
+        before = template.render(messages[:number], where, generation_prompt=True)
+        after = template.render(messages[: number + 1], where)
+        if not (after.startswith(before) and text.startswith(after)):
+            raise UserError(
+                f"the chat template {template.name} must render the messages up to a turn of the assistant as the "
+                f"beginning of the conversation, and before it with the generation prompt; it does not for message "
+                f"{number} of {where}"
+            )
+        found.append((len(before), len(after)))
+    return text, found

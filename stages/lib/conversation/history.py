@@ -1,0 +1,96 @@
+"""The turns of a conversation, and their ids by a chat template; the oldest turns are dropped if they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.lib.errors import UserError
+
+if TYPE_CHECKING:
+    import transformers
+
+Message = dict[str, str]
+"""{"role": system, user or assistant; "content": text}"""
+
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+
+
+class History:
+    """The messages of a conversation.
+
+    `encode`: returns the ids of messages, with what comes before an answer. `num_positions`: how many ids fit into the
+    model, of which `room` are kept free for the answer. `system`: the system prompt, which is never dropped.
+    """
+
+    def __init__(
+        self, encode: Callable[[list[Message]], list[int]], num_positions: int, room: int, system: str | None = None
+    ) -> None:
+        self.encode, self.num_positions, self.room = encode, num_positions, max(1, room)
+        self.system = [] if system is None else [{"role": SYSTEM, "content": system}]
+        self.turns: list[Message] = []
+
+    def ask(self, text: str) -> tuple[list[int], int]:
+        """Add what the user writes; return (ids to continue, number of the oldest messages that were dropped).
+
+        Raises UserError, and forgets the text, if it does not fit alone.
+        """
+        self.turns.append({"role": USER, "content": text})
+        kept = list(self.turns)
+        try:
+            ids = self.encode(self.system + kept)
+            while len(ids) + self.room > self.num_positions and len(kept) > 1:
+                kept = _without_oldest(kept)
+                ids = self.encode(self.system + kept)
+            if len(ids) >= self.num_positions:
+                raise UserError(
+                    f"a message must have at most the model's {self.num_positions} tokens (max_position_embeddings) "
+                    f"with its template, and one token must remain for the answer; got {len(ids)}"
+                )
+        except UserError:
+            self.turns.pop()
+            raise
+        dropped, self.turns = len(self.turns) - len(kept), kept
+        return ids, dropped
+
+    def answer(self, text: str) -> None:
+        """Add the model's answer to the last question."""
+        self.turns.append({"role": ASSISTANT, "content": text})
+
+
+def _without_oldest(turns: list[Message]) -> list[Message]:
+    """Return the messages from the second question on."""
+    return turns[next(number for number, turn in enumerate(turns) if number and turn["role"] == USER) :]
+
+
+def encoder(directory: Path, template: str | None) -> Callable[[list[Message]], list[int]]:
+    """Return a function from messages to ids: `apply_chat_template` of the tokenizer that transformers loads.
+
+    `template`: a shipped one, or a Jinja file, in place of the tokenizer's own. Raises UserError if there is none.
+    """
+    from transformers import AutoTokenizer
+
+    from stages.lib.chat.template import text_of
+
+    # markers of a template are tokens, also where a literal </s> in a prompt is only text
+    tokenizer = AutoTokenizer.from_pretrained(directory, split_special_tokens=False, trust_remote_code=False)
+    text = tokenizer.chat_template if template is None else text_of(template, "--template")
+    if not text:
+        raise UserError(f"--chat needs a chat template, and the tokenizer in {directory} has none: give --template")
+
+    def encode(messages: list[Message]) -> list[int]:
+        return _encoded(tokenizer, text, messages)
+
+    return encode
+
+
+def _encoded(tokenizer: transformers.PreTrainedTokenizerBase, template: str, messages: list[Message]) -> list[int]:
+    try:
+        found = tokenizer.apply_chat_template(
+            messages, chat_template=template, add_generation_prompt=True, return_dict=False
+        )
+    except Exception as error:  # a template is a program: it may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"the chat template cannot render this conversation: {reason:.300}") from None
+    return list(found)

@@ -1,0 +1,118 @@
+"""LoRA adapters (arXiv 2106.09685) beside the matrices of a model.
+
+An adapter belongs to a projection of transformers (q_proj), though our matrix may hold several (`qkv_fused`: q; k; v).
+So its keys and shapes are peft's, except that the rows of lora_B have the order of our matrix:
+
+    base_model.layers.N.attn.in_proj.qkv_fused.q_proj.lora_A   [rank, D]
+    base_model.layers.N.attn.in_proj.qkv_fused.q_proj.lora_B   [H * hd, rank]
+
+The keys of the weights beside them do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stages.lib.model.keys import KeyTable, Part, Weight
+from stages.lib.model.llama import Llama
+from stages.lib.model.lora_dropout import RowDropout, Rows
+from stages.lib.model.lora_recipe import LoraRecipe
+
+MATRICES = ("lora_A", "lora_B")
+
+
+class Adapter(nn.Module):
+    """The product of two matrices of a low rank."""
+
+    def __init__(self, columns: int, rows: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.lora_A = nn.Parameter(torch.empty(rank, columns, dtype=dtype, device=device))
+        self.lora_B = nn.Parameter(torch.empty(rows, rank, dtype=dtype, device=device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, L, columns] -> [B, L, rows]."""
+        return functional.linear(functional.linear(x, self.lora_A), self.lora_B)
+
+
+class LoraLinear(nn.Linear):
+    """A frozen matrix, and adapters beside some of its parts."""
+
+    def __init__(self, weight: nn.Parameter, parts: Iterable[Part], recipe: LoraRecipe, dropout: RowDropout) -> None:
+        """`weight`: the frozen matrix [rows, columns]. `parts`: its parts in transformers."""
+        rows, columns = weight.shape
+        super().__init__(columns, rows, bias=False, device="meta")
+        self.weight, self.scale, self.dropout = weight, recipe.scale, dropout
+        self.parts = [(part.projection, part.rows) for part in parts]
+        for name, part_rows in self.parts:
+            if name in recipe.targets:
+                dtype = torch.promote_types(weight.dtype, torch.float32)
+                self.add_module(name, Adapter(columns, part_rows, recipe.rank, dtype, weight.device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, L, columns] -> [B, L, rows]."""
+        products = super().forward(x).split([rows for _, rows in self.parts], -1)
+        x = self.dropout(x) if self.training else x
+        adapted = [
+            torch.add(product, self._modules[name](x), alpha=self.scale) if name in self._modules else product  # type: ignore[misc]
+            for (name, _), product in zip(self.parts, products, strict=True)
+        ]
+        return adapted[0] if len(adapted) == 1 else torch.cat(adapted, -1)
+
+
+def add_adapters(model: Llama, recipe: LoraRecipe, seed: int = 0) -> Rows:
+    """Freeze a model and put adapters beside the targets; their values are not set. `seed`: of the dropout.
+
+    Adapters have the dtype of the model's weights, at least float32. Returns the rows that the dropout reads.
+    """
+    model.requires_grad_(False)
+    rows = Rows()
+    for number, weight in enumerate(adapted_weights(model.recipe.key_table(model.vocab_size), recipe)):
+        path, _, name = weight.key.removesuffix(".weight").rpartition(".")
+        parent = model.get_submodule(path)
+        dropout = RowDropout(recipe.dropout, seed, number, rows)
+        setattr(parent, name, LoraLinear(getattr(parent, name).weight, weight.parts, recipe, dropout))
+    return rows
+
+
+def adapted_weights(table: KeyTable, recipe: LoraRecipe) -> Iterator[Weight]:
+    """Yield the matrices of which a part has an adapter, in the order of the forward pass."""
+    for weight in (weight for layer in table.layers for weight in layer):
+        if any(part.projection in recipe.targets for part in weight.parts):
+            yield weight
+
+
+def adapter_key(weight: Weight, part: Part, matrix: str) -> str:
+    """The key of an adapter's matrix. `matrix`: of MATRICES."""
+    return f"{weight.key.removesuffix('.weight')}.{part.projection}.{matrix}"
+
+
+def adapter_shapes(table: KeyTable, recipe: LoraRecipe) -> dict[str, list[int]]:
+    """{key: shape} of the adapters' matrices."""
+    shapes = {}
+    for weight in adapted_weights(table, recipe):
+        for part in weight.parts:
+            if part.projection in recipe.targets:
+                assert weight.columns is not None
+                shapes[adapter_key(weight, part, "lora_A")] = [recipe.rank, weight.columns]
+                shapes[adapter_key(weight, part, "lora_B")] = [part.rows, recipe.rank]
+    return shapes
+
+
+@torch.no_grad()
+def merged(
+    weight: Weight, base: torch.Tensor, adapters: Mapping[str, torch.Tensor], recipe: LoraRecipe
+) -> torch.Tensor:
+    """A matrix with its adapters added, in float32 (float64 if the base is).
+
+    `base`: the frozen matrix, in the dtype in which it was trained with. `adapters`: {key: tensor}.
+    """
+    whole = base.to(torch.promote_types(base.dtype, torch.float32), copy=True)
+    for part, rows in zip(weight.parts, whole.split([part.rows for part in weight.parts]), strict=True):
+        if part.projection in recipe.targets:
+            a, b = (adapters[adapter_key(weight, part, matrix)].to(whole.dtype) for matrix in MATRICES)
+            rows.addmm_(b, a, alpha=recipe.scale)
+    return whole

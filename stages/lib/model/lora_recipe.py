@@ -1,0 +1,49 @@
+"""The recipe of LoRA adapters (arXiv 2106.09685), in peft's terms. Imports no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stages.lib.errors import UserError
+from stages.lib.model.architectures import DEFAULT
+from stages.lib.recipe import identity, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraRecipe:
+    """LoRA: the weights are frozen, and pairs of small matrices beside some of them are trained."""
+
+    rank: int = identity(minimum=1)
+    """Rank of the adapters, peft's `r`."""
+
+    alpha: float = identity(16.0, above=0)
+    """The product of an adapter's matrices is multiplied by `alpha / rank`."""
+
+    dropout: float = identity(0.0, minimum=0, maximum=0.9)
+    """Probability with which an element of an adapter's input is set to zero in training. The mask depends on seed,
+    step and the sample's place in the global batch, so it is the same on any number of ranks and after a restart."""
+
+    target_modules: list[str] | Literal["all-linear"] = identity("all-linear")
+    """Hugging Face's names of the projections that have an adapter: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,
+    down_proj. all-linear: all of them. Embedding and output head have none."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the projections that have an adapter."""
+        return DEFAULT.projections if self.target_modules == "all-linear" else tuple(self.target_modules)
+
+    @property
+    def scale(self) -> float:
+        """The factor of an adapter's product."""
+        return self.alpha / self.rank
+
+    def check(self, where: str) -> None:
+        """Raise UserError if a target is not a projection of the model, or there is none."""
+        known = ", ".join(DEFAULT.projections)
+        if not self.targets:
+            raise UserError(f"{where}.target_modules must be all-linear or have at least one of {known}, got none")
+        for name in self.targets:
+            if name not in DEFAULT.projections:
+                raise UserError(
+                    f"{where}.target_modules must be all-linear or some of {known}, got {shown(name)}, which matches "
+                    "no module"
+                )

@@ -1,0 +1,116 @@
+"""Parity of exported LoRA adapters with the trained ones: peft's names and shapes, all bits, whole models' logits.
+
+transformers' model gets the weights of the base as they were frozen, and peft the adapters of the export. Ours has the
+adapters beside the frozen matrices, as in training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from stages.lib.huggingface import export, weight_files
+from stages.lib.huggingface.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_of, peft_tensors
+from stages.lib.model.architectures import architecture_of
+from stages.lib.model.lora import adapter_shapes, add_adapters
+from stages.lib.parity import parity, parity_rows
+from stages.lib.parity.file_parity import compare_contents
+from stages.lib.parity.parity import ParityError
+from stages.lib.parity.tensor_parity import compare_bits, empty_exported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stages.lib.model.llama import Llama
+    from stages.lib.model.lora_recipe import LoraRecipe
+    from stages.lib.parity.tensor_parity import Export
+    from stages.lib.tokens.corpus import Corpus
+
+
+class Adapter(Protocol):
+    """The adapters of a checkpoint."""
+
+    @property
+    def recipe(self) -> LoraRecipe:
+        """Their recipe."""
+
+    @property
+    def base_name(self) -> str:
+        """The name of their base."""
+
+    def tensors(self, keys: Sequence[str], /) -> dict[str, torch.Tensor]:
+        """{key: CPU tensor} of the adapters' matrices."""
+
+    def read_frozen(self, keys: Sequence[str], /) -> dict[str, torch.Tensor]:
+        """{FMS key: CPU tensor} of the base as it was frozen."""
+
+
+def compare(
+    exported: Export, folder: Path, adapter: Adapter, corpus: Corpus, tolerance: float, whole: bool
+) -> dict[str, Any]:
+    """Compare the adapters in a folder with those of the checkpoint; returns the entries of parity.json.
+
+    `exported`: the export of the merged model. `whole`: compare logits, too, which holds both models in memory. Raises
+    ParityError naming what differs first.
+    """
+    compare_contents(folder, {ADAPTER_CONFIG: config_of(adapter.recipe, adapter.base_name)})
+    with weight_files.opened(folder / ADAPTER_WEIGHTS) as file:
+        found = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    _compare_names({name: list(tensor.shape) for name, tensor in found.items()}, exported.directory, folder)
+    for name, tensor in peft_tensors(exported.table, adapter.recipe, adapter.tensors).items():
+        compare_bits(f"{ADAPTER_WEIGHTS}: {name}", tensor, found[name])
+    if not whole:
+        return {"checks": ["config", "tensors"]}
+    rows = parity_rows.rows(corpus, exported.model_config.max_position_embeddings)
+    logits = parity.compare_logits(_ours(exported, adapter), _theirs(exported, folder, adapter), [rows], tolerance)
+    return {"checks": ["config", "tensors", "logits of peft"], "logits": logits}
+
+
+def _compare_names(found: dict[str, list[int]], directory: Path, folder: Path) -> None:
+    """Raise ParityError unless the tensors are those that peft expects, which only warns of a name it does not know."""
+    import peft
+
+    config = peft.PeftConfig.from_pretrained(str(folder))
+    config.base_model_name_or_path = None  # peft would warn that this model has another name
+    empty = peft.get_peft_model(empty_exported(directory), config)
+    # otherwise it looks for the config of the base on the Hub
+    state = peft.get_peft_model_state_dict(empty, save_embedding_layers=False)
+    expected = {name: list(tensor.shape) for name, tensor in state.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise ParityError(
+                f"peft must expect {name} in the shape {found.get(name)}, and expects {expected.get(name)}"
+            )
+
+
+def _ours(exported: Export, adapter: Adapter) -> Llama:
+    """Our model in float32, with the adapters beside its frozen matrices."""
+    with torch.device("meta"):
+        model = architecture_of(exported.model_config).model_class(exported.model_config, exported.vocab_size)
+        add_adapters(model, adapter.recipe)
+    table, state = exported.table, {}
+    for group in table.groups:
+        state |= export.cut(adapter.read_frozen([weight.key for weight in group]), table)
+    state |= adapter.tensors(list(adapter_shapes(table, adapter.recipe)))
+    state |= {key: state[weight.key] for key, weight in table.by_key.items()}
+    model.load_state_dict({key: tensor.float() for key, tensor in state.items()}, assign=True)
+    return model.eval()
+
+
+def _theirs(exported: Export, folder: Path, adapter: Adapter) -> Any:
+    """transformers' model of the base in float32, with the adapters as peft loads them."""
+    import peft
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(exported.directory), dtype=torch.float32)
+    table, state = exported.table, {}
+    for group in table.groups:
+        frozen = export.cut(adapter.read_frozen([weight.key for weight in group]), table)
+        state |= {name: tensor.float() for name, tensor in export.hf_tensors(frozen, group).items()}
+    (head,) = table.head.part_shapes()
+    missing, unexpected = base.load_state_dict(state, strict=False)  # a tied head is the embedding
+    if wrong := [*unexpected, *({*missing} - {head if table.tied else None})]:
+        raise ParityError(f"transformers must have the tensors of the base, and differs in {wrong[0]}")
+    return peft.PeftModel.from_pretrained(base, str(folder)).eval()

@@ -1,0 +1,190 @@
+"""Parity of an exported model with ours block by block, in the memory of a few layers at any size.
+
+transformers runs its own forward pass over a model without weights: a block's weights are read from the export before
+it runs, and dropped after it. Our block gets the same input, and the checkpoint's weights, rounded as exported. The
+outputs of both, and of the norms, attention and MLP in them, are compared in float32: a mistake is named where it is,
+and rounding does not add up over the blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stages.lib import memory
+from stages.lib.model.architectures import architecture_of
+from stages.lib.model.keys import Weight
+from stages.lib.parity import rounding
+from stages.lib.parity.logit_figures import LogitFigures
+from stages.lib.parity.parity import ParityError
+from stages.lib.parity.tensor_parity import Export, Tensors, empty_exported
+
+HEAD_TOKENS = 64
+"""Tokens whose logits are computed at a time."""
+
+Run = Callable[[nn.Module, torch.Tensor], Any]
+"""A function that calls one of our modules with its input."""
+
+
+@torch.inference_mode()
+def compare_blocks(
+    export: Export, tokens: torch.Tensor, tolerance: float, num_layers: int | None = None
+) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
+    """Compare the blocks and the last norm; returns (figures, our last hidden states [B, L, D], transformers').
+
+    `tokens`: int64 [B, L]. `tolerance`: the largest difference of outputs, relative to their standard deviation.
+    `num_layers`: run the first ones only. Raises ParityError naming the first block and module that differ.
+    """
+    table, theirs = export.table, empty_exported(export.directory, num_layers)
+    pairs = _Pairs(export, tokens.shape[1], tolerance)
+    layers = list(zip(table.layers, table.layer_modules, strict=True))[:num_layers]
+    (norm,) = table.final_norm.part_shapes()
+    with contextlib.ExitStack() as stack:
+        for number, (group, name) in enumerate(layers):
+            stack.enter_context(pairs.watch(theirs, name, group, f"layer {number}", pairs.run_block))
+        name = norm.removesuffix(".weight")
+        stack.enter_context(pairs.watch(theirs, name, [table.final_norm], "the last norm", nn.Module.__call__))
+        last = theirs.base_model(inputs_embeds=_embedded(export, tokens), use_cache=False).last_hidden_state
+    figures = {"layers": len(layers), "tokens": tokens.numel(), "max_difference": pairs.largest}
+    return figures | {"num_rounding": pairs.num_rounding}, pairs.last, last
+
+
+def _embedded(export: Export, tokens: torch.Tensor) -> torch.Tensor:
+    """The embeddings of tokens, float32 [B, L, D]; those of all others are compared, too."""
+    (weight,) = export.compared([export.table.embedding], "the embedding")[1].values()
+    return functional.embedding(tokens, weight).float()
+
+
+@torch.inference_mode()
+def compare_head(export: Export, ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> dict[str, Any]:
+    """Compare the head, and the logits of last hidden states [B, L, D]; returns the figures of the logits.
+
+    Raises ParityError if they differ by more than `tolerance`, see LogitFigures.
+    """
+    weight = export.table.embedding if export.table.tied else export.table.head
+    (head,) = export.compared([weight], "the head")[1].values()
+    head = head.float()
+    figures = LogitFigures()
+    rows = (states.flatten(0, 1).split(HEAD_TOKENS) for states in (ours, theirs))
+    for a, b in zip(*rows, strict=True):
+        figures.add(functional.linear(a, head), functional.linear(b, head))
+    found = figures.of(tolerance)
+    if not found["max_difference"] <= found["allowed"]:
+        raise ParityError("logits differ by {max_difference:.3g}, allowed {allowed:.3g}: the head".format(**found))
+    return found
+
+
+class _Pairs:
+    """Our modules beside transformers'. `largest`: of all differences, relative to the outputs' standard deviations."""
+
+    def __init__(self, export: Export, length: int, tolerance: float) -> None:
+        self.export, self.tolerance = export, tolerance
+        with torch.device("meta"):
+            architecture = architecture_of(export.model_config)
+            self.ours = architecture.model_class(export.model_config, export.vocab_size)
+        self.rotation = self.ours.base_model.rotation(torch.arange(length), torch.device("cpu"))
+        self.largest, self.num_rounding = 0.0, 0
+        self.last = torch.empty(0)
+
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """Call a block; the angles have its input's precision."""
+        cosine, sine = (table.to(x.dtype) for table in self.rotation)
+        return block(x, cosine, sine)
+
+    @contextlib.contextmanager
+    def watch(self, model: nn.Module, name: str, group: Sequence[Weight], label: str, run: Run) -> Iterator[None]:
+        """Give module `name` of transformers' model its weights when it runs, and compare its outputs with ours."""
+        theirs, ours_name = model.get_submodule(name), _module_of([weight.key for weight in group])
+        ours, modules = self.ours.get_submodule(ours_name), _modules(group, ours_name, name)
+
+        def load(_module: nn.Module, _arguments: Any) -> None:
+            of_ours, of_theirs = self.export.compared(group, label)
+            _load(ours, ours_name, of_ours)
+            _load(theirs, name, of_theirs)
+
+        def compare(_module: nn.Module, arguments: tuple[torch.Tensor, ...], _output: Any) -> None:
+            self._compare(ours, arguments[0], run, outputs, modules, label)
+            for module in (ours, theirs):
+                module.to("meta")
+            outputs.clear()
+            memory.trim()
+
+        with contextlib.ExitStack() as hooks:
+            hooks.callback(theirs.register_forward_pre_hook(load).remove)
+            outputs = hooks.enter_context(_captured(theirs, list(modules.values())))
+            hooks.callback(theirs.register_forward_hook(compare).remove)  # runs after those that capture
+            yield
+
+    def _compare(
+        self, ours: nn.Module, x: torch.Tensor, run: Run, theirs: Tensors, modules: dict[str, str], label: str
+    ) -> None:
+        found = _outputs(ours, run, x, list(modules))
+        exact = functools.cache(lambda: _outputs(ours.double(), run, x.double(), list(modules)))
+        for ours_name, name in modules.items():
+            a, b = found[ours_name], theirs[name]
+            std = float(a.std(correction=0))
+            difference = rounding.compare(a, b, self.tolerance * std, functools.partial(_entry, exact, ours_name))
+            if not difference.passed:
+                where = f"{label}, first in {name}," if name else label
+                raise ParityError(
+                    f"the outputs of {where} differ by {difference.largest:.3g}, allowed {difference.allowed:.3g}"
+                )
+            self.largest = max(self.largest, difference.largest / std if std else 0.0)
+            self.num_rounding += difference.is_rounding
+        self.last = found[""]
+
+
+def _entry(outputs: Callable[[], Tensors], name: str) -> torch.Tensor:
+    return outputs()[name]
+
+
+def _module_of(keys: Sequence[str]) -> str:
+    """The innermost module that has all keys."""
+    return os.path.commonprefix(list(keys)).rpartition(".")[0]
+
+
+def _modules(group: Sequence[Weight], ours: str, theirs: str) -> dict[str, str]:
+    """{module in ours: module in transformers'} that have the same weights, in their order, and "" for the whole."""
+    children = {}
+    for weight in group:
+        pair = (weight.key.removeprefix(f"{ours}."), weight.parts[0].name.removeprefix(f"{theirs}."))
+        child, their_child = (key.split(".")[0] for key in pair)
+        if child != "weight":
+            children[child] = their_child
+    return children | {"": ""}
+
+
+def _load(module: nn.Module, name: str, tensors: Tensors) -> None:
+    """Give a module its weights in float32. `tensors`: all of them, by their keys in the model."""
+    state = {key.removeprefix(f"{name}."): tensor.float() for key, tensor in tensors.items()}
+    module.load_state_dict(state, assign=True)
+
+
+def _outputs(module: nn.Module, run: Run, x: torch.Tensor, names: Sequence[str]) -> Tensors:
+    with _captured(module, names) as outputs:
+        run(module, x)
+    return outputs
+
+
+@contextlib.contextmanager
+def _captured(module: nn.Module, names: Sequence[str]) -> Iterator[Tensors]:
+    """{name: output} of modules inside of `module`, filled when they run; "" is itself."""
+    outputs: Tensors = {}
+
+    def capture(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _arguments: Any, output: Any) -> None:
+            outputs[name] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    with contextlib.ExitStack() as hooks:
+        for name in names:
+            hooks.callback(module.get_submodule(name).register_forward_hook(capture(name)).remove)
+        yield outputs

@@ -1,0 +1,91 @@
+"""The examples of a source that stages.list lists: what a model is fine-tuned on, all of it in memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from stages.lib import manifest
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.sources import filters, inputs, source, spans, storage
+from stages.lib.sources.kinds.registry import kind_of
+from stages.lib.sources.source import SourceRecipe
+from stages.lib.sources.split import TRAIN, VALIDATION
+
+FILTERED_AT_ONCE = 1000  # examples
+
+
+class Example(Protocol):
+    """What a model is fine-tuned on. `id`: its place in the source. `split`: train or validation."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+
+    @property
+    def split(self) -> str: ...  # noqa: D102
+
+    @property
+    def text(self) -> str | None: ...  # noqa: D102
+
+
+AnyExample = TypeVar("AnyExample", bound=Example)
+Records = Callable[[SourceRecipe, Sequence[str]], Iterator[AnyExample]]
+"""Function of (recipe, names of all files) that yields the examples."""
+
+
+@dataclass(frozen=True)
+class ExampleSource(Generic[AnyExample]):
+    """The examples of a source, by split, in the order of the files.
+
+    `digest`: of the source's recipe, and the names and contents of its files.
+    """
+
+    name: str
+    digest: str
+    train: list[AnyExample]
+    validation: list[AnyExample]
+
+
+def read(path: Path | str, kinds: Sequence[str], what: str, records: Records[AnyExample]) -> ExampleSource[AnyExample]:
+    """Read the examples of a source. `path`: the manifest of stages.list. `kinds`, `what`: kinds of sources that have
+    them, and their name for messages.
+
+    Raises UserError if the source is of another kind, or a file is not as it was listed.
+    """
+    listed, name, recipe = source.read_list(path)
+    if recipe.kind not in kinds:
+        raise UserError(f"sources.{name}.kind must be {' or '.join(kinds)} to read {what}, got {recipe.kind}")
+    every = spans.whole(file["name"] for file in listed.identity["files"])
+    before = inputs.states(recipe, listed, every)
+    described = inputs.described(recipe, listed, every)
+    splits: dict[str, list[AnyExample]] = {TRAIN: [], VALIDATION: []}
+    found = records(recipe, [file["name"] for file in described])
+    for example in _filtered(recipe, name, found):
+        splits[example.split].append(example)
+    storage.check_unchanged(before)
+    train, validation = splits[TRAIN], splits[VALIDATION]
+    logger.info("source %s: %s training %s, %s validation %s", name, len(train), what, len(validation), what)
+    digest = manifest.digest_of({"source": name, "recipe": listed.identity["recipe"], "inputs": described})
+    return ExampleSource(name, digest, train, validation)
+
+
+def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> Iterator[AnyExample]:
+    """Yield the examples that meet the filters of the recipe, and log how many do not, by filter.
+
+    Documents come here filtered.
+    """
+    if not recipe.filters.some or kind_of(recipe).has_documents:
+        yield from found
+        return
+    counts: Counter[str] = Counter()
+    while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
+        broken = filters.first_broken(recipe.filters, [example.text for example in batch])
+        counts.update(reason for reason in broken if reason is not None)
+        yield from (example for example, reason in zip(batch, broken, strict=True) if reason is None)
+    for reason, count in counts.most_common():
+        logger.warning("source %s: %s examples are filtered: %s", name, count, reason)

@@ -1,0 +1,30 @@
+"""The kind `chat`: records with the messages of a conversation, to fine-tune on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from stages.lib.chat import messages as chat_messages
+from stages.lib.chat.messages import Message
+from stages.lib.sources.kinds import example_files
+from stages.lib.sources.kinds.example_files import ExampleKind
+
+if TYPE_CHECKING:
+    from stages.lib.sources.source import SourceRecipe
+
+
+class Chat(ExampleKind):
+    """A conversation is a line that holds a JSON object, or a row of a parquet file."""
+
+    name = "chat"
+    fields = ("messages_field", "split_field", "filters")
+    is_chat = True
+
+    def conversations(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
+        """Yield (id, split key, messages) of each record."""
+        field, own = recipe.messages_field, recipe.split_field
+        for identifier, where, entry in example_files.records(names, (field, own)):
+            found = chat_messages.checked(example_files.value_of(entry, field, where), f"{where}: {field}")
+            key = chat_messages.prompt_of(found) if own is None else example_files.split_key(entry, own, where)
+            yield identifier, key, found

@@ -1,0 +1,1 @@
+"""Text of the Python installation, for the kinds python-*."""

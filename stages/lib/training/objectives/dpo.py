@@ -1,0 +1,84 @@
+"""Direct preference optimization (DPO, arXiv 2305.18290): the chosen completion becomes likelier than the rejected one.
+
+    reward = beta * ln(p(completion | prompt) / p of the initial model)
+    loss = -ln sigmoid(reward of chosen - reward of rejected)
+
+Names of figures are those of TRL's DPOTrainer. With label smoothing e the loss is that of conservative DPO,
+-(1 - e) ln sigmoid(margin) - e ln sigmoid(-margin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn.functional import logsigmoid
+
+from stages.lib.model.llama import documents_of
+from stages.lib.model.loss import IGNORED
+from stages.lib.training.objectives import reference
+from stages.lib.training.objectives.objective import Objective
+
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama
+    from stages.lib.training.trainer import Trainer
+
+
+class Dpo(Objective):
+    """A unit is a pair. A batch is (inputs, targets) [samples, 2, L], chosen before rejected, and numbers [samples].
+
+    A pair's number is its row of `reference`: ln p of both completions by the initial model, float64 [pairs, 2].
+    """
+
+    figures = (
+        "loss",
+        *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
+        *("logps/chosen", "logps/rejected"),
+    )
+    validation_figures = figures[:5]
+    rows_per_sample = 2
+
+    def __init__(self, beta: float, label_smoothing: float = 0.0) -> None:
+        self.beta, self.label_smoothing = beta, label_smoothing
+        self.reference = torch.empty(0, 2, dtype=torch.float64)
+
+    def prepare(self, trainer: Trainer) -> None:
+        """Read or compute the log-probabilities by the initial model."""
+        self.reference = reference.find(trainer, sequence_log_probs).to(trainer.run.device)
+
+    def count(self, batch: Sequence[np.ndarray]) -> int:
+        """Return the number of pairs."""
+        return int(np.count_nonzero((batch[1] != IGNORED).any(axis=(1, 2))))
+
+    def sums(
+        self, model: Llama, micro_batch: Sequence[torch.Tensor], document_end: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sums of the loss and of the rewards."""
+        inputs, targets, numbers = micro_batch
+        log_probs = sequence_log_probs(model, inputs, targets, document_end)
+        rewards = self.beta * (log_probs - self.reference[numbers])
+        margins = rewards[:, 0] - rewards[:, 1]
+        losses = -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
+        is_pair = (targets != IGNORED).flatten(1).any(1)
+        loss = (losses * is_pair).sum()
+        figures = [losses, *rewards.unbind(1), margins, (margins > 0).double(), *log_probs.unbind(1)]
+        return loss, (torch.stack(figures).detach() * is_pair).sum(1)
+
+
+def sequence_log_probs(
+    model: Llama, inputs: torch.Tensor, targets: torch.Tensor, document_end: int | None
+) -> torch.Tensor:
+    """Return ln p of the targets of each row: int64 [samples, 2, L] -> float64 [samples, 2].
+
+    They are summed in float64: rewards are small differences of sums over thousands of tokens.
+    """
+    tokens = inputs.flatten(0, 1)
+    log_probs = model.log_probs(tokens, targets.flatten(0, 1), documents_of(tokens, document_end))
+    return log_probs.double().sum(1).view(targets.shape[:2])
+
+
+def build(recipe: Any) -> Dpo:
+    """Build the objective of the recipe of a fine-tuning."""
+    return Dpo(recipe.dpo.beta, recipe.dpo.label_smoothing)

@@ -1,0 +1,44 @@
+"""Next-token prediction: the cross-entropy of each target, plus the z-loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from stages.lib.model.llama import documents_of
+from stages.lib.model.loss import IGNORED
+from stages.lib.training.objectives.objective import Objective
+
+if TYPE_CHECKING:
+    from stages.lib.model.llama import Llama
+    from stages.lib.training.recipe import TrainRecipe
+
+
+class NextToken(Objective):
+    """A unit is a target. A batch is (inputs, targets), [samples, L] each."""
+
+    figures = ("loss", "z_loss")
+
+    def __init__(self, z_loss: float = 0.0) -> None:
+        """`z_loss`: weight of the z-loss."""
+        self.z_loss = z_loss
+
+    def count(self, batch: Sequence[np.ndarray]) -> int:
+        """Return the number of targets."""
+        return int(np.count_nonzero(batch[1] != IGNORED))
+
+    def sums(
+        self, model: Llama, micro_batch: Sequence[torch.Tensor], document_end: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sums of cross-entropy and z-loss."""
+        tokens, targets = micro_batch
+        loss, z_loss = model(tokens, targets, documents_of(tokens, document_end), self.z_loss)
+        return loss + z_loss, torch.stack([loss.detach(), z_loss.detach()]).double()
+
+
+def build(recipe: TrainRecipe) -> NextToken:
+    """Build the objective of a recipe."""
+    return NextToken(recipe.z_loss)

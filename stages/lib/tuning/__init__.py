@@ -1,0 +1,1 @@
+"""Examples to fine-tune on: conversations, pairs and documents, encoded, packed and mixed."""

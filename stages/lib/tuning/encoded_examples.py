@@ -1,0 +1,147 @@
+"""Examples to fine-tune on as token ids, of which some are targets.
+
+| example | ids | targets, by `loss_on` |
+|---|---|---|
+| pair | BOS, prompt, completion, EOS | completion and EOS; with `all` also the prompt |
+| conversation | its text by the chat template | the assistant's turns, or the last of them, up to EOS; or all |
+| document | BOS, text, EOS | all |
+
+Prompt and completion are encoded separately. In one text, a token may cross the boundary (`"R` in `"Return`), so that
+the prompt would end at no token; and at inference a model is given the ids of the prompt alone.
+
+The text of a conversation is encoded as a whole, as `tokenizer.apply_chat_template` encodes it: BOS and EOS stand where
+the template writes them. A token of which any character is the assistant's is a target, as in transformers' masks. If
+the template writes no EOS after the last turn, one is appended: the model must learn to stop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.sources.entries import Document
+from stages.lib.sources.prompt_completion import Pair
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tuning.chats import Conversation
+
+ASSISTANT, ALL, LAST = LOSS_ON = ("assistant", "all", "last")
+AT_ONCE = 256  # conversations whose characters are held: 16 bytes per token
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An example's ids, int32 [n]; whether each is a target, bool [n]; the bytes of UTF-8 of the targets' text.
+
+    The first id is no target: nothing precedes it. The text of EOS does not count.
+    """
+
+    ids: np.ndarray
+    is_target: np.ndarray
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleEncoder:
+    """Encodes the examples of a source. `bos`: pairs and documents begin with BOS, as documents of the corpus do.
+
+    `template`: of conversations.
+    """
+
+    tokenizer: Tokenizer
+    bos: bool
+    template: ChatTemplate | None = None
+    loss_on: str = ASSISTANT
+
+    def encode(self, examples: Sequence[Any]) -> list[Encoded]:
+        """Return the Encoded of each example, in order; all are of one type.
+
+        Conversations that hold the text of a special token are filtered and counted: it would end them.
+        """
+        return ENCODERS[type(examples[0])](self, examples) if examples else []
+
+    def pairs(self, pairs: Sequence[Pair]) -> list[Encoded]:
+        """Return the Encoded of each pair. Raises UserError if no token precedes a completion."""
+        prompts = self.tokenizer.encode([pair.prompt for pair in pairs])
+        for pair, prompt in zip(pairs, prompts, strict=True):
+            if not (self.bos or len(prompt)):
+                raise UserError(
+                    f"{pair.id} must have a prompt of at least one token, since no BOS precedes it; got none"
+                )
+        completions = self.tokenizer.encode([pair.completion for pair in pairs])
+        return [
+            self._of_segments(pair.prompt, pair.completion, prompt, completion)
+            for pair, prompt, completion in zip(pairs, prompts, completions, strict=True)
+        ]
+
+    def documents(self, documents: Sequence[Document]) -> list[Encoded]:
+        """Return the Encoded of each document: all of its text is a target."""
+        nothing = np.empty(0, dtype=np.int32)
+        texts = [document.text or "" for document in documents]
+        found = self.tokenizer.encode(texts)
+        return [self._of_segments("", text, nothing, ids) for text, ids in zip(texts, found, strict=True)]
+
+    def _of_segments(self, prompt: str, text: str, prompt_ids: np.ndarray, text_ids: np.ndarray) -> Encoded:
+        """Return BOS, prompt, text and EOS, of which the text and EOS are targets; with ALL all but the first id."""
+        first = [self.tokenizer.bos] * self.bos
+        ids = np.concatenate([first, prompt_ids, text_ids, [self.tokenizer.eos]]).astype(np.int32)
+        begin = 0 if self.loss_on == ALL else len(first) + len(prompt_ids)
+        counted = prompt + text if self.loss_on == ALL else text
+        return Encoded(ids, np.arange(len(ids)) >= max(1, begin), len(counted.encode()))
+
+    def conversations(self, conversations: Sequence[Conversation]) -> list[Encoded]:
+        """Return the Encoded of each conversation without the text of a special token."""
+        special = self.tokenizer.special_texts()
+        of_special = re.compile("|".join(map(re.escape, special)) or "(?!)")  # (?!) matches nothing
+        kept = [found for found in conversations if not of_special.search(found.text)]
+        if len(kept) < len(conversations):
+            logger.warning(
+                "%s of %s conversations are filtered: they hold the text of a special token (%s)",
+                len(conversations) - len(kept),
+                len(conversations),
+                ", ".join(special[:4]),
+            )
+        encoded: list[Encoded] = []
+        for begin in range(0, len(kept), AT_ONCE):
+            rendered = [self._rendered(conversation) for conversation in kept[begin : begin + AT_ONCE]]
+            markup = self.tokenizer.encode_markup([text for text, _ in rendered])
+            encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
+        return encoded
+
+    def _rendered(self, conversation: Conversation) -> tuple[str, list[Span]]:
+        assert self.template is not None
+        return assistant_spans(self.template, conversation.messages, conversation.id)
+
+    def _of_turns(self, text: str, turns: Sequence[Span], ids: np.ndarray, characters: np.ndarray) -> Encoded:
+        """Return the ids of a text, whose targets are its turns: each up to its first EOS."""
+        is_target, num_bytes, closed = np.zeros(len(ids), dtype=bool), 0, False
+        for number, (begin, end) in enumerate(turns, 1):
+            inside = (characters[:, 0] < end) & (characters[:, 1] > begin)
+            ends = np.flatnonzero(inside & (ids == self.tokenizer.eos))
+            closed = len(ends) > 0 or end < len(text)
+            if len(ends):
+                inside[ends[0] + 1 :] = False
+            if self.loss_on != LAST or number == len(turns):
+                is_target |= inside
+                stop = int(characters[ends[0], 0]) if len(ends) else end
+                num_bytes += len(text[begin:stop].encode())
+        if self.loss_on == ALL:
+            is_target[:], num_bytes = True, len(text.encode())
+        if not closed:
+            ids, is_target = np.append(ids, np.int32(self.tokenizer.eos)), np.append(is_target, True)
+        is_target[0] = False
+        return Encoded(ids, is_target, num_bytes)
+
+
+ENCODERS: dict[type, Callable[[ExampleEncoder, Sequence[Any]], list[Encoded]]] = {
+    Pair: ExampleEncoder.pairs,
+    Conversation: ExampleEncoder.conversations,
+    Document: ExampleEncoder.documents,
+}
+"""{type of the examples: the method that encodes them}"""

@@ -1,0 +1,177 @@
+"""Encoded examples as training samples: rows of L tokens that hold whole examples.
+
+    inputs    BOS  def  f():    Return  it   END  BOS  def  g():  Go   END  END  END
+    targets    .    .   Return  it      EOS   .    .    .   Go    EOS   .    .    .
+
+`.` is loss.IGNORED: no target. In place of an example's last id stands END, the token that separates the examples of a
+row, see `model.documents_of`: no target follows it, and no other token attends to it, so any id will do that stands
+nowhere else. It is EOS, unless conversations have an EOS after each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens.packings.best_fit import best_fit
+from stages.lib.tuning.encoded_examples import Encoded
+from stages.lib.tuning.mixed_samples import VALIDATION_SEED, MixedSamples, chosen_for_validation
+
+DROP, TRUNCATE = TOO_LONG = ("drop", "truncate")
+BEST_FIT, NONE = "best_fit", "none"
+
+
+def _one_per_row(lengths: Sequence[int], _seq_len: int, _seed: int) -> list[list[int]]:
+    return [[number] for number in range(len(lengths))]
+
+
+PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {BEST_FIT: best_fit, NONE: _one_per_row}
+"""{value of `finetune.packing`: function of (lengths, seq_len, seed) that returns the numbers of each row}"""
+
+
+def fitted(
+    encoded: Sequence[Encoded], seq_len: int, where: str, too_long: str = DROP, tokenizer: Tokenizer | None = None
+) -> list[Encoded]:
+    """Return the examples with at most `seq_len` tokens; longer ones are dropped or truncated, and counted.
+
+    `where`: source and split, for messages. `tokenizer` is needed to truncate. Raises UserError if nothing is left.
+    """
+    if not encoded:
+        raise UserError(f"{where} must have an example, and has none; see its key validation")
+    longer = sum(len(one.ids) > seq_len for one in encoded)
+    kept = [one for one in encoded if len(one.ids) <= seq_len]
+    if too_long == TRUNCATE:
+        assert tokenizer is not None
+        cut = [one if len(one.ids) <= seq_len else truncated(one, seq_len, tokenizer) for one in encoded]
+        kept = [one for one in cut if one.is_target.any()]
+    if not kept:
+        shortest = min(len(one.ids) for one in encoded)
+        raise UserError(
+            f"{where} must have an example of at most seq_len ({seq_len}) tokens, and its shortest has {shortest}"
+        )
+    if longer:
+        how = (
+            f"truncated, and {len(encoded) - len(kept)} without a target dropped" if too_long == TRUNCATE else "dropped"
+        )
+        message = "%s: %s of %s examples are longer than %s tokens: they are %s"
+        logger.warning(message, where, longer, len(encoded), seq_len, how)
+    return kept
+
+
+def truncated(encoded: Encoded, seq_len: int, tokenizer: Tokenizer) -> Encoded:
+    """Return the first `seq_len` tokens of an example."""
+    ids, is_target = encoded.ids[:seq_len], encoded.is_target[:seq_len]
+    return Encoded(ids, is_target, len(tokenizer.decode(ids[is_target].tolist()).encode()))
+
+
+def separator(sources: Iterable[Sequence[Encoded]], eos: int, vocab_size: int) -> int:
+    """Return the id that separates the examples of a row: EOS, or the first id that stands in no example.
+
+    Raises UserError if all ids are used.
+    """
+    used = np.zeros(vocab_size, dtype=bool)
+    for encoded in sources:
+        for one in encoded:
+            used[one.ids[:-1]] = True
+    if not used[eos]:
+        return eos
+    free = np.flatnonzero(~used)
+    if not len(free):
+        raise UserError(
+            "finetune.packing must be none: the examples use every token id, and none is left to separate them"
+        )
+    return int(free[0])
+
+
+def next_tokens(encoded: Encoded) -> np.ndarray:
+    """Return the target after each id of an example but the last, loss.IGNORED where it is none."""
+    from stages.lib.model.loss import IGNORED  # here, since it imports torch
+
+    return np.where(encoded.is_target[1:], encoded.ids[1:], IGNORED)
+
+
+class Rows:
+    """Examples packed whole into rows of `seq_len` tokens, filled up with `end`.
+
+    `row_name`, `packs_documents`: as of `packing.Layout`; a row of examples is the same in each epoch.
+    """
+
+    row_name = "row"
+    packs_documents = False
+
+    def __init__(self, encoded: Sequence[Encoded], seq_len: int, end: int, seed: int, packing: str = BEST_FIT) -> None:
+        self.encoded, self.seq_len, self.end = encoded, seq_len, end
+        self.members = PACKINGS[packing]([len(one.ids) for one in encoded], seq_len, seed)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.members)
+
+    def read(self, numbers: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets of some rows, int32 [rows, L] each."""
+        from stages.lib.model.loss import IGNORED  # here, since it imports torch
+
+        inputs = np.full((len(numbers), self.seq_len), self.end, dtype=np.int32)
+        targets = np.full((len(numbers), self.seq_len), IGNORED, dtype=np.int32)
+        for row, number in enumerate(numbers):
+            at = 0
+            for one in map(self.encoded.__getitem__, self.members[number]):
+                last = at + len(one.ids) - 1
+                inputs[row, at:last] = one.ids[:-1]
+                targets[row, at:last] = next_tokens(one)
+                at = last + 1
+        return inputs, targets
+
+
+class TuningSamples(MixedSamples[Rows]):
+    """The training samples of a fine-tuning on next tokens: rows of whole examples.
+
+    `examples`: {source: its examples, none longer than `seq_len`}. `end`: the id that separates those of a row.
+    """
+
+    def __init__(
+        self,
+        examples: Mapping[str, Sequence[Encoded]],
+        weights: Mapping[str, float],
+        seq_len: int,
+        seed: int,
+        end: int,
+        packing: str = BEST_FIT,
+    ) -> None:
+        layouts = {source: Rows(examples[source], seq_len, end, seed, packing) for source in weights}
+        super().__init__(layouts, weights, seq_len, seed, None if packing == NONE else end)
+
+    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets of some samples, int32 [samples, L] each."""
+        sources, _, rows = self.locate(samples)
+        inputs, targets = (np.empty((len(rows), self.seq_len), dtype=np.int32) for _ in range(2))
+        for source in np.unique(sources).tolist():
+            chosen = sources == source
+            inputs[chosen], targets[chosen] = self.layouts[source].read(rows[chosen])
+        return inputs, targets
+
+    def described(self) -> dict[str, Any]:
+        """Return the slots of the mixture and the rows of each source per epoch, as JSON data."""
+        rows = dict(zip(self.mixture.sources, self.rows.tolist(), strict=True))
+        return {"mixture": self.mixture.described(), "rows": rows}
+
+
+def validation(
+    encoded: Sequence[Encoded], seq_len: int, end: int, tokens: int, packing: str = BEST_FIT
+) -> tuple[tuple[np.ndarray, np.ndarray], float]:
+    """Return (inputs, targets) of validation examples, int64 [rows, L] each; and bytes of text per target, EOS counted.
+
+    `encoded`: none longer than `seq_len`. `tokens`: see `chosen_for_validation`.
+    """
+    from stages.lib.model.loss import IGNORED
+
+    chosen = [encoded[number] for number in chosen_for_validation([len(one.ids) for one in encoded], tokens)]
+    rows = Rows(chosen, seq_len, end, VALIDATION_SEED, packing)
+    inputs, targets = rows.read(range(len(rows)))
+    num_bytes = sum(one.num_bytes for one in chosen)
+    return (inputs.astype(np.int64), targets.astype(np.int64)), num_bytes / np.count_nonzero(targets != IGNORED)

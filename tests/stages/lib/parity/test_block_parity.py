@@ -1,0 +1,244 @@
+"""The parity check block by block: what it finds, how it names it, and how much it holds in memory."""
+
+import dataclasses
+import json
+import weakref
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.lib.huggingface import export
+from stages.lib.model.llama import Llama
+from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.parity import block_parity, tensor_parity
+from stages.lib.parity.parity import ParityError
+from tests.helpers.export_cases import CASES, SMALL, VOCABULARY, exported_case, recipe_of, write_export
+from tests.helpers.export_fixtures import random_model
+
+LENGTH = 200
+TENSORS = sorted(recipe_of("gqa").key_table(VOCABULARY).shapes())
+
+
+def rows(length=LENGTH, count=2, seed=1):
+    """Random tokens."""
+    return torch.randint(0, VOCABULARY, (count, length), generator=torch.Generator().manual_seed(seed))
+
+
+def check(exported, tokens=None, tolerance=1e-4):
+    """Compare blocks and head; returns the figures of both."""
+    blocks, *last = block_parity.compare_blocks(exported, rows() if tokens is None else tokens, tolerance)
+    return blocks, block_parity.compare_head(exported, *last, tolerance)
+
+
+def fails(exported, tokens=None):
+    """The message of a comparison that must fail."""
+    with pytest.raises(ParityError) as caught:
+        check(exported, tokens)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_passes(tmp_path, case, dtype):
+    exported = exported_case(tmp_path, case, dtype=dtype)
+    tensor_parity.compare_names(exported)
+    blocks, logits = check(exported)
+    assert blocks["layers"] == 2
+    assert blocks["max_difference"] < 2e-5
+    assert blocks["num_rounding"] == 0
+    assert logits["max_difference"] <= 1e-4
+    assert logits["tokens"] == 2 * LENGTH
+    assert 0.5 < logits["std"] < 2
+
+
+def test_padding_of_the_vocabulary_is_cut(tmp_path):
+    recipe = recipe_of("gqa")
+    exported = write_export(tmp_path, recipe, random_model(recipe, VOCABULARY + 20))
+    assert check(exported)[1]["max_difference"] <= 1e-4
+
+
+def test_logits_are_those_of_the_whole_model(tmp_path):
+    exported = exported_case(tmp_path, "gqa")
+    _, ours, _ = block_parity.compare_blocks(exported, rows(), 1e-4)
+    model = random_model(recipe_of("gqa"), VOCABULARY)
+    with torch.inference_mode():
+        assert (model.base_model(rows()) - ours).abs().max() < 1e-5
+
+
+def change_file(exported, name, change):
+    """Change a tensor of the export's file in place."""
+    path = exported.directory / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors[name])
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_one_changed_value_is_named(tmp_path, name):
+    """By the smallest step: no output would show it."""
+    exported = exported_case(tmp_path, "gqa")
+
+    def change(tensor):
+        at = (3,) * tensor.dim()
+        tensor[at] = torch.nextafter(tensor[at], torch.tensor(9.0))
+
+    change_file(exported, name, change)
+    place = {"model.embed_tokens.weight": "the embedding", "lm_head.weight": "the head"}
+    place |= {"model.norm.weight": "the last norm"}
+    expected = place.get(name) or f"layer {name.split('.')[2]}"
+    message = fails(exported)
+    assert message.startswith(f"{expected}: {name} must have the trained bits; 1 of ")
+    assert "first at [3" in message
+
+
+def test_a_tensor_of_another_dtype_is_named(tmp_path):
+    exported = exported_case(tmp_path, "gqa")
+    path = exported.directory / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].bfloat16()
+    save_file(tensors, path, metadata={"format": "pt"})
+    assert "model.norm.weight must have the dtype torch.float32, found torch.bfloat16" in fails(exported)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "module"),
+    [
+        ("rope_theta", 5.1e5, "self_attn"),
+        ("rms_norm_eps", 2e-5, "input_layernorm"),
+        ("num_attention_heads", 2, "self_attn"),
+        ("hidden_act", "gelu", "mlp"),
+        ("attention_dropout", 0.0, None),
+    ],
+)
+def test_a_wrong_config_fails_in_its_module(tmp_path, key, value, module):
+    exported = exported_case(tmp_path, "theta")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text()) | {key: value}
+    if key == "num_attention_heads":  # the same shapes
+        config |= {"head_dim": 32, "num_key_value_heads": 1}
+    path.write_text(json.dumps(config))
+    if module is None:
+        check(exported)
+    else:
+        assert fails(exported).startswith(f"the outputs of layer 0, first in {module}, differ by ")
+
+
+def test_another_scaling_of_long_positions_fails(tmp_path):
+    exported = exported_case(tmp_path, "llama3")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_scaling"]["factor"] = 8.1
+    path.write_text(json.dumps(config))
+    assert "layer 0, first in self_attn" in fails(exported)
+
+
+def unpermuted(weight, heads):
+    return weight
+
+
+def permuted_twice(weight, heads):
+    halves = weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(heads, -1, 2, weight.shape[1])
+    return halves.transpose(1, 2).reshape(weight.shape)
+
+
+@pytest.mark.parametrize("wrong", [unpermuted, permuted_twice])
+def test_a_wrong_permutation_fails(tmp_path, monkeypatch, wrong):
+    """The bits are those that the wrong function makes; only the outputs show it."""
+    monkeypatch.setattr(export, "pairs_to_halves", wrong)
+    message = fails(exported_case(tmp_path, "gqa"))
+    assert message.startswith("the outputs of layer 0, first in self_attn, differ by ")
+
+
+def exchanged(weights, key):
+    """The weights with the parts of one exchanged."""
+    return tuple(
+        dataclasses.replace(weight, parts=weight.parts[::-1]) if weight.key.endswith(key) else weight
+        for weight in weights
+    )
+
+
+def test_gate_and_up_exchanged_fails(tmp_path, monkeypatch):
+    """The mistake of FMS's own converter, here in the key table of layer 1."""
+    layer_of = ModelRecipe._layer
+
+    def swapped(self, fms, hf):
+        weights = layer_of(self, fms, hf)
+        return exchanged(weights, "wg1_fused.weight") if ".1." in fms else weights
+
+    monkeypatch.setattr(ModelRecipe, "_layer", swapped)
+    assert fails(exported_case(tmp_path, "mha")).startswith("the outputs of layer 1, first in mlp, differ by ")
+
+
+def test_a_weight_that_is_not_a_number_fails(tmp_path):
+    recipe = recipe_of("gqa")
+    model = random_model(recipe, VOCABULARY)
+    with torch.no_grad():
+        model.base_model.layers[1].ff_ln.weight[5] = float("nan")
+    assert "layer 1, first in post_attention_layernorm, differ by nan" in fails(write_export(tmp_path, recipe, model))
+
+
+def sharp(directory, std, seed=0):
+    """The export of a model whose attention is sharp."""
+    recipe = ModelRecipe(**SMALL | {"num_key_value_heads": 2, "hidden_size": 128, "max_position_embeddings": 2048})
+    model, generator = Llama(recipe, VOCABULARY), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(1) if weight.dim() == 1 else weight.normal_(0, std, generator=generator)
+    return write_export(directory, recipe, model)
+
+
+@pytest.mark.parametrize("std", [0.05, 0.2, 1.0])
+def test_sharp_attention_passes_on_a_long_row(tmp_path, std):
+    blocks, _ = check(sharp(tmp_path, std), rows(2048, 1))
+    assert (blocks["num_rounding"] > 0) == (std == 1)  # float64 is computed, and shows that it is rounding
+
+
+@pytest.mark.parametrize("std", [0.05, 0.2, 1.0])
+def test_a_mistake_under_sharp_attention_fails(tmp_path, std):
+    exported = sharp(tmp_path, std)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 10010.0}))
+    assert "layer 0, first in self_attn" in fails(exported, rows(2048, 1))
+
+
+class CountingReader:
+    """A `read` that notes how many of its tensors were alive when the next were read."""
+
+    def __init__(self, state):
+        self.state, self.references, self.alive = state, [], []
+
+    def __call__(self, keys):
+        self.alive.append(sum(reference() is not None for reference in self.references))
+        found = {key: self.state[key].clone() for key in keys}
+        self.references += [weakref.ref(tensor) for tensor in found.values()]
+        return found
+
+
+def test_80_layers_are_written_and_compared_in_the_memory_of_one(tmp_path):
+    """The depth of a 70B model: tensors of one layer at most are held when the next one is read."""
+    recipe = ModelRecipe(**SMALL | {"num_hidden_layers": 80, "hidden_size": 16, "intermediate_size": 24})
+    read = CountingReader(random_model(recipe, VOCABULARY).state_dict())
+    exported = dataclasses.replace(
+        write_export(tmp_path, recipe, random_model(recipe, VOCABULARY), shard_mb=1), read=read
+    )
+    (tmp_path / "again").mkdir()
+    export.write_weights(tmp_path / "again", recipe, VOCABULARY, read, "float32", 1)
+    assert len(read.alive) == 82  # the embedding, the layers, the last norm and the head
+    blocks, _ = check(exported, rows(32, 1))
+    assert blocks["layers"] == 80
+    assert len(read.alive) == 2 * 82 + 1  # norm and head apart
+    assert max(read.alive) <= len(recipe.key_table(VOCABULARY).layers[0])
+
+
+def test_transformers_modules_hold_no_weights_after_a_comparison(tmp_path, monkeypatch):
+    exported, built = exported_case(tmp_path, "gqa"), []
+    build = tensor_parity.empty_exported
+
+    def remember(*arguments):
+        built.append(build(*arguments))
+        return built[-1]
+
+    monkeypatch.setattr(block_parity, "empty_exported", remember)
+    check(exported)
+    assert all(weight.is_meta for weight in built[0].parameters())

@@ -1,0 +1,90 @@
+"""The parity check of an export's files: each key of its JSON files."""
+
+import copy
+import json
+
+import pytest
+
+from stages.lib import files, manifest
+from stages.lib.huggingface import tokenizer_files
+from stages.lib.parity import file_parity
+from stages.lib.parity.parity import ParityError
+from tests.helpers import export_fixtures
+
+SPECIAL = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A tokenizer with a special_tokens_map.json beside it."""
+    directory = tmp_path_factory.mktemp("tokenizer") / "main"
+    texts = [text for _, text in export_fixtures.documents("code")]
+    made = manifest.read(export_fixtures.write_tokenizer(directory, texts))
+    files.write_json(directory / "special_tokens_map.json", SPECIAL)
+    outputs = made.identity["outputs"]
+    outputs["special_tokens_map.json"] = manifest.describe(directory / "special_tokens_map.json")
+    manifest.write(made.path, made.stage, made.identity | {"outputs": outputs}, made.record)
+    return manifest.read(made.path)
+
+
+def places(value, path=()):
+    """The path of each key and entry in a JSON value; of long lists and mappings the first, last and a middle one."""
+    if isinstance(value, dict | list) and value:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        for key in keys if len(keys) < 30 else (keys[0], keys[len(keys) // 2], keys[-1]):
+            yield from places(value[key], (*path, key))
+    if path:
+        yield path
+
+
+def at(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+def test_copies_of_a_tokenizer_are_equal_to_it(tokenizer, tmp_path):
+    for bos_added in (True, False):
+        tokenizer_files.copy(tmp_path, tokenizer, bos_added)
+        file_parity.compare_contents(tmp_path, tokenizer_files.contents(tokenizer, bos_added))
+        assert (json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"] is None) != bos_added
+
+
+@pytest.mark.parametrize("change", ["another value", "removed", "added"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "special_tokens_map.json"])
+def test_each_changed_key_is_named(tokenizer, tmp_path, name, change):
+    tokenizer_files.copy(tmp_path, tokenizer, True)
+    expected = tokenizer_files.contents(tokenizer, True)
+    every = list(places(expected[name]))
+    assert len(every) > (40 if name == "tokenizer.json" else 3)
+    for path in every:
+        changed = copy.deepcopy(expected[name])
+        inside, where = at(changed, path[:-1]), ".".join(map(str, path))
+        if change == "another value":
+            inside[path[-1]] = "\u2603" if inside[path[-1]] != "\u2603" else None
+        elif change == "removed":
+            del inside[path[-1]]
+        elif isinstance(inside, dict):
+            inside["zzz"] = 1
+            where = ".".join(map(str, (*path[:-1], "zzz")))
+        if isinstance(inside, list) and change != "another value":
+            where = ".".join(map(str, path[:-1]))
+        if changed == expected[name]:
+            continue
+        files.write_json(tmp_path / name, changed)
+        with pytest.raises(ParityError) as caught:
+            file_parity.compare_contents(tmp_path, expected)
+        assert str(caught.value).startswith(f"{name}: {where} must "), path
+
+
+def test_true_is_not_one(tmp_path):
+    files.write_json(tmp_path / "a.json", {"use_cache": 1})
+    with pytest.raises(ParityError, match="a.json: use_cache must be True, found 1"):
+        file_parity.compare_contents(tmp_path, {"a.json": {"use_cache": True}})
+
+
+def test_a_changed_sentencepiece_model_is_named(tokenizer, tmp_path):
+    tokenizer_files.copy(tmp_path, tokenizer, True)
+    (tmp_path / "tokenizer.model").write_bytes(b"another")
+    with pytest.raises(ParityError, match=r"tokenizer\.model must be that of the tokenizer"):
+        file_parity.compare_contents(tmp_path, tokenizer_files.contents(tokenizer, True))

@@ -1,0 +1,88 @@
+"""The parity check of whole models: logits and greedy text."""
+
+import pytest
+import torch
+
+from stages.lib.huggingface import config_json, export
+from stages.lib.model.llama import Llama
+from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.parity import parity
+from tests.helpers.export_cases import SMALL, TOKENIZER, VOCABULARY, recipe_of, write_export
+from tests.helpers.export_fixtures import random_model, write_settings
+
+TOKENS = torch.arange(40).unsqueeze(0)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """The export of the model of `ours()`, as transformers loads it."""
+    directory = tmp_path_factory.mktemp("export")
+    write_export(directory, recipe_of("gqa"), ours())
+    return parity.load_exported(directory)
+
+
+def ours():
+    """Always the same random model."""
+    return random_model(recipe_of("gqa"), VOCABULARY)
+
+
+def changed(name, change):
+    """The model with one weight changed in place."""
+    model = ours()
+    with torch.no_grad():
+        change(model.get_parameter(name))
+    return model
+
+
+@pytest.mark.parametrize(
+    "weight", ["base_model.embedding.weight", "base_model.layers.1.ff_sub_layer.w2.weight", "head.weight"]
+)
+def test_other_logits_fail(theirs, weight):
+    with pytest.raises(parity.ParityError, match="logits differ by .*: the whole model"):
+        parity.compare_logits(changed(weight, lambda tensor: tensor.mul_(1.1)), theirs, [TOKENS], 1e-4)
+
+
+def test_a_weight_that_is_not_a_number_differs(theirs):
+    broken = changed("base_model.layers.1.ln.weight", lambda tensor: tensor.fill_(float("nan")))
+    with pytest.raises(parity.ParityError, match="logits differ by nan"):
+        parity.compare_logits(broken, theirs, [TOKENS], 1e-4)
+
+
+def test_rounding_of_sharp_attention_passes_and_a_mistake_does_not(tmp_path):
+    """The fp32 logits of correct code differ by more than the tolerance here."""
+    recipe = ModelRecipe(**SMALL | {"hidden_size": 256, "num_hidden_layers": 4, "max_position_embeddings": 2048})
+    model, generator = Llama(recipe, VOCABULARY), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(1) if weight.dim() == 1 else weight.normal_(0, 0.5, generator=generator)
+    write_export(tmp_path, recipe, model)
+    tokens = torch.randint(0, VOCABULARY, (1, 1024), generator=generator)
+    exported = parity.load_exported(tmp_path)
+    figures = parity.compare_logits(model, exported, [tokens], tolerance=1e-4)
+    assert figures["max_difference"] > figures["allowed"]
+    with torch.no_grad():
+        model.base_model.layers[3].ff_ln.weight[7] *= 1.1
+    with pytest.raises(parity.ParityError, match="logits differ"):
+        parity.compare_logits(model, exported, [tokens], tolerance=1e-4)
+
+
+def test_greedy_text_is_the_same(theirs):
+    prompts = TOKENS.view(4, 10)
+    text = parity.compare_text(ours(), theirs, prompts, 1e-4)
+    assert text.shape == (4, 10 + parity.NEW_TOKENS)
+    assert torch.equal(text[:, :10], prompts)
+
+
+def test_greedy_text_that_diverges_is_found(theirs):
+    broken = changed("head.weight", lambda tensor: tensor.copy_(tensor.roll(1, 0)))
+    with pytest.raises(parity.ParityError, match="prompt 0 diverges after 0 tokens"):
+        parity.compare_text(broken, theirs, TOKENS.view(4, 10), 1e-4)
+
+
+def test_a_missing_weight_is_refused(tmp_path):
+    state, whole = ours().state_dict(), recipe_of("gqa")
+    fewer = ModelRecipe(**{**vars(whole), "num_hidden_layers": 1})
+    export.write_weights(tmp_path, fewer, VOCABULARY, lambda keys: {key: state[key] for key in keys}, "float32", 10)
+    write_settings(tmp_path, config_json.config_of(whole, TOKENIZER, "float32"))
+    with pytest.raises(parity.ParityError, match=r"model\.layers\.1"):
+        parity.load_exported(tmp_path)

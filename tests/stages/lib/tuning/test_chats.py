@@ -1,0 +1,107 @@
+"""The conversations of a source: JSON lines and parquet, the split, filters, and malformed records by file and line."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from stages.lib.errors import UserError
+from stages.lib.sources import prompt_completion
+from stages.lib.tuning import chats, texts
+from tests.helpers.data_fixtures import listed, write_jsonl
+
+
+def chat(number, **more):
+    turns = [("system", "Be brief."), ("user", f"What is {number % 20}?"), ("assistant", f"It is {number}.")]
+    return {"messages": [{"role": role, "content": content} for role, content in turns], **more}
+
+
+def write(directory, entries, name="c", **recipe):
+    """The list of a source of conversations in one file of JSON lines."""
+    path = write_jsonl(directory / f"{name}.jsonl", entries)
+    return listed(directory, name, {"kind": "chat", "paths": [path], "validation": 0.3, **recipe})
+
+
+def both(source):
+    return source.train + source.validation
+
+
+def test_parquet_has_the_conversations_of_json_lines(tmp_path):
+    entries = [chat(number) for number in range(60)]
+    of_lines = chats.read(write(tmp_path, entries))
+    parquet.write_table(pa.Table.from_pylist(entries), tmp_path / "c.parquet", row_group_size=7)
+    recipe = {"kind": "chat", "paths": [str(tmp_path / "*.parquet")], "validation": 0.3}
+    of_rows = chats.read(listed(tmp_path / "rows", "c", recipe))
+    for split in ("train", "validation"):
+        assert [found.messages for found in getattr(of_rows, split)] == [
+            found.messages for found in getattr(of_lines, split)
+        ]
+    assert len(both(of_rows)) == 60
+    prompts = [{found.messages[1]["content"] for found in side} for side in (of_lines.train, of_lines.validation)]
+    assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
+
+
+def test_pairs_are_read_from_parquet(tmp_path):
+    entries = [{"prompt": f"{number} is ", "completion": "a number", "book": number % 5} for number in range(30)]
+    (tmp_path / "files").mkdir()
+    path = tmp_path / "files" / "p.parquet"
+    parquet.write_table(pa.Table.from_pylist(entries), path)
+    recipe = {"kind": "prompt_completion", "paths": [str(path.parent)], "validation": 0.5, "split_field": "book"}
+    source = prompt_completion.read(listed(tmp_path / "made", "p", recipe))
+    assert {pair.prompt for pair in both(source)} == {entry["prompt"] for entry in entries}
+    books = [{int(pair.prompt.split()[0]) % 5 for pair in side} for side in (source.train, source.validation)]
+    assert not books[0] & books[1]
+    parquet.write_table(pa.Table.from_pylist([*entries, {"prompt": "x", "completion": None}]), path)
+    with pytest.raises(UserError, match=r"p.parquet, row 31 must have text in the field completion, got None$"):
+        prompt_completion.read(listed(tmp_path / "bad", "p", recipe | {"split_field": None}))
+    parquet.write_table(pa.table({"prompt": ["a"]}), path)
+    with pytest.raises(UserError, match=r"p.parquet must have the column completion, got prompt$"):
+        prompt_completion.read(listed(tmp_path / "short", "p", recipe | {"split_field": None}))
+
+
+def test_split_field_and_filters(tmp_path, capsys):
+    entries = [chat(number, topic=number % 7) for number in range(60)]
+    entries.append({"messages": [*entries[0]["messages"], {"role": "user", "content": "x" * 500}], "topic": 0})
+    source = chats.read(write(tmp_path, entries, split_field="topic", filters={"max_bytes": 400}))
+    assert len(both(source)) == 60
+    assert "source c: 1 examples are filtered: filters.max_bytes" in capsys.readouterr().err
+    topics = [{int(found.id.rpartition(":")[2]) % 7 for found in side} for side in (source.train, source.validation)]
+    assert topics[0] and topics[1] and not topics[0] & topics[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"text": "a"}', "must have the field messages, got text"),
+        ("[1]", "must be a JSON object with the field messages, got [1]"),
+        ('{"messages": [', "must be a JSON object: "),
+        (
+            '{"messages": [{"role": "bot", "content": "a"}]}',
+            ": messages[0].role must be one of system, user, assistant, ",
+        ),
+        ('{"messages": [{"role": "user", "content": ""}]}', ": messages[0].content must not be empty, got ''"),
+        (
+            '{"messages": [{"role": "user", "content": "a"}]}',
+            ": messages must have a message of the assistant, got user",
+        ),
+    ],
+)
+def test_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(f"{json.dumps(chat(1))}\n\n{line}\n")
+    with pytest.raises(UserError) as error:
+        chats.read(listed(tmp_path, "c", {"kind": "chat", "paths": [str(path)]}))
+    found = str(error.value)
+    assert found.startswith(f"{path}, line 3{'' if said.startswith(':') else ' '}{said}") and "\n" not in found
+
+
+def test_documents_are_read_as_examples_with_their_filters(tmp_path):
+    entries = [{"text": f"game {number}"} for number in range(40)] + [{"text": ""}, {"text": "long " * 40}, {}]
+    recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)], "validation": 0.3}
+    source = texts.read(listed(tmp_path, "a", recipe | {"filters": {"max_words": 20}, "max_malformed": 0.1}))
+    assert sorted(found.text for found in both(source)) == sorted(f"game {number}" for number in range(40))
+    with pytest.raises(UserError, match=r"sources.a.max_malformed must be at least .* 1 of 43"):
+        texts.read(listed(tmp_path / "strict", "a", recipe | {"max_malformed": 0}))
+    with pytest.raises(UserError, match=r"sources.a.kind must be chat to read conversations, got jsonl$"):
+        chats.read(tmp_path / "sources/a/list.json")

@@ -1,0 +1,437 @@
+"""Preference tuning by the command line of stages.finetune: DPO on any ranks and after any kill."""
+
+import dataclasses
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+
+from stages import convert
+from stages.finetune import FinetuneRecipe
+from stages.lib.checkpoints import find_model
+from stages.lib.model.loss import IGNORED
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.training.objectives import reference
+from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
+from stages.lib.training.objectives.recipe import DpoRecipe
+from stages.lib.tuning import preference_samples, preferences
+from stages.lib.tuning.encoded_examples import ExampleEncoder
+from stages.lib.tuning.tuning_data import PreferenceSources
+from tests.helpers import training
+from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
+from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
+from tests.stages import test_finetune
+from tests.stages.test_finetune import BASE_STEPS, SEQ_LEN, refused, tune
+
+RECIPE = {
+    "seq_len": SEQ_LEN,
+    "global_batch_size": 6,
+    "dtype": "float32",
+    "weights": {"choices": 1},
+    "dpo": {"beta": 0.5},
+    "optimizer": {"learning_rate": 1e-3, "weight_decay": 0},
+    "schedule": {"warmup_steps": 2},
+}
+STEPS = 12
+SHORT = {"steps": STEPS, "checkpoint": {"every": 4, "keep": 2}}
+PAIRS = 42
+
+
+def records(count=PAIRS):
+    """Prompts whose chosen completion is short and whose rejected one is long."""
+    chance = random.Random(count)
+    for number in range(count):
+        animal = chance.choice(("camel", "horse", "goat", "mule"))
+        yield {"prompt": f"The {animal} no. {number} ", "chosen": "rests.", "rejected": f"runs {'on ' * (number % 4)}."}
+
+
+def preferences_listed(directory, entries, **source):
+    """The list of a source of preferences, a fifth of them for validation."""
+    path = write_jsonl(directory / "choices.jsonl", entries)
+    return listed(directory, "choices", {"kind": "preference", "paths": [path], "validation": 0.2} | source)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A directory of results: a corpus and its tokenizer, a run `base` on it, and the list of preferences."""
+    results = tmp_path_factory.mktemp("made") / "results"
+    assert training.train(tiny_corpus(results), results / "runs/base", BASE_STEPS, steps=BASE_STEPS) == 0
+    preferences_listed(results, records())
+    return results
+
+
+def given(made, **others):
+    """The inputs of the stage that are not those of test_finetune."""
+    return {"--sources": made / "sources/choices/list.json"} | others
+
+
+def dpo(made, run, until=STEPS, recipe=RECIPE, **keywords):
+    """Run the stage in this process; return its exit code."""
+    return tune(made, run, until, recipe, given=given(made), **(SHORT | keywords))
+
+
+@pytest.fixture(scope="module")
+def whole(made, tmp_path_factory):
+    """A run that nothing disturbed."""
+    run = tmp_path_factory.mktemp("whole")
+    assert dpo(made, run) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def precise(made, tmp_path_factory):
+    """The same in float64, with validations on the way."""
+    run = tmp_path_factory.mktemp("precise")
+    assert dpo(made, run, recipe=RECIPE | {"dtype": "float64"}, validation={"every": 4, "tokens": 2000}) == 0
+    return run
+
+
+def samples_of(made, seq_len=SEQ_LEN):
+    """The samples of the source of preferences."""
+    source = preferences.read(made / "sources/choices/list.json")
+    tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
+    recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
+    return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, 2000).samples
+
+
+def base_model(made, dtype=torch.float64):
+    """The model before tuning."""
+    return find_model.load(find_model.find(milestone(made / "runs/base", BASE_STEPS)), dtype, "cpu")
+
+
+def prompt_of(row):
+    """The number of tokens before the completion."""
+    return int(row.is_target.argmax())
+
+
+def log_probs_of(model, pair):
+    """ln p of the completion of both rows of a pair, each row read alone by plain operations: float64 [2]."""
+    found = []
+    for row in pair:
+        ids = torch.from_numpy(row.ids).long()
+        scores = model.logits(ids[None, :-1])[0].double().log_softmax(-1)
+        found.append(scores.gather(1, ids[1:, None])[row.is_target[1:]].sum())
+    return torch.stack(found)
+
+
+def metrics_of(run):
+    """All entries of metrics.jsonl."""
+    return [json.loads(line) for line in (run_directory(run) / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_loss_and_rewards_are_those_of_the_published_formula(made, label_smoothing):
+    # Rafailov et al., equation 7; with label smoothing, equation 3 of Mitchell's note on conservative DPO
+    data, model, beta = samples_of(made), base_model(made), 0.3
+    pairs = data.pairs.pairs[:5]
+    with torch.no_grad():
+        before = torch.stack([log_probs_of(model, pair) for pair in pairs])
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+        after = torch.stack([log_probs_of(model, pair) for pair in pairs])
+    rewards = beta * (after - before)
+    margins = rewards[:, 0] - rewards[:, 1]
+    losses = -(1 - label_smoothing) * logsigmoid(margins) - label_smoothing * logsigmoid(-margins)
+    expected = [losses, rewards[:, 0], rewards[:, 1], margins, (margins > 0).double(), after[:, 0], after[:, 1]]
+    objective = Dpo(beta, label_smoothing)
+    objective.reference = before
+    arrays = [torch.from_numpy(rows).long() for rows in data.pairs.read(np.arange(5))]
+    loss, figures = objective.sums(model, [*arrays, torch.arange(5)], None)
+    assert figures.tolist() == pytest.approx([values.sum().item() for values in expected], abs=1e-9)
+    assert loss.item() == pytest.approx(losses.sum().item(), abs=1e-9)
+    assert 0 < figures[4] <= 5
+
+
+def test_rewards_begin_at_0_and_margins_grow_by_the_initial_model(precise):
+    steps = steps_of(precise)
+    first, last = steps[0], steps[-1]
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-9)
+    assert first["rewards/margins"] == pytest.approx(0, abs=1e-9)
+    assert last["rewards/margins"] > 0.5 and last["rewards/accuracies"] > 0.8 and last["loss"] < 0.6
+    for entry in steps:
+        assert entry["rewards/margins"] == pytest.approx(entry["rewards/chosen"] - entry["rewards/rejected"], abs=1e-9)
+        assert entry["tokens"] == entry["step"] * 6 * 2 * SEQ_LEN
+    scores = [entry["validation"]["choices"] for entry in metrics_of(precise) if "validation" in entry]
+    assert scores[-1]["rewards/margins"] > scores[0]["rewards/margins"] > 0
+    recorded = json.loads(milestone(precise, STEPS).read_text())
+    assert recorded["record"]["validation"]["choices"] == scores[-1]
+    assert recorded["identity"]["recipe"]["dpo"] == {"beta": 0.5}
+
+
+def test_validation_is_that_of_the_two_models(made, precise):
+    data, base = samples_of(made), base_model(made)
+    tuned = find_model.load(find_model.find(milestone(precise, STEPS)), torch.float64, "cpu")
+    pairs = [data.pairs.pairs[number] for number in data.for_validation(2000)]
+    with torch.no_grad():
+        rewards = [0.5 * (log_probs_of(tuned, pair) - log_probs_of(base, pair)) for pair in pairs]
+    margins = torch.stack(rewards) @ torch.tensor([1.0, -1.0], dtype=torch.float64)
+    scores = json.loads(milestone(precise, STEPS).read_text())["record"]["validation"]["choices"]
+    assert scores["loss"] == pytest.approx(-logsigmoid(margins).mean().item(), abs=1e-9)
+    assert scores["rewards/margins"] == pytest.approx(margins.mean().item(), abs=1e-9)
+    assert scores["rewards/accuracies"] == (margins > 0).double().mean().item()
+
+
+def test_sample_is_a_pair_and_a_pure_function_of_its_number(made):
+    data = samples_of(made)
+    inputs, targets, numbers = data.batch(np.arange(3 * data.train_pairs))
+    for epoch in np.split(numbers, 3):
+        assert sorted(epoch) == list(range(data.train_pairs))
+    assert inputs.shape == targets.shape == (len(numbers), 2, SEQ_LEN)
+    for place in (40, 3, len(numbers) - 1):
+        alone = data.batch(np.array([place]))
+        assert all(
+            (array[0] == whole[place]).all() for array, whole in zip(alone, (inputs, targets, numbers), strict=True)
+        )
+    for pair, number in zip(zip(inputs, targets, strict=True), numbers, strict=True):
+        for ids, learnt, row in zip(*pair, data.pairs.pairs[number], strict=True):
+            assert ids[: len(row.ids)].tolist() == row.ids.tolist()
+            prompt = prompt_of(row)
+            assert learnt[learnt != IGNORED].tolist() == row.ids[prompt:].tolist()
+            assert (learnt[: prompt - 1] == IGNORED).all()
+
+
+def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
+    run = tmp_path
+    arguments = test_finetune.options(made, run, STEPS, RECIPE, given=given(made), **SHORT)
+    process = subprocess.Popen([sys.executable, "-m", "stages.finetune", *arguments], env=environment())
+    deadline = time.monotonic() + 120
+    while len(steps_of(run) if (run / "train").exists() else []) < 5:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert steps_of(run)[-1]["step"] < STEPS
+    assert dpo(made, run) == 0
+    assert [event["event"] for event in events_of(run)].count("resume") == 1
+    assert weights_of(run, STEPS) == weights_of(whole, STEPS)
+    kept = [(run_directory(one) / reference.FILE).read_bytes() for one in (run, whole)]
+    assert kept[0] == kept[1]
+
+
+def test_reference_is_computed_once_and_continued(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(reference, "SAVE_EVERY", 1)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert dpo(made, whole, 4) == 0
+    expected = (run_directory(whole) / reference.FILE).read_bytes()
+    assert dpo(made, cut, 4, extra=["--minutes", "1e-9"]) == 75
+    file = run_directory(cut) / reference.FILE
+    assert 32 < len(file.read_bytes()) < len(expected)
+    assert dpo(made, cut, 4) == 0
+    assert file.read_bytes() == expected
+    file.write_bytes(expected[:-1] + bytes([expected[-1] ^ 1]))
+    assert dpo(made, cut, 8) == 0  # from the checkpoint of step 4
+    assert f"{file} is damaged" in capsys.readouterr().err
+    assert file.read_bytes() == expected
+    assert dpo(made, whole, 8) == 0
+    assert weights_of(cut, 8) == weights_of(whole, 8)
+
+
+@pytest.mark.long
+def test_ranks_agree_in_float64(made, precise, tmp_path):
+    recipe = RECIPE | {"dtype": "float64"}
+    figures = ("loss", "grad_norm", "rewards/chosen", "rewards/rejected", "logps/chosen")
+    expected = steps_of(precise)
+    for ranks, sharding in ((2, "full"), (2, "none"), (3, "grad")):
+        run = tmp_path / f"{ranks}{sharding}"
+        keys = SHORT | {"sharding": sharding, "micro_batch_size": 1, "validation": {"every": 4, "tokens": 2000}}
+        training.run_on(
+            ranks, "stages.finetune", *test_finetune.options(made, run, STEPS, recipe, given=given(made), **keys)
+        )
+        for ours, other in zip(expected, steps_of(run), strict=True):
+            assert [ours[name] for name in figures] == pytest.approx([other[name] for name in figures], abs=1e-9)
+        mine, others = (
+            json.loads(milestone(one, STEPS).read_text())["record"]["validation"]["choices"] for one in (precise, run)
+        )
+        assert mine == pytest.approx(others, abs=1e-9)
+
+
+def exported(made, directory):
+    """The export of the model before tuning, in float32, as a Hugging Face directory."""
+    inputs = {
+        "--model": milestone(made / "runs/base", BASE_STEPS),
+        "--corpus": made / "tokens/main/manifest.json",
+        "--tokenizer": made / "tokenizers/main/manifest.json",
+        "--output": directory / "export" / "manifest.json",
+        "--recipe": json.dumps({"dtype": "float32"}),
+    }
+    assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
+    return directory / "export"
+
+
+@pytest.mark.long
+def test_loss_figures_and_gradients_are_those_of_trl(made, tmp_path):
+    from datasets import Dataset
+    from transformers import AutoTokenizer, LlamaForCausalLM
+    from trl import DPOConfig, DPOTrainer
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+    directory, beta = exported(made, tmp_path), 0.5
+    theirs, before = (LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32) for _ in range(2))
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.mul_(1.05)
+    theirs.save_pretrained(tmp_path / "moved")
+    ours = find_model.load(find_model.find(tmp_path / "moved"), torch.float32, "cpu")
+
+    data = samples_of(made)
+    pairs = data.pairs.pairs[:6]
+    rows = [
+        {"prompt_ids": chosen.ids[: prompt_of(chosen)].tolist()}
+        | {"chosen_ids": chosen.ids[prompt_of(chosen) :].tolist()}
+        | {"rejected_ids": rejected.ids[prompt_of(rejected) :].tolist()}
+        for chosen, rejected in pairs
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    settings = DPOConfig(
+        str(tmp_path / "trl"), beta=beta, max_length=None, use_cpu=True, bf16=False, report_to="none", logging_steps=1
+    )
+    trainer = DPOTrainer(
+        theirs, before, settings, train_dataset=Dataset.from_list([*records(4)]), processing_class=tokenizer
+    )
+    theirs.train()
+    loss = trainer.compute_loss(theirs, DataCollatorForPreference(pad_token_id=2)(rows))
+    loss.backward()
+    expected = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+
+    objective = Dpo(beta)
+    arrays = [torch.from_numpy(rows).long() for rows in data.pairs.read(np.arange(6))]
+    base = base_model(made, torch.float32)
+    with torch.no_grad():
+        objective.reference = sequence_log_probs(base, *arrays, None)
+    for parameter in ours.parameters():
+        parameter.requires_grad_()
+    total, figures = objective.sums(ours, [*arrays, torch.arange(6)], None)
+    (total / 6).backward()
+    assert total.item() / 6 == pytest.approx(loss.item(), abs=1e-5)
+    for name, figure in zip(objective.figures[1:], figures[1:].tolist(), strict=True):
+        assert figure / 6 == pytest.approx(expected[name], rel=1e-5, abs=1e-5), name
+
+    with torch.no_grad():  # an export with gradients for weights gives them in our layout
+        for parameter in theirs.parameters():
+            parameter.copy_(parameter.grad)
+    theirs.save_pretrained(tmp_path / "gradients")
+    gradients = find_model.load(find_model.find(tmp_path / "gradients"), torch.float32, "cpu").state_dict()
+    for name, parameter in ours.named_parameters():
+        scale = gradients[name].abs().max()
+        assert scale > 0, name
+        assert (parameter.grad - gradients[name]).abs().max() < 1e-5 * max(1, scale), name
+
+
+def test_tuned_model_is_exported_and_scored_as_the_one_before(made, whole, tmp_path):
+    scores = [
+        test_finetune.scores(made, tmp_path / str(number), model, made / "sources/choices/list.json")
+        for number, model in enumerate((milestone(made / "runs/base", BASE_STEPS), milestone(whole, STEPS)))
+    ]
+    assert scores[0].keys() == scores[1].keys()
+    before, after = (found["completion_bits"]["bits_per_byte"]["value"] for found in scores)
+    assert before != after
+
+
+def test_tuned_model_is_the_reference_of_the_run_after_it(made, whole, tmp_path):
+    inputs = given(made, **{"--initial": milestone(whole, STEPS)})
+    assert tune(made, tmp_path, 2, RECIPE, given=inputs, **SHORT) == 0
+    first, second = steps_of(tmp_path)
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert second["loss"] != first["loss"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ({"dpo": {}}, "finetune.dpo.beta is missing: it must be a number greater than 0"),
+        ({"dpo": {"beta": 0}}, "finetune.dpo.beta must be a number greater than 0, got 0"),
+        (
+            {"dpo": {"beta": 1, "label_smoothing": 0.6}},
+            "finetune.dpo.label_smoothing must be a number at least 0 and at most 0.5, got 0.6",
+        ),
+        ({"z_loss": 1e-4}, "finetune.z_loss must be left out beside finetune.dpo, got 0.0001"),
+        ({"template": "chatml"}, "finetune.template must be left out beside finetune.dpo, got chatml"),
+        ({"loss_on": "all"}, "finetune.loss_on must be left out beside finetune.dpo, got all"),
+        ({"packing": "none"}, "finetune.packing must be left out beside finetune.dpo, got none"),
+        ({"too_long": "truncate"}, "finetune.too_long must be left out beside finetune.dpo, got truncate"),
+        ({"weights": {"a": 1, "b": 1}}, "finetune.weights must name one source beside finetune.dpo, got a, b"),
+        ({"seq_len": 4}, "the training split of source choices must have a pair of at most seq_len (4) tokens in two"),
+    ],
+)
+def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, sentence):
+    line = refused(capsys, made, tmp_path, recipe=RECIPE | recipe, given=given(made))
+    assert line.startswith(f"finetune: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"prompt": "a", "chosen": "b"}', "must have the field rejected, got prompt, chosen"),
+        ('{"chosen": "a", "rejected": "b"}', "must have the field prompt, got chosen, rejected"),
+        ('{"prompt": "a", "chosen": "", "rejected": "b"}', "must have text in the field chosen, got ''"),
+        ('{"prompt": "a", "chosen": ["b"], "rejected": "c"}', "must have text in the field chosen, got ['b']"),
+        ('["a"]', "must be a JSON object with the field prompt, got ['a']"),
+        ('{"prompt": "a", ', "must be a JSON object: unexpected end of data"),
+    ],
+)
+def test_malformed_record_is_named_by_file_and_line(made, tmp_path, capsys, line, said):
+    path = tmp_path / "choices.jsonl"
+    path.write_text(f"{json.dumps(next(records()))}\n\n{line}\n")
+    source = listed(tmp_path, "choices", {"kind": "preference", "paths": [str(path)]})
+    found = refused(capsys, made, tmp_path, recipe=RECIPE, given={"--sources": source})
+    assert found.startswith(f"finetune: {path}, line 3 {said}")
+
+
+def test_source_of_another_kind_is_refused(made, tmp_path, capsys):
+    path = write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "a", "completion": "b"}])
+    source = listed(tmp_path, "pairs", {"kind": "prompt_completion", "paths": [path]})
+    recipe = RECIPE | {"weights": {"pairs": 1}}
+    line = refused(capsys, made, tmp_path, recipe=recipe, given={"--sources": source})
+    assert line == "finetune: sources.pairs.kind must be preference for finetune.dpo, got prompt_completion"
+
+
+def test_equal_and_long_pairs_are_filtered_and_counted(made, tmp_path):
+    entries = [*records(), {"prompt": "a", "chosen": "b", "rejected": "b"}]
+    entries += [{"prompt": f"a{number}", "chosen": "b", "rejected": "b " * 60} for number in range(3)]
+    source = preferences.read(preferences_listed(tmp_path, entries, validation=0.0))
+    tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
+    pairs = preference_samples.encode(source.train, ExampleEncoder(tokenizer=tokenizer, bos=True))
+    kept, filtered = preference_samples.usable(pairs, SEQ_LEN, "a")
+    assert filtered == {f"longer than {SEQ_LEN} tokens": 3, preference_samples.EQUAL: 1}
+    assert len(kept) == PAIRS
+
+
+def test_order_of_the_pairs_is_proven_by_the_ledger(made, whole, tmp_path, capsys):
+    assert test_finetune.replayed(made, [made / "sources/choices/list.json"], whole) == 0
+    assert f"of {samples_of(made).train_pairs} pairs of" in capsys.readouterr().out
+    other = preferences_listed(tmp_path, records(PAIRS - 1))
+    assert test_finetune.replayed(made, [other], whole) == 2
+
+
+def test_parquet_has_the_preferences_of_json_lines_and_filters_read_the_chosen(tmp_path):
+    entries = [*records()]
+    path = tmp_path / "choices.parquet"
+    pq.write_table(pa.Table.from_pylist(entries), path)
+    lines = preferences.read(preferences_listed(tmp_path / "lines", entries))
+    recipe = {"kind": "preference", "paths": [str(path)], "validation": 0.2}
+    rows = preferences.read(listed(tmp_path / "rows", "choices", recipe))
+    texts = [[(one.prompt, one.chosen, one.rejected) for one in source.train] for source in (lines, rows)]
+    assert texts[0] == texts[1] and len(texts[0]) > 20
+    longest = max(len(entry["prompt"] + entry["chosen"]) for entry in entries)
+    filters = {"max_bytes": longest - 1}
+    shorter = preferences.read(listed(tmp_path / "filtered", "choices", recipe | {"filters": filters}))
+    expected = [text for text in texts[0] if len(text[0] + text[1]) < longest]
+    assert [(one.prompt, one.chosen, one.rejected) for one in shorter.train] == expected != texts[0]
+
+
+def test_equal_prompts_are_in_one_split(tmp_path):
+    entries = [{"prompt": f"p{number % 9}", "chosen": "a", "rejected": str(number)} for number in range(90)]
+    source = preferences.read(preferences_listed(tmp_path, entries, validation=0.4))
+    prompts = [{one.prompt for one in split} for split in (source.train, source.validation)]
+    assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
+    assert dataclasses.astuple(source.train[0])[1:4] in [(e["prompt"], e["chosen"], e["rejected"]) for e in entries]
