@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from stages.lib.tuning.tuning_data import TuningSources
 
 
-NOT_BESIDE_DPO = ("z_loss", "template", "loss_on", "packing", "too_long")
+NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ class FinetuneRecipe(TrainRecipe):
     Sources of all kinds can be mixed."""
 
     template: str | None = identity(None)
-    """Chat template of the sources of the kind chat, for which it is required: chatml, tulu, or a file with a Jinja
-    template as Hugging Face's tokenizers have it. It is written into the exports."""
+    """Chat template of conversations: chatml, tulu, or a file with a Jinja template as Hugging Face's tokenizers have
+    it. It is written into the exports. Default: that of the initial model, if it has one."""
 
     loss_on: str = identity(ASSISTANT, choices=LOSS_ON)
     """Targets of the loss. assistant: the turns of the assistant, and completions. last: the last turn of the assistant
@@ -124,7 +124,6 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-            sources = tuning_sources.read(arguments.sources, recipe, tokenizer)
             if corpus.tokenizer["digest"] != tokenizer.digest:
                 raise UserError(
                     f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
@@ -140,6 +139,8 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 config=arguments.initial_config,
             )
             check_initial(arguments, recipe, corpus, initial.found)
+            template = tuning_sources.template_of(recipe, initial.found.template, tokenizer)
+            sources = tuning_sources.read(arguments.sources, recipe, template)
             model_config = initial.found.model_config
             # the model beside the other keys, where `convert` finds it in a pretraining's recipe
             model = {"model": recipes.written(model_config, "identity")}

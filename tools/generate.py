@@ -12,7 +12,7 @@ If there are several texts, each begins with a line `--- prompt 1, sample 1 ---`
 seed SEED + n - 1, whatever the other prompts and samples are.
 
 --chat is a conversation: a line is a message, and the model remembers those before. Its chat template is that of the
-tokenizer beside the model. --template gives another, chatml, tulu or a Jinja file; a checkpoint has none of its own. An
+model's training, or of the tokenizer beside it; --template gives another, chatml, tulu or a Jinja file. An
 answer ends at EOS, after --tokens tokens, or by Ctrl-C; Ctrl-D ends the conversation. If the context is full, the
 oldest messages are dropped. Answer n is drawn with the seed SEED + n - 1.
 """
@@ -99,7 +99,7 @@ def chat(arguments: argparse.Namespace) -> None:
     device = device_of(arguments.device)
     found = find_model.find(arguments.model, base=arguments.base)
     text = find_tokenizer.text_of(found, arguments.tokenizer)
-    encode = encoder(find_tokenizer.directory_of(found, arguments.tokenizer), arguments.template)
+    encode = encoder(find_tokenizer.directory_of(found, arguments.tokenizer), arguments.template, found.template)
     positions = found.model_config.max_position_embeddings
     history = History(encode, positions, min(arguments.tokens, positions // 4), arguments.system)
     model = find_model.load(found, getattr(torch, arguments.dtype), device)
@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the weights (default: float32)")
     add("--chat", action="store_true", help="hold a conversation, see above")
     add("--system", metavar="TEXT", help="with --chat: the system prompt")
-    add("--template", metavar="NAME|FILE", help="with --chat: chatml, tulu or a file, not the tokenizer's template")
+    add("--template", metavar="NAME|FILE", help="with --chat: chatml, tulu or a file, not the model's template")
     add("--tokenizer", type=Path, metavar="MANIFEST", help="the tokenizer, if it is not found automatically")
     add("--base", type=Path, metavar="PATH", help="the base of a checkpoint of LoRA, if it was moved")
     return stage.execute(parser, run, argv)

@@ -314,7 +314,10 @@ def test_mixture_of_pairs_chats_and_text_is_tuned_on_and_validated(made, tmp_pat
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        ({"template": None}, "finetune.template is missing: source chats has conversations (kind chat)"),
+        (
+            {"template": None},
+            "finetune.template is missing: source chats has conversations, and the initial model has no chat ",
+        ),
         (
             {"template": "none.jinja"},
             "finetune.template must be chatml, tulu or a file, and none.jinja cannot be read: ",

@@ -7,6 +7,8 @@ import pytest
 from scripts import config_references
 from scripts.config_check import ConfigError, checked, load_schema
 from scripts.config_files import check_twice
+from scripts.config_runs import milestones_of
+from stages import finetune
 from stages.lib.chat import template
 from stages.lib.scoring import scored_model
 from stages.lib.scoring.tasks import local_tasks
@@ -339,6 +341,32 @@ def test_dpo_needs_one_source_of_preferences(config):
         checked(config, SCHEMA)
     finetune["weights"] = {"choices": 1}
     assert checked(config, SCHEMA)["runs"]["statements"]["finetune"]["dpo"] == {"beta": 0.1}
+    for key, value in {"z_loss": 0.1, "loss_on": "all", "packing": "none", "too_long": "truncate"}.items():
+        finetune[key] = value
+        with pytest.raises(
+            ConfigError, match=f"^runs.statements.finetune.{key} must be omitted beside runs.statements"
+        ):
+            checked(config, SCHEMA)
+        del finetune[key]
+
+
+def test_conversations_need_a_template_of_the_run_or_of_the_model_before(config):
+    runs, chats = config["runs"], {"weights": {"chats": 1}}
+    config["sources"]["chats"] = {"kind": "chat", "paths": ["a.jsonl"]}
+    runs["statements"]["finetune"] |= chats
+    sentence = "^runs.statements.finetune.template is missing: the source chats has conversations .*, and the initial "
+    with pytest.raises(ConfigError, match=sentence):
+        checked(config, SCHEMA)
+    runs["statements"]["finetune"]["template"] = "tulu"
+    step = milestones_of(runs["statements"])[-1]
+    runs["more"] = runs["statements"] | {
+        "initial": {"run": "statements", "step": step},
+        "finetune": {key: value for key, value in runs["statements"]["finetune"].items() if key != "template"},
+    }
+    assert checked(config, SCHEMA)["runs"]["more"]
+    del runs["statements"]["finetune"]["template"]
+    runs["statements"] |= {"initial": {"path": "llama"}, "corpus": "main"}
+    assert checked(config, SCHEMA)["runs"]["more"]
 
 
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
@@ -346,6 +374,7 @@ def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.PREFERENCE_KINDS == registry.PREFERENCE_KINDS
     assert config_references.CHAT_KINDS == registry.CHAT_KINDS
     assert config_references.SHIPPED_TEMPLATES == template.SHIPPED
+    assert config_references.NOT_BESIDE_DPO == finetune.NOT_BESIDE_DPO
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
     assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
     assert config_references.BASELINE_FILES == scored_model.FILES

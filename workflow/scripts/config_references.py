@@ -12,11 +12,15 @@ PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements", "preference
 
 BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Files of a baseline in a directory."""
+
 PREFERENCE_KINDS = ("preference",)
 """Kinds of sources that hold preferences."""
 
 CHAT_KINDS = ("chat",)
 """Kinds of sources that hold conversations."""
+
+NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
+"""Keys of a fine-tuning that preference tuning does not read."""
 
 SHIPPED_TEMPLATES = ("chatml", "tulu")
 """Chat templates that a name stands for; any other is a file."""
@@ -162,7 +166,7 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
 
 
 def _check_tuned(config: Config, where: str, run: Config) -> None:
-    _check_tuning_data(config, f"{where}.finetune", run["finetune"])
+    _check_tuning_data(config, f"{where}.finetune", run["finetune"], run["initial"])
     if "model" in run:
         raise ConfigError(f"{where}.model must be omitted: a tuned run has the model of its initial run")
     if "run" in run["initial"] and "corpus" in run:
@@ -173,21 +177,49 @@ def _check_tuned(config: Config, where: str, run: Config) -> None:
         raise ConfigError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
 
 
-def _check_tuning_data(config: Config, where: str, recipe: Config) -> None:
+def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Config) -> None:
     for source in recipe["weights"]:
         _must_be_one_of("sources", config, f"{where}.weights", source)
     if recipe.get("dpo") is not None:
+        _check_dpo(where, recipe)
         _check_preferences(config, where, recipe)
-    chats = [source for source in recipe["weights"] if config["sources"][source]["kind"] in CHAT_KINDS]
+    _check_template(config, where, recipe, initial)
+
+
+def _check_template(config: Config, where: str, recipe: Config, initial: Config) -> None:
+    """Raise ConfigError if a template is missing, or has no effect. Preferences may be conversations or not."""
+    kinds = {source: config["sources"][source]["kind"] for source in recipe["weights"]}
+    chats = [source for source, kind in kinds.items() if kind in CHAT_KINDS]
     template = recipe.get("template")
-    if chats and template is None:
-        raise ConfigError(f"{where}.template is missing: the source {chats[0]} has conversations (kind chat)")
-    if template is not None and not chats:
+    if chats and template is None and not _may_have_template(config, initial):
+        raise ConfigError(
+            f"{where}.template is missing: the source {chats[0]} has conversations (kind chat), and the initial model "
+            "has no chat template"
+        )
+    if template is not None and not chats and recipe.get("dpo") is None:
         raise ConfigError(
             f"{where}.template must be omitted: no source of {where}.weights has conversations (kind chat)"
         )
     if template is not None and template not in SHIPPED_TEMPLATES:
         _check_input_file(f"{where}.template", template)
+
+
+def _may_have_template(config: Config, initial: Config) -> bool:
+    """Whether an initial model may have a chat template: a path, or a run that is tuned with one."""
+    while "run" in initial:
+        run = config["runs"][initial["run"]]
+        if run.get("finetune", {}).get("template") is not None:
+            return True
+        if "initial" not in run or "pretrain" in run:
+            return False
+        initial = run["initial"]
+    return True
+
+
+def _check_dpo(where: str, recipe: Config) -> None:
+    for key in NOT_BESIDE_DPO:
+        if key in recipe:
+            raise ConfigError(f"{where}.{key} must be omitted beside {where}.dpo: it has no effect")
 
 
 def _check_preferences(config: Config, where: str, recipe: Config) -> None:

@@ -60,5 +60,5 @@ def _usage(inputs: CardInputs) -> list[str]:
     first = "The tokenizer puts the BOS before each text, as in training." if begins else "No BOS stands before a text."
     tuned = " A prompt must be written as in the tuning data; there is no chat template." if inputs.is_tuned else ""
     if inputs.has_chat_template:
-        tuned = " Conversations are rendered by `tokenizer.apply_chat_template`, as in the tuning; EOS ends an answer."
+        tuned = " Conversations are rendered by `tokenizer.apply_chat_template`; EOS ends an answer."
     return ["## How to load it", *fenced(USAGE, "python"), first + tuned, ""]

@@ -54,4 +54,9 @@ def text_of(messages: Sequence[Message]) -> str:
 def prompt_of(messages: Sequence[Message]) -> str:
     """Return the messages before the assistant's first, as text: conversations with equal prompts share a split."""
     first = next(number for number, message in enumerate(messages) if message["role"] == ASSISTANT)
-    return json.dumps(messages[:first], sort_keys=True, default=str)
+    return key_of(messages[:first])
+
+
+def key_of(messages: Sequence[Message]) -> str:
+    """Return messages as text that equal messages share."""
+    return json.dumps(messages, sort_keys=True, default=str)

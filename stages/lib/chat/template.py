@@ -11,11 +11,15 @@ from pathlib import Path
 
 import jinja2
 
+from stages.lib import files
 from stages.lib.chat.environment import environment, time_limit
 from stages.lib.chat.messages import ASSISTANT, Message
 from stages.lib.errors import UserError
 
 DIRECTORY = Path(__file__).parent / "templates"
+FILE = "chat_template.jinja"
+"""Name of a template's file beside a tokenizer."""
+
 SHIPPED = ("chatml", "tulu")
 
 
@@ -32,6 +36,17 @@ def text_of(template: str, where: str) -> str:
     except OSError as error:
         known = ", ".join(SHIPPED)
         raise UserError(f"{where} must be {known} or a file, and {path} cannot be read: {error.strerror}") from None
+
+
+def text_beside(directory: Path) -> str | None:
+    """Return the text of the template in the directory of a Hugging Face tokenizer; None if it has none."""
+    if (path := directory / FILE).is_file():
+        return text_of(str(path), str(path))
+    config = directory / "tokenizer_config.json"
+    found = files.read_json_object(config).get("chat_template") if config.is_file() else None
+    if isinstance(found, list):  # several by their names, as older versions of transformers wrote them
+        found = {entry["name"]: entry["template"] for entry in found}.get("default")
+    return found if isinstance(found, str) else None
 
 
 class ChatTemplate:
@@ -67,15 +82,17 @@ Span = tuple[int, int]
 """Characters [begin, end) of a text."""
 
 
-def assistant_spans(template: ChatTemplate, messages: Sequence[Message], where: str) -> tuple[str, list[Span]]:
-    """Return the text of a conversation, and the span of each turn of the assistant.
+def assistant_spans(
+    template: ChatTemplate, messages: Sequence[Message], where: str, first: int = 0
+) -> tuple[str, list[Span]]:
+    """Return the text of a conversation, and the span of each turn of the assistant from message `first` on.
 
     A turn is what the messages up to it have more than those before it with the generation prompt: what the model must
     write after that prompt, markers included. Raises UserError if these texts do not begin with each other.
     """
     text, found = template.render(messages, where), []
     for number, message in enumerate(messages):
-        if message["role"] != ASSISTANT:
+        if message["role"] != ASSISTANT or number < first:
             continue
         before = template.render(messages[:number], where, generation_prompt=True)
         after = template.render(messages[: number + 1], where)

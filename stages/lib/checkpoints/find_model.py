@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from stages.lib import manifest, recipe
+from stages.lib.chat import template as chat_template
 from stages.lib.checkpoints import adapter, dcp, fms_files, load_fms
 from stages.lib.checkpoints.adapter import Adapter
 from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
@@ -57,6 +58,11 @@ class FoundModel:
 
     adapter: Adapter | None = None
     """The adapters of LoRA that `read` adds to their base; None for a model without."""
+
+    @property
+    def template(self) -> str | None:
+        """Text of the chat template: that of the model's training, or of the tokenizer beside it; None without one."""
+        return chat_template.text_beside(self.directory) if self.commit is None else self.commit.get("template")
 
 
 def find(

@@ -64,10 +64,11 @@ def _without_oldest(turns: list[Message]) -> list[Message]:
     return turns[next(number for number, turn in enumerate(turns) if number and turn["role"] == USER) :]
 
 
-def encoder(directory: Path, template: str | None) -> Callable[[list[Message]], list[int]]:
+def encoder(directory: Path, template: str | None, own: str | None) -> Callable[[list[Message]], list[int]]:
     """Return a function from messages to ids: `apply_chat_template` of the tokenizer that transformers loads.
 
-    `template`: a shipped one, or a Jinja file, in place of the tokenizer's own. Raises UserError if there is none.
+    `own`: text of the model's chat template. `template`: a shipped one, or a Jinja file, in place of it. Raises
+    UserError if there is none.
     """
     from transformers import AutoTokenizer
 
@@ -75,9 +76,9 @@ def encoder(directory: Path, template: str | None) -> Callable[[list[Message]], 
 
     # markers of a template are tokens, also where a literal </s> in a prompt is only text
     tokenizer = AutoTokenizer.from_pretrained(directory, split_special_tokens=False, trust_remote_code=False)
-    text = tokenizer.chat_template if template is None else text_of(template, "--template")
+    text = own if template is None else text_of(template, "--template")
     if not text:
-        raise UserError(f"--chat needs a chat template, and the tokenizer in {directory} has none: give --template")
+        raise UserError("--chat needs a chat template, and the model has none: give --template")
 
     def encode(messages: list[Message]) -> list[int]:
         return _encoded(tokenizer, text, messages)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files, manifest
+from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
-from stages.lib.huggingface.tokenizer_files import CHAT_TEMPLATE
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
@@ -24,7 +24,7 @@ def begin(directory: Path, output: Path) -> Path:
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
-        for pattern in (KEPT, PARITY, CARD, CHAT_TEMPLATE, "model*.safetensors", "model.safetensors.index.json"):
+        for pattern in (KEPT, PARITY, CARD, chat_template.FILE, "model*.safetensors", "model.safetensors.index.json"):
             for path in directory.glob(pattern):
                 path.unlink()
         for folder in (partial, directory / ADAPTER):

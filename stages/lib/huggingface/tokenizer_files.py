@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files
+from stages.lib.chat import template as chat_template
 from stages.lib.manifest import Manifest
 
 PACKAGE = "tokenizer.json"
-CHAT_TEMPLATE = "chat_template.jinja"
 COPIED = (PACKAGE, "special_tokens_map.json", "tokenizer.model")
 WITHOUT_BOS = {"post_processor": None}
 """The change of tokenizer.json if training had no BOS: the template would put one before each text."""
@@ -25,7 +25,7 @@ def copy(directory: Path, tokenizer: Manifest, bos_added: bool, template: str | 
     if not bos_added:
         files.write_json(directory / PACKAGE, files.read_json_object(directory / PACKAGE) | WITHOUT_BOS)
     if template is not None:
-        (directory / CHAT_TEMPLATE).write_bytes(template.encode())
+        (directory / chat_template.FILE).write_bytes(template.encode())
 
 
 def contents(tokenizer: Manifest, bos_added: bool, template: str | None = None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def contents(tokenizer: Manifest, bos_added: bool, template: str | None = None) 
     if not bos_added:
         found[PACKAGE] |= WITHOUT_BOS
     if template is not None:
-        found[CHAT_TEMPLATE] = hashlib.sha256(template.encode()).hexdigest()
+        found[chat_template.FILE] = hashlib.sha256(template.encode()).hexdigest()
     return found
 
 

@@ -65,7 +65,8 @@ class SourceRecipe:
     """The field or column that holds the completion, which a model learns to write after the prompt."""
 
     chosen_field: str = identity("chosen")
-    """The field or column that holds the completion that is preferred."""
+    """The field or column that holds the completion that is preferred: text, or messages. Messages with which both
+    completions begin, and a list of messages in `prompt_field`, are the prompt."""
 
     rejected_field: str = identity("rejected")
     """The field or column that holds the other completion."""

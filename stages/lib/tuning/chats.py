@@ -17,11 +17,15 @@ from stages.lib.sources.split import split_of
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages of a conversation. `id`: unique in the source. `split`: train or validation."""
+    """The messages of a conversation. `id`: unique in the source. `split`: train or validation.
+
+    `first`: the message from which on the assistant's turns are targets.
+    """
 
     id: str
     messages: list[Message]
     split: str
+    first: int = 0
 
     @property
     def text(self) -> str:

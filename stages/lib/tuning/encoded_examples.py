@@ -16,6 +16,7 @@ the template writes no EOS after the last turn, one is appended: the model must 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,11 +61,39 @@ class ExampleEncoder:
     loss_on: str = ASSISTANT
 
     def encode(self, examples: Sequence[Any]) -> list[Encoded]:
-        """Return the Encoded of each example, in order; all are of one type.
+        """Return the Encoded of each example that `can_encode`, in order; the others are counted in the log."""
+        return self.encode_all(self.encodable([(example,) for example in examples]))
 
-        Conversations that hold the text of a special token are filtered and counted: it would end them.
+    def encodable(self, groups: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the members of groups of which none is a conversation with the text of a special token.
+
+        Such a text would end it. The other groups are counted in the log.
         """
-        return ENCODERS[type(examples[0])](self, examples) if examples else []
+        kept = [group for group in groups if not any(map(self._holds_special, group))]
+        if len(kept) < len(groups):
+            logger.warning(
+                "%s of %s conversations are filtered: they hold the text of a special token (%s)",
+                len(groups) - len(kept),
+                len(groups),
+                ", ".join(self.tokenizer.special_texts()[:4]),
+            )
+        return [one for group in kept for one in group]
+
+    def _holds_special(self, example: Any) -> bool:
+        return isinstance(example, Conversation) and self._special.search(example.text) is not None
+
+    @functools.cached_property
+    def _special(self) -> re.Pattern[str]:
+        texts = self.tokenizer.special_texts()
+        return re.compile("|".join(map(re.escape, texts)) or "(?!)")  # (?!) matches nothing
+
+    def encode_all(self, examples: Sequence[Any]) -> list[Encoded]:
+        """Return the Encoded of each example, in order."""
+        found: dict[int, Encoded] = {}
+        for kind, method in ENCODERS.items():
+            numbers = [number for number, example in enumerate(examples) if isinstance(example, kind)]
+            found |= zip(numbers, method(self, [examples[number] for number in numbers]), strict=True)
+        return [found[number] for number in range(len(examples))]
 
     def pairs(self, pairs: Sequence[Pair]) -> list[Encoded]:
         """Return the Encoded of each pair. Raises UserError if no token precedes a completion."""
@@ -96,27 +125,17 @@ class ExampleEncoder:
         return Encoded(ids, np.arange(len(ids)) >= max(1, begin), len(counted.encode()))
 
     def conversations(self, conversations: Sequence[Conversation]) -> list[Encoded]:
-        """Return the Encoded of each conversation without the text of a special token."""
-        special = self.tokenizer.special_texts()
-        of_special = re.compile("|".join(map(re.escape, special)) or "(?!)")  # (?!) matches nothing
-        kept = [found for found in conversations if not of_special.search(found.text)]
-        if len(kept) < len(conversations):
-            logger.warning(
-                "%s of %s conversations are filtered: they hold the text of a special token (%s)",
-                len(conversations) - len(kept),
-                len(conversations),
-                ", ".join(special[:4]),
-            )
+        """Return the Encoded of each conversation."""
         encoded: list[Encoded] = []
-        for begin in range(0, len(kept), AT_ONCE):
-            rendered = [self._rendered(conversation) for conversation in kept[begin : begin + AT_ONCE]]
+        for begin in range(0, len(conversations), AT_ONCE):
+            rendered = [self._rendered(conversation) for conversation in conversations[begin : begin + AT_ONCE]]
             markup = self.tokenizer.encode_markup([text for text, _ in rendered])
             encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
         return encoded
 
     def _rendered(self, conversation: Conversation) -> tuple[str, list[Span]]:
         assert self.template is not None
-        return assistant_spans(self.template, conversation.messages, conversation.id)
+        return assistant_spans(self.template, conversation.messages, conversation.id, conversation.first)
 
     def _of_turns(self, text: str, turns: Sequence[Span], ids: np.ndarray, characters: np.ndarray) -> Encoded:
         """Return the ids of a text, whose targets are its turns: each up to its first EOS."""

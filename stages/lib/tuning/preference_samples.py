@@ -16,7 +16,6 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
-from stages.lib.sources.prompt_completion import Pair
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
 from stages.lib.tuning.mixed_samples import MixedSamples, chosen_for_validation
 from stages.lib.tuning.preferences import Preference
@@ -29,12 +28,9 @@ EQUAL = "chosen and rejected have the same tokens"
 
 
 def encode(preferences: Sequence[Preference], encoder: ExampleEncoder) -> list[EncodedPair]:
-    """Return the tokens of preferences, in order; errors as of `ExampleEncoder.pairs`."""
-    chosen, rejected = (
-        encoder.pairs([Pair(one.id, one.prompt, text, one.split) for one, text in texts])
-        for texts in ([(one, one.chosen) for one in preferences], [(one, one.rejected) for one in preferences])
-    )
-    return list(zip(chosen, rejected, strict=True))
+    """Return the tokens of the preferences that `encoder` can encode, in order; errors as of `ExampleEncoder.pairs`."""
+    rows = encoder.encode_all(encoder.encodable([(one.chosen, one.rejected) for one in preferences]))
+    return list(zip(rows[::2], rows[1::2], strict=True))
 
 
 def usable(pairs: Sequence[EncodedPair], seq_len: int, where: str) -> tuple[list[EncodedPair], dict[str, int]]:

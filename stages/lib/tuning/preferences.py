@@ -8,25 +8,30 @@ from pathlib import Path
 
 from stages.lib.sources import examples
 from stages.lib.sources.examples import ExampleSource
+from stages.lib.sources.kinds.kind import Text
 from stages.lib.sources.kinds.registry import PREFERENCE_KINDS, kind_of
+from stages.lib.sources.prompt_completion import Pair
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import split_of
+from stages.lib.tuning.chats import Conversation
 
 
 @dataclass(frozen=True)
 class Preference:
-    """A prompt and two completions, the first of them preferred. `id`: unique in the source."""
+    """Two examples with the same prompt, of which the first is preferred. `id`: unique in the source.
+
+    Both are pairs, or both are conversations.
+    """
 
     id: str
-    prompt: str
-    chosen: str
-    rejected: str
+    chosen: Pair | Conversation
+    rejected: Pair | Conversation
     split: str
 
     @property
     def text(self) -> str:
-        """The text that filters measure: that of the pair which the source has for other training."""
-        return self.prompt + self.chosen
+        """The text that filters measure: that of the example which the source has for other training."""
+        return self.chosen.text
 
 
 def read(path: Path | str) -> ExampleSource[Preference]:
@@ -34,7 +39,21 @@ def read(path: Path | str) -> ExampleSource[Preference]:
     return examples.read(path, PREFERENCE_KINDS, "preferences", records)
 
 
+def has_conversations(source: ExampleSource[Preference]) -> bool:
+    """Return True if a preference of the source has messages, which a chat template renders."""
+    return any(isinstance(one.chosen, Conversation) for one in (*source.train, *source.validation))
+
+
 def records(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Preference]:
     """Yield a Preference for each record of the files `names`; errors as of `prompt_completion.records`."""
-    for identifier, key, prompt, chosen, rejected in kind_of(recipe).preferences(recipe, names):
-        yield Preference(identifier, prompt, chosen, rejected, split_of(key, recipe.validation))
+    for identifier, key, prompt, *answers in kind_of(recipe).preferences(recipe, names):
+        split = split_of(key, recipe.validation)
+        chosen, rejected = (_example(identifier, prompt, answer, split) for answer in answers)
+        yield Preference(identifier, chosen, rejected, split)
+
+
+def _example(identifier: str, prompt: Text, answer: Text, split: str) -> Pair | Conversation:
+    if isinstance(prompt, str):
+        assert isinstance(answer, str)
+        return Pair(identifier, prompt, answer, split)
+    return Conversation(identifier, [*prompt, *answer], split, first=len(prompt))

@@ -29,7 +29,7 @@ class TuningData:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningSources(ABC):
-    """The sources by name. `template`: the chat template of conversations, None without any."""
+    """The sources by name. `template`: the chat template of conversations, and of the exports; None without one."""
 
     sources: dict[str, ExampleSource[Any]]
     template: ChatTemplate | None = None
@@ -84,7 +84,8 @@ class PreferenceSources(TuningSources):
 
     def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: int) -> TuningData:
         """Return pairs of rows."""
-        encoder, ((name, source),) = ExampleEncoder(tokenizer=tokenizer, bos=bos), self.sources.items()
+        encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template)
+        ((name, source),) = self.sources.items()
         (train, filtered), (validation, _) = (
             preference_samples.usable(preference_samples.encode(split, encoder), recipe.seq_len, where)
             for split, where in (

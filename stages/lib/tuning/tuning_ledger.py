@@ -7,7 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.chat.template import ChatTemplate
+from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.ledger import check_digest
 from stages.lib.tuning import tuning_sources
@@ -30,7 +31,9 @@ def samples_of(
     corpus, tokenizer = Corpus(corpus_path), Tokenizer(tokenizer_path)
     check_digest("--corpus", corpus_path, corpus.digest, commit["corpus"], directory)
     check_digest("--tokenizer", tokenizer_path, tokenizer.digest, commit["tokenizer"], directory)
-    sources = tuning_sources.read(lists, recipe, tokenizer, commit.get("template"))
+    text = commit.get("template")
+    template = None if text is None else ChatTemplate(text, special_tokens(tokenizer.manifest), "of the training")
+    sources = tuning_sources.read(lists, recipe, template)
     for name, digest in sources.digests.items():
         check_digest("--sources", Path(name), digest, commit["tuned_on"][name], directory)
     return sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, validation_tokens=0).samples

@@ -36,13 +36,19 @@ class ExampleKind(SourceKind):
         return PARQUET.schema(name)
 
 
-def records(names: Sequence[str], fields: Sequence[str | None]) -> Iterator[Record]:
-    """Yield the records of files. `fields`: those that are read, None for one that is not set."""
+def records(names: Sequence[str], fields: Sequence[str | None], optional: Sequence[str] = ()) -> Iterator[Record]:
+    """Yield the records of files. `fields`: those that are read, None for one that is not set.
+
+    `optional`: further ones, which a file of columns need not have.
+    """
     for name in names:
-        yield from _rows(name, fields) if name.endswith(PARQUET.endings) else _lines(name, fields)
+        yield from _rows(name, fields, optional) if name.endswith(PARQUET.endings) else _lines(name, fields)
 
 
-def _rows(name: str, fields: Sequence[str | None]) -> Iterator[Record]:
+def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> Iterator[Record]:
+    if optional:
+        names = PARQUET.schema(name)[0].names
+        fields = [*fields, *(field for field in optional if field in names)]
     for identifier, row in PARQUET.rows(fields, Span(name)):
         where = f"{name}, row {int(identifier.rpartition(':')[2]) + 1}"
         if isinstance(row, str):

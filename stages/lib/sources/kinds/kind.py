@@ -21,6 +21,9 @@ DOCUMENT_FIELDS = ("max_malformed", "filters")
 """Fields of the recipe that every kind of documents reads."""
 
 FIELDS_OF_TABLE = ("text_field", "token_ids_field", "id_field", "split_field", *DOCUMENT_FIELDS)
+Text = str | list[Message]
+"""A text, or messages that a chat template renders."""
+
 JSON_LINES_ENDINGS = (".jsonl", ".json", ".ndjson")
 
 
@@ -120,8 +123,11 @@ class SourceKind:
         """
         raise NotImplementedError(self.name)
 
-    def preferences(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
-        """Yield (id, split key, prompt, chosen, rejected) of each preference; files and errors as of `pairs`."""
+    def preferences(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
+        """Yield (id, split key, prompt, chosen, rejected) of each preference: three texts, or three lists of messages.
+
+        Files and errors as of `pairs`.
+        """
         raise NotImplementedError(self.name)
 
     def conversations(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
