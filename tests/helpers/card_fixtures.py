@@ -77,7 +77,7 @@ def write_model(root, corpus, run="base", stage="pretrain", **recipe):
     write_history(root / f"runs/{run}/train/0123")
     identity = {"recipe": {**RECIPE, **recipe}, "corpus": manifest.read(corpus).digest, "step": STEP, "tokens": 768}
     if stage == "finetune":
-        identity["tuned_on"] = {"docstrings": "d" * 64}
+        identity["tuned_on"] = {"statements": "d" * 64}
     record = {"run_directory": "../train/0123", "horizon": {"steps": 10}, "world_size": 8, "commit": "c0ffee"}
     record["data"] = {"mixture": [{"from_sample": 0, "slots": {"code": 3072, "prose": 1024}}]}
     return write(root / f"runs/{run}/models/{STEP:08d}.json", stage, identity, record)

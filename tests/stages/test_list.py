@@ -70,7 +70,7 @@ def test_defaults_are_not_written(texts):
         ({"kind": "jsonl", "paths": ["a"]}, "sources.mine.paths must match at least one file, and a matches none"),
         (
             {"kind": "text", "paths": ["a/*"], "glob": 1},
-            "unknown key list.glob; known here: completion_field",
+            "unknown key list.glob; known here: chosen_field, completion_field",
         ),
         ({"kind": "text", "paths": "a/*"}, "list.paths must be a list, got 'a/*'"),
         (

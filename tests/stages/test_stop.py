@@ -131,14 +131,14 @@ def test_stop_request_interrupts_an_evaluation(corpus, tmp_path, monkeypatch):
     asked = validation.Validation.evaluate
     forwards = []
 
-    def evaluate(self, model, micro_batch_size, device, poll=None):
+    def evaluate(self, objective, model, micro_batch_size, device, poll=None):
         def counting():
             forwards.append(1)
             if len(forwards) == 3:
                 os.kill(os.getpid(), signal.SIGUSR1)
             poll()
 
-        return asked(self, model, micro_batch_size, device, counting)
+        return asked(self, objective, model, micro_batch_size, device, counting)
 
     monkeypatch.setattr(validation.Validation, "evaluate", evaluate)
     assert train(corpus, tmp_path, 10, validation={"every": 5, "tokens": 10**6}) == 75

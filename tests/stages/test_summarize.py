@@ -375,7 +375,7 @@ def tuned(results):
     initial = manifest.digest_of({"__0_0.distcp": {"bytes": 1, "sha256": "__0_0.distcp"}})
     identity = {
         "recipe": TUNED | {"model": MODEL},
-        "tuned_on": {"docstrings": "d"},
+        "tuned_on": {"statements": "d"},
         "initial": initial,
         "step": 40,
         "tokens": 10240,

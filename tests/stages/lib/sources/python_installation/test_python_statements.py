@@ -4,9 +4,9 @@ import ast
 
 import pytest
 
-from stages.lib.sources import documents, python_statements, source, spans
+from stages.lib.sources import documents, source, spans
 from stages.lib.sources.prompt_completion import records
-from stages.lib.sources.python_installation import python_source
+from stages.lib.sources.python_installation import python_source, python_statements
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import split_of
 
