@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +36,9 @@ from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
+from stages.lib.log import logger
 from stages.lib.model.lora_recipe import LoraRecipe
-from stages.lib.recipe import default_of, identity
+from stages.lib.recipe import default_of, horizon, identity
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.training.options import add_options
@@ -45,10 +48,9 @@ from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.find_model import FoundModel
-    from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.inputs import TrainingData
-    from stages.lib.tuning.tuning_data import TuningSources
+    from stages.lib.tuning.tuning_data import TuningData
 
 
 NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
@@ -57,6 +59,13 @@ NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(TrainRecipe):
     """A fine-tuning run; its model is that of --initial."""
+
+    steps: int = horizon(None, minimum=1)  # None with `epochs`, until `in_steps` replaces them
+    """Optimizer steps of the whole run: the learning-rate schedule ends here. Either it or `epochs` is required."""
+
+    epochs: int | None = horizon(None, minimum=1)
+    """In place of `steps`: as many samples as all sources have, so often. Then `milestones`, and `initial.step` of a
+    run that starts from this one, are numbers of epochs."""
 
     weights: dict[str, float] = identity(above=0)
     """Share of the samples per source to fine-tune on, by name: any positive numbers, rounded to 1/4096 of their sum.
@@ -92,7 +101,10 @@ class FinetuneRecipe(TrainRecipe):
 
     def check(self, where: str) -> None:
         """Raise UserError if the weights are not valid, the template cannot be read, or a key has no effect."""
-        super().check(where)
+        if (self.steps is None) == (self.epochs is None):
+            raise UserError(f"{where} must have steps or epochs, got {'neither' if self.epochs is None else 'both'}")
+        if self.epochs is None:
+            super().check(where)
         Mixture(self.weights, f"{where}.weights")
         if self.dpo is not None:
             self._check_dpo(where)
@@ -118,7 +130,7 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import RESET, Initial
     from stages.lib.training.inputs import Run
-    from stages.lib.training.run import train_to_milestone
+    from stages.lib.training.run import check_until, train_to_milestone
     from stages.lib.tuning import tuning_sources
 
     with process_group() as device:
@@ -155,6 +167,11 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
                 steps_before=initial.steps_before,
             )
+            bos, validation = corpus.tokenizer["bos_added"], recipe.validation.tokens
+            data = functools.cache(functools.partial(sources.data, tokenizer, bos, recipe, validation))
+            if recipe.epochs is not None:
+                check_until(arguments.until, recipe.epochs, "finetune.epochs")
+                arguments, recipe = in_steps(arguments, recipe, data().samples.samples_per_epoch)
             inputs = Run(
                 recipe=recipe,
                 model_config=model_config,
@@ -163,7 +180,7 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 initial=initial,
                 lora=recipe.lora,
             )
-        train_to_milestone(arguments, inputs, lambda: _data(sources, tokenizer, corpus, recipe))
+        train_to_milestone(arguments, inputs, lambda: _training_data(data()))
 
 
 def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus: Corpus, found: FoundModel) -> None:
@@ -180,11 +197,27 @@ def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus:
         )
 
 
-def _data(sources: TuningSources, tokenizer: Tokenizer, corpus: Corpus, recipe: FinetuneRecipe) -> TrainingData:
+def in_steps(
+    arguments: argparse.Namespace, recipe: FinetuneRecipe, samples: int
+) -> tuple[argparse.Namespace, FinetuneRecipe]:
+    """Return arguments and recipe with steps in place of epochs. `samples`: those of an epoch.
+
+    An epoch that ends within a step ends after it. Raises UserError if the schedule does not fit into the steps.
+    """
+    assert recipe.epochs is not None
+    until, steps = (
+        math.ceil(epochs * samples / recipe.global_batch_size) for epochs in (arguments.until, recipe.epochs)
+    )
+    logger.info("an epoch has %s samples; %s epochs are %s steps", samples, recipe.epochs, steps)
+    changed = dataclasses.replace(recipe, steps=steps, epochs=None)
+    changed.check("finetune")
+    return argparse.Namespace(**vars(arguments) | {"until": until}), changed
+
+
+def _training_data(data: TuningData) -> TrainingData:
     from stages.lib.training.inputs import TrainingData
     from stages.lib.training.validation import Validation
 
-    data = sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, recipe.validation.tokens)
     split = Validation(data.validation, data.bytes_per_target, document_end=data.samples.document_end)
     return TrainingData(samples=data.samples, validation=split)
 

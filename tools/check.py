@@ -119,6 +119,8 @@ def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> l
         if where not in loaded or "milestones" not in part:
             continue
         recipe = loaded[where]
+        if recipe.steps is None:  # epochs: the data tell how many steps they are
+            continue
         found += schedule.remarks(recipe.schedule, recipe.steps, f"{where}.schedule")
         last = stale.last_milestone(part["milestones"])
         initial = getattr(recipe, "initial", None)  # a schedule that continues is checked where its start is known

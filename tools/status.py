@@ -85,9 +85,10 @@ def print_run(home: Path, directories: Sequence[Path]) -> None:
         print(f"{home.name} in {directory}{note}")
         for label, text in describe(directory, own):
             print(f"  {label:<12} {text}")
-    for step in sorted(path.name for path in home.glob("eval/*") if path.is_dir()):
-        for path in sorted(home.glob(f"eval/{step}/*.json")):
-            print(f"  {f'scores {int(step)}':<12} {path.stem}: {_scores(path)}")
+    for name in sorted(path.name for path in home.glob("eval/*") if path.is_dir()):
+        label = f"scores {name.lstrip('0')}"
+        for path in sorted(home.glob(f"eval/{name}/*.json")):
+            print(f"  {label:<12} {path.stem}: {_scores(path)}")
 
 
 def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str]]:

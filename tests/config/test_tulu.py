@@ -66,11 +66,11 @@ def test_it_runs_on_a_tiny_model(tmp_path):
     config["sources"]["tulu"]["validation"] = 0.1
     config["tokenizers"]["llama2"] |= {"bos": custom_tokenizers.BOS, "eos": custom_tokenizers.EOS}
     config["suites"]["validation"] = {"tasks": ["bits_per_byte"], "bytes_per_source": 2000}
-    config["runs"]["tulu"]["finetune"] |= {"steps": 4, "seq_len": 128, "global_batch_size": 4}
+    config["runs"]["tulu"]["finetune"] |= {"milestones": [1, 2], "seq_len": 128, "global_batch_size": 4}
     config["runs"]["tulu"]["finetune"]["schedule"]["warmup_steps"] = 1
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config))
     done = snakemake(tmp_path, "all")
     assert done.returncode == 0, done.stdout + done.stderr
-    exported = tmp_path / "results/runs/tulu/export/00000004"
+    exported = tmp_path / "results/runs/tulu/export/epoch002"
     assert "<|assistant|>" in (exported / "chat_template.jinja").read_text()
-    assert (tmp_path / "results/runs/tulu/eval/00000004/validation.json").exists()
+    assert (tmp_path / "results/runs/tulu/eval/epoch002/validation.json").exists()

@@ -1,6 +1,7 @@
 """Fine-tuning by its command line: only completions are learnt, with their end, on any ranks and after any kill."""
 
 import json
+import math
 import random
 import shutil
 import subprocess
@@ -81,9 +82,13 @@ def options(made, run, until, recipe=RECIPE, previous=None, given=None, extra=()
     for option, value in inputs.items():
         arguments += [option, *map(str, value if isinstance(value, list) else [value])]
     arguments += ["--until", str(until), "--train-dir", str(run / "train"), "--output", str(milestone(run, until))]
-    arguments += ["--recipe", json.dumps(recipe), "--operation", json.dumps(OPERATION | operation)]
+    arguments += ["--recipe", json.dumps(recipe), "--operation", json.dumps(_given(OPERATION | operation))]
     arguments += ["--previous", str(milestone(run, previous))] if previous else []
     return [*arguments, "--log", str(run / "log"), *extra]
+
+
+def _given(keys):
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def tune(*arguments, **keywords):
@@ -189,6 +194,22 @@ def test_run_cut_into_milestones_ends_in_the_same_manifest(made, uninterrupted, 
     assert identities[0] == identities[1]
 
 
+EPOCHS = {"steps": None, "epochs": 2}
+
+
+def test_epochs_are_the_steps_that_have_each_row_so_often(made, tmp_path):
+    assert tune(made, tmp_path, 1, **EPOCHS) == 0
+    first = manifest.read(milestone(tmp_path, 1))
+    rows = first.record["data"]["rows"]["animals"]
+    steps = [math.ceil(epochs * rows / RECIPE["global_batch_size"]) for epochs in (1, 2)]
+    assert (first.identity["step"], first.record["horizon"]) == (steps[0], {"steps": steps[1]})
+    assert tune(made, tmp_path, 2, previous=1, **EPOCHS) == 0
+    last = steps_of(tmp_path)[-1]
+    assert last["step"] == steps[1] and 2 <= last["source_epochs"]["animals"] < 2 + RECIPE["global_batch_size"] / rows
+    assert tune(made, tmp_path / "steps", steps[1], steps=steps[1]) == 0
+    assert weights_of(tmp_path / "steps", steps[1]) == weights_of(tmp_path, steps[1])
+
+
 def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupted):
     initial = manifest.read(milestone(made / "runs/base", BASE_STEPS))
     base, tuned = initial.identity, manifest.read(milestone(uninterrupted, 30)).identity
@@ -256,6 +277,9 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
         ({"seq_len": 4}, {}, "the training split of source animals must have an example of at most seq_len (4) tokens"),
         ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples per rank"),
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
+        ({}, {"steps": 3, "epochs": 4}, "finetune must have steps or epochs, got both"),
+        ({}, {"steps": None}, "finetune must have steps or epochs, got neither"),
+        ({}, {"steps": None, "epochs": 3}, "--until must be at most finetune.epochs (3), got 4"),
     ],
 )
 def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, operation, sentence):

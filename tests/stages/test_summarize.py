@@ -19,7 +19,7 @@ EXPECT = {
             # identities, as the workflow gives them: no defaults
             "pretrain": {"model": MODEL, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 4},
             "convert": {},
-            "milestones": [100, 300],
+            "milestones": ["00000100", "00000300"],
             "steps": 300,
             "suites": {"validation": SUITE},
         }
@@ -159,7 +159,7 @@ def test_a_missing_branch_is_listed(results, capsys):
 
 
 def test_expected_milestone_without_a_path_is_listed(results):
-    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "milestones": [100, 300, 600]}}}
+    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "milestones": ["00000100", "00000600"]}}}
     assert summarize.main(options_of(results, expect)) == 0
     assert "base/models/00000600.json" in (results / "summary.txt").read_text()
 
@@ -388,7 +388,7 @@ def tuned(results):
     write(
         export,
         "convert",
-        {"recipe": {}, "model": manifest.read(model).digest, "outputs": {}},
+        {"recipe": {}, "model": manifest.read(model).digest, "step": 40, "outputs": {}},
         {"parameters": 4_200_000},
     )
     write_scores(run, 40, export, 2.1, 0.30)
@@ -396,9 +396,9 @@ def tuned(results):
     expect["runs"]["tuned"] = {
         "finetune": TUNED,
         "convert": {},
-        "milestones": [40],
+        "milestones": ["00000040"],
         "suites": {"pairs": {"tasks": ["completion_bits"]}},
-        "initial": {"run": "base", "step": 300},
+        "initial": {"run": "base", "step": 300, "model": "base/models/00000300.json"},
     }
     argv = options_of(results, expect)
     for option, pattern in (("models", "models/*.json"), ("exports", "export/*/manifest.json")):
@@ -422,7 +422,7 @@ def write_scores(run, step, export, bits, accuracy):
     write(
         run / "eval" / f"{step:08d}" / "pairs.json",
         "evaluate",
-        identity | {"tokens": 256 * step, "outputs": {}},
+        identity | {"step": step, "tokens": 256 * step, "outputs": {}},
         {"code": "e1"},
     )
 

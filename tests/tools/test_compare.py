@@ -54,7 +54,8 @@ def write_run(root, run, tasks, step=300, recipe=RECIPE, suite_recipe=SUITE, sui
     identity |= changes.get("model", {})
     record = {"run_directory": "../train/0123456789abcdef"}
     manifest.write(home_of_model / f"{step:08d}.json", "pretrain", identity | {"outputs": {}}, record)
-    identity = {"recipe": {}, "model": manifest.read(home_of_model / f"{step:08d}.json").digest, "seq_len": 128}
+    model = manifest.read(home_of_model / f"{step:08d}.json").digest
+    identity = {"recipe": {}, "model": model, "step": step, "seq_len": 128}
     manifest.write(export / "manifest.json", "convert", identity | changes.get("export", {}), {"parameters": 4_212_992})
     outputs = {}
     for task, (_, lines) in tasks.items():

@@ -350,6 +350,18 @@ def test_dpo_needs_one_source_of_preferences(config):
         del finetune[key]
 
 
+@pytest.mark.parametrize(("keys", "found"), [({"epochs": 2}, "both"), ({"steps": None}, "neither")])
+def test_a_tuned_run_has_steps_or_epochs(config, keys, found):
+    runs = config["runs"]
+    runs["more"] = {"initial": {"run": "statements", "step": 1}} | {
+        key: runs["statements"][key] for key in ("finetune", "suites")
+    }
+    wrong = {key: value for key, value in (runs["statements"]["finetune"] | keys).items() if value is not None}
+    runs["statements"] = runs["statements"] | {"finetune": wrong}
+    with pytest.raises(ConfigError, match=f"^runs.statements.finetune must have steps or epochs, got {found}$"):
+        checked(config, SCHEMA)
+
+
 def test_conversations_need_a_template_of_the_run_or_of_the_model_before(config):
     runs, chats = config["runs"], {"weights": {"chats": 1}}
     config["sources"]["chats"] = {"kind": "chat", "paths": ["a.jsonl"]}

@@ -279,14 +279,17 @@ def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, t
     (finished.path / "choices.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
     tuning["sources"]["choices"] = {"kind": "preference", "paths": ["choices.jsonl"]}
     recipe = tuning["runs"]["statements"]["finetune"]
+    steps = recipe.pop("steps")
     tuning["runs"]["dpo"] = {
-        "initial": {"run": "statements", "step": recipe["steps"]},
-        "finetune": recipe | {"weights": {"choices": 1}, "dpo": {"beta": 0.1}},
+        "initial": {"run": "statements", "step": 2},
+        "finetune": recipe | {"weights": {"choices": 1}, "dpo": {"beta": 0.1}, "steps": steps},
         "suites": ["statements"],
     }
+    recipe |= {"epochs": 2, "milestones": [1, 2]}
     plan = finished.plan(config=tuning)
-    tuned_runs = outputs_of("finetune", plan)
-    assert tuned_runs == [model("dpo", recipe["steps"]), model("statements", recipe["steps"])]
+    epochs = [f"results/runs/statements/models/epoch00{number}.json" for number in (1, 2)]
+    assert outputs_of("finetune", plan) == [model("dpo", steps), *epochs]
+    assert "results/runs/statements/eval/epoch002/statements.json" in plan
 
 
 def test_the_learning_rate_of_finetuning_plans_finetuning_and_after(tuned, tuning):

@@ -27,6 +27,7 @@ rule finetune:
         attempt=attempt_of_job,
     params:
         recipe=training_recipe,
+        until=milestone,
         initial=initial_option,
         previous=previous_option,
         train_dir=train_directory,
@@ -34,7 +35,7 @@ rule finetune:
     shell:
         '"$CARAVAN"/workflow/launch --nodes {resources.nodes} --cpus {threads} --threads {resources.omp_threads}'
         " {resources.ranks} -m stages.finetune --sources {input.sources:q} --corpus {input.corpus:q}"
-        " --tokenizer {input.tokenizer:q} --until {wildcards.step} {params.initial:q} {params.previous:q}"
+        " --tokenizer {input.tokenizer:q} --until {params.until} {params.initial:q} {params.previous:q}"
         " --train-dir {params.train_dir:q} --output {output:q} --recipe {params.recipe:q}"
         " --operation {resources.operation:q} --log {log:q} --code {resources.code}"
         " --attempt {resources.attempt}"

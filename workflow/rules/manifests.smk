@@ -91,24 +91,25 @@ def manifests_of_run(name, suites_of):
     tokenizer = TOKENIZER.format(tokenizer=CONFIG["corpora"][corpus]["tokenizer"])
     data = {"corpus": CORPUS.format(corpus=corpus), "tokenizer": tokenizer}
     initial = run.get("initial", {})
-    origin = MODEL.format(run=initial["run"], step=eight(initial["step"])) if "run" in initial else name
+    origin = model_of(initial["run"], initial["step"]) if "run" in initial else name
     needs = [LIST.format(source=source) for source in tuning_sources_of(name)]
-    for step in milestones_of(run):
-        model, export = MODEL.format(run=name, step=eight(step)), EXPORT.format(run=name, step=eight(step))
+    for number in milestones_of(run):
+        step = step_name(name, number)
+        model, export = MODEL.format(run=name, step=step), EXPORT.format(run=name, step=step)
         found[model] = {"recipe": f"runs.{name}.{training_of(run)}", "inputs": data, "needs": needs}
         if initial:
             found[model] |= {"initial": origin, "needs": [*needs, origin]}
         needs = [model]
         found[export] = {"recipe": f"runs.{name}.convert", "inputs": data | {"model": model}}
-        at = SimpleNamespace(run=name, step=eight(step))
+        at = SimpleNamespace(run=name, step=step)
         scores = [*evaluations_of_milestone(at), *baselines_of_card(at), *contamination_of_card(at)]
-        found[CARD.format(run=name, step=eight(step))] = {
+        found[CARD.format(run=name, step=step)] = {
             "recipe": f"runs.{name}.card",
             "inputs": {"export": export, "model": model, "corpus": data["corpus"]},
             "needs": scores,
         }
-        for suite in sorted(suites_of[name, step]):
-            path = EVALUATION.format(run=name, step=eight(step), suite=suite)
+        for suite in sorted(suites_of[name, number]):
+            path = EVALUATION.format(run=name, step=step, suite=suite)
             found[path] = {
                 "recipe": f"suites.{suite}",
                 "inputs": {"export": export, "corpus": data["corpus"]},

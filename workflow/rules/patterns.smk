@@ -34,16 +34,20 @@ def named(section, name):
     return CONFIG[section][name]
 
 
-def eight(step):
-    """Return a step as file names have it."""
-    return f"{step:08d}"
+def step_name(run, milestone):
+    """Return a milestone of a run as its paths have it."""
+    return file_name(named("runs", run), milestone)
+
+
+def step_names(run):
+    """Return all milestones of a run as their paths have them."""
+    return [step_name(run, milestone) for milestone in milestones_of(named("runs", run))]
 
 
 def milestone(wildcards):
-    """Return the step of a rule's wildcards. WorkflowError if the run has no such milestone."""
-    step = int(wildcards.step)
-    milestones = milestones_of(named("runs", wildcards.run))
-    if step not in milestones:
-        known = ", ".join(map(str, milestones))
-        raise WorkflowError(f"run {wildcards.run} has no milestone {step}; its milestones: {known}")
-    return step
+    """Return the milestone of a rule's wildcards. WorkflowError if the run has none with this name."""
+    milestones = dict(zip(step_names(wildcards.run), milestones_of(named("runs", wildcards.run))))
+    if wildcards.step not in milestones:
+        asked, *known = (name.lstrip("0") for name in (wildcards.step, *milestones))
+        raise WorkflowError(f"run {wildcards.run} has no milestone {asked}; its milestones: {', '.join(known)}")
+    return milestones[wildcards.step]

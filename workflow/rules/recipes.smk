@@ -132,9 +132,11 @@ def expected(wildcards):
     return as_json({"runs": runs, "code": CODE})
 
 
-def initial_digest(run):
-    """Return the digest of the model that the `initial.path` of a run holds, under its name; {} without one."""
-    return {"digest": CHECKED.initial[run]} if run in CHECKED.initial else {}
+def expected_initial(run, initial):
+    """Return what the config says of the model that a run starts from: its digest, or where its manifest lies."""
+    if run in CHECKED.initial:
+        return initial | {"digest": CHECKED.initial[run]}
+    return initial | {"model": f"{initial['run']}/models/{step_name(initial['run'], initial['step'])}.json"}
 
 
 def expected_of_run(run, recipe):
@@ -148,7 +150,7 @@ def expected_of_run(run, recipe):
         stage: training,
         "model_config": recipe.get("model", {}).get("from"),
         "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
-        "milestones": milestones_of(recipe),
+        "milestones": step_names(run),
         "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
-        **({"initial": recipe["initial"] | initial_digest(run)} if "initial" in recipe else {}),
+        **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),
     }

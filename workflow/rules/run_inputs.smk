@@ -48,23 +48,28 @@ def model_config_of_run(wildcards):
 def initial_of_run(wildcards):
     """Manifest of the model that a run starts from; [] if it starts from no other run."""
     initial = named("runs", wildcards.run).get("initial", {})
-    return expand(MODEL, run=initial["run"], step=eight(initial["step"])) if "run" in initial else []
+    return model_of(initial["run"], initial["step"]) if "run" in initial else []
 
 
 def previous_milestone(wildcards):
     """Manifest of the milestone before; [] for the first."""
     earlier = [step for step in milestones_of(named("runs", wildcards.run)) if step < milestone(wildcards)]
-    return expand(MODEL, run=wildcards.run, step=eight(earlier[-1])) if earlier else []
+    return model_of(wildcards.run, earlier[-1]) if earlier else []
+
+
+def model_of(run, milestone):
+    """Manifest of a milestone of a run."""
+    return MODEL.format(run=run, step=step_name(run, milestone))
 
 
 def model_of_milestone(wildcards):
     """Manifest of the model to export."""
-    return expand(MODEL, run=wildcards.run, step=eight(milestone(wildcards)))
+    return model_of(wildcards.run, milestone(wildcards))
 
 
 def export_of_milestone(wildcards):
     """Manifest of the export of a milestone."""
-    return expand(EXPORT, run=wildcards.run, step=eight(milestone(wildcards)))
+    return expand(EXPORT, run=wildcards.run, step=step_name(wildcards.run, milestone(wildcards)))
 
 
 def sources_of_run(run):

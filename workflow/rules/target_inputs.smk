@@ -19,7 +19,7 @@ def runs_of_all():
 
 def of_milestones(pattern, run, **more):
     """Expand a pattern over all milestones of a run."""
-    return expand(pattern, run=run, step=map(eight, milestones_of(CONFIG["runs"][run])), **more)
+    return expand(pattern, run=run, step=step_names(run), **more)
 
 
 def all_models(wildcards):
@@ -43,7 +43,7 @@ def initial_evaluations(run):
     before = recipe.get("initial", {})
     if training_of(recipe) != "finetune" or "run" not in before:
         return []
-    return expand(EVALUATION, run=before["run"], step=eight(before["step"]), suite=recipe["suites"])
+    return expand(EVALUATION, run=before["run"], step=step_name(before["run"], before["step"]), suite=recipe["suites"])
 
 
 def evaluations_of(run):

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from scripts.config_runs import TRAINED_BY, corpus_of, milestones_of
+from scripts.config_runs import TRAINED_BY, corpus_of, length_of, milestones_of
 
 PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements", "preference")
 """Kinds of sources that hold prompt-completion data."""
@@ -135,12 +135,19 @@ def _check_run(config: Config, where: str, run: Config) -> None:
         _must_be_one_of("suites", config, f"{where}.suites", suite)
     if "corpus" in run:
         _must_be_one_of("corpora", config, f"{where}.corpus", run["corpus"])
+    _check_length(where, run)
     if "initial" in run:
         _check_initial(config, where, run["initial"])
     (_check_pretrained if "pretrain" in run else _check_tuned)(config, where, run)
     if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
         raise ConfigError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
-    _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]])
+    _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]], length_of(run))
+
+
+def _check_length(where: str, run: Config) -> None:
+    if "finetune" in run and ("steps" in run["finetune"]) == ("epochs" in run["finetune"]):
+        found = "both" if "steps" in run["finetune"] else "neither"
+        raise ConfigError(f"{where}.finetune must have steps or epochs, got {found}")
 
 
 def _check_pretrained(config: Config, where: str, run: Config) -> None:
@@ -247,6 +254,7 @@ def _check_initial(config: Config, where: str, initial: Config) -> None:
 
 
 def _check_step(where: str, initial: Config, run: Config) -> None:
+    _check_length(f"runs.{initial['run']}", run)
     milestones = milestones_of(run) if set(TRAINED_BY) & set(run) else []
     if initial["step"] not in milestones:
         known = ", ".join(map(str, milestones))
@@ -260,13 +268,13 @@ def _check_one_tokenizer(config: Config, where: str, run: Config) -> None:
         raise ConfigError(f"{where}.corpus must have the tokenizer of its initial run ({expected}), got {found}")
 
 
-def _check_milestones(where: str, recipe: Config) -> None:
+def _check_milestones(where: str, recipe: Config, length: str) -> None:
     milestones = recipe.get("milestones", [])
     for earlier, later in itertools.pairwise(milestones):
         if later <= earlier:
             raise ConfigError(f"{where} must increase, got {later} after {earlier}")
-    if milestones and milestones[-1] > recipe["steps"]:
-        raise ConfigError(f"{where} must be at most steps ({recipe['steps']}), got {milestones[-1]}")
+    if milestones and milestones[-1] > recipe[length]:
+        raise ConfigError(f"{where} must be at most {length} ({recipe[length]}), got {milestones[-1]}")
 
 
 def _check_baseline(config: Config, where: str, baseline: Config) -> None:

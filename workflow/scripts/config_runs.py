@@ -11,9 +11,19 @@ def training_of(run: dict[str, Any]) -> str:
 
 
 def milestones_of(run: dict[str, Any]) -> list[int]:
-    """Return the steps after which a run is converted and scored, increasing."""
+    """Return the steps, or epochs, after which a run is converted and scored, increasing."""
     recipe = run[training_of(run)]
-    return recipe.get("milestones", [recipe["steps"]])
+    return recipe.get("milestones", [recipe[length_of(run)]])
+
+
+def length_of(run: dict[str, Any]) -> str:
+    """Return the key that says how long a run is trained, and that its milestones count: steps or epochs."""
+    return "epochs" if "epochs" in run[training_of(run)] else "steps"
+
+
+def file_name(run: dict[str, Any], milestone: int) -> str:
+    """Return the name of a milestone in paths."""
+    return f"epoch{milestone:03d}" if length_of(run) == "epochs" else f"{milestone:08d}"
 
 
 def corpus_of(runs: dict[str, Any], name: str) -> str:

@@ -43,8 +43,8 @@ MILESTONES = {
     "type": "array",
     "items": {"type": "integer", "minimum": 1, "x-expected": "a whole number at least 1"},
     "minItems": 1,
-    "description": "Milestones: steps whose checkpoints are kept, exported and scored. Increasing, at most `steps`; "
-    "one job each. Appending one resumes from the last. Default: the last step.",
+    "description": "Milestones: steps (or epochs) whose checkpoints are kept, exported and scored. Increasing, at most "
+    "`steps` (or `epochs`); one job each. Appending one resumes from the last. Default: the last step.",
     "x-kind": "workflow",
     "x-expected": "a list with at least one entry",
 }
@@ -62,7 +62,7 @@ INITIAL = {
         "step": {
             "type": "integer",
             "minimum": 1,
-            "description": "The milestone of that run.",
+            "description": "The milestone of that run: its number of steps, or of epochs.",
             "x-kind": "identity",
             "x-expected": "a whole number at least 1",
         },

@@ -11,19 +11,22 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stages.lib import files, stage
 from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.recipe import identity
 from stages.lib.training.recipe import TrainRecipe
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from stages.lib.training.initial import Initial
 
 WARM_UP = 2
 DOCUMENT_END = 0
@@ -39,6 +42,9 @@ class CellRecipe(TrainRecipe):
 
     vocab_size: int = identity(minimum=1)
     """Number of token ids."""
+
+    lora: LoraRecipe | None = identity(None)
+    """LoRA: adapters beside frozen weights, which are random."""
 
     document_mask: bool = identity(False)
     """Restrict attention to the tokens of the same document."""
@@ -71,8 +77,8 @@ def measure(recipe: CellRecipe, device: torch.device) -> dict[str, Any]:
     from stages.lib.training.state import State
     from stages.lib.training.step import Stepper
 
-    state = State(recipe, recipe.model, recipe.vocab_size, device)
-    state.init_weights()
+    state = State(recipe, recipe.model, recipe.vocab_size, device, recipe.lora)
+    state.init_weights(None if recipe.lora is None else cast("Initial", RandomBase()))
     stepper = Stepper(recipe, state, device, DOCUMENT_END if recipe.document_mask else None)
     seconds = [timed_step(stepper, recipe, step) for step in range(WARM_UP + recipe.steps)][WARM_UP:]
     checkpointing, world_size = recipe.activation_checkpointing, dist.get_world_size()
@@ -83,6 +89,7 @@ def measure(recipe: CellRecipe, device: torch.device) -> dict[str, Any]:
         world_size,
         device,
         (checkpointing.mode, checkpointing.ratio),
+        None if recipe.lora is None else state.num_trained(),
     )
     median = statistics.median(seconds)
     found = throughput.step(seconds=median, data_wait=0, tokens=recipe.global_batch_size * recipe.seq_len)
@@ -94,6 +101,20 @@ def measure(recipe: CellRecipe, device: torch.device) -> dict[str, Any]:
         "peak_memory_mb": max(collectives.all_gather_object(peak_memory_mb(device))),
         "device": throughput.device_name,
     }
+
+
+class RandomBase:
+    """In place of the initial model of LoRA: random weights."""
+
+    def load_frozen(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fill the parameters beside which adapters are trained, (FMS key, tensor), sharded or whole."""
+        from stages.lib.model.initialize import fill
+
+        for name, parameter in parameters:
+            if parameter.dim() == 1:  # RMSNorm
+                parameter.detach().fill_(1)
+            else:
+                fill(name, parameter.detach(), 0.02, seed=0)
 
 
 def timed_step(stepper: Any, recipe: CellRecipe, step: int) -> float:

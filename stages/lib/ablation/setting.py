@@ -14,13 +14,13 @@ from stages.lib.training.recipe import TrainRecipe
 STAGES = ("pretrain", "finetune")
 OF_THE_STEP = (
     *("seq_len", "global_batch_size", "dtype", "optimizer", "z_loss", "micro_batch_size", "sharding", "shard_degree"),
-    *("cpu_offload", "activation_checkpointing", "compile", "deterministic"),
+    *("cpu_offload", "activation_checkpointing", "compile", "deterministic", "lora"),
 )
 """Keys of a training on which the cost of a step depends."""
 
 OF_THE_DATA = (
     *("milestones", "weights", "data_stages", "packing", "document_mask", "initial"),
-    *("template", "loss_on", "too_long"),
+    *("epochs", "template", "loss_on", "too_long"),
 )
 """Keys of pretrain and finetune alone; random tokens take the place of the data."""
 
@@ -53,7 +53,7 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     stage = next(stage for stage in STAGES if stage in recipe)
     training = recipe[stage]
     for key in training:
-        if key not in OF_THE_DATA and key not in {field.name for field in dataclasses.fields(TrainRecipe)}:
+        if key not in (*OF_THE_DATA, *OF_THE_STEP) and key not in {field.name for field in dataclasses.fields(TrainRecipe)}:
             raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
     model, own_size = _model_of(config, name, recipe)
     size = vocab_size or own_size or _tokenizer_size(config, recipe)

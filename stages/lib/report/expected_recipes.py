@@ -39,7 +39,7 @@ def _check_model(made: Manifest, run: Mapping[str, Any], results: Results) -> No
     initial = run.get("initial", {})
     if "digest" in initial and made.identity.get("initial") != initial["digest"]:
         raise stale(made.path, f"was trained from another model than {initial['path']} holds now")
-    origin = results.models.get((initial.get("run"), initial.get("step")))
+    origin = results.at(initial.get("model", ""))
     if origin is not None and made.identity.get("initial") != manifest.checkpoint_digest(origin):
         raise stale(made.path, f"was trained from another model than {origin.path}")
 

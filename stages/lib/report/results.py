@@ -44,11 +44,12 @@ class Results:
         self.baselines: dict[BaselineKey, Manifest] = self._read(baselines, _baseline_key, "evaluate")
         self.contamination = self._read(contamination, _contamination_key, "find_contamination")
 
-    def _read(self, paths: Iterable[Path], key_of: Callable[[Path], Key], *stages: str) -> dict[Key, Manifest]:
+    def _read(self, paths: Iterable[Path], key_of: Callable[[Manifest], Key], *stages: str) -> dict[Key, Manifest]:
         found = {}
         for path in paths:
             if path.exists():
-                found[key_of(path)] = manifest.read(path, *stages)
+                made = manifest.read(path, *stages)
+                found[key_of(made)] = made
             else:
                 self.absent.append(str(path))
         return dict(sorted(found.items()))
@@ -83,17 +84,24 @@ class Results:
             found.setdefault(manifest.checkpoint_digest(made), key)
         return found
 
+    def at(self, place: str) -> Manifest | None:
+        """Return the manifest of a run by its path below runs/; None if it is not among these."""
+        return self._by_place.get(place)
+
+    @functools.cached_property
+    def _by_place(self) -> dict[str, Manifest]:
+        of_runs = [made for found in (self.models, self.exports, self.evaluations) for made in found.values()]
+        return {"/".join(made.path.absolute().parts[-parts:]): made for made in of_runs for parts in (3, 4)}
+
     def missing(self, expected: Mapping[str, Any]) -> list[str]:
         """Return the missing results: given paths that do not exist, and milestones in `expected` without a path."""
         missing = list(self.absent)
         given = " ".join(missing)
         for run_name, run in expected.get("runs", {}).items():
             for step in run["milestones"]:
-                places = {f"{run_name}/models/{step:08d}.json": (run_name, step) in self.models}
-                places[f"{run_name}/export/{step:08d}/manifest.json"] = (run_name, step) in self.exports
-                for suite in run["suites"]:
-                    places[f"{run_name}/eval/{step:08d}/{suite}.json"] = (run_name, step, suite) in self.evaluations
-                missing += [place for place, exists in places.items() if not exists and place not in given]
+                places = [f"{run_name}/models/{step}.json", f"{run_name}/export/{step}/manifest.json"]
+                places += [f"{run_name}/eval/{step}/{suite}.json" for suite in run["suites"]]
+                missing += [place for place in places if self.at(place) is None and place not in given]
         return missing
 
     def check_chain(self) -> None:
@@ -117,24 +125,24 @@ def _check_kept(evaluation: Manifest) -> None:
         raise stale(evaluation.path, f"has other scores than {path}")
 
 
-def _model_key(path: Path) -> ModelKey:
-    return path.absolute().parents[1].name, int(path.stem)
+def _model_key(made: Manifest) -> ModelKey:
+    return made.path.absolute().parents[1].name, made.identity["step"]
 
 
-def _export_key(path: Path) -> ModelKey:
-    return path.absolute().parents[2].name, int(path.parent.name)
+def _export_key(made: Manifest) -> ModelKey:
+    return made.path.absolute().parents[2].name, made.identity["step"]
 
 
-def _evaluation_key(path: Path) -> EvaluationKey:
-    return path.absolute().parents[2].name, int(path.parent.name), path.stem
+def _evaluation_key(made: Manifest) -> EvaluationKey:
+    return made.path.absolute().parents[2].name, made.identity["step"], made.path.stem
 
 
-def _baseline_key(path: Path) -> BaselineKey:
-    return path.absolute().parents[1].name, path.parent.name, path.stem
+def _baseline_key(made: Manifest) -> BaselineKey:
+    return made.path.absolute().parents[1].name, made.path.parent.name, made.path.stem
 
 
-def _contamination_key(path: Path) -> tuple[str, str]:
-    return path.absolute().parent.name, path.stem
+def _contamination_key(made: Manifest) -> tuple[str, str]:
+    return made.path.absolute().parent.name, made.path.stem
 
 
 def stale(path: Path, why: str) -> UserError:

@@ -83,7 +83,7 @@ def _model(results: Results, directory: Path, run: str, step: int | None) -> Com
         raise UserError(f"{directory / 'runs' / run} must have scores{at}; it has scores of the steps: {found}")
     key: ModelKey = (run, scored[-1] if step is None else step)
     if key not in results.models:
-        raise UserError(f"{directory / 'runs' / run}/models/{key[1]:08d}.json is missing, but its scores exist")
+        raise UserError(f"{directory / 'runs' / run}/models has no manifest of step {key[1]}, but its scores exist")
     evaluations = {suite: made for (*at, suite), made in results.evaluations.items() if tuple(at) == key}
     origin = results.tuned_from(run)
     model = results.models[key]

@@ -61,7 +61,9 @@ class Start:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to a stage's parser; the last four make a `Start`."""
-    parser.add_argument("--until", type=int, required=True, help="step of the milestone to reach")
+    parser.add_argument(
+        "--until", type=int, required=True, help="step of the milestone to reach, or its epoch if the recipe has epochs"
+    )
     parser.add_argument("--previous", type=Path, help="manifest of the milestone before")
     parser.add_argument("--train-dir", type=Path, required=True, help="parent of the run directories")
     parser.add_argument("--output", type=Path, required=True, help="manifest of the milestone")

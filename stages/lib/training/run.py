@@ -31,14 +31,14 @@ from stages.lib.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from stages.lib.run_directory.lease import Lease
-    from stages.lib.training.recipe import TrainRecipe
 
 
-def _check_horizon(arguments: argparse.Namespace, recipe: TrainRecipe) -> None:
-    if arguments.until < 1:
-        raise UserError(f"--until must be at least 1, got {arguments.until}")
-    if arguments.until > recipe.steps:
-        raise UserError(f"--until must be at most {arguments.stage_name}.steps ({recipe.steps}), got {arguments.until}")
+def check_until(until: int, last: int, where: str) -> None:
+    """Raise UserError unless a milestone is at least 1 and at most `last`, the value of the key `where`."""
+    if until < 1:
+        raise UserError(f"--until must be at least 1, got {until}")
+    if until > last:
+        raise UserError(f"--until must be at most {where} ({last}), got {until}")
 
 
 def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Callable[[], TrainingData]) -> None:
@@ -50,7 +50,7 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
     clock = manifest.Clock(arguments.code)
     with collectives.raise_on_all_ranks():
         start = Start.from_args(arguments)
-        _check_horizon(arguments, run.recipe)
+        check_until(arguments.until, run.recipe.steps, f"{arguments.stage_name}.steps")
         # computed here, sent below: if the first rank fails, the others must not wait for the broadcast
         initial = run.initial.digest if run.initial is not None and dist.get_rank() == 0 else None
     if run.initial is not None:

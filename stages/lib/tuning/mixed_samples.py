@@ -61,6 +61,11 @@ class MixedSamples(ABC, Generic[AnyLayout]):
             rows[chosen] = permute(positions[chosen], int(self.rows[source]), key)
         return sources, epochs, rows
 
+    @property
+    def samples_per_epoch(self) -> int:
+        """The number of samples of all sources, each once."""
+        return int(self.rows.sum())
+
     @abstractmethod
     def batch(self, samples: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return inputs and targets of some samples, int32 each, and what else the objective reads."""
