@@ -82,7 +82,7 @@ def write_checkpoint(directory, shape, corpus):
     with process_group():
         dcp.save(at, {"model": model.state_dict()}, {"step": STEP})
     identity = {
-        "recipe": {"model": shape},
+        "recipe": {"model": shape, "seq_len": 4096},
         **{"corpus": corpus.digest, "tokenizer": facts["digest"], "step": STEP, "samples": 1, "tokens": 4096},
         "checkpoint": str(at.relative_to(directory)),
         "outputs": {str(path.relative_to(directory)): manifest.describe(path) for path in sorted(at.iterdir())},

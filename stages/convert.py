@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
         "corpus": corpus.digest,
         "step": model.identity["step"],
         "tokens": model.identity["tokens"],
-        "seq_len": model.identity["tokens"] // model.identity["samples"],
+        "seq_len": model.identity["recipe"]["seq_len"],
     }
     directory = arguments.output.parent
     files.clear_leftovers_in(directory)

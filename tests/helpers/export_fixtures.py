@@ -187,7 +187,7 @@ def write_model(directory, corpus, model_config=MODEL, run="base", padding=3):
     relative = f"../train/{run_directory.name}/checkpoints/{at.name}"
     outputs = {f"{relative}/{path.name}": manifest.describe(path) for path in sorted(at.iterdir())}
     identity = {
-        "recipe": {"model": model_config},
+        "recipe": {"model": model_config, "seq_len": 128},
         "corpus": corpus.digest,
         "tokenizer": facts["digest"],
         "step": STEP,

@@ -22,6 +22,7 @@ from stages.lib.chat.template import ChatTemplate
 from stages.lib.checkpoints import find_model
 from stages.lib.model.loss import IGNORED
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
+from stages.lib.training import start_point
 from stages.lib.training.objectives import reference
 from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
 from stages.lib.training.objectives.recipe import DpoRecipe
@@ -239,6 +240,20 @@ def test_reference_is_computed_once_and_continued(made, tmp_path, monkeypatch, c
     assert weights_of(cut, 8) == weights_of(whole, 8)
 
 
+def test_reference_leaves_no_optimizer_state_behind(made, tmp_path, monkeypatch):
+    # with bfloat16 a single rank uses FSDP, whose forward passes put gathered parameters in place of the shards
+    kept = []
+
+    def check_room(trainer):
+        trainer.state.tensors()
+        shards = set(map(id, trainer.state.model.parameters()))
+        kept.append([id(parameter) in shards for parameter in trainer.state.optimizer.state])
+
+    monkeypatch.setattr(start_point, "check_room", check_room)
+    assert dpo(made, tmp_path, 1, recipe=RECIPE | {"dtype": "bfloat16"}, sharding="none", micro_batch_size=6) == 0
+    assert kept and all(kept[0])
+
+
 @pytest.mark.long
 def test_ranks_agree_in_float64(made, precise, tmp_path):
     recipe = RECIPE | {"dtype": "float64"}
@@ -338,6 +353,8 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, whole, tmp_p
     assert scores[0].keys() == scores[1].keys()
     before, after = (found["completion_bits"]["bits_per_byte"]["value"] for found in scores)
     assert before != after
+    export = manifest.read(tmp_path / "1/export/manifest.json")
+    assert export.identity["seq_len"] == SEQ_LEN  # contexts of this length are scored, though a pair has two rows
 
 
 def test_tuned_model_is_the_reference_of_the_run_after_it(made, whole, tmp_path):

@@ -182,7 +182,17 @@ def test_a_mistake_is_one_sentence_before_anything_is_measured(config, launched,
         ({"runs": {"tiny": {"pretrain": {"seq_len": 8}}}}, "runs.tiny.model is missing"),
         ({"runs": {"tiny": {"model": MODEL, "pretrain": {"seq_len": 8}}}}, "--vocab-size is missing"),
         ({"runs": {"tiny": {"model": MODEL, "pretrain": {"weight": 1}}}}, "runs.tiny.pretrain.weight must be omitted"),
-        ({"runs": {"a": {"initial": {"run": "b"}, "finetune": {}}}}, "runs.b must be a run with a model"),
+        ({"runs": {"a": {"initial": {"run": "b"}, "finetune": {}}}}, "runs.a.initial.run must be another run of the"),
+        ({"runs": {"a": {"initial": {"run": ["a"]}, "finetune": {}}}}, "must be another run of the config, got ['a']"),
+        ({"runs": {"a": {"model": MODEL, "initial": {"run": "a"}, "pretrain": {}}}}, "another run of the config, got"),
+        ({"runs": {"a": {"initial": None, "finetune": {}}}}, "runs.a.model is missing"),
+        ({"runs": {"a": {"model": "llama", "pretrain": {}}}}, "runs.a.model must be a mapping, got 'llama'"),
+        ({"runs": {"a": {"model": {"from": 1}, "pretrain": {}}}}, "config.json of runs.a must be named by its path"),
+        (
+            {"runs": {"a": {"model": MODEL, "corpus": ["b"], "pretrain": {}}}, "corpora": {"b": {}}},
+            "--vocab-size is missing",
+        ),
+        ({"runs": {"a": {"model": MODEL, "corpus": "b", "pretrain": {}}}, "corpora": []}, "config.corpora must be a"),
         ({"run": 1}, "must have runs"),
     ],
 )
@@ -191,6 +201,15 @@ def test_a_config_without_what_a_step_needs_is_refused(tmp_path, launched, capsy
     assert ablate.main([str(tmp_path / "my.yaml"), "--grid", "sharding=full"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line
+
+
+def test_a_key_below_one_that_is_no_mapping_is_refused(tmp_path, launched, capsys):
+    own = {"seq_len": 8, "global_batch_size": 4, "activation_checkpointing": "full"}
+    run = {"corpus": "main", "model": MODEL, "pretrain": own}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(CONFIG | {"runs": {"mine": run}}))
+    assert ablate.main([str(tmp_path / "my.yaml"), "--grid", "activation_checkpointing.mode=none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "activation_checkpointing of the run must be a mapping beside --grid" in line
 
 
 TINY = {"model": MODEL, "vocab_size": 320, "steps": 2, "seq_len": 16, "global_batch_size": 4, "dtype": "float32"}

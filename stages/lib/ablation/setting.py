@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
+from stages.lib.recipe import shown
 from stages.lib.training.recipe import TrainRecipe
 
 STAGES = ("pretrain", "finetune")
@@ -50,13 +52,13 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     """
     config = _load(path)
     name, recipe = _run_of(config, run, path)
-    stage = next(stage for stage in STAGES if stage in recipe)
+    stage = next(stage for stage in STAGES if isinstance(recipe.get(stage), dict))
     training = recipe[stage]
     for key in training:
         if key not in (*OF_THE_DATA, *OF_THE_STEP) and key not in {field.name for field in dataclasses.fields(TrainRecipe)}:
             raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
-    model, own_size = _model_of(config, name, recipe)
-    size = vocab_size or own_size or _tokenizer_size(config, recipe)
+    model, own_size = _model_of(config, name)
+    size = vocab_size or own_size or _tokenizer_size(config, name)
     if size is None:
         raise UserError(f"--vocab-size is missing: {path} does not have the vocab_size of run {name}")
     kept = {key: value for key, value in training.items() if key in OF_THE_STEP}
@@ -78,7 +80,7 @@ def _load(path: Path) -> Config:
 
 
 def _run_of(config: Config, name: str | None, path: Path) -> tuple[str, Config]:
-    runs, known = config["runs"], ", ".join(config["runs"])
+    runs, known = config["runs"], ", ".join(map(str, config["runs"]))
     if name is None and len(runs) != 1:
         raise UserError(f"--run is missing: {path} has the runs {known}")
     found = name or next(iter(runs))
@@ -89,19 +91,38 @@ def _run_of(config: Config, name: str | None, path: Path) -> tuple[str, Config]:
     return found, runs[found]
 
 
-def _model_of(config: Config, name: str, run: Config) -> tuple[Config, int | None]:
-    """Return the keys of a run's model, and its vocab_size if a config.json has it."""
-    seen = {name}
-    while "model" not in run and "run" in run.get("initial", {}):
-        name = run["initial"]["run"]
-        if name in seen or not isinstance(config["runs"].get(name), dict):
-            raise UserError(f"runs.{name} must be a run with a model, from which the training starts")
-        seen.add(name)
+def _mapping(parent: Config, key: Any, where: str) -> Config:
+    """Return the mapping at a key, {} if it is missing or null. Raises UserError for another value."""
+    value = parent.get(key) if isinstance(key, str) else None
+    if not isinstance(value, dict | None):
+        raise UserError(f"{where}.{key} must be a mapping, got {shown(value)}")
+    return value or {}
+
+
+def _chain(config: Config, name: str) -> Iterator[tuple[str, Config]]:
+    """Yield the name and the keys of a run, then of the run that it starts from, and so on."""
+    seen: list[str] = []
+    while name is not None:
+        if not isinstance(name, str) or name in seen or not isinstance(config["runs"].get(name), dict):
+            raise UserError(f"runs.{seen[-1]}.initial.run must be another run of the config, got {shown(name)}")
+        seen.append(name)
         run = config["runs"][name]
-    model, initial = run.get("model", {}), run.get("initial", {})
+        yield name, run
+        name = _mapping(run, "initial", f"runs.{name}").get("run")
+
+
+def _model_of(config: Config, name: str) -> tuple[Config, int | None]:
+    """Return the keys of a run's model, and its vocab_size if a config.json has it."""
+    for found, run in _chain(config, name):
+        name, last = found, run
+        if "model" in run:
+            break
+    model, initial = (_mapping(last, key, f"runs.{name}") for key in ("model", "initial"))
     source = model.get("from") or (None if model else initial.get("config") or initial.get("path"))
     if source is None and not model:
         raise UserError(f"runs.{name}.model is missing: it must have the model's configuration")
+    if not isinstance(source, str | None):
+        raise UserError(f"the config.json of runs.{name} must be named by its path, got {shown(source)}")
     keys = {key: value for key, value in model.items() if key != "from"}
     return (keys, None) if source is None else _from_file(Path(source), keys)
 
@@ -113,9 +134,9 @@ def _from_file(path: Path, overrides: Config) -> tuple[Config, int | None]:
     return config_json.model_identity(file, overrides), files.read_json_object(file).get("vocab_size")
 
 
-def _tokenizer_size(config: Config, run: Config) -> int | None:
-    while "corpus" not in run and "run" in run.get("initial", {}):
-        run = config["runs"][run["initial"]["run"]]
-    corpus = config.get("corpora", {}).get(run.get("corpus"), {})
-    size: int | None = config.get("tokenizers", {}).get(corpus.get("tokenizer"), {}).get("vocab_size")
+def _tokenizer_size(config: Config, name: str) -> int | None:
+    named = next((run["corpus"] for _, run in _chain(config, name) if "corpus" in run), None)
+    corpus = _mapping(_mapping(config, "corpora", "config"), named, "corpora")
+    tokenizer = _mapping(_mapping(config, "tokenizers", "config"), corpus.get("tokenizer"), "tokenizers")
+    size: int | None = tokenizer.get("vocab_size")
     return size

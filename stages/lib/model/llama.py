@@ -222,7 +222,8 @@ class Llama(nn.Module):
         `sharding.shard` registers it, so that FSDP gathers weights as in `forward`.
         """
         hidden_states = self.base_model(tokens, documents)
-        return chunked_log_probs(hidden_states.flatten(0, 1), self.head.weight, targets.flatten()).view_as(targets)
+        log_probs = chunked_log_probs(hidden_states.flatten(0, 1), self.head.weight, targets.flatten())
+        return log_probs.view_as(targets).clone()  # FSDP warns of a view
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [B, L] -> [B, L, V]. Not for a sharded model: FSDP does not gather its weights here."""

@@ -110,6 +110,16 @@ def shard(model: Llama, recipe: TrainRecipe, device: torch.device) -> dist.Proce
     return mesh.get_group("shard")
 
 
+def reshard(model: torch.nn.Module) -> None:
+    """Free gathered parameters. Call it after forward passes without a backward pass, before weights are set.
+
+    Otherwise `named_parameters` gives the gathered ones, and the optimizer would keep state of them, too.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def set_gradient_sync(model: torch.nn.Module, enabled: bool) -> None:
     """Let the next backward pass reduce gradients over the ranks, or not: only the last of a step must."""
     if isinstance(model, FSDPModule):
