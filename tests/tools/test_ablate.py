@@ -203,6 +203,15 @@ def test_a_config_without_what_a_step_needs_is_refused(tmp_path, launched, capsy
     assert sentence in line
 
 
+def test_a_key_below_one_that_is_no_mapping_is_refused(tmp_path, launched, capsys):
+    own = {"seq_len": 8, "global_batch_size": 4, "activation_checkpointing": "full"}
+    run = {"corpus": "main", "model": MODEL, "pretrain": own}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(CONFIG | {"runs": {"mine": run}}))
+    assert ablate.main([str(tmp_path / "my.yaml"), "--grid", "activation_checkpointing.mode=none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "activation_checkpointing of the run must be a mapping beside --grid" in line
+
+
 TINY = {"model": MODEL, "vocab_size": 320, "steps": 2, "seq_len": 16, "global_batch_size": 4, "dtype": "float32"}
 
 

@@ -49,7 +49,10 @@ def applied(recipe: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
     for key, value in cell.items():
         group, dot, name = key.rpartition(".")
         if dot:
-            result[group] = {**result.get(group, {}), name: value}
+            own = result.get(group)
+            if not isinstance(own, dict | None):
+                raise UserError(f"{group} of the run must be a mapping beside --grid {key}, got {own!r:.100}")
+            result[group] = {**(own or {}), name: value}
         else:
             result[key] = value
     return result
