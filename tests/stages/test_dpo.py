@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -252,6 +254,51 @@ def test_reference_leaves_no_optimizer_state_behind(made, tmp_path, monkeypatch)
     monkeypatch.setattr(start_point, "check_room", check_room)
     assert dpo(made, tmp_path, 1, recipe=RECIPE | {"dtype": "bfloat16"}, sharding="none", micro_batch_size=6) == 0
     assert kept and all(kept[0])
+
+
+ADAPTERS = RECIPE | {"lora": {"rank": 4, "dropout": 0.1}}
+
+
+def test_adapters_are_tuned_on_preferences(made, tmp_path):
+    whole, cut, later = (tmp_path / name for name in ("whole", "cut", "later"))
+    assert dpo(made, whole, recipe=ADAPTERS) == 0
+    losses = [step["loss"] for step in steps_of(whole)]
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-6)
+    assert losses[-1] < losses[0]
+    for previous, until in ((None, 7), (7, STEPS)):
+        assert dpo(made, cut, until, recipe=ADAPTERS, previous=previous) == 0
+        (run_directory(cut) / reference.FILE).write_bytes(b"torn")  # computed again, without the adapters of step 7
+    assert weights_of(cut, STEPS) == weights_of(whole, STEPS)
+    inputs = given(made, **{"--initial": milestone(whole, STEPS)})
+    assert tune(made, later, 1, ADAPTERS, given=inputs, **SHORT) == 0
+    assert steps_of(later)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+@pytest.mark.long
+def test_killed_run_with_adapters_resumes_to_the_same_bits_on_two_ranks(made, tmp_path):
+    killed, uncut = tmp_path / "killed", tmp_path / "uncut"
+    keys = SHORT | {"steps": 30, "micro_batch_size": 1, "sharding": "full"}
+    options = [test_finetune.options(made, run, 30, ADAPTERS, given=given(made), **keys) for run in (killed, uncut)]
+    process = training.launch(2, options[0], "finetune")
+    while len(steps_of(killed) if (killed / "train").exists() else []) < 6:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    for number in [*descendants(process.pid), process.pid]:  # ranks survive the launcher
+        os.kill(number, signal.SIGKILL)
+    process.communicate()
+    assert steps_of(killed)[-1]["step"] < 30
+    for arguments in options:
+        training.run_on(2, "stages.finetune", *arguments)
+    assert [event["event"] for event in events_of(killed)].count("resume") == 1
+    assert weights_of(killed, 30) == weights_of(uncut, 30)
+
+
+def descendants(number):
+    """The ids of the processes below one, the deepest first."""
+    found = subprocess.run(["pgrep", "-P", str(number)], capture_output=True, text=True, check=False)
+    for child in map(int, found.stdout.split()):
+        yield from descendants(child)
+        yield child
 
 
 @pytest.mark.long

@@ -230,6 +230,19 @@ def test_merged_model_is_tuned_further(made, uninterrupted, tmp_path):
     assert find_model.find(milestone(tmp_path / "lora", 1)).adapter.base == checkpoint(uninterrupted, STEPS)
 
 
+def test_base_of_a_base_that_changed_is_not_exported(made, uninterrupted, tmp_path, capsys):
+    assert tune(made, tmp_path, 1, recipe=RECIPE, given={"--initial": milestone(uninterrupted, STEPS)}) == 0
+    (file,) = checkpoint(made / "runs/base", BASE_STEPS).glob("*.distcp")
+    before = file.read_bytes()
+    file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    try:
+        assert converted(made, tmp_path, tmp_path / "export", 1) == 2
+    finally:
+        file.write_bytes(before)
+    assert f"{file} changed since it was written" in capsys.readouterr().err
+    assert not (tmp_path / "export/manifest.json").exists()
+
+
 def test_base_that_was_moved_or_changed_is_named(made, tmp_path, capsys):
     config, vocab_size = ModelRecipe(**training.MODEL), 320
     for name, seed in (("base", 0), ("other", 1)):

@@ -22,6 +22,13 @@ def read_weights(directory: Path, merge: bool, base: Path | None) -> tuple[Read,
         return dcp.model_reader(directory), None
     found = find_model.find(directory, base=base)
     assert found.adapter is not None
-    if (found.adapter.base / COMMIT).exists():  # other models were hashed when they were found
-        verify(found.adapter.base, read_commit(found.adapter.base))
+    _verify_bases(found.adapter)
     return found.read, found.adapter
+
+
+def _verify_bases(adapter: Adapter) -> None:
+    """Raise UserError if a file changed of the base, or of the base that this was trained beside, and so on."""
+    above: Adapter | None = adapter
+    while above is not None and (above.base / COMMIT).exists():  # other models were hashed when they were found
+        verify(above.base, read_commit(above.base))
+        above = find_model.find(above.base).adapter
