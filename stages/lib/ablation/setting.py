@@ -54,8 +54,9 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     name, recipe = _run_of(config, run, path)
     stage = next(stage for stage in STAGES if isinstance(recipe.get(stage), dict))
     training = recipe[stage]
+    known = {*OF_THE_DATA, *OF_THE_STEP, *(field.name for field in dataclasses.fields(TrainRecipe))}
     for key in training:
-        if key not in (*OF_THE_DATA, *OF_THE_STEP) and key not in {field.name for field in dataclasses.fields(TrainRecipe)}:
+        if key not in known:
             raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
     model, own_size = _model_of(config, name)
     size = vocab_size or own_size or _tokenizer_size(config, name)
@@ -102,13 +103,15 @@ def _mapping(parent: Config, key: Any, where: str) -> Config:
 def _chain(config: Config, name: str) -> Iterator[tuple[str, Config]]:
     """Yield the name and the keys of a run, then of the run that it starts from, and so on."""
     seen: list[str] = []
-    while name is not None:
+    asked: Any = name
+    while asked is not None:
+        name = asked
         if not isinstance(name, str) or name in seen or not isinstance(config["runs"].get(name), dict):
             raise UserError(f"runs.{seen[-1]}.initial.run must be another run of the config, got {shown(name)}")
         seen.append(name)
         run = config["runs"][name]
         yield name, run
-        name = _mapping(run, "initial", f"runs.{name}").get("run")
+        asked = _mapping(run, "initial", f"runs.{name}").get("run")
 
 
 def _model_of(config: Config, name: str) -> tuple[Config, int | None]:
