@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.lib.chat.messages import strings_of
 from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -99,7 +100,7 @@ class ExampleEncoder:
         """Return the Encoded of each conversation without the text of a special token."""
         special = self.tokenizer.special_texts()
         of_special = re.compile("|".join(map(re.escape, special)) or "(?!)")  # (?!) matches nothing
-        kept = [found for found in conversations if not of_special.search(found.text)]
+        kept = [found for found in conversations if not any(map(of_special.search, strings_of(found.messages)))]
         if len(kept) < len(conversations):
             logger.warning(
                 "%s of %s conversations are filtered: they hold the text of a special token (%s)",
@@ -108,11 +109,24 @@ class ExampleEncoder:
                 ", ".join(special[:4]),
             )
         encoded: list[Encoded] = []
+        num_open = 0
         for begin in range(0, len(kept), AT_ONCE):
             rendered = [self._rendered(conversation) for conversation in kept[begin : begin + AT_ONCE]]
             markup = self.tokenizer.encode_markup([text for text, _ in rendered])
             encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
+            num_open += sum(self._num_open(*one) for one in rendered)
+        if num_open:
+            message = (
+                "the chat template writes no EOS after %s turns with messages behind: generation does not stop there"
+            )
+            logger.warning(message, num_open)
         return encoded
+
+    def _num_open(self, text: str, turns: Sequence[Span]) -> int:
+        """Return the number of turns without EOS, except the last one of a text: EOS is appended there."""
+        assert self.template is not None
+        eos = self.template.special_tokens["eos_token"]
+        return sum(eos not in text[begin:end] for begin, end in turns if end < len(text))
 
     def _rendered(self, conversation: Conversation) -> tuple[str, list[Span]]:
         assert self.template is not None
