@@ -357,7 +357,8 @@ def test_chats_have_the_ids_and_the_mask_of_the_exported_tokenizer(tuned):
     check()
 
 
-def test_a_template_without_eos_gets_one_after_the_last_turn(tuned):
+def test_a_template_without_eos_gets_one_after_the_last_turn(tuned, caplog, monkeypatch):
+    monkeypatch.setattr(logger, "propagate", True)  # the stage has set it
     _, encoder = tuned
     text = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[/]{% endfor %}"
     text += "{{ '[assistant]' if add_generation_prompt }}"
@@ -367,8 +368,10 @@ def test_a_template_without_eos_gets_one_after_the_last_turn(tuned):
     (encoded,) = encoder.encode([Conversation("a.jsonl:1", chat, "train")])
     assert encoded.ids[-1] == 2 and encoded.is_target[-1]
     assert encoder.tokenizer.decode(encoded.ids[encoded.is_target].tolist()) == "b[/]"
+    assert not caplog.text
     (open_end,) = encoder.encode([Conversation("a.jsonl:1", [*chat, chat[0]], "train")])
     assert 2 not in open_end.ids
+    assert "the chat template writes no EOS after 1 turns with messages behind" in caplog.text
 
 
 def test_a_chat_with_the_text_of_a_special_token_is_filtered(tuned, caplog, monkeypatch):
@@ -377,6 +380,9 @@ def test_a_chat_with_the_text_of_a_special_token_is_filtered(tuned, caplog, monk
     chats = [[{"role": "user", "content": text}, {"role": "assistant", "content": "b"}] for text in ("a", "<s>a</s>")]
     assert len(encoder.encode([Conversation("a.jsonl:1", chat, "train") for chat in chats])) == 1
     assert "1 of 2 conversations are filtered: they hold the text of a special token" in caplog.text
+    for call in ({"name": "f", "arguments": {"a": ["</s>"]}}, {"name": "f", "arguments": {"</s>": 1}}):
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": call}]}]
+        assert not encoder.encode([Conversation("a.jsonl:1", chat, "train")])
 
 
 def test_a_chat_template_that_changed_fails_the_parity(tuned, tmp_path):

@@ -1,29 +1,34 @@
 """The Jinja environment of chat templates, as transformers has it: a sandbox, with the same options and functions.
 
-A template is code of unknown origin. It sees plain data, cannot change it, and is stopped after LIMIT_SECONDS.
-`strftime_now` is missing: with it the training data would change from day to day.
+A template is code of unknown origin. It sees plain data, cannot change it, and is stopped at LIMIT_SECONDS and at
+LIMIT_BYTES. `strftime_now` is missing: with it the training data would change from day to day.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LIMIT_SECONDS = 5.0  # of CPU per rendering; a template needs microseconds per message
+LIMIT_BYTES = 1 << 30  # of memory per rendering
+LIMIT_BITS = 1 << 16  # of a whole number: a signal cannot stop Python while it computes a larger one
 
 
-class TooLong(Exception):
-    """A template took more than LIMIT_SECONDS."""
+class TooMuch(BaseException):
+    """A template needs more than a limit. It is no Exception: Jinja's compiler catches these."""
 
 
 class Generation(Extension):
@@ -63,6 +68,20 @@ def _check_attribute(name: Any) -> None:
         raise jinja2.exceptions.SecurityError(f"an attribute of a namespace must not begin with _, got {name!r}")
 
 
+class Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which no whole number is larger than LIMIT_BITS."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Return the result of an operator."""
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > LIMIT_BITS:
+                raise OverflowError(f"a whole number has more than {LIMIT_BITS} bits")
+        return super().call_binop(context, operator, left, right)
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
@@ -78,23 +97,35 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
+def environment() -> Environment:
     """Return a new environment."""
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     made.filters["tojson"] = _tojson
     made.globals |= {"raise_exception": _raise_exception, "namespace": Namespace}
     return made
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float = LIMIT_SECONDS) -> Iterator[None]:
-    """Raise TooLong if the block takes more CPU time. Signals reach the main thread alone: others have no limit."""
+def limits(seconds: float = LIMIT_SECONDS) -> Iterator[None]:
+    """Raise TooMuch if the block takes more CPU time, or more than LIMIT_BYTES.
+
+    Signals reach the main thread alone: others have no limit of time.
+    """
+    with _time_limit(seconds), _memory_limit():
+        try:
+            yield
+        except MemoryError:
+            raise TooMuch(f"it takes more than {LIMIT_BYTES >> 30} GiB of memory") from None
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: Any) -> NoReturn:
-        raise TooLong(f"it takes more than {seconds:g} s")
+        raise TooMuch(f"it takes more than {seconds:g} s")
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
@@ -103,3 +134,20 @@ def time_limit(seconds: float = LIMIT_SECONDS) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+@contextlib.contextmanager
+def _memory_limit() -> Iterator[None]:
+    """Limit the addresses of the process to LIMIT_BYTES more than it has, where the system tells these (Linux)."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
+    except OSError:
+        yield
+        return
+    allowed = min([used + LIMIT_BYTES, *(limit for limit in before if limit != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

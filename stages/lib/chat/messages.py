@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stages.lib.errors import UserError
 
 ASSISTANT = "assistant"
 ROLES = ("system", "user", ASSISTANT, "tool")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of the text that the assistant thinks. Transformers gives it to a template by the first two of them."""
 
 Message = dict[str, Any]
 """`role`, `content`, and what else a template reads (`name`, `tool_calls`, ...)."""
 
 
 def checked(value: Any, where: str) -> list[Message]:
-    """Return the messages of a record, without the keys whose value is None, as transformers leaves them out.
+    """Return the messages of a record as transformers gives them to a template: without the keys whose value is None,
+    and with the names of REASONING.
 
     `where`: the record and its field, for messages. Raises UserError for what is not a conversation.
     """
@@ -37,9 +40,13 @@ def _checked_message(value: Any, where: str) -> Message:
     content = message.get("content", "")
     if not isinstance(content, str):
         raise UserError(f"{where}.content must be text, got {content!r:.60}")
-    if not content.strip() and not message.get("tool_calls"):  # a call of a tool needs no text
+    calls = message.get("tool_calls", [])
+    if not isinstance(calls, (list, tuple)) or not all(isinstance(call, Mapping) for call in calls):
+        raise UserError(f"{where}.tool_calls must be a list of mappings, got {calls!r:.60}")
+    if not content.strip() and not (calls and message["role"] == ASSISTANT):  # a call of a tool needs no text
         raise UserError(f"{where}.content must not be empty, got {message.get('content')!r:.60}")
-    return message
+    reasoning = next((message[name] for name in REASONING if name in message), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _roles(messages: Sequence[Message]) -> str:
@@ -51,10 +58,27 @@ def text_of(messages: Sequence[Message]) -> str:
     return "".join(f"{message.get('content', '')}\n" for message in messages)
 
 
+def strings_of(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield all texts of messages, also those of keys and of calls of tools."""
+    rest: list[Any] = [*messages]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            rest += [*value, *value.values()]
+        elif isinstance(value, (list, tuple)):
+            rest += value
+
+
 def prompt_of(messages: Sequence[Message]) -> str:
-    """Return the messages before the assistant's first, as text: conversations with equal prompts share a split."""
-    first = next(number for number, message in enumerate(messages) if message["role"] == ASSISTANT)
-    return key_of(messages[:first])
+    """Return the messages before the assistant's first answer, as text: conversations with equal prompts share a split.
+
+    A greeting of the assistant is no answer: one begins all conversations of some sources.
+    """
+    roles = [message["role"] for message in messages]
+    asked = next((number for number, role in enumerate(roles) if role not in ("system", ASSISTANT)), len(roles))
+    return key_of(messages[: roles.index(ASSISTANT, asked) if ASSISTANT in roles[asked:] else len(roles)])
 
 
 def key_of(messages: Sequence[Message]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 from stages.lib import files
-from stages.lib.chat.environment import environment, time_limit
+from stages.lib.chat.environment import TooMuch, environment, limits
 from stages.lib.chat.messages import ASSISTANT, Message
 from stages.lib.errors import UserError
 
@@ -57,12 +57,15 @@ class ChatTemplate:
 
     def __init__(self, text: str, special_tokens: Mapping[str, str], name: str) -> None:
         self.text, self.special_tokens, self.name = text, dict(special_tokens), name
+        if "strftime_now" in text:
+            raise UserError(f"the chat template {name} must not use strftime_now: its text would change every day")
         try:
-            if "strftime_now" in text:
-                raise UserError(f"the chat template {name} must not use strftime_now: its text would change every day")
-            self._compiled = environment().from_string(text)
+            with limits():  # the compiler evaluates constant expressions
+                self._compiled = environment().from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"the chat template {name}, line {error.lineno}, is not valid: {error.message}") from None
+        except (Exception, TooMuch) as error:  # too many nested blocks, or brackets, for Python
+            raise UserError(f"the chat template {name} cannot be compiled: {_reason(error)}") from None
 
     def render(self, messages: Sequence[Message], where: str, generation_prompt: bool = False) -> str:
         """Return the text of messages. `generation_prompt`: add what comes before an answer of the assistant.
@@ -71,11 +74,14 @@ class ChatTemplate:
         """
         data = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
         try:
-            with time_limit():
+            with limits():
                 return self._compiled.render(data | self.special_tokens)
-        except Exception as error:  # a template is a program: it may raise anything
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"{where} cannot be rendered by the chat template {self.name}: {reason:.300}") from None
+        except (Exception, TooMuch) as error:  # a template is a program: it may raise anything
+            raise UserError(f"{where} cannot be rendered by the chat template {self.name}: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 Span = tuple[int, int]
@@ -88,8 +94,10 @@ def assistant_spans(
     """Return the text of a conversation, and the span of each turn of the assistant from message `first` on.
 
     A turn is what the messages up to it have more than those before it with the generation prompt: what the model must
-    write after that prompt, markers included. Raises UserError if these texts do not begin with each other.
+    write after that prompt, markers included. Raises UserError if these texts do not begin with each other, or a turn
+    has no text but EOS.
     """
+    eos = template.special_tokens["eos_token"]
     text, found = template.render(messages, where), []
     for number, message in enumerate(messages):
         if message["role"] != ASSISTANT or number < first:
@@ -101,6 +109,11 @@ def assistant_spans(
                 f"the chat template {template.name} must render the messages up to a turn of the assistant as the "
                 f"beginning of the conversation, and before it with the generation prompt; it does not for message "
                 f"{number} of {where}"
+            )
+        if not after[len(before) :].replace(eos, "").strip():
+            raise UserError(
+                f"the chat template {template.name} must render each turn of the assistant as text, and renders "
+                f"nothing for message {number} of {where}"
             )
         found.append((len(before), len(after)))
     return text, found

@@ -73,7 +73,7 @@ class SourceRecipe:
 
     split_field: str | None = identity(None)
     """The field of a JSON line, or the column, whose value is the split key: equal values are all training or all
-    validation data. Default: the text, the prompt, or the messages before the assistant's first."""
+    validation data. Default: the text, the prompt, or the messages before the assistant's first answer."""
 
     validation: float = identity(0.01, minimum=0, maximum=0.9)
     """The share of split keys in the validation split. Split keys are file names for text (segments if a file is cut),

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.lib.chat.messages import strings_of
 from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -80,7 +81,7 @@ class ExampleEncoder:
         return [one for group in kept for one in group]
 
     def _holds_special(self, example: Any) -> bool:
-        return isinstance(example, Conversation) and self._special.search(example.text) is not None
+        return isinstance(example, Conversation) and any(map(self._special.search, strings_of(example.messages)))
 
     @functools.cached_property
     def _special(self) -> re.Pattern[str]:
@@ -127,11 +128,24 @@ class ExampleEncoder:
     def conversations(self, conversations: Sequence[Conversation]) -> list[Encoded]:
         """Return the Encoded of each conversation."""
         encoded: list[Encoded] = []
+        num_open = 0
         for begin in range(0, len(conversations), AT_ONCE):
             rendered = [self._rendered(conversation) for conversation in conversations[begin : begin + AT_ONCE]]
             markup = self.tokenizer.encode_markup([text for text, _ in rendered])
             encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
+            num_open += sum(self._num_open(*one) for one in rendered)
+        if num_open:
+            message = (
+                "the chat template writes no EOS after %s turns with messages behind: generation does not stop there"
+            )
+            logger.warning(message, num_open)
         return encoded
+
+    def _num_open(self, text: str, turns: Sequence[Span]) -> int:
+        """Return the number of turns without EOS, except the last one of a text: EOS is appended there."""
+        assert self.template is not None
+        eos = self.template.special_tokens["eos_token"]
+        return sum(eos not in text[begin:end] for begin, end in turns if end < len(text))
 
     def _rendered(self, conversation: Conversation) -> tuple[str, list[Span]]:
         assert self.template is not None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stages.lib.chat.template import ChatTemplate
+from stages.lib.errors import UserError
 from stages.lib.sources.examples import ExampleSource
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tuning import preference_samples, tuning_samples
@@ -72,10 +73,10 @@ class ExampleSources(TuningSources):
         splits: dict[str, dict[str, list[Encoded]]] = {"training": {}, "validation": {}}
         for name, found in self.sources.items():
             for split, examples in (("training", found.train), ("validation", found.validation)):
-                where = f"the {split} split of source {name}"
-                splits[split][name] = tuning_samples.fitted(
-                    encoder.encode(examples), recipe.seq_len, where, recipe.too_long, tokenizer
-                )
+                where, encoded = f"the {split} split of source {name}", encoder.encode(examples)
+                if examples and not encoded:
+                    raise UserError(f"{where} must have a conversation without the text of a special token, got none")
+                splits[split][name] = tuning_samples.fitted(encoded, recipe.seq_len, where, recipe.too_long, tokenizer)
         return splits["training"], splits["validation"]
 
 

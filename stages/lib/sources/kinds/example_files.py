@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PARQUET = Parquet()
 ENDINGS = JSON_LINES_ENDINGS + PARQUET.endings
 
+MAX_DEPTH = 200  # Python can neither print nor compare nor render what has about a thousand
+
 Record = tuple[str, str, dict[str, Any]]
 """(id, place for messages, fields)"""
 
@@ -70,9 +72,21 @@ def _lines(name: str, fields: Sequence[str | None]) -> Iterator[Record]:
                 entry = orjson.loads(text)
             except orjson.JSONDecodeError as error:  # a lone surrogate and invalid UTF-8 as well
                 raise UserError(f"{where} must be a JSON object: {error}") from None
+            if _is_deep(entry):
+                raise UserError(f"{where} must have at most {MAX_DEPTH} levels of lists and mappings, got more")
             if not isinstance(entry, dict):
                 raise UserError(f"{where} must be a JSON object with the field {first}, got {entry!r:.60}")
             yield f"{name}:{number}", where, entry
+
+
+def _is_deep(entry: Any) -> bool:
+    level = [entry] if isinstance(entry, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def value_of(entry: dict[str, Any], field: str, where: str) -> Any:

@@ -77,6 +77,13 @@ def test_template_whose_text_changes_with_later_turns_is_refused():
         assistant_spans(ChatTemplate(changing, SPECIAL, "mine"), CHAT[3:], "a.jsonl:1")
 
 
+@pytest.mark.parametrize("text", ["", "hello", "{% for m in messages %}{{ eos_token }}{% endfor %}"])
+def test_template_that_renders_nothing_of_the_assistant_is_refused(text):
+    said = "^the chat template mine must render each turn .* nothing for message 1 of a.jsonl:1$"
+    with pytest.raises(UserError, match=said):
+        assistant_spans(ChatTemplate(text, SPECIAL, "mine"), CHAT[3:], "a.jsonl:1")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -92,10 +99,15 @@ def test_template_whose_text_changes_with_later_turns_is_refused():
         ),
         ("{% set n = namespace(_a=1) %}", "an attribute of a namespace must not begin with _, got '_a'"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "it takes more than 0.05 s"),
+        ("{{ messages[0].role * 2 ** 35 }}", "by the chat template mine: it takes more than 1 GiB of memory"),
+        ("{{ 'a' * 2 ** 35 }}", "by the chat template mine: it takes more than 1 GiB of memory"),
+        ("{{ 9 ** (9 ** 9) }}", "by the chat template mine: a whole number has more than 65536 bits"),
+        ("{% for i in [1] %}" * 22 + "{% endfor %}" * 22, "mine cannot be compiled: too many statically nested blocks"),
+        (f"{{{{ {'(' * 3000}1{')' * 3000} }}}}", "mine cannot be compiled: maximum recursion depth exceeded"),
     ],
 )
 def test_template_that_fails_is_one_sentence(monkeypatch, text, said):
-    monkeypatch.setattr("stages.lib.chat.template.time_limit", lambda: environment.time_limit(0.05))
+    monkeypatch.setattr("stages.lib.chat.template.limits", lambda: environment.limits(0.05))
     with pytest.raises(UserError) as error:
         ChatTemplate(text, SPECIAL, "mine").render(CHAT, "a.jsonl:7")
     assert said in str(error.value) and "\n" not in str(error.value)
@@ -121,6 +133,8 @@ def test_template_must_be_a_file_of_text(tmp_path):
         ([{"role": "user", "content": None}], "where[0].content must not be empty, got None"),
         ([{"role": "user", "content": [{"type": "text"}]}], "where[0].content must be text, got [{'type': 'text'}]"),
         (CHAT[:2], "where must have a message of the assistant, got system and user alone"),
+        ([CHAT[2] | {"tool_calls": "f"}], "where[0].tool_calls must be a list of mappings, got 'f'"),
+        ([CHAT[2] | {"role": "user"}], "where[0].content must not be empty, got None"),
     ],
 )
 def test_what_is_no_conversation_is_refused(value, said):
@@ -132,7 +146,27 @@ def test_what_is_no_conversation_is_refused(value, said):
 def test_keys_without_a_value_are_left_out_as_transformers_does():
     (message,) = messages.checked([{"role": "assistant", "content": "a", "name": None}], "where")
     assert message == {"role": "assistant", "content": "a"}
-    assert json.loads(messages.prompt_of(CHAT)) == CHAT[:2]
+
+
+def test_prompt_is_what_stands_before_the_first_answer():
+    greeting, call, answer = ({"role": "assistant", "content": "Hello!"}, CHAT[2], CHAT[4])
+    for chat, expected in (
+        (CHAT, CHAT[:2]),
+        ([CHAT[0], greeting, CHAT[1], call, CHAT[3], answer], [CHAT[0], greeting, CHAT[1]]),
+        ([CHAT[0], greeting], [CHAT[0], greeting]),
+        ([greeting, CHAT[1]], [greeting, CHAT[1]]),
+    ):
+        assert json.loads(messages.prompt_of(chat)) == expected
+
+
+@pytest.mark.parametrize("name", messages.REASONING)
+def test_thoughts_have_the_names_of_transformers(name):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    text = "{% for m in messages %}{{ m.thinking }}|{{ m.reasoning_content }}|{{ m.reasoning }}{% endfor %}"
+    chat = [CHAT[1], {"role": "assistant", name: "hm", "content": "5 C."}]
+    (expected,), _ = render_jinja_template([chat], chat_template=text, **SPECIAL)
+    assert ChatTemplate(text, SPECIAL, "mine").render(messages.checked(chat, "where"), "a") == expected
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, *OWN])

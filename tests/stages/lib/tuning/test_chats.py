@@ -76,6 +76,7 @@ def test_split_field_and_filters(tmp_path, capsys):
         ('{"text": "a"}', "must have the field messages, got text"),
         ("[1]", "must be a JSON object with the field messages, got [1]"),
         ('{"messages": [', "must be a JSON object: "),
+        ("[" * 990 + "]" * 990, "must have at most 200 levels of lists and mappings, got more"),
         (
             '{"messages": [{"role": "bot", "content": "a"}]}',
             ": messages[0].role must be one of system, user, assistant, ",
