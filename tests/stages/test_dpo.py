@@ -207,7 +207,9 @@ def test_sample_is_a_pair_and_a_pure_function_of_its_number(made):
 
 def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
     run = tmp_path
-    arguments = test_finetune.options(made, run, STEPS, RECIPE, given=given(made), **SHORT)
+    # synchronous: a checkpoint of step 4 exists before step 5
+    keys = {"steps": STEPS, "checkpoint": {"every": 4, "asynchronous": False}}
+    arguments = test_finetune.options(made, run, STEPS, RECIPE, given=given(made), **keys)
     process = subprocess.Popen([sys.executable, "-m", "stages.finetune", *arguments], env=environment())
     deadline = time.monotonic() + 120
     while len(steps_of(run) if (run / "train").exists() else []) < 5:
