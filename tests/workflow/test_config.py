@@ -324,6 +324,13 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     assert checked(config, SCHEMA)["runs"]["more"]["initial"]["run"] == "statements"
 
 
+@pytest.mark.parametrize(("group", "key"), [("dpo", "beta"), ("lora", "rank")])
+def test_an_empty_group_names_the_key_that_it_must_have(config, group, key):
+    config["runs"]["statements"]["finetune"][group] = {}
+    with pytest.raises(ConfigError, match=rf"^runs.statements.finetune.{group}.{key} is missing: it must be a "):
+        checked(config, SCHEMA)
+
+
 def test_dpo_needs_one_source_of_preferences(config):
     finetune = config["runs"]["statements"]["finetune"]
     finetune["dpo"] = {"beta": 0.1}
