@@ -114,8 +114,9 @@ def _tuned(model: Manifest, origin: ModelKey | None) -> str:
     """Return in words what a model was tuned from, and how."""
     place = model.record.get("initial")
     name = "{} at step {}".format(*origin) if origin else place or "another model"
-    lora, is_dpo = model.identity["recipe"].get("lora"), "dpo" in model.identity["recipe"]
-    how = [f"LoRA of rank {lora['rank']}"] * bool(lora) + ["DPO"] * is_dpo
+    recipe = model.identity["recipe"]
+    how = [f"LoRA of rank {recipe['lora']['rank']}"] if recipe.get("lora") else []
+    how += ["DPO"] if "dpo" in recipe else []
     return f"fine-tuned from {name}" + (f" by {' and '.join(how)}" if how else "")
 
 
