@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.lib import files, stage
 from stages.lib import recipe as recipes
-from stages.lib import stage
 from stages.lib.checkpoints import fms_files, model_digest
 from stages.lib.errors import UserError
 from stages.lib.report.stale import Stale
@@ -86,13 +86,26 @@ def model_keys(model: dict[str, Any], where: str) -> dict[str, Any]:
     return recipes.written(recipes.load(DEFAULT.config_class, keys, f"{run}.model"), "identity")
 
 
+def model_at(model: dict[str, str]) -> Any:
+    """Return the configuration of the model at a path; None if it has no config.json. Raises UserError for another
+    architecture."""
+    from stages.lib.huggingface import config_json
+
+    file = Path(model["config"]) if "config" in model else Path(model["path"], config_json.CONFIG)
+    return config_json.read_config(files.read_json(file), file)[0] if file.is_file() else None
+
+
 def check_positions(plan: dict[str, Any], loaded: dict[str, Any]) -> None:
     """Raise UserError if a tuned run has longer samples than its initial model has positions."""
+    models = {name: model_at(model) for name, model in plan["initial"].items()}
     for where, part in plan["recipes"].items():
-        origin = loaded.get(part.get("origin"))
-        if origin is None or where not in loaded:
+        if "origin" not in part or where not in loaded:
             continue
-        positions, seq_len = origin.model.max_position_embeddings, loaded[where].seq_len
+        pretrained = loaded.get(f"runs.{part['origin']}.pretrain")
+        model = models.get(part["origin"]) if pretrained is None else pretrained.model
+        if model is None:
+            continue
+        positions, seq_len = model.max_position_embeddings, loaded[where].seq_len
         if seq_len > positions:
             raise UserError(
                 f"{where}.seq_len must be at most max_position_embeddings of the model that it tunes ({positions}), "

@@ -72,7 +72,7 @@ def write_history(train):
     (train / "events.jsonl").write_text(json.dumps({"time": 0, "event": "start", "step": 0, **device}) + "\n")
 
 
-def write_model(root, corpus, run="base", stage="pretrain", **recipe):
+def write_model(root, corpus, run="base", stage="pretrain", initial=None, **recipe):
     """Write the manifest of a milestone, and the run directory."""
     write_history(root / f"runs/{run}/train/0123")
     identity = {"recipe": {**RECIPE, **recipe}, "corpus": manifest.read(corpus).digest, "step": STEP, "tokens": 768}
@@ -80,10 +80,11 @@ def write_model(root, corpus, run="base", stage="pretrain", **recipe):
         identity["tuned_on"] = {"statements": "d" * 64}
     record = {"run_directory": "../train/0123", "horizon": {"steps": 10}, "world_size": 8, "commit": "c0ffee"}
     record["data"] = {"mixture": [{"from_sample": 0, "slots": {"code": 3072, "prose": 1024}}]}
+    record |= {"initial": initial} if initial else {}
     return write(root / f"runs/{run}/models/{STEP:08d}.json", stage, identity, record)
 
 
-def write_export(model, corpus, run="base"):
+def write_export(model, corpus, template=None):
     """Write a directory with a config, a tokenizer, weights that nobody loads, and the manifest of the export."""
     directory = model.parents[1] / f"export/{STEP:08d}"
     directory.mkdir(parents=True)
@@ -94,7 +95,10 @@ def write_export(model, corpus, run="base"):
     files.write_json(
         directory / "parity.json", {"passed": True, "logits": logits, "greedy": {"prompts": 4, "text": ["a b c d"] * 4}}
     )
-    names = ("config.json", "model.safetensors", "tokenizer.json")
+    names = ["config.json", "model.safetensors", "tokenizer.json"]
+    if template:
+        names.append("chat_template.jinja")
+        (directory / "chat_template.jinja").write_text(template)
     identity = {
         **{"recipe": {}, "model": manifest.read(model).digest, "corpus": manifest.read(corpus).digest},
         **{"tokenizer": "t" * 64, "step": STEP, "tokens": 768, "seq_len": 128},
@@ -115,12 +119,12 @@ def write_scores(path, export="e" * 64, results=RESULTS):
     return write(path, "evaluate", identity | {"outputs": {}}, {"device": "cuda", "versions": {"lm_eval": "0.4.13"}})
 
 
-def write_inputs(root, run="base", stage="pretrain", licenses=None, **recipe):
-    """Write everything for a run; return describe's options, lists of words."""
+def write_inputs(root, run="base", stage="pretrain", licenses=None, initial=None, template=None, **recipe):
+    """Write everything for a run; return describe's options, lists of words. `template`: text of a chat template."""
     corpus = write_corpus(root, licenses)
     lists = [write_list(root, name, keys) for name, keys in SOURCES.items()]
-    model = write_model(root, corpus, run, stage, **recipe)
-    export = write_export(model, corpus, run)
+    model = write_model(root, corpus, run, stage, initial, **recipe)
+    export = write_export(model, corpus, template)
     scores = write_scores(root / f"runs/{run}/eval/{STEP:08d}/{SUITE}.json", manifest.read(export).digest)
     return {
         **{"--name": [run], "--model": [model], "--export": [export], "--corpus": [corpus], "--lists": lists},

@@ -173,15 +173,29 @@ def test_the_limits_follow_from_the_facts(inputs):
 
 def test_the_card_of_a_tuned_run_shows_its_data_and_the_model_before(tmp_path):
     root = tmp_path / "results"
-    options = card_fixtures.write_inputs(root, run="statements", stage="finetune")
+    before = {"initial": "results/runs/base/models/00000300.json"}
+    options = card_fixtures.write_inputs(root, run="statements", stage="finetune", **before)
     pairs = write_list(root, "statements", {"kind": "python-statements"}, license="PSF-2.0")
     before = write_scores(root / "runs/base/eval/00000300/validation.json")
     given = {"--lists": [*options["--lists"], pairs], "--baselines": [before]}
     card = card_of(options, **given)
-    assert "fine-tuned on 768 tokens in 3 steps" in card
-    assert table(card, "Data")["`statements`"]["license"] == "PSF-2.0"
+    assert "fine-tuned from `base, step 300` on 768 tokens in 3 steps" in card
+    assert "| tuned by | next-token prediction; all weights |" in card
+    assert {source: row["license"] for source, row in table(card, "Data").items()} == {"`statements`": "PSF-2.0"}
     assert "| base, step 300 |" in card
     assert "It is tuned on `statements` alone" in card and "tokens per parameter" not in card
+
+
+def test_the_card_of_a_chat_model_names_its_base_and_renders_a_conversation(tmp_path):
+    root = tmp_path / "results"
+    chat = {"initial": "/home/me/models/CodeLlama-7b-hf", "template": "{{ messages }}", "lora": {"rank": 8}}
+    options = card_fixtures.write_inputs(root, run="dpo", stage="finetune", dpo={"beta": 0.1}, **chat)
+    pairs = write_list(root, "statements", {"kind": "preference", "paths": ["p.jsonl"]})
+    card = card_of(options, **{"--lists": [*options["--lists"], pairs]})
+    assert "| tuned from | `CodeLlama-7b-hf` |" in card and "/home/me" not in card
+    method = "direct preference optimization (DPO), beta 0.1; LoRA of rank 8; the adapters are added to these weights"
+    assert f"| tuned by | {method} |" in card
+    assert "tokenizer.apply_chat_template(messages" in card and "Once upon a time" not in card
 
 
 def test_licenses_come_from_the_corpus_unless_they_are_given(tmp_path):

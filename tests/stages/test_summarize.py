@@ -442,6 +442,21 @@ def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
         assert line in text.splitlines()
 
 
+def test_text_tells_how_a_model_at_a_path_was_tuned_and_its_validation_loss(results, tuned):
+    path = results / "runs/tuned/models/00000040.json"
+    made = manifest.read(path)
+    identity = made.identity | {"initial": "0" * 64, "recipe": TUNED | {"model": MODEL, "lora": {"rank": 8}}}
+    record = {"initial": "models/CodeLlama-7b-hf", "validation": {"chats": {"loss": 0.8787, "bits_per_byte": 0.304}}}
+    manifest.write(path, made.stage, identity, made.record | record)
+    relink(results / "runs/tuned/export/00000040/manifest.json", "model", path)
+    relink(results / "runs/tuned/eval/00000040/pairs.json", "export", path.parents[1] / "export/00000040/manifest.json")
+    tuned[tuned.index("--expect") + 1] = "{}"
+    assert summarize.main(tuned) == 0
+    text = (results / "summary.txt").read_text()
+    assert "in 40 steps, fine-tuned from models/CodeLlama-7b-hf by LoRA of rank 8, 4.2 M parameters" in text
+    assert "  validation chats: loss 0.879\n" in text
+
+
 def test_worse_score_is_called_worse(results, tuned):
     write_scores(results / "runs" / "tuned", 40, results / "runs/tuned/export/00000040/manifest.json", 2.7, 0.24)
     assert summarize.main(tuned) == 0

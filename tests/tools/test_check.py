@@ -77,7 +77,7 @@ def test_a_mistake_in_a_recipe_is_one_sentence(checked):
 
 
 def test_a_tuned_run_may_not_be_longer_than_its_model(checked):
-    tuned = {"stage": "finetune", "keys": KEYS, "origin": "runs.a.pretrain"}
+    tuned = {"stage": "finetune", "keys": KEYS, "origin": "a"}
     short = RUN | {"model": SHAPE | {"max_position_embeddings": 64}}
     assert checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})[0] == 0
     tuned["keys"] = KEYS | {"seq_len": 65}
@@ -87,6 +87,23 @@ def test_a_tuned_run_may_not_be_longer_than_its_model(checked):
         "check: runs.b.finetune.seq_len must be at most max_position_embeddings of the model that it tunes (64), "
         "got 65",
     )
+
+
+def test_a_tuned_run_may_not_be_longer_than_the_model_at_a_path(checked, tmp_path):
+    shape = SHAPE | {"vocab_size": 300, "max_position_embeddings": 32}
+    (tmp_path / "llama").mkdir()
+    config = tmp_path / "llama/config.json"
+    config.write_text(json.dumps(shape | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
+    recipes = {f"runs.{name}.finetune": {"stage": "finetune", "keys": KEYS, "origin": "a"} for name in ("a", "b")}
+    code, said = checked(recipes, initial={"a": {"path": "llama", "stage": "finetune"}})
+    assert (code, said) == (
+        2,
+        "check: runs.a.finetune.seq_len must be at most max_position_embeddings of the model that it tunes (32), "
+        "got 64",
+    )
+    config.write_text(json.dumps(shape | {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
+    code, said = checked(recipes, initial={"a": {"path": "llama", "stage": "finetune"}})
+    assert code == 2 and "gpt2" in said and "\n" not in said
 
 
 def test_a_warmup_as_long_as_the_run_is_told(checked):

@@ -326,6 +326,20 @@ def test_a_run_that_goes_on_with_another_tokenizer_is_refused(config):
     assert checked(config, SCHEMA)["runs"]["more"]["initial"]["run"] == "statements"
 
 
+@pytest.mark.parametrize(("source", "user"), [("code", "corpora.main"), ("statements", "runs.statements.finetune")])
+def test_a_source_to_train_on_needs_a_validation_split(config, source, user):
+    config["sources"][source]["validation"] = 0
+    with pytest.raises(ConfigError, match=rf"^sources.{source}.validation must be greater than 0 for {user}, got 0$"):
+        checked(config, SCHEMA)
+
+
+@pytest.mark.parametrize(("group", "key"), [("dpo", "beta"), ("lora", "rank")])
+def test_an_empty_group_names_the_key_that_it_must_have(config, group, key):
+    config["runs"]["statements"]["finetune"][group] = {}
+    with pytest.raises(ConfigError, match=rf"^runs.statements.finetune.{group}.{key} is missing: it must be a "):
+        checked(config, SCHEMA)
+
+
 def test_dpo_needs_one_source_of_preferences(config):
     finetune = config["runs"]["statements"]["finetune"]
     finetune["dpo"] = {"beta": 0.1}

@@ -22,7 +22,7 @@ def recipes_to_check():
         if "model" in run:
             part["model"] = run["model"]
         if stage == "finetune":
-            part["origin"] = f"runs.{origin_of(name)}.pretrain"
+            part["origin"] = origin_of(name)
         found[f"runs.{name}.{stage}"] = part
         found[f"runs.{name}.convert"] = {"stage": "convert", "keys": run.get("convert", {})}
         found[f"runs.{name}.card"] = {"stage": "describe", "keys": run.get("card", {})}

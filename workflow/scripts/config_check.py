@@ -126,6 +126,8 @@ def _path(keys: Iterable[str | int]) -> str:
 
 
 def _sentence(error: ValidationError) -> str:
+    if error.parent is not None and error.validator == "type" and isinstance(error.instance, dict):
+        error = error.parent  # of a group that may also be null, best_match took null
     inner = [part for part in error.context or () if part.path or part.validator != "type"]
     if error.validator == "anyOf" and isinstance(error.instance, dict) and inner:
         return _sentence(max(inner, key=_order))  # in a group that may also be null

@@ -70,6 +70,11 @@ def _must_be_a_source(config: Config, where: str, name: str, prompt_completion: 
         )
 
 
+def _must_have_validation(config: Config, where: str, source: str) -> None:
+    if config["sources"][source].get("validation") == 0:
+        raise ConfigError(f"sources.{source}.validation must be greater than 0 for {where}, got 0")
+
+
 def _check_input_file(where: str, path: str) -> None:
     """Raise ConfigError if a path cannot be an input of a rule: Snakemake takes braces for wildcards."""
     if set(path) & set("{}") or not path.isprintable() or any(len(part.encode()) > 255 for part in path.split("/")):
@@ -102,6 +107,7 @@ def _check_corpus(config: Config, where: str, corpus: Config) -> None:
     _must_be_one_of("tokenizers", config, f"{where}.tokenizer", corpus["tokenizer"])
     for source in corpus["sources"]:
         _must_be_a_source(config, f"{where}.sources", source)
+        _must_have_validation(config, where, source)
     for suite in corpus.get("tokenize", {}).get("decontaminate", ()):
         _must_be_one_of("suites", config, f"{where}.tokenize.decontaminate", suite)
         if set(config["suites"][suite]["tasks"]) <= set(LOCAL_TASKS):
@@ -187,6 +193,7 @@ def _check_tuned(config: Config, where: str, run: Config) -> None:
 def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Config) -> None:
     for source in recipe["weights"]:
         _must_be_one_of("sources", config, f"{where}.weights", source)
+        _must_have_validation(config, where, source)
     if recipe.get("dpo") is not None:
         _check_dpo(where, recipe)
         _check_preferences(config, where, recipe)

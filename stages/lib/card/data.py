@@ -34,13 +34,14 @@ def hub_datasets(inputs: CardInputs) -> list[str]:
 def lines(inputs: CardInputs, training: TrainingHistory) -> list[str]:
     """Return the lines of the section."""
     shares = shares_of(inputs, training)
-    rows = [_row(inputs, training, source, shares) for source in sources_of(inputs)]
-    return ["## Data", *_introduction(inputs), *table(TITLES, rows, "   rrr"), *_details(inputs), ""]
+    titles = TITLES[:-1] if inputs.is_tuned else TITLES  # the corpus counts its own documents alone
+    rows = [_row(inputs, training, source, shares)[: len(titles)] for source in sources_of(inputs)]
+    return ["## Data", *_introduction(inputs), *table(titles, rows, "   rrr"), *_details(inputs), ""]
 
 
 def sources_of(inputs: CardInputs) -> list[str]:
-    """Return the sources: those that it was fine-tuned on first, then those of the corpus."""
-    return list(dict.fromkeys([*inputs.tuned_on, *inputs.corpus.identity["sources"]]))
+    """Return the sources: those that it was fine-tuned on, or those of the corpus."""
+    return inputs.tuned_on or [*inputs.corpus.identity["sources"]]
 
 
 def shares_of(inputs: CardInputs, training: TrainingHistory) -> dict[str, float]:
@@ -56,10 +57,11 @@ def shares_of(inputs: CardInputs, training: TrainingHistory) -> dict[str, float]
 def _introduction(inputs: CardInputs) -> list[str]:
     if inputs.is_tuned:
         how = " by direct preference optimization" if "dpo" in inputs.recipe else ""
+        text = listed(inputs.corpus.identity["sources"])
         return [
             "",
-            f"Fine-tuned on {listed(inputs.tuned_on)}{how}. The card of the model that it was tuned from has the "
-            "shares of that model's text.",
+            f"Fine-tuned on {listed(inputs.tuned_on)}{how}. What the model before was trained on is not listed here. "
+            f"Validation text of {text} checked the export, and scored it where a task reads such text.",
         ]
     initial = inputs.recipe.get("initial", {})
     if initial.get("data") == "continue":

@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.huggingface.tokenizer_files import CHAT_TEMPLATE
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.manifest import Manifest
 from stages.lib.report.results import stale
@@ -80,14 +81,25 @@ class CardInputs:
         return self.is_tuned or "initial" in self.model.identity
 
     @property
+    def initial_name(self) -> str | None:
+        """The model that the training started from, without its place on this machine; None if it is not known.
+
+        RUN/models/00000300.json is step 300 of a run; other models have the name of their file or directory.
+        """
+        path = Path(self.model.record.get("initial") or "")
+        if path.parent.name == "models" and path.suffix == ".json" and path.stem.isdecimal():
+            return f"{path.parents[1].name}, step {int(path.stem):,}"
+        return path.name or None
+
+    @property
     def tuned_on(self) -> list[str]:
         """The sources that the model was fine-tuned on."""
         return sorted(self.model.identity.get("tuned_on", ()))
 
     @property
     def has_chat_template(self) -> bool:
-        """True if the model was fine-tuned on conversations."""
-        return "template" in self.model.identity
+        """True if the export has a chat template."""
+        return CHAT_TEMPLATE in self.export.identity["outputs"]
 
     def digests(self) -> dict[str, Any]:
         """Return the digests of all manifests that the card is made from."""

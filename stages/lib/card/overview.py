@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from stages.lib.card.inputs import CardInputs
 from stages.lib.card.markdown import code, escaped, fenced, listed, table
@@ -16,6 +17,17 @@ model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
 inputs = tokenizer("Once upon a time", return_tensors="pt")
 output = model.generate(inputs["input_ids"], max_new_tokens=20, do_sample=False)
 print(tokenizer.decode(output[0], skip_special_tokens=True))""".splitlines()
+
+CHAT_USAGE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+path = "."  # this directory, or the repository's name on the Hub
+tokenizer = AutoTokenizer.from_pretrained(path)
+model = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+messages = [{"role": "user", "content": "Who are you?"}]
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+output = model.generate(**inputs, max_new_tokens=200, do_sample=False)
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))""".splitlines()
 
 
 def count(number: float) -> str:
@@ -31,8 +43,10 @@ def lines(inputs: CardInputs, description: str | None) -> list[str]:
     identity, parameters = inputs.model.identity, inputs.export.record.get("parameters")
     size = f" of {count(parameters)} parameters" if parameters else ""
     tokens = count(identity["tokens"])
-    how = f"fine-tuned on {tokens} tokens" if inputs.is_tuned else f"trained on {tokens} tokens"
-    start = " It started from another model." if inputs.has_initial and not inputs.is_tuned else ""
+    initial = f" from {code(inputs.initial_name)}" if inputs.initial_name else ""
+    how = f"fine-tuned{initial} on {tokens} tokens" if inputs.is_tuned else f"trained on {tokens} tokens"
+    before = code(inputs.initial_name or "") or "another model"
+    start = f" It started from {before}." if inputs.has_initial and not inputs.is_tuned else ""
     title = f"# {escaped(inputs.name)}, step {inputs.step:,}"
     what = f"A Llama{size}, {how} in {inputs.step:,} steps.{start}"
     about = ["", *description.strip().splitlines()] if description else []
@@ -41,6 +55,9 @@ def lines(inputs: CardInputs, description: str | None) -> list[str]:
 
 def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     config, parameters = inputs.config, inputs.export.record.get("parameters")
+    if inputs.is_tuned:
+        yield "tuned from", code(inputs.initial_name or "") or "another model"
+        yield "tuned by", _method(inputs.recipe)
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     yield "architecture", listed(config.get("architectures", ["LlamaForCausalLM"]))
     if parameters:
@@ -55,10 +72,19 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     yield "dtype of the weights", code(config.get("dtype", config.get("torch_dtype", "unknown")))
 
 
+def _method(recipe: Mapping[str, Any]) -> str:
+    """Return how a model was tuned, in words: which weights, and which loss."""
+    lora, dpo = recipe.get("lora"), recipe.get("dpo")
+    weights = f"LoRA of rank {lora['rank']}; the adapters are added to these weights" if lora else "all weights"
+    loss = f"direct preference optimization (DPO), beta {dpo['beta']}" if dpo else "next-token prediction"
+    return f"{loss}; {weights}"
+
+
 def _usage(inputs: CardInputs) -> list[str]:
     begins = inputs.corpus.identity["tokenizer"]["bos_added"]
     first = "The tokenizer puts the BOS before each text, as in training." if begins else "No BOS stands before a text."
     tuned = " A prompt must be written as in the tuning data; there is no chat template." if inputs.is_tuned else ""
     if inputs.has_chat_template:
         tuned = " Conversations are rendered by `tokenizer.apply_chat_template`; EOS ends an answer."
-    return ["## How to load it", *fenced(USAGE, "python"), first + tuned, ""]
+    usage = CHAT_USAGE if inputs.has_chat_template else USAGE
+    return ["## How to load it", *fenced(usage, "python"), first + tuned, ""]

@@ -9,7 +9,7 @@ from stages.lib import files
 from stages.lib.manifest import Manifest
 from stages.lib.report import comparison, contamination_text
 from stages.lib.report.references import BASELINE, beside, readers_sentence
-from stages.lib.report.results import Results
+from stages.lib.report.results import ModelKey, Results
 from stages.lib.report.scores import ScoreRow
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import LocalTask, TextTask
@@ -54,8 +54,8 @@ class SummaryText:
         parts = []
         if models:
             parts.append(f"{models[-1].identity['tokens']:,} training tokens in {models[-1].identity['step']:,} steps")
-        if run_name in self.tuned_from:
-            parts.append("fine-tuned from {} at step {}".format(*self.tuned_from[run_name]))
+        if models and models[-1].stage == "finetune":
+            parts.append(_tuned(models[-1], self.tuned_from.get(run_name)))
         if exports:
             if parameters := exports[-1].record.get("parameters"):
                 parts.append(f"{parameters / 1e6:,.1f} M parameters")
@@ -64,7 +64,7 @@ class SummaryText:
         lines = [f"Run {run_name}: {', '.join(parts) or 'scores only'}"]
         if exports:
             lines.append(f"  Hugging Face model: {exports[-1].directory}")
-        return lines + (_rewards(models[-1]) if models else [])
+        return lines + (_validation(models[-1]) if models else [])
 
     def _scores(self, run_name: str) -> list[str]:
         """Return a table of the tasks of validation text, a sentence on each, and the names of the other tasks."""
@@ -110,14 +110,30 @@ class SummaryText:
         return found
 
 
-def _rewards(model: Manifest) -> list[str]:
-    """Return a line on the validation pairs of each source of preferences."""
-    return [
+def _tuned(model: Manifest, origin: ModelKey | None) -> str:
+    """Return in words what a model was tuned from, and how."""
+    place = model.record.get("initial")
+    name = "{} at step {}".format(*origin) if origin else place or "another model"
+    recipe = model.identity["recipe"]
+    how = [f"LoRA of rank {recipe['lora']['rank']}"] if recipe.get("lora") else []
+    how += ["DPO"] if "dpo" in recipe else []
+    return f"fine-tuned from {name}" + (f" by {' and '.join(how)}" if how else "")
+
+
+def _validation(model: Manifest) -> list[str]:
+    """Return a line on the validation split of each source that a model was tuned on; [] for a pretrained model."""
+    if model.stage != "finetune":
+        return []
+    return [_validation_of(source, scores) for source, scores in model.record.get("validation", {}).items()]
+
+
+def _validation_of(source: str, scores: Mapping[str, float]) -> str:
+    if "rewards/margins" not in scores:
+        return f"  validation {source}: loss {scores['loss']:.3f}"
+    return (
         f"  validation {source}: the chosen completion has the higher reward in {scores['rewards/accuracies']:.1%} of "
         f"the pairs; margin {scores['rewards/margins']:.3f}"
-        for source, scores in model.record.get("validation", {}).items()
-        if "rewards/margins" in scores
-    ]
+    )
 
 
 def _vocabulary(export: Manifest) -> str | None:

@@ -103,7 +103,9 @@ def _train(
             scores = trainer.train(arguments.until)
         with collectives.raise_on_all_ranks():
             if lease is not None:
+                initial = trainer.run.initial
                 record = clock.record(
+                    **({} if initial is None else {"initial": str(initial.path)}),
                     horizon={"steps": trainer.recipe.steps},
                     run_directory=os.path.relpath(directory, arguments.output.parent),
                     validation=scores,
