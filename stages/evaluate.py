@@ -141,7 +141,10 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
         model, known, trivial = prepared
         scored = suite.score(model, recipe, files.payload_of(arguments.output), [*trivial], device)
         if is_first:
-            write_scores(arguments, recipe, known | {"trivial": trivial}, scored, clock.record(device=device.type))
+            known["trivial"] = trivial
+            if recipe.apply_chat_template:
+                known["chat_template"] = model.has_template
+            write_scores(arguments, recipe, known, scored, clock.record(device=device.type))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

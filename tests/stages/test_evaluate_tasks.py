@@ -91,11 +91,11 @@ def test_two_processes_give_the_bits_of_one(made, own, tmp_path):
 
 @pytest.mark.long
 def test_a_mistake_on_two_processes_is_one_sentence(made, own, tmp_path):
-    recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
+    recipe = {"tasks": ["ab", "abc"], "include_path": str(own)}
     argv = with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)
     code, text = ranks.run_module(2, "stages.evaluate", argv)
     assert code == 2
-    assert "evaluate: evaluate.apply_chat_template must be false" in text
+    assert "evaluate: evaluate.tasks" in text
     assert "Traceback" not in text
 
 
@@ -152,11 +152,12 @@ def test_a_task_that_could_not_end_is_refused_before_anything_is_scored(made, ow
     assert "gen generates up to 8 tokens, which must be fewer than the context (8)" in line
 
 
-def test_an_export_without_chat_template_is_not_scored_with_one(made, own, tmp_path, capsys):
-    recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
-    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("evaluate: evaluate.apply_chat_template must be false: ")
+def test_a_model_without_chat_template_is_asked_in_plain_text_and_its_scores_say_so(made, own, tmp_path, capsys):
+    plain = scored_own(made, own, tmp_path / "plain.json", tasks=["ab"])
+    asked = scored_own(made, own, tmp_path / "own.json", tasks=["ab"], apply_chat_template=True)
+    assert "has no chat template: its questions are plain text" in capsys.readouterr().err
+    assert asked.identity["results"] == plain.identity["results"]
+    assert asked.identity["chat_template"] is False and "chat_template" not in plain.identity
 
 
 def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch):
@@ -169,6 +170,7 @@ def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch)
 
     monkeypatch.setattr(harness_model, "load_model", load_model)
     found = scored_own(made, own, tmp_path / "own.json", tasks=["ab"], num_fewshot=1, apply_chat_template=True)
+    assert found.identity["chat_template"] is True
     (context, _), *_ = samples(found.path, "ab")[0]["arguments"]
     assert context.startswith("<s><|im_start|>user\ndef ")
     assert context.count("<|im_start|>user\n") == context.count("<|im_start|>assistant\n") == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files, manifest
+from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
-from stages.lib.huggingface.tokenizer_files import CHAT_TEMPLATE
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.manifest import Manifest
 from stages.lib.report.results import stale
@@ -99,7 +99,7 @@ class CardInputs:
     @property
     def has_chat_template(self) -> bool:
         """True if the export has a chat template."""
-        return CHAT_TEMPLATE in self.export.identity["outputs"]
+        return chat_template.FILE in self.export.identity["outputs"]
 
     def digests(self) -> dict[str, Any]:
         """Return the digests of all manifests that the card is made from."""

@@ -117,6 +117,8 @@ def _settings(inputs: CardInputs) -> Iterator[str]:
         facts = [f"lm-evaluation-harness {escaped(_harness(made))}"]
         if "device" in made.record:
             facts.append(f"on {escaped(made.record['device'])}")
+        if made.identity.get("chat_template") is False:
+            facts.append("in plain text, since the model has no chat template")
         if recipe:
             facts.append("with " + listed(f"{name}: {value}" for name, value in recipe.items()))
         if versions := made.identity.get("task_versions"):

@@ -99,7 +99,12 @@ class SummaryText:
     def _before_and_after(self, run_name: str) -> list[str]:
         """Return the scores of a tuned run beside those of the model that it was tuned from."""
         origin = self.tuned_from.get(run_name)
-        return comparison.table(self.rows, origin, run_name) if origin else []
+        if not origin:
+            return []
+        of_origin = {suite: made for (*key, suite), made in self.results.evaluations.items() if tuple(key) == origin}
+        plain = [suite for suite, made in of_origin.items() if made.identity.get("chat_template") is False]
+        notes = [f"  {origin[0]} has no chat template: the questions of {', '.join(plain)} are plain text for it"]
+        return comparison.table(self.rows, origin, run_name) + notes * bool(plain)
 
     def _compared(self, run_name: str) -> set[str]:
         """Return the tasks of a run that are in a table before and after tuning, of this run or one tuned from it."""

@@ -33,6 +33,8 @@ def _settings(model: ComparedModel, suite: str) -> dict[str, str]:
     if "max_length" not in recipe and model.export is not None:  # the default is the model's
         settings["max_length"] = str(model.export.identity.get("seq_len"))
     settings |= {key: str(made.identity[key]) for key in ("include", "prompt_completion") if key in made.identity}
+    if made.identity.get("chat_template") is False:
+        settings["apply_chat_template"] = "True, and the model has no chat template"
     harness = made.identity.get("harness", made.record.get("versions", {}).get("lm_eval"))
     settings["version of lm_eval"] = str(harness or UNKNOWN)
     settings["device"] = str(made.record.get("device", UNKNOWN))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import files, manifest
+from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
@@ -38,6 +39,11 @@ class ScoredModel:
 
     trained_length: int | None = None
     """The sequence length of training, if it is known."""
+
+    @property
+    def has_template(self) -> bool:
+        """True if the model's tokenizer has a chat template."""
+        return chat_template.text_beside(self.directory) is not None
 
     def window(self, max_length: int | None) -> int:
         """Return the longest context that the model is scored with, in tokens. `max_length`: of the suite."""

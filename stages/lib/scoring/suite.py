@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
+from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
 from stages.lib.scoring import harness, task_code
 from stages.lib.scoring.tasks import local_tasks
@@ -65,7 +66,8 @@ class EvaluateRecipe:
     """Keys for some of the other tasks, in place of the suite's."""
 
     apply_chat_template: bool = identity(False)
-    """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns."""
+    """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns. A model
+    without one, as a base beside its tuned run, is asked in plain text, and its scores say so."""
 
     backend: str = identity("transformers", choices=["transformers", "vllm"])
     """The library that runs the model. vllm requires `batch_size: auto`, since it forms its batches itself, and an
@@ -145,10 +147,9 @@ def score(
             harness.check_runnable(loaded, window)
             harness.check_num_fewshot(loaded, {task: own.num_fewshot for task, own in recipe.per_task.items()})
         model = load_model(scored_model, window, device)
-        if recipe.apply_chat_template and not model.tokenizer.chat_template:
-            raise UserError(
-                f"evaluate.apply_chat_template must be false: {scored_model.directory} has no chat template"
-            )
+        with_template = recipe.apply_chat_template and scored_model.has_template
+        if others and recipe.apply_chat_template and not with_template:
+            logger.warning("%s has no chat template: its questions are plain text", scored_model.directory)
         scored, is_export = [], "export" in scored_model.identity
         if is_export:  # documents were encoded so in training, and chats were not, see convert
             model.tokenizer.split_special_tokens = True
@@ -156,9 +157,9 @@ def score(
             model.separate = True
             scored.append(harness.evaluate(model, manager, local, seed=recipe.seed))
         model.separate = False
-        if is_export and recipe.apply_chat_template:
+        if is_export and with_template:
             model.tokenizer.split_special_tokens = False
-        for tasks, options in alike(recipe, others):
+        for tasks, options in alike(recipe, others, with_template):
             scored.append(harness.evaluate(model, manager, tasks, **options))
     return scored
 
@@ -191,13 +192,13 @@ def _load_model(recipe: EvaluateRecipe) -> Callable[[ScoredModel, int, Any], Enc
     )
 
 
-def alike(recipe: EvaluateRecipe, tasks: Sequence[str]) -> list[tuple[list[str], dict[str, Any]]]:
+def alike(recipe: EvaluateRecipe, tasks: Sequence[str], with_template: bool) -> list[tuple[list[str], dict[str, Any]]]:
     """Return the tasks with equal options together, and the options, for one call of the harness each."""
     found: dict[str, list[str]] = {}
     for task in tasks:
         own = recipes.written(recipe.per_task[task], "identity") if task in recipe.per_task else {}
         options = {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot, "seed": recipe.seed} | own
-        if recipe.apply_chat_template:
+        if with_template:
             options |= {"apply_chat_template": True, "fewshot_as_multiturn": True}
         found.setdefault(json.dumps(options), []).append(task)
     return [(together, json.loads(options)) for options, together in found.items()]

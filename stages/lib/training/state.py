@@ -88,6 +88,10 @@ class State:
         if self.lora is not None:
             self._dropout_rows.set(numbers)
 
+    def reshard(self) -> None:
+        """Free the parameters that forward passes without a backward pass gathered."""
+        sharding.reshard(self.model)
+
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 

@@ -23,7 +23,6 @@ from stages.lib import files
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.training import sharding
 from stages.lib.training.callbacks.progress import Progress
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _compute(trainer: Trainer, log_probs: LogProbs, pairs: Pairs, known: np.ndar
         if trainer.is_first:
             progress.show(len(known), "pairs")
     model.train()
-    sharding.reshard(model)
+    trainer.state.reshard()
     trainer.callbacks.phase("start", 0)
     return known
 
