@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.manifest import Manifest
 from stages.lib.report.results import stale
 from stages.lib.scoring.inputs import PARITY
+
+MILESTONE = re.compile(r"(?P<unit>epoch)?(?P<number>\d+)\.json")
+"""File name of the manifest of a milestone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +88,13 @@ class CardInputs:
     def initial_name(self) -> str | None:
         """The model that the training started from, without its place on this machine; None if it is not known.
 
-        RUN/models/00000300.json is step 300 of a run; other models have the name of their file or directory.
+        RUN/models/00000300.json is step 300 of a run, and epoch002.json the second epoch; other models have the name of
+        their file or directory.
         """
         path = Path(self.model.record.get("initial") or "")
-        if path.parent.name == "models" and path.suffix == ".json" and path.stem.isdecimal():
-            return f"{path.parents[1].name}, step {int(path.stem):,}"
+        milestone = MILESTONE.fullmatch(path.name)
+        if path.parent.name == "models" and milestone:
+            return f"{path.parents[1].name}, {milestone['unit'] or 'step'} {int(milestone['number']):,}"
         return path.name or None
 
     @property

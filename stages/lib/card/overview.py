@@ -58,6 +58,8 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     if inputs.is_tuned:
         yield "tuned from", code(inputs.initial_name or "") or "another model"
         yield "tuned by", _method(inputs.recipe)
+        if any(name.startswith("adapter/") for name in inputs.export.identity["outputs"]):
+            yield "adapters", "`adapter`, in peft's format: for the model that was tuned"
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     yield "architecture", listed(config.get("architectures", ["LlamaForCausalLM"]))
     if parameters:
