@@ -31,7 +31,7 @@ from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.tuning import preference_samples, preferences
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from stages.lib.tuning.tuning_data import PreferenceSources
-from tests.helpers import training
+from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
 from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
 from tests.stages import test_finetune
@@ -383,15 +383,7 @@ def test_loss_figures_and_gradients_are_those_of_trl(made, tmp_path):
     for name, figure in zip(objective.figures[1:], figures[1:].tolist(), strict=True):
         assert figure / 6 == pytest.approx(expected[name], rel=1e-5, abs=1e-5), name
 
-    with torch.no_grad():  # an export with gradients for weights gives them in our layout
-        for parameter in theirs.parameters():
-            parameter.copy_(parameter.grad)
-    theirs.save_pretrained(tmp_path / "gradients")
-    gradients = find_model.load(find_model.find(tmp_path / "gradients"), torch.float32, "cpu").state_dict()
-    for name, parameter in ours.named_parameters():
-        scale = gradients[name].abs().max()
-        assert scale > 0, name
-        assert (parameter.grad - gradients[name]).abs().max() < 1e-5 * max(1, scale), name
+    gradients.check_equal(ours, theirs, tmp_path / "gradients", torch.float32)
 
 
 def test_tuned_model_is_exported_and_scored_as_the_one_before(made, whole, tmp_path):

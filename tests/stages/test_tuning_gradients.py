@@ -12,7 +12,7 @@ from stages.lib.training.objectives.next_token import NextToken
 from stages.lib.tuning.chats import Conversation
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from stages.lib.tuning.tuning_samples import TuningSamples, separator
-from tests.helpers import evaluations
+from tests.helpers import evaluations, gradients
 
 SEQ_LEN = 128
 TEXTS = (("a b", "c"), ("def f():", "return it", "And now?", "x = 1"), ("def g(n):", "n"))
@@ -58,12 +58,4 @@ def test_loss_and_gradients_of_packed_conversations_are_those_of_transformers(tm
     assert targets == objective.count(rows)
     assert total.item() / targets == pytest.approx(sums.item() / targets, abs=1e-5)
 
-    with torch.no_grad():  # weights replaced by their gradients: reading them gives these in our layout
-        for parameter in theirs.parameters():
-            parameter.copy_(parameter.grad)
-    theirs.save_pretrained(tmp_path / "gradients")
-    gradients = find_model.load(find_model.find(tmp_path / "gradients"), torch.float64, "cpu").state_dict()
-    for key, parameter in ours.named_parameters():
-        scale = gradients[key].abs().max()
-        assert scale > 0, key
-        assert (parameter.grad - gradients[key]).abs().max() < 1e-5 * scale, key
+    gradients.check_equal(ours, theirs, tmp_path / "gradients", torch.float64)
