@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from stages.lib import files, manifest, stage
 from stages.lib.card.text import FILE as CARD
 from stages.lib.errors import UserError
+from stages.lib.huggingface.export_directory import ADAPTER
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.inputs import PARITY, check_unchanged
@@ -34,8 +35,13 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 MANIFEST, CARD_MANIFEST = "manifest.json", "card.json"
-OF_EXPORTS = ("*.safetensors", "*.safetensors.index.json", "tokenizer*", "special_tokens_map.json", "*.jinja")
+OF_EXPORTS = (
+    *("*.safetensors", "*.safetensors.index.json", "tokenizer*", "special_tokens_map.json", "*.jinja"),
+    "*adapter_config.json",
+)
 """Files on the Hub that would be read beside an export's own."""
+
+FOLDERS = ("", f"{ADAPTER}/")
 
 MAIN = "main"
 
@@ -97,10 +103,10 @@ def content_of(path: Path) -> Path | bytes:
 
 
 def leftovers(hub: HfApi, names: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Return the files of an earlier export in the repository's top directory that this one does not have."""
+    """Return the files of an earlier export in the repository that this one does not have."""
     there = hub.list_repo_files(arguments.repo, revision=arguments.revision)
     ours = [name for name in there if any(fnmatch.fnmatch(name, pattern) for pattern in OF_EXPORTS)]
-    return [name for name in ours if "/" not in name and name not in names]
+    return [name for name in ours if name[: name.rfind("/") + 1] in FOLDERS and name not in names]
 
 
 def sentence_of(error: BaseException, repo: str) -> str | None:

@@ -120,6 +120,12 @@ def test_a_message_that_the_template_refuses_is_a_sentence_and_the_next_is_answe
     assert said == talk(LINES, "--model", export)[0]
 
 
+def test_the_text_of_a_special_token_is_refused_and_the_next_message_answered(export, talk):
+    said, told = talk(["a</s>b", *LINES], "--model", export)
+    assert "a message must not hold the text of a special token, got </s>" in told
+    assert said == talk(LINES, "--model", export)[0]
+
+
 def test_the_oldest_messages_are_dropped_with_a_word(export, talk):
     many = [f"return value {number}" for number in range(12)]
     said, told = talk(many, "--model", export)

@@ -78,6 +78,7 @@ def test_a_private_upload_into_a_public_repository_is_refused(hub, export, capsy
 def test_a_second_upload_replaces_the_first_and_keeps_other_files(hub, export):
     there = hub.repositories[REPO] = hub_server.Repository()
     old = {"model-00001-of-00002.safetensors": b"old", "model.safetensors.index.json": b"{}", "README.md": b"old"}
+    old["adapter/adapter_config.json"] = b"{}"
     there.commit({**old, "figure.png": b"theirs", "more/model.safetensors": b"theirs"})
     assert push.main([str(export), REPO]) == 0
     assert set(there.at("main")) == UPLOADED | {"figure.png", "more/model.safetensors"}

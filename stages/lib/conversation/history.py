@@ -81,6 +81,9 @@ def encoder(directory: Path, template: str | None, own: str | None) -> Callable[
         raise UserError("--chat needs a chat template, and the model has none: give --template")
 
     def encode(messages: list[Message]) -> list[int]:
+        for message in messages:
+            if found := next((name for name in tokenizer.all_special_tokens if name in message["content"]), None):
+                raise UserError(f"a message must not hold the text of a special token, got {found}")
         return _encoded(tokenizer, text, messages)
 
     return encode
