@@ -30,7 +30,7 @@ CONFIG = {
         },
         "tuned": {
             "initial": {"run": "tiny", "step": 30},
-            "finetune": {"steps": 9, "seq_len": 16, "global_batch_size": 8, "dtype": "float32"},
+            "finetune": {"epochs": 9, "seq_len": 16, "global_batch_size": 8, "dtype": "float32", "lora": {"rank": 2}},
         },
     },
 }
@@ -138,6 +138,7 @@ def test_a_tuned_run_has_the_model_of_its_initial_run_and_masks(config, launched
     assert ablate.main([str(config), "--run", "tuned", "--grid", "dtype=float32"]) == 0
     ((_, recipe),) = launched[1]()
     assert (recipe["model"], recipe["vocab_size"], recipe["document_mask"]) == (MODEL, 320, True)
+    assert recipe["lora"] == {"rank": 2}
 
 
 def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
@@ -215,7 +216,10 @@ def test_a_key_below_one_that_is_no_mapping_is_refused(tmp_path, launched, capsy
 TINY = {"model": MODEL, "vocab_size": 320, "steps": 2, "seq_len": 16, "global_batch_size": 4, "dtype": "float32"}
 
 
-@pytest.mark.parametrize("keys", [{}, {"document_mask": True, "micro_batch_size": 4}])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"document_mask": True, "micro_batch_size": 4}, {"lora": {"rank": 2, "dropout": 0.1}, "dtype": "bfloat16"}],
+)
 def test_a_cell_measures_steps(tmp_path, keys):
     output = tmp_path / "figures.json"
     assert cell.main(["--recipe", json.dumps(TINY | keys), "--output", str(output)]) == 0
