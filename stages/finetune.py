@@ -47,10 +47,12 @@ from stages.lib.tuning.encoded_examples import ASSISTANT, LOSS_ON
 from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
 if TYPE_CHECKING:
-    from stages.lib.checkpoints.find_model import FoundModel
+    from stages.lib.run_directory.run_identity import RunIdentity
+    from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
+    from stages.lib.training.initial import Initial
     from stages.lib.training.inputs import TrainingData
-    from stages.lib.tuning.tuning_data import TuningData
+    from stages.lib.tuning.tuning_data import TuningData, TuningSources
 
 
 NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
@@ -125,10 +127,8 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     """Train up to the milestone, and write its manifest."""
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
-    from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.training.initial import RESET, Initial
     from stages.lib.training.inputs import Run
     from stages.lib.training.run import check_until, train_to_milestone
     from stages.lib.tuning import tuning_sources
@@ -136,37 +136,10 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
-            if corpus.tokenizer["digest"] != tokenizer.digest:
-                raise UserError(
-                    f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
-                    "got another tokenizer"
-                )
-            initial = Initial(
-                arguments.initial,
-                RESET,
-                None,
-                tokenizer=tokenizer.digest,
-                vocab_size=tokenizer.vocab_size,
-                where="finetune",
-                config=arguments.initial_config,
-            )
-            check_initial(arguments, recipe, corpus, initial.found)
+            initial = find_initial(arguments, recipe, corpus, tokenizer)
             template = tuning_sources.template_of(recipe, initial.found.template, tokenizer)
             sources = tuning_sources.read(arguments.sources, recipe, template)
-            model_config = initial.found.model_config
-            # the model beside the other keys, where `convert` finds it in a pretraining's recipe
-            model = {"model": recipes.written(model_config, "identity")}
-            run_identity = RunIdentity(
-                recipe=recipes.written(recipe, "identity") | model,
-                corpus=corpus.digest,
-                tokenizer=tokenizer.digest,
-                vocab_size=tokenizer.vocab_size,
-                tuned_on=sources.digests,
-                template=sources.template.text if sources.template else None,
-                model=dataclasses.asdict(model_config),
-                adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
-                steps_before=initial.steps_before,
-            )
+            run_identity = identity_of(recipe, corpus, tokenizer, sources, initial)
             bos, validation = corpus.tokenizer["bos_added"], recipe.validation.tokens
             data = functools.cache(functools.partial(sources.data, tokenizer, bos, recipe, validation))
             if recipe.epochs is not None:
@@ -174,7 +147,7 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
                 arguments, recipe = in_steps(arguments, recipe, data().samples.samples_per_epoch)
             inputs = Run(
                 recipe=recipe,
-                model_config=model_config,
+                model_config=initial.found.model_config,
                 identity=run_identity,
                 device=device,
                 initial=initial,
@@ -183,18 +156,59 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
         train_to_milestone(arguments, inputs, lambda: _training_data(data()))
 
 
-def check_initial(arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus: Corpus, found: FoundModel) -> None:
-    """Raise UserError if the model was trained on another corpus, or a sample is longer than its positions."""
-    if found.commit is not None and found.commit["corpus"] != corpus.digest:
+def find_initial(
+    arguments: argparse.Namespace, recipe: FinetuneRecipe, corpus: Corpus, tokenizer: Tokenizer
+) -> Initial:
+    """Find the model to tune. Raises UserError if it has another tokenizer or corpus, or too few positions."""
+    from stages.lib.training.initial import RESET, Initial
+
+    if corpus.tokenizer["digest"] != tokenizer.digest:
+        raise UserError(
+            f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
+            "got another tokenizer"
+        )
+    initial = Initial(
+        arguments.initial,
+        RESET,
+        None,
+        tokenizer=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        where="finetune",
+        config=arguments.initial_config,
+    )
+    if initial.commit is not None and initial.commit["corpus"] != corpus.digest:
         raise UserError(
             f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, "
             "got another corpus"
         )
-    if recipe.seq_len > found.model_config.max_position_embeddings:
+    positions = initial.found.model_config.max_position_embeddings
+    if recipe.seq_len > positions:
         raise UserError(
-            "finetune.seq_len must be at most max_position_embeddings of --initial "
-            f"({found.model_config.max_position_embeddings}), got {recipe.seq_len}"
+            f"finetune.seq_len must be at most max_position_embeddings of --initial ({positions}), got {recipe.seq_len}"
         )
+    return initial
+
+
+def identity_of(
+    recipe: FinetuneRecipe, corpus: Corpus, tokenizer: Tokenizer, sources: TuningSources, initial: Initial
+) -> RunIdentity:
+    """Return the identity of the run."""
+    from stages.lib.run_directory.run_identity import RunIdentity
+
+    model_config = initial.found.model_config
+    # the model beside the other keys, where `convert` finds it in a pretraining's recipe
+    model = {"model": recipes.written(model_config, "identity")}
+    return RunIdentity(
+        recipe=recipes.written(recipe, "identity") | model,
+        corpus=corpus.digest,
+        tokenizer=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        tuned_on=sources.digests,
+        template=sources.template.text if sources.template else None,
+        model=dataclasses.asdict(model_config),
+        adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
+        steps_before=initial.steps_before,
+    )
 
 
 def in_steps(
