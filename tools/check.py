@@ -97,12 +97,12 @@ def model_at(model: dict[str, str]) -> Any:
 
 def check_positions(plan: dict[str, Any], loaded: dict[str, Any]) -> None:
     """Raise UserError if a tuned run has longer samples than its initial model has positions."""
-    models = {name: model_at(model) for name, model in plan["initial"].items()}
     for where, part in plan["recipes"].items():
         if "origin" not in part or where not in loaded:
             continue
         pretrained = loaded.get(f"runs.{part['origin']}.pretrain")
-        model = models.get(part["origin"]) if pretrained is None else pretrained.model
+        at_path = plan["initial"].get(part["origin"])
+        model = pretrained.model if pretrained is not None else at_path and model_at(at_path)
         if model is None:
             continue
         positions, seq_len = model.max_position_embeddings, loaded[where].seq_len

@@ -72,7 +72,7 @@ def test_jobs_run_with_this_python_and_these_stages_from_anywhere(pretending, el
     codes = [options(path)["--code"] for path in sorted(results.rglob("*.json"))]
     assert all(len(code) == 64 for code in codes)
     expected = json.loads(options(results / "summary.json")["--expect"])
-    assert expected["runs"]["base"]["milestones"] == [1, 2]
+    assert expected["runs"]["base"]["milestones"] == ["00000001", "00000002"]
     assert expected["runs"]["base"]["pretrain"] == json.loads(told["--recipe"])
     assert expected["code"]["pretrain"] == told["--code"]
     assert not list(elsewhere.glob("stages/__pycache__"))

@@ -99,7 +99,7 @@ def check_inputs(needed):
 
 def first_model(run):
     """Return the manifest of the first milestone of a run."""
-    return MODEL.format(run=run, step=step_names(run)[0])
+    return MODEL.format(run=run, step=next(iter(MILESTONES[run])))
 
 
 def check_all():

@@ -93,8 +93,7 @@ def manifests_of_run(name, suites_of):
     initial = run.get("initial", {})
     origin = model_of(initial["run"], initial["step"]) if "run" in initial else name
     needs = [LIST.format(source=source) for source in tuning_sources_of(name)]
-    for number in milestones_of(run):
-        step = step_name(name, number)
+    for step, number in MILESTONES[name].items():
         model, export = MODEL.format(run=name, step=step), EXPORT.format(run=name, step=step)
         found[model] = {"recipe": f"runs.{name}.{training_of(run)}", "inputs": data, "needs": needs}
         if initial:
@@ -123,7 +122,7 @@ def suites_of_milestones():
     found = {}
     for name, run in CONFIG["runs"].items():
         initial = run.get("initial", {})
-        scored = [(name, step) for step in milestones_of(run)]
+        scored = [(name, number) for number in MILESTONES[name].values()]
         if training_of(run) == "finetune" and "run" in initial:
             scored.append((initial["run"], initial["step"]))
         for key in scored:

@@ -34,19 +34,21 @@ def named(section, name):
     return CONFIG[section][name]
 
 
+# Of each run the names of its milestones in paths, {name: number of steps or epochs}
+MILESTONES = {
+    name: {file_name(run, milestone): milestone for milestone in milestones_of(run)}
+    for name, run in CONFIG["runs"].items()
+}
+
+
 def step_name(run, milestone):
     """Return a milestone of a run as its paths have it."""
     return file_name(named("runs", run), milestone)
 
 
-def step_names(run):
-    """Return all milestones of a run as their paths have them."""
-    return [step_name(run, milestone) for milestone in milestones_of(named("runs", run))]
-
-
 def milestone(wildcards):
     """Return the milestone of a rule's wildcards. WorkflowError if the run has none with this name."""
-    milestones = dict(zip(step_names(wildcards.run), milestones_of(named("runs", wildcards.run))))
+    milestones = MILESTONES.get(wildcards.run) or named("runs", wildcards.run)
     if wildcards.step not in milestones:
         asked, *known = (name.lstrip("0") for name in (wildcards.step, *milestones))
         raise WorkflowError(f"run {wildcards.run} has no milestone {asked}; its milestones: {', '.join(known)}")

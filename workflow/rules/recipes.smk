@@ -150,7 +150,7 @@ def expected_of_run(run, recipe):
         stage: training,
         "model_config": recipe.get("model", {}).get("from"),
         "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
-        "milestones": step_names(run),
+        "milestones": [*MILESTONES[run]],
         "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
         **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),
     }

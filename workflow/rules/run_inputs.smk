@@ -53,8 +53,9 @@ def initial_of_run(wildcards):
 
 def previous_milestone(wildcards):
     """Manifest of the milestone before; [] for the first."""
-    earlier = [step for step in milestones_of(named("runs", wildcards.run)) if step < milestone(wildcards)]
-    return model_of(wildcards.run, earlier[-1]) if earlier else []
+    number = milestone(wildcards)
+    earlier = [name for name, before in MILESTONES[wildcards.run].items() if before < number]
+    return MODEL.format(run=wildcards.run, step=earlier[-1]) if earlier else []
 
 
 def model_of(run, milestone):
@@ -64,12 +65,14 @@ def model_of(run, milestone):
 
 def model_of_milestone(wildcards):
     """Manifest of the model to export."""
-    return model_of(wildcards.run, milestone(wildcards))
+    milestone(wildcards)
+    return MODEL.format(run=wildcards.run, step=wildcards.step)
 
 
 def export_of_milestone(wildcards):
     """Manifest of the export of a milestone."""
-    return expand(EXPORT, run=wildcards.run, step=step_name(wildcards.run, milestone(wildcards)))
+    milestone(wildcards)
+    return EXPORT.format(run=wildcards.run, step=wildcards.step)
 
 
 def sources_of_run(run):

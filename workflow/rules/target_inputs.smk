@@ -19,7 +19,7 @@ def runs_of_all():
 
 def of_milestones(pattern, run, **more):
     """Expand a pattern over all milestones of a run."""
-    return expand(pattern, run=run, step=step_names(run), **more)
+    return expand(pattern, run=run, step=MILESTONES[run], **more)
 
 
 def all_models(wildcards):
