@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stages.lib.checkpoints.adapter import Adapter
     from stages.lib.huggingface.export import Read
     from stages.lib.manifest import Manifest
-    from stages.lib.model.llama_config import ModelRecipe
+    from stages.lib.model.model_recipe import ModelRecipe
 
     Weights = tuple[Read, Adapter | None]
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from stages.lib.checkpoints.find_model import FoundModel
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.tokenizer.prompt_tokenizer import PromptTokenizer
 
 
@@ -165,7 +165,7 @@ def check_encoded(encoded: Sequence[Sequence[int]], found: FoundModel) -> None:
 
 def write_samples(
     arguments: argparse.Namespace,
-    model: Llama,
+    model: Transformer,
     text: PromptTokenizer,
     prompt: str,
     tokens: Sequence[int],

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
     from stages.lib.checkpoints.find_model import FoundModel
-    from stages.lib.model.llama_config import ModelRecipe
+    from stages.lib.model.model_recipe import ModelRecipe
 
 DTYPES = ("bfloat16", "float32")
 TOKENIZER = "tokenizer.json"

@@ -11,7 +11,7 @@ from scripts.config_check import checked, load_schema
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
-from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.model.transformer import ModelRecipe, Transformer
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe
@@ -51,7 +51,7 @@ def test_the_model_has_the_published_number_of_parameters(size):
     config = config_of(size)
     assert config["tokenizers"]["main"]["vocab_size"] == vocab_size
     with torch.device("meta"):
-        model = Llama(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocab_size)
+        model = Transformer(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocab_size)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert f"{parameters:,} parameters" in text_of(size).splitlines()[1]  # after the line that names the schema
 

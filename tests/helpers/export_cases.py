@@ -1,7 +1,7 @@
 """Model configs that an export must handle, and exports of them."""
 
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 from stages.lib.parity.tensor_parity import Export
 from tests.helpers.export_fixtures import random_model, write_settings
 

@@ -13,7 +13,7 @@ from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import directory_of
 from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import config_json
-from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.model.transformer import ModelRecipe, Transformer
 
 MODEL = {
     "num_hidden_layers": 2,
@@ -161,7 +161,7 @@ def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True
 def random_model(recipe, vocab_size):
     """A Llama with random weights that give logits of a standard deviation near 1."""
     torch.manual_seed(0)
-    model = Llama(recipe, vocab_size)
+    model = Transformer(recipe, vocab_size)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:

@@ -10,8 +10,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.llama import Block
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Block
 from tests.helpers.export_fixtures import random_model
 
 RECIPE = ModelRecipe(

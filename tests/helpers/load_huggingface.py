@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import load_hf
-from stages.lib.model.llama import Llama
+from stages.lib.model.transformer import Transformer
 
 MESHES = ((2,), (1, 2), (2, 1))  # on two axes: replicate, shard
 
@@ -19,7 +19,7 @@ MESHES = ((2,), (1, 2), (2, 1))  # on two axes: replicate, shard
 def loaded(found, sizes):
     """The model of a `HuggingFaceModel`, sharded by FSDP over a mesh and filled."""
     with torch.device("meta"):
-        model = Llama(found.model_config, found.vocab_size)
+        model = Transformer(found.model_config, found.vocab_size)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
     for block in model.base_model.layers:
         fully_shard(block, mesh=mesh)

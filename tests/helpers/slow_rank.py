@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from stages import pretrain
 from stages.lib import stage
-from stages.lib.model.llama import Block
+from stages.lib.model.transformer import Block
 
 SLEEP = 0.02
 

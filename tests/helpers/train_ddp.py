@@ -10,7 +10,7 @@ from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
-from stages.lib.model.llama import Llama
+from stages.lib.model.transformer import Transformer
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
 from stages.lib.training.optimizers import registry
@@ -26,7 +26,7 @@ def main(corpus_path, steps, output):
         recipe = recipes.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
         corpus = Corpus(corpus_path)
         samples = Samples(corpus, recipe.weights, recipe.seq_len, recipe.seed)
-        model = Llama(recipe.model, corpus.tokenizer["vocab_size"])
+        model = Transformer(recipe.model, corpus.tokenizer["vocab_size"])
         initialize(model, recipe.seed)
         adamw = registry.build(model, recipe.optimizer)
         wrapped = DistributedDataParallel(model)

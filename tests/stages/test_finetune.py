@@ -16,8 +16,8 @@ from stages import convert, evaluate, finetune
 from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json
-from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.loss import IGNORED
+from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.sources import prompt_completion
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens.loader import share_of

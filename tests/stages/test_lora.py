@@ -14,9 +14,9 @@ from stages import convert, pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
 from stages.lib.huggingface import adapter_files
-from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.lora import add_adapters
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from tests.helpers import export_cases, training
 from tests.helpers.training import events_of, milestone, run_directory, steps_of, weights_of
 from tests.stages import test_finetune
@@ -248,7 +248,7 @@ def test_base_that_was_moved_or_changed_is_named(made, tmp_path, capsys):
     for name, seed in (("base", 0), ("other", 1)):
         torch.manual_seed(seed)
         (tmp_path / name).mkdir()
-        export_cases.write_export(tmp_path / name, config, Llama(config, vocab_size), vocab_size=vocab_size)
+        export_cases.write_export(tmp_path / name, config, Transformer(config, vocab_size), vocab_size=vocab_size)
     run = made / "runs/of_directory"
     assert tune(made, run, 1, recipe=RECIPE, given={"--initial": tmp_path / "base"}) == 0
     (tmp_path / "base").rename(tmp_path / "moved")

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.limits import files_of_at_most

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from stages.lib import files, stage
-from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.training.recipe import TrainRecipe
 

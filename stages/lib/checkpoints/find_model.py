@@ -29,8 +29,8 @@ from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model.architectures import DEFAULT, architecture_of
 from stages.lib.model.keys import KeyTable
-from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def find(
     raise _not_a_model(path, option)
 
 
-def load(found: FoundModel, dtype: torch.dtype, device: torch.device | str) -> Llama:
+def load(found: FoundModel, dtype: torch.dtype, device: torch.device | str) -> Transformer:
     """The model on a device and in a dtype, for inference; one parameter at a time is read."""
     with torch.device("meta"):
         model = architecture_of(found.model_config).model_class(found.model_config, found.vocab_size).to(dtype)

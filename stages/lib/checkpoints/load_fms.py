@@ -19,7 +19,7 @@ from stages.lib.checkpoints.fms_readers import StoredTensor
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf, weight_files
 from stages.lib.model.keys import KeyTable
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 
 DTYPES = tuple(fms_readers.SAFETENSORS_DTYPES.values())
 EMBEDDING, HEAD = "base_model.embedding.weight", "head.weight"

@@ -12,7 +12,7 @@ from stages.lib.log import logger
 
 if TYPE_CHECKING:
     from stages.lib.conversation.history import History
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.tokenizer.prompt_tokenizer import PromptTokenizer
 
 PROMPT = "> "
@@ -28,7 +28,7 @@ class Sampling:
     seed: int
 
 
-def converse(model: Llama, text: PromptTokenizer, history: History, sampling: Sampling) -> None:
+def converse(model: Transformer, text: PromptTokenizer, history: History, sampling: Sampling) -> None:
     """Answer the lines of standard input until it ends (Ctrl-D). Ctrl-C ends an answer, which is kept as it is."""
     number = 0
     for line in _lines():
@@ -63,7 +63,7 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _answer(model: Llama, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> str:
+def _answer(model: Transformer, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> str:
     """Write an answer while it is generated; return it."""
     answer = ""
     try:
@@ -77,7 +77,7 @@ def _answer(model: Llama, text: PromptTokenizer, ids: list[int], sampling: Sampl
     return answer
 
 
-def _pieces(model: Llama, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> Iterator[str]:
+def _pieces(model: Transformer, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> Iterator[str]:
     import torch
 
     from stages.lib.model import generation

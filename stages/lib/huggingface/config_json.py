@@ -13,7 +13,7 @@ from stages.lib import files, recipe
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model.architectures import ARCHITECTURES, DEFAULT, Architecture, architecture_of
-from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 from stages.lib.tokenizer.prompt_tokenizer import first_token
 
 GENERATION_CONFIG = "generation_config.json"

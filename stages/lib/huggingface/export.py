@@ -14,7 +14,7 @@ from stages.lib import memory, space
 from stages.lib.errors import UserError
 from stages.lib.huggingface.shard_writer import DTYPES, ShardWriter
 from stages.lib.model.keys import KeyTable, Weight, keys_of
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 
 MEGABYTE = 1 << 20
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Architecture:
     config_class: type[ModelRecipe]
     """The config; its `key_table` gives the tensors with their names and shapes, from which all counts follow."""
 
-    load_class: Callable[[], type[Llama]]
+    load_class: Callable[[], type[Transformer]]
     """Import the class of the model and return it. Built from a config and a vocabulary size, its `forward` gives the
     loss, its `logits` the logits."""
 
@@ -39,15 +39,15 @@ class Architecture:
     """The last names of the linear layers' modules in transformers, without the output head: the targets of LoRA."""
 
     @property
-    def model_class(self) -> type[Llama]:
+    def model_class(self) -> type[Transformer]:
         """The class of the model."""
         return self.load_class()
 
 
-def _llama() -> type[Llama]:
-    from stages.lib.model.llama import Llama
+def _llama() -> type[Transformer]:
+    from stages.lib.model.transformer import Transformer
 
-    return Llama
+    return Transformer
 
 
 LLAMA = Architecture(

@@ -4,7 +4,7 @@ There is one formula, FORMULA, which is printed with every figure that is made b
 """
 
 from stages.lib.model.keys import Weight
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 
 FORMULA = (
     "MFU = FLOPs per token x tokens/s per device / dense bfloat16 peak; FLOPs per token = 6 x (parameters without the "

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from stages.lib.errors import UserError
-from stages.lib.model.llama import Llama
+from stages.lib.model.transformer import Transformer
 
 
 class LayerCache:
@@ -31,7 +31,7 @@ class LayerCache:
 class Cache:
     """The KV cache of a model: a LayerCache per layer, and the angles of all positions."""
 
-    def __init__(self, model: Llama, batch_size: int, positions: int) -> None:
+    def __init__(self, model: Transformer, batch_size: int, positions: int) -> None:
         recipe, weight = model.recipe, model.base_model.embedding.weight
         shape = (batch_size, recipe.kv_heads, positions, recipe.head_dim)
         self.layers = [LayerCache(shape, weight) for _ in range(recipe.num_hidden_layers)]
@@ -43,7 +43,7 @@ class Cache:
         return self.layers[0].length
 
 
-def next_logits(model: Llama, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+def next_logits(model: Transformer, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
     """The logits [B, V] of the token after `tokens`, int64 [B, L], which follow the positions in the cache.
 
     L is the length of the prompt while the cache is empty, and 1 afterwards.
@@ -103,7 +103,7 @@ def _index_at(weights: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def continuations(
-    model: Llama, prompt: torch.Tensor, limit: int, sampler: Sampler, ends: Collection[int], vocab_size: int
+    model: Transformer, prompt: torch.Tensor, limit: int, sampler: Sampler, ends: Collection[int], vocab_size: int
 ) -> Iterator[list[int | None]]:
     """Yield the next token of each row of `prompt`, int64 [B, L], as a list of B; None for rows that have ended.
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import torch
 
 from stages.lib.distributed.local_shards import local_rows
-from stages.lib.model.llama import Llama
+from stages.lib.model.transformer import Transformer
 
 ROWS = 256
 """Rows per block. Another number gives other weights."""
 
 
 @torch.no_grad()
-def initialize(model: Llama, seed: int) -> None:
+def initialize(model: Transformer, seed: int) -> None:
     """Fill the parameters of a model, sharded (DTensor) or whole, in place."""
     recipe, weights = model.recipe, model.recipe.key_table(model.vocab_size).by_key
     for name, parameter in model.named_parameters():

@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn import functional
 
 from stages.lib.model.keys import KeyTable, Part, Weight
-from stages.lib.model.llama import Llama
 from stages.lib.model.lora_dropout import RowDropout, Rows
 from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.transformer import Transformer
 
 MATRICES = ("lora_A", "lora_B")
 
@@ -63,7 +63,7 @@ class LoraLinear(nn.Linear):
         return adapted[0] if len(adapted) == 1 else torch.cat(adapted, -1)
 
 
-def add_adapters(model: Llama, recipe: LoraRecipe, seed: int = 0) -> Rows:
+def add_adapters(model: Transformer, recipe: LoraRecipe, seed: int = 0) -> Rows:
     """Freeze a model and put adapters beside the targets; their values are not set. `seed`: of the dropout.
 
     Adapters have the dtype of the model's weights, at least float32. Returns the rows that the dropout reads.

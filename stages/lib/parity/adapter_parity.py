@@ -23,8 +23,8 @@ from stages.lib.parity.tensor_parity import compare_bits, empty_exported
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stages.lib.model.llama import Llama
     from stages.lib.model.lora_recipe import LoraRecipe
+    from stages.lib.model.transformer import Transformer
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
@@ -85,7 +85,7 @@ def _compare_names(found: dict[str, list[int]], directory: Path, folder: Path) -
             )
 
 
-def _ours(exported: Export, adapter: Adapter) -> Llama:
+def _ours(exported: Export, adapter: Adapter) -> Transformer:
     """Our model in float32, with the adapters beside its frozen matrices."""
     with torch.device("meta"):
         model = architecture_of(exported.model_config).model_class(exported.model_config, exported.vocab_size)

@@ -11,7 +11,7 @@ from stages.lib.model.architectures import architecture_of
 from stages.lib.parity import block_parity, parity, parity_rows, tensor_parity
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
@@ -53,7 +53,7 @@ def _compare_whole(
     return logits, parity.compare_text(ours, theirs, prompts, max(logits["allowed"], logits["max_difference"]))
 
 
-def _load_ours(exported: Export) -> Llama:
+def _load_ours(exported: Export) -> Transformer:
     """Our own model with the weights as exported."""
     model_config, vocab_size = exported.model_config, exported.vocab_size
     with torch.device("meta"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stages.lib.log import logger
-from stages.lib.model.llama import Llama
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import rounding
 from stages.lib.parity.logit_figures import LogitFigures
 
@@ -47,7 +47,7 @@ def load_exported(directory: Path) -> Any:
 
 
 @torch.inference_mode()
-def compare_logits(ours: Llama, theirs: Any, batch: Sequence[torch.Tensor], tolerance: float) -> dict[str, Any]:
+def compare_logits(ours: Transformer, theirs: Any, batch: Sequence[torch.Tensor], tolerance: float) -> dict[str, Any]:
     """Compare the logits of our model and transformers' on a batch of rows; returns the entry of parity.json.
 
     `tolerance`: see LogitFigures. Raises ParityError if they differ by more, and not by rounding.
@@ -68,7 +68,7 @@ def compare_logits(ours: Llama, theirs: Any, batch: Sequence[torch.Tensor], tole
 
 
 @torch.inference_mode()
-def compare_text(ours: Llama, theirs: Any, prompts: torch.Tensor, allowed: float) -> torch.Tensor:
+def compare_text(ours: Transformer, theirs: Any, prompts: torch.Tensor, allowed: float) -> torch.Tensor:
     """Continue `prompts` [B, L] greedily by transformers with its cache, and by ours; returns [B, L + NEW_TOKENS].
 
     Ours computes all tokens in one forward pass. `allowed`: the largest difference of logits; two tokens whose logits

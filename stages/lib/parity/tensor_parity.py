@@ -16,7 +16,7 @@ import torch
 from stages.lib.huggingface import weight_files
 from stages.lib.huggingface.export import Read, hf_tensors, rounded_group
 from stages.lib.model.keys import KeyTable, Weight
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.parity.parity import ParityError
 
 Tensors = dict[str, torch.Tensor]

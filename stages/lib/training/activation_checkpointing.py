@@ -12,11 +12,11 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from stages.lib.errors import UserError
-from stages.lib.model.llama import Llama
+from stages.lib.model.transformer import Transformer
 from stages.lib.training.recipe import ActivationCheckpointingRecipe
 
 
-def apply(model: Llama, recipe: ActivationCheckpointingRecipe) -> None:
+def apply(model: Transformer, recipe: ActivationCheckpointingRecipe) -> None:
     """Checkpoint the blocks of a Llama. Call it before FSDP and torch.compile, so that they wrap the checkpoint.
 
     State-dict keys do not change. Raises UserError if the ratio is so small that no block is chosen.

@@ -18,7 +18,7 @@ from stages.lib.tokens import order
 from stages.lib.training.recipe import InitialRecipe
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama, ModelRecipe
+    from stages.lib.model.transformer import ModelRecipe, Transformer
     from stages.lib.tokens.corpus import Corpus
 
 FREE = ("max_position_embeddings", "initializer_range")
@@ -131,7 +131,7 @@ class Initial:
                 "got continue"
             )
 
-    def load(self, model: Llama, optimizer_state: dict[str, dict[str, torch.Tensor]]) -> None:
+    def load(self, model: Transformer, optimizer_state: dict[str, dict[str, torch.Tensor]]) -> None:
         """Fill a model, sharded or whole, and with `optimizer: keep` the optimizer's state; all ranks call it."""
         if self.commit is None or self.found.adapter is not None:
             load_hf.load_into(model.named_parameters(), self.found.read)

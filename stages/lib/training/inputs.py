@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from stages.lib.model.llama import ModelRecipe
     from stages.lib.model.lora_recipe import LoraRecipe
+    from stages.lib.model.transformer import ModelRecipe
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.training.initial import Initial
     from stages.lib.training.recipe import TrainRecipe

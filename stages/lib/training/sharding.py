@@ -30,7 +30,7 @@ from torch.distributed.fsdp import (
 from stages.lib.errors import UserError
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.recipe import TrainRecipe
 
 
@@ -77,7 +77,7 @@ def mesh_of(recipe: TrainRecipe, device: torch.device) -> DeviceMesh:
     return mesh
 
 
-def shard(model: Llama, recipe: TrainRecipe, device: torch.device) -> dist.ProcessGroup:
+def shard(model: Transformer, recipe: TrainRecipe, device: torch.device) -> dist.ProcessGroup:
     """Shard a model on the meta device over all ranks and allocate it; its weights are not yet set.
 
     Gradients are summed over the ranks, not averaged: the loss is divided by the tokens of the whole global batch.

@@ -13,8 +13,8 @@ import torch
 
 from stages.lib.distributed import local_shards
 from stages.lib.model.initialize import initialize, initialize_adapters
-from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.model.lora import add_adapters
+from stages.lib.model.transformer import ModelRecipe, Transformer
 from stages.lib.training import activation_checkpointing, sharding
 from stages.lib.training.faults.loss_guard import LossGuard
 from stages.lib.training.optimizers import registry
@@ -46,7 +46,7 @@ class State:
         if recipe.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required for deterministic matrix products
         with torch.device("meta"):
-            self.model = Llama(model_config, vocab_size)
+            self.model = Transformer(model_config, vocab_size)
         if recipe.dtype == "float64":
             self.model.double()
         if lora is not None:

@@ -15,7 +15,7 @@ from stages.lib.errors import UserError
 from stages.lib.model.loss import IGNORED
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.objectives.objective import Objective
 
@@ -42,7 +42,7 @@ class Validation:
     def evaluate(
         self,
         objective: Objective,
-        model: Llama,
+        model: Transformer,
         micro_batch_size: int,
         device: torch.device,
         poll: Callable[[], None] | None = None,

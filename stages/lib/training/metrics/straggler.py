@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
 
 
 class StragglerTimer:
@@ -23,7 +23,7 @@ class StragglerTimer:
     blocks.
     """
 
-    def __init__(self, model: Llama, device: torch.device) -> None:
+    def __init__(self, model: Transformer, device: torch.device) -> None:
         """Register hooks on the model's blocks."""
         self.on_gpu = device.type == "cuda"
         self._intervals: list[tuple[Any, Any]] = []

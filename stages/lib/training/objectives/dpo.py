@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
 
-from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
+from stages.lib.model.transformer import documents_of
 from stages.lib.training.objectives import reference
 from stages.lib.training.objectives.objective import Objective
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.trainer import Trainer
 
 
@@ -53,7 +53,7 @@ class Dpo(Objective):
         return int(np.count_nonzero((batch[1] != IGNORED).any(axis=(1, 2))))
 
     def sums(
-        self, model: Llama, micro_batch: Sequence[torch.Tensor], document_end: int | None
+        self, model: Transformer, micro_batch: Sequence[torch.Tensor], document_end: int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of the loss and of the rewards."""
         inputs, targets, numbers = micro_batch
@@ -68,7 +68,7 @@ class Dpo(Objective):
 
 
 def sequence_log_probs(
-    model: Llama, inputs: torch.Tensor, targets: torch.Tensor, document_end: int | None
+    model: Transformer, inputs: torch.Tensor, targets: torch.Tensor, document_end: int | None
 ) -> torch.Tensor:
     """Return ln p of the targets of each row: int64 [samples, 2, L] -> float64 [samples, 2].
 

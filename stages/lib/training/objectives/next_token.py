@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
+from stages.lib.model.transformer import documents_of
 from stages.lib.training.objectives.objective import Objective
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.recipe import TrainRecipe
 
 
@@ -31,7 +31,7 @@ class NextToken(Objective):
         return int(np.count_nonzero(batch[1] != IGNORED))
 
     def sums(
-        self, model: Llama, micro_batch: Sequence[torch.Tensor], document_end: int | None
+        self, model: Transformer, micro_batch: Sequence[torch.Tensor], document_end: int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of cross-entropy and z-loss."""
         tokens, targets = micro_batch

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.trainer import Trainer
 
 
@@ -36,7 +36,7 @@ class Objective:
         raise NotImplementedError
 
     def sums(
-        self, model: Llama, micro_batch: Sequence[torch.Tensor], document_end: int | None
+        self, model: Transformer, micro_batch: Sequence[torch.Tensor], document_end: int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (the sum to differentiate, float64 [figures]: the sums of `figures`) over the units of a micro-batch.
 

@@ -26,14 +26,14 @@ from stages.lib.log import logger
 from stages.lib.training.callbacks.progress import Progress
 
 if TYPE_CHECKING:
-    from stages.lib.model.llama import Llama
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.trainer import Trainer
 
 FILE = "reference.bin"
 SAVE_EVERY = 64
 """Forward passes between two writes of the file."""
 
-LogProbs = Callable[["Llama", torch.Tensor, torch.Tensor, int | None], torch.Tensor]
+LogProbs = Callable[["Transformer", torch.Tensor, torch.Tensor, int | None], torch.Tensor]
 """Of (model, inputs, targets, document_end), see `dpo.sequence_log_probs`."""
 
 

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from stages.lib.checkpoints import find_model, model_digest
 from stages.lib.errors import UserError
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.training import run_on

@@ -4,7 +4,7 @@ import pytest
 
 from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import read_config
-from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 
 LLAMA_2 = {  # as transformers 4 writes it
     "architectures": ["LlamaForCausalLM"],

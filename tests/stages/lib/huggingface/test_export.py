@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, weight_files
-from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity
 from tests.helpers.export_cases import CASES, SMALL, TOKENIZER, VOCABULARY, reader, recipe_of, write_export
 from tests.helpers.export_fixtures import random_model
@@ -40,7 +40,7 @@ def test_angles_have_the_bits_of_transformers(name):
     theirs = LlamaRotaryEmbedding(LlamaConfig(**config_json.config_of(recipe, TOKENIZER, "float32")))
     positions = torch.arange(recipe.max_position_embeddings)
     expected = [table[0, :, : recipe.head_dim // 2] for table in theirs(torch.zeros(1), positions[None])]
-    found = Llama(recipe, VOCABULARY).base_model.rotation(positions, torch.device("cpu"))
+    found = Transformer(recipe, VOCABULARY).base_model.rotation(positions, torch.device("cpu"))
     assert all(torch.equal(a.squeeze(1), b) for a, b in zip(found, expected, strict=True))
 
 
@@ -49,7 +49,7 @@ def test_a_model_of_sharp_attention_passes(tmp_path, std):
     """With angles in float64, which transformers has in float32, 0.1 and 0.2 were refused."""
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 512, "max_position_embeddings": 512}
     recipe = ModelRecipe(**SMALL | sizes, num_key_value_heads=2)
-    model = Llama(recipe, VOCABULARY)
+    model = Transformer(recipe, VOCABULARY)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
@@ -125,7 +125,7 @@ def test_rounded_weights_are_compared_with_rounded_weights(tmp_path):
     model = random_model(recipe, VOCABULARY)
     write_export(tmp_path, recipe, model, dtype="bfloat16")
     theirs = parity.load_exported(tmp_path)
-    rounded = Llama(recipe, VOCABULARY)
+    rounded = Transformer(recipe, VOCABULARY)
     rounded.load_state_dict(export.rounded_state(recipe, VOCABULARY, reader(model.state_dict()), "bfloat16"))
     assert parity.compare_logits(rounded, theirs, batch(), 1e-4)["max_difference"] <= 1e-4
     with pytest.raises(parity.ParityError, match="the whole model"):

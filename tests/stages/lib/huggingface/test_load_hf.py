@@ -14,8 +14,8 @@ from stages.lib.checkpoints import model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model.keys import keys_of
-from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe, RopeScaling
+from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
+from stages.lib.model.transformer import Transformer
 from tests.helpers.export_cases import SMALL
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.load_huggingface import MESHES
@@ -85,7 +85,7 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
     theirs.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     found = load_hf.open_directory(tmp_path)
-    ours = Llama(found.model_config, found.vocab_size)
+    ours = Transformer(found.model_config, found.vocab_size)
     load_hf.load_into(ours.named_parameters(), found.read)
     tokens = torch.randint(0, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
@@ -106,7 +106,7 @@ def test_weights_are_given_in_the_dtype_of_the_file_and_loaded_in_that_of_the_mo
     model = exported(tmp_path, recipe, dtype="bfloat16")
     found = load_hf.open_directory(tmp_path)
     assert found.read(["head.weight"])["head.weight"].dtype == torch.bfloat16
-    ours = Llama(recipe, VOCABULARY)
+    ours = Transformer(recipe, VOCABULARY)
     load_hf.load_into(ours.named_parameters(), found.read)
     for key, tensor in ours.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[key].bfloat16().float())
@@ -164,7 +164,7 @@ def test_weights_that_are_not_finite_are_named(directory, value):
     change_weights(directory, lambda weights: weights[name][3].fill_(value))
     found = load_hf.open_directory(directory)
     with pytest.raises(UserError, match=f"{name} must have finite values, found NaN or infinity"):
-        load_hf.load_into(Llama(found.model_config, found.vocab_size).named_parameters(), found.read)
+        load_hf.load_into(Transformer(found.model_config, found.vocab_size).named_parameters(), found.read)
 
 
 def test_a_tensor_in_two_files_is_named(tmp_path):
@@ -223,7 +223,7 @@ def test_files_that_are_missing_or_not_valid_are_named(directory):
 
 
 def test_a_tensor_that_does_not_fit_the_model_is_refused():
-    model = Llama(ModelRecipe(**SMALL), VOCABULARY)
+    model = Transformer(ModelRecipe(**SMALL), VOCABULARY)
     with pytest.raises(
         UserError, match=r"base_model.embedding.weight must have the shape \[301, 64\], found \[2, 64\]"
     ):

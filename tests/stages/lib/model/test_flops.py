@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.model import flops
-from stages.lib.model.llama import Llama, ModelRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.transformer import ModelRecipe, Transformer
 from stages.lib.training import activation_checkpointing
 
 SMALL = ModelRecipe(
@@ -47,7 +47,7 @@ def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group
         tie_word_embeddings=tie,
     )
     with torch.device("meta"):
-        model = Llama(made, vocab_size)
+        model = Transformer(made, vocab_size)
     assert flops.parameter_count(made, vocab_size) == sum(p.numel() for p in model.parameters())
 
 
@@ -71,7 +71,7 @@ def test_a_published_utilization_comes_out():
 def counted(mode, ratio=None, lora=None):
     """FLOPs per token of the matrix products of a forward and backward pass, and of attention's forward passes."""
     torch.manual_seed(0)
-    model = Llama(SMALL, VOCABULARY)
+    model = Transformer(SMALL, VOCABULARY)
     if lora is not None:
         add_adapters(model, lora)
     activation_checkpointing.apply(

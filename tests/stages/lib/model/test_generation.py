@@ -5,7 +5,7 @@ import torch
 
 from stages.lib.errors import UserError
 from stages.lib.model import generation
-from stages.lib.model.llama import ModelRecipe
+from stages.lib.model.transformer import ModelRecipe
 from tests.helpers.export_fixtures import random_model
 
 VOCABULARY = 70

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.lib.model.architectures import ARCHITECTURES, architecture_of
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 
 SMALL = {
     "num_hidden_layers": 2,

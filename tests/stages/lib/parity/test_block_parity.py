@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lib.huggingface import export
-from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import block_parity, tensor_parity
 from stages.lib.parity.parity import ParityError
 from tests.helpers.export_cases import CASES, SMALL, VOCABULARY, exported_case, recipe_of, write_export
@@ -181,7 +181,7 @@ def test_a_weight_that_is_not_a_number_fails(tmp_path):
 def sharp(directory, std, seed=0):
     """The export of a model whose attention is sharp."""
     recipe = ModelRecipe(**SMALL | {"num_key_value_heads": 2, "hidden_size": 128, "max_position_embeddings": 2048})
-    model, generator = Llama(recipe, VOCABULARY), torch.Generator().manual_seed(seed)
+    model, generator = Transformer(recipe, VOCABULARY), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(1) if weight.dim() == 1 else weight.normal_(0, std, generator=generator)

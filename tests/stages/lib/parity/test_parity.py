@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.llama import Llama
-from stages.lib.model.llama_config import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity
 from tests.helpers.export_cases import SMALL, TOKENIZER, VOCABULARY, recipe_of, write_export
 from tests.helpers.export_fixtures import random_model, write_settings
@@ -51,7 +51,7 @@ def test_a_weight_that_is_not_a_number_differs(theirs):
 def test_rounding_of_sharp_attention_passes_and_a_mistake_does_not(tmp_path):
     """The fp32 logits of correct code differ by more than the tolerance here."""
     recipe = ModelRecipe(**SMALL | {"hidden_size": 256, "num_hidden_layers": 4, "max_position_embeddings": 2048})
-    model, generator = Llama(recipe, VOCABULARY), torch.Generator().manual_seed(0)
+    model, generator = Transformer(recipe, VOCABULARY), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(1) if weight.dim() == 1 else weight.normal_(0, 0.5, generator=generator)

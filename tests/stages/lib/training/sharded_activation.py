@@ -10,7 +10,7 @@ from stages.lib import stage
 from stages.lib.distributed import collectives, local_shards
 from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
-from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.model.transformer import ModelRecipe, Transformer
 from stages.lib.training import activation_checkpointing, sharding
 from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
 
@@ -18,7 +18,7 @@ from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe, Tra
 def measure(kind, how, device):
     """{"gradients": a digest of this rank's shards, "forwards": runs of a block in a step of one micro-batch}."""
     with torch.device("meta"):
-        model = Llama(
+        model = Transformer(
             ModelRecipe(
                 num_hidden_layers=4,
                 hidden_size=32,

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
-from stages.lib.model.llama import Llama, ModelRecipe
+from stages.lib.model.transformer import ModelRecipe, Transformer
 from stages.lib.training import sharding
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
@@ -20,7 +20,9 @@ from stages.lib.training.recipe import TrainRecipe
 def digests(moments, device):
     """sha256 of all weights, moments and step counters, after each of three steps."""
     with torch.device("meta"):
-        model = Llama(ModelRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70)
+        model = Transformer(
+            ModelRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70
+        )
     sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32"), device)
     initialize(model, seed=3)
     built = registry.build(model, OptimizerRecipe(state_dtype=moments))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.lib.model.initialize import initialize
-from stages.lib.model.llama import Llama, ModelRecipe, documents_of
+from stages.lib.model.transformer import ModelRecipe, Transformer, documents_of
 from stages.lib.training import activation_checkpointing
 from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
@@ -21,7 +21,7 @@ KINDS_THAT_RECOMPUTE = [kind for kind in MODES if kind != "none"]
 
 
 def built(kind, dtype=torch.float32):
-    model = Llama(
+    model = Transformer(
         ModelRecipe(
             num_hidden_layers=LAYERS, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
         ),

@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.model.llama import ModelRecipe
 from stages.lib.model.loss import IGNORED
+from stages.lib.model.transformer import ModelRecipe
 from stages.lib.tokens import validation_text
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.training import validation

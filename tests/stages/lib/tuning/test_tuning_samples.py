@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.model.llama import documents_of
 from stages.lib.model.loss import IGNORED
+from stages.lib.model.transformer import documents_of
 from stages.lib.sources.prompt_completion import Pair
 from stages.lib.tokens.loader import share_of
 from stages.lib.tuning import tuning_samples

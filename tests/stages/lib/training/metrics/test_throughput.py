@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.lib.model import flops
-from stages.lib.model.llama import ModelRecipe
+from stages.lib.model.transformer import ModelRecipe
 from stages.lib.training.metrics.throughput import Throughput
 
 MODEL = ModelRecipe(

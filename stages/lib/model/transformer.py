@@ -1,4 +1,4 @@
-"""A Llama in plain torch, with the state-dict keys of IBM's Foundation Model Stack (FMS) that llama_config.py lists.
+"""A Llama in plain torch, with the state-dict keys of IBM's Foundation Model Stack (FMS) that model_recipe.py lists.
 
 B is the micro-batch size, L the sequence length, D the hidden size, H and K the numbers of attention heads and of
 key-value heads, hd the head dimension, V the vocabulary size. RoPE is the interleaved form: neighbours 2i and 2i + 1
@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 from stages.lib.model.attention import Mask, attend, mask_of
-from stages.lib.model.llama_config import ModelRecipe
 from stages.lib.model.log_probs import chunked_log_probs
 from stages.lib.model.loss import chunked_cross_entropy
+from stages.lib.model.model_recipe import ModelRecipe
 
 
 class LayerCache(Protocol):
@@ -187,7 +187,7 @@ class Trunk(nn.Module):
         return angles.cos().to(device, precision), angles.sin().to(device, precision)
 
 
-class Llama(nn.Module):
+class Transformer(nn.Module):
     """The language model; its forward is the loss, so that the head's weight is used inside FSDP's root module."""
 
     def __init__(self, recipe: ModelRecipe, vocab_size: int) -> None:

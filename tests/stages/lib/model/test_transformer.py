@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from stages.lib.model import attention, llama
-from stages.lib.model.llama import Llama, ModelRecipe, documents_of
+from stages.lib.model.transformer import ModelRecipe, Transformer, documents_of
 from tests.helpers.export_fixtures import random_model
 
 SMALL = {
@@ -56,7 +56,7 @@ def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie
 
 
 def test_tied_head_is_one_tensor_under_two_keys():
-    tied, untied = (Llama(ModelRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY) for tie in (True, False))
+    tied, untied = (Transformer(ModelRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY) for tie in (True, False))
     assert tied.head.weight is tied.base_model.embedding.weight
     assert list(tied.state_dict()) == list(untied.state_dict())
     difference = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
