@@ -69,12 +69,13 @@ def write_checkpoint(directory, shape, corpus):
     from stages.lib.checkpoints import dcp
     from stages.lib.checkpoints.commit import directory_of
     from stages.lib.distributed.process_group import process_group
-    from stages.lib.model.transformer import ModelRecipe, Transformer
+    from stages.lib.model.architectures.llama import LlamaRecipe
+    from stages.lib.model.transformer import Transformer
 
     corpus = manifest.read(corpus)
     facts = corpus.identity["tokenizer"]
     torch.manual_seed(0)
-    model = Transformer(ModelRecipe(**shape), facts["vocab_size"])
+    model = Transformer(LlamaRecipe(**shape), facts["vocab_size"])
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(1.0, 0.1) if weight.dim() == 1 else weight.normal_(0.0, shape["hidden_size"] ** -0.5)

@@ -72,14 +72,15 @@ SHAPES = {
 
 def caravan(shape):
     """Return a function that builds our Llama, its optimizer and its chunked loss."""
+    from stages.lib.model.architectures.llama import LlamaRecipe
     from stages.lib.model.initialize import initialize
-    from stages.lib.model.transformer import ModelRecipe, Transformer
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.optimizers import registry
     from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
     def build():
         config = {name: value for name, value in asdict(shape).items() if name in MODEL_FIELDS}
-        model = Transformer(ModelRecipe(**config), shape.vocab_size)
+        model = Transformer(LlamaRecipe(**config), shape.vocab_size)
         initialize(model, seed=0)
 
         def loss(tokens, targets):

@@ -22,7 +22,7 @@ from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.model import flops
-from stages.lib.model.transformer import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.tokens.loader import share_of
 from stages.lib.training.metrics.throughput import Throughput
 from stages.lib.training.recipe import MODES, TrainRecipe

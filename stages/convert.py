@@ -178,10 +178,10 @@ def settings_of(
 
 def model_config_of(model: Manifest) -> ModelRecipe:
     """The model config of a milestone's manifest."""
-    from stages.lib.model.architectures import DEFAULT
+    from stages.lib.model.model_recipe import ModelRecipe
 
     where = f"{model.path}: identity.recipe.model"
-    return recipes.load(DEFAULT.config_class, model.identity["recipe"]["model"], where)
+    return recipes.load(ModelRecipe, model.identity["recipe"]["model"], where)
 
 
 def checkpoint_of(model: Manifest) -> Path:

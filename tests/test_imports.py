@@ -25,7 +25,7 @@ GROUND = "ground"  # the room of the modules that lie directly in stages/lib
 # folders that are one room with the folder around them
 PART_OF = {
     **{"sources.kinds": "sources", "sources.python_installation": "sources"},
-    **{"tokens.packings": "tokens", "scoring.tasks": "scoring"},
+    **{"model.architectures": "model", "tokens.packings": "tokens", "scoring.tasks": "scoring"},
 }
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "recipe", "recipe_schema", "space", "stage", "up_to_date"),

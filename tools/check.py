@@ -77,13 +77,13 @@ def load_recipes(plan: dict[str, Any]) -> dict[str, Any]:
 def model_keys(model: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the identity keys of the model of a run's recipe `where`. Raises UserError if it is not valid."""
     from stages.lib.huggingface import config_json
-    from stages.lib.model.architectures import DEFAULT
+    from stages.lib.model.model_recipe import ModelRecipe
 
     keys = {key: value for key, value in model.items() if key != "from"}
     if "from" in model:
         return config_json.model_identity(model["from"], keys)
     run = where.rpartition(".")[0]
-    return recipes.written(recipes.load(DEFAULT.config_class, keys, f"{run}.model"), "identity")
+    return recipes.written(recipes.load(ModelRecipe, keys, f"{run}.model"), "identity")
 
 
 def model_at(model: dict[str, str]) -> Any:

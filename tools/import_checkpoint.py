@@ -97,7 +97,7 @@ def where(given: str | None) -> str:
 def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]:
     """Return the content of --model-config and the config in it. Raises UserError if it is not valid."""
     from stages.lib.huggingface import config_json
-    from stages.lib.model.architectures import DEFAULT
+    from stages.lib.model.model_recipe import ModelRecipe
 
     if given is None:
         return {}, None
@@ -107,7 +107,7 @@ def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]
         except ValueError as error:
             raise UserError(f"--model-config must be JSON or the path of a config.json: {error}") from None
         keys = {key: value for key, value in content.items() if key not in (*IDS, "vocab_size")}
-        return content, recipe.load(DEFAULT.config_class, keys, "--model-config")
+        return content, recipe.load(ModelRecipe, keys, "--model-config")
     path = Path(given, "config.json") if Path(given).is_dir() else Path(given)
     content = files.read_json_object(path)
     return content, config_json.read_config(content, path)[0]

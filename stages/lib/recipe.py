@@ -8,6 +8,9 @@ A recipe stands beside the code that it configures. Each field has a kind:
 
 A docstring stands under each field; `recipe_schema` reads it, so that the schema, the config's README and `--help` say
 the same.
+
+A recipe may have variants, subclasses of which its data name one: the class then has `variant_key`, the field with the
+name, and `variants()`, which returns {name: subclass}. The first one is the default.
 """
 
 import dataclasses
@@ -80,9 +83,13 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping of keys to values, got {shown(data)}")
+    variants = variants_of(recipe_type)
+    if variants:
+        recipe_type = _chosen(recipe_type, variants, data, where)
     fields = {field.name: field for field in dataclasses.fields(recipe_type)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
+            _check_variant(recipe_type, variants, key, where)
             nearest = difflib.get_close_matches(key, fields, n=1)
             hint = f"did you mean {where}.{nearest[0]}? " if nearest else ""
             raise UserError(f"unknown key {where}.{key}; {hint}known here: {', '.join(sorted(fields))}")
@@ -98,6 +105,29 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     if hasattr(recipe, "check"):
         recipe.check(where)
     return recipe
+
+
+def variants_of(recipe_type: Any) -> dict[str, type]:
+    """Return the variants of a recipe by name; none if it has no variants, or is one itself."""
+    return recipe_type.variants() if "variants" in vars(recipe_type) else {}
+
+
+def _chosen(recipe_type: Any, variants: dict[str, type], data: dict[str, Any], where: str) -> type[Any]:
+    """Return the variant that the data name."""
+    name = data.get(recipe_type.variant_key, next(iter(variants)))
+    if not isinstance(name, str) or name not in variants:
+        raise UserError(f"{where}.{recipe_type.variant_key} must be one of {', '.join(variants)}, got {shown(name)}")
+    return variants[name]
+
+
+def _check_variant(recipe_type: Any, variants: dict[str, type], key: str, where: str) -> None:
+    """Raise UserError if a key belongs to other variants than the one that is loaded."""
+    named = {name: {field.name for field in dataclasses.fields(variant)} for name, variant in variants.items()}
+    if owners := [name for name, fields in named.items() if key in fields]:
+        (name,) = (name for name, variant in variants.items() if variant is recipe_type)
+        raise UserError(
+            f"{where}.{key} must be left out for {recipe_type.variant_key} {name}: it is a key of {', '.join(owners)}"
+        )
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from stages.lib.recipe import default_of, describe, is_required, is_union, without_words, words_of
+from stages.lib.recipe import default_of, describe, is_required, is_union, variants_of, without_words, words_of
 
 
 @functools.cache
@@ -28,8 +28,11 @@ def docs_of(recipe_type: type) -> dict[str, str]:
 def json_schema(recipe_type: type) -> dict[str, Any]:
     """Return the JSON schema of a recipe: types, bounds, kinds (`x-kind`), defaults and descriptions.
 
-    `x-expected` describes a value in words, for errors: the config's check, which imports no stage, reads it.
+    `x-expected` describes a value in words, for errors: the config's check, which imports no stage, reads it. A recipe
+    with variants has the keys of all of them; a stage refuses those of another one.
     """
+    if variants := variants_of(recipe_type):
+        return _schema_of_variants(recipe_type, {name: json_schema(variant) for name, variant in variants.items()})
     hints = typing.get_type_hints(recipe_type)
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -46,6 +49,18 @@ def json_schema(recipe_type: type) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": properties}
     schema["x-expected"] = "a mapping of keys to values"
     return schema | ({"required": required} if required else {})
+
+
+def _schema_of_variants(recipe_type: Any, schemas: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of the keys of all variants; required are those that each requires."""
+    first, *others = schemas.values()
+    properties = dict(first["properties"])
+    for schema in others:
+        properties |= {key: part for key, part in schema["properties"].items() if key not in properties}
+    names = {"enum": list(schemas), "x-expected": describe(str, {"choices": list(schemas)})}
+    properties[recipe_type.variant_key] = properties[recipe_type.variant_key] | names
+    required = [key for key in first["required"] if all(key in schema["required"] for schema in others)]
+    return first | {"properties": properties, "required": required}
 
 
 def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:

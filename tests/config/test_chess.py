@@ -11,7 +11,7 @@ import yaml
 from scripts.config_check import checked, load_schema
 from stages.lib import recipe
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from tests.helpers import custom_tokenizers
@@ -74,7 +74,7 @@ def write_inputs(directory):
     model = directory / "models/CodeLlama-7b-hf"
     tokenizer = json.loads(custom_tokenizers.write(model / "tokenizer.json").read_text())
     vocab_size = len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"])
-    shape = ModelRecipe(**TINY, **OF_CODE_LLAMA)
+    shape = LlamaRecipe(**TINY, **OF_CODE_LLAMA)
     state = random_model(shape, vocab_size).state_dict()
     export.write_weights(model, shape, vocab_size, lambda keys: {key: state[key] for key in keys}, "bfloat16", 100)
     ids = {"vocab_size": vocab_size, "bos": 400, "eos": 401, "bos_added": True}

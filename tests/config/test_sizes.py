@@ -11,7 +11,8 @@ from scripts.config_check import checked, load_schema
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from stages.tokenize import TokenizeRecipe

@@ -1,7 +1,8 @@
 """Model configs that an export must handle, and exports of them."""
 
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
+from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.parity.tensor_parity import Export
 from tests.helpers.export_fixtures import random_model, write_settings
 
@@ -22,6 +23,8 @@ CASES = {
     "theta": {"rope_theta": 5e5, "num_key_value_heads": 2},
     "llama3": {"rope_theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_max_position_embeddings=64)},
     "odd widths": {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 37},
+    "bias": {"attention_bias": True, "num_key_value_heads": 2},
+    "wide heads": {"head_dim": 32, "num_key_value_heads": 2},
     "one head": {"hidden_size": 22, "num_attention_heads": 1, "rms_norm_eps": 1e-3},
 }
 """Options of a ModelRecipe beside SMALL. The heads of "odd widths" have a dimension of 20."""
@@ -29,7 +32,8 @@ CASES = {
 
 def recipe_of(case):
     """The model config of a case."""
-    return ModelRecipe(**SMALL | CASES[case])
+    keys = SMALL | CASES[case]
+    return ARCHITECTURES[keys.get("architecture", "llama")](**keys)
 
 
 def reader(state):

@@ -13,7 +13,8 @@ from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import directory_of
 from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import config_json
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.transformer import Transformer
 
 MODEL = {
     "num_hidden_layers": 2,
@@ -178,7 +179,7 @@ def write_model(directory, corpus, model_config=MODEL, run="base", padding=3):
     """
     corpus = manifest.read(corpus)
     facts = corpus.identity["tokenizer"]
-    model = random_model(ModelRecipe(**model_config), facts["vocab_size"] + padding)
+    model = random_model(LlamaRecipe(**model_config), facts["vocab_size"] + padding)
     models = directory / "runs" / run / "models"
     run_directory = models.parent / "train" / "0123456789abcdef"
     at = directory_of(run_directory, STEP)

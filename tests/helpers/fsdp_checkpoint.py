@@ -10,11 +10,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Block
 from tests.helpers.export_fixtures import random_model
 
-RECIPE = ModelRecipe(
+RECIPE = LlamaRecipe(
     num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
 )
 

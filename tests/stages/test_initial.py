@@ -11,7 +11,7 @@ from stages import pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, model_digest
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
 from tests.helpers.export_fixtures import random_model, write_settings
@@ -150,7 +150,7 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """A directory with one model in several formats; `hf` is that of Hugging Face."""
-    directory, recipe = tmp_path_factory.mktemp("weights"), ModelRecipe(**RECIPE["model"])
+    directory, recipe = tmp_path_factory.mktemp("weights"), LlamaRecipe(**RECIPE["model"])
     state = random_model(recipe, 320).state_dict()
     (directory / "hf").mkdir()
     export.write_weights(directory / "hf", recipe, 320, lambda keys: {key: state[key] for key in keys}, "float32", 100)

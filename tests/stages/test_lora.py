@@ -14,8 +14,8 @@ from stages import convert, pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
 from stages.lib.huggingface import adapter_files
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.lora import add_adapters
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 from tests.helpers import export_cases, training
 from tests.helpers.training import events_of, milestone, run_directory, steps_of, weights_of
@@ -244,7 +244,7 @@ def test_base_of_a_base_that_changed_is_not_exported(made, uninterrupted, tmp_pa
 
 
 def test_base_that_was_moved_or_changed_is_named(made, tmp_path, capsys):
-    config, vocab_size = ModelRecipe(**training.MODEL), 320
+    config, vocab_size = LlamaRecipe(**training.MODEL), 320
     for name, seed in (("base", 0), ("other", 1)):
         torch.manual_seed(seed)
         (tmp_path / name).mkdir()

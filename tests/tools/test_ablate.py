@@ -143,11 +143,11 @@ def test_a_tuned_run_has_the_model_of_its_initial_run_and_masks(config, launched
 
 def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
     from stages.lib.huggingface import config_json
-    from stages.lib.model.model_recipe import ModelRecipe
+    from stages.lib.model.architectures.llama import LlamaRecipe
 
     ids = {"vocab_size": 77, "bos": 1, "eos": 2, "bos_added": True}
     (tmp_path / "llama").mkdir()
-    written = config_json.config_of(ModelRecipe(**MODEL), ids, "float32")
+    written = config_json.config_of(LlamaRecipe(**MODEL), ids, "float32")
     (tmp_path / "llama/config.json").write_text(json.dumps(written))
     run = {"initial": {"path": str(tmp_path / "llama")}, "finetune": CONFIG["runs"]["tuned"]["finetune"]}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump({"runs": {"mine": run}}))

@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
+from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.model_recipe import RopeScaling
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.limits import files_of_at_most
@@ -51,7 +52,7 @@ def run(*arguments):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_hugging_face_to_fms_and_back_is_the_same_files(tmp_path, name, layout):
-    recipe = ModelRecipe(**KEYS | CONFIGS[name])
+    recipe = LlamaRecipe(**KEYS | CONFIGS[name])
     before = hugging_face(tmp_path / "before", recipe)
     FORMATS["step_7_ckp.pth"](tmp_path / "model.pth", LAYOUTS[layout](state_of(before, recipe), recipe))
     assert run(tmp_path / "model.pth", tmp_path / "after", "--model-config", before / "config.json") == 0
@@ -61,7 +62,7 @@ def test_hugging_face_to_fms_and_back_is_the_same_files(tmp_path, name, layout):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_imported_in_its_dtype(tmp_path, name):
-    recipe = ModelRecipe(**KEYS)
+    recipe = LlamaRecipe(**KEYS)
     before = hugging_face(tmp_path / "before", recipe, "bfloat16")
     FORMATS[name](tmp_path / name, state_of(before, recipe))
     assert run(tmp_path / name, tmp_path / "after", "--model-config", json.dumps(KEYS)) == 0
@@ -73,7 +74,7 @@ def test_every_format_is_imported_in_its_dtype(tmp_path, name):
 
 
 def test_a_model_with_float32_norms_keeps_them_and_states_the_wider_dtype(tmp_path):
-    recipe = ModelRecipe(**KEYS)
+    recipe = LlamaRecipe(**KEYS)
     state = state_of(hugging_face(tmp_path / "before", recipe, "bfloat16"), recipe)
     state["base_model.dec_norm.weight"] = torch.full((32,), 1 + 2.0**-20)
     FORMATS["model.safetensors"](tmp_path / "model.safetensors", state)
@@ -86,7 +87,7 @@ def test_a_model_with_float32_norms_keeps_them_and_states_the_wider_dtype(tmp_pa
 def test_transformers_gives_the_logits_of_the_model(tmp_path):
     from transformers import LlamaForCausalLM
 
-    recipe = ModelRecipe(**KEYS | CONFIGS["llama3"])
+    recipe = LlamaRecipe(**KEYS | CONFIGS["llama3"])
     model = random_model(recipe, VOCABULARY).eval()
     FORMATS["step_7_ckp"](tmp_path / "step_7_ckp", model.state_dict())
     before = hugging_face(tmp_path / "before", recipe)
@@ -98,7 +99,7 @@ def test_transformers_gives_the_logits_of_the_model(tmp_path):
 
 
 def test_a_hugging_face_directory_is_written_again_in_another_dtype_with_its_tokenizer(tmp_path):
-    recipe = ModelRecipe(**KEYS)
+    recipe = LlamaRecipe(**KEYS)
     before = hugging_face(tmp_path / "before", recipe)
     (before / "tokenizer.json").write_text("{}")
     (tmp_path / "after").mkdir()  # may exist if it is empty
@@ -111,7 +112,7 @@ def test_a_hugging_face_directory_is_written_again_in_another_dtype_with_its_tok
 
 
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
-    recipe = ModelRecipe(**KEYS)
+    recipe = LlamaRecipe(**KEYS)
     before = hugging_face(tmp_path / "before", recipe)
     state, model = state_of(before, recipe), tmp_path / "model.pth"
     FORMATS["model.pth"](model, state)
@@ -121,7 +122,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
         json.dumps(json.loads((before / "config.json").read_text()) | {"vocab_size": 60})
     )
     after, config = tmp_path / "after", ("--model-config", json.dumps(KEYS))
-    inline = [("--model-config", json.dumps(KEYS | change)) for change in ({"head_dim": 8}, {"num_hidden_layers": 1})]
+    inline = [("--model-config", json.dumps(KEYS | change)) for change in ({"heads": 8}, {"num_hidden_layers": 1})]
     cases = [
         (
             (model, after),
@@ -130,7 +131,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
         ((model, before, *config), f"OUTPUT {before} must be a new or an empty directory, and is not"),
         ((model, model, *config), f"OUTPUT {model} must be a new or an empty directory, and is not"),
         ((before, after, *config), "--model-config must be omitted for the Hugging Face model"),
-        ((model, after, *inline[0]), "unknown key --model-config.head_dim"),
+        ((model, after, *inline[0]), "unknown key --model-config.heads"),
         ((model, after, *inline[1]), f"--model-config num_hidden_layers must be that of {model} (2), got 1"),
         ((model, after, "--model-config", "{"), "--model-config must be JSON or the path of a config.json: "),
         ((model, after, "--model-config", other), f"{other}: vocab_size must be that of {model} (61), got 60"),
@@ -150,7 +151,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
 
 
 def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path, capsys):
-    before = hugging_face(tmp_path / "before", ModelRecipe(**KEYS))
+    before = hugging_face(tmp_path / "before", LlamaRecipe(**KEYS))
     with files_of_at_most(30_000):
         assert run(before, tmp_path / "after") == 2
     (line,) = capsys.readouterr().err.splitlines()

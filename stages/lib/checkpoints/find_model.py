@@ -27,7 +27,6 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
 from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
-from stages.lib.model.architectures import DEFAULT, architecture_of
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
@@ -97,7 +96,7 @@ def find(
 def load(found: FoundModel, dtype: torch.dtype, device: torch.device | str) -> Transformer:
     """The model on a device and in a dtype, for inference; one parameter at a time is read."""
     with torch.device("meta"):
-        model = architecture_of(found.model_config).model_class(found.model_config, found.vocab_size).to(dtype)
+        model = Transformer(found.model_config, found.vocab_size).to(dtype)
     model.to_empty(device=device)
     if found.model_config.tie_word_embeddings:  # to_empty made two tensors of one
         model.head.weight = model.base_model.embedding.weight
@@ -159,7 +158,7 @@ def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
     for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
             raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing")
-    model_config = recipe.load(DEFAULT.config_class, commit["model"], f"{directory / COMMIT}: model")
+    model_config = recipe.load(ModelRecipe, commit["model"], f"{directory / COMMIT}: model")
     table = model_config.key_table(commit["vocab_size"])
     found = None
     if "adapter" in commit:

@@ -86,7 +86,7 @@ def _check_config(path: Path, config: ModelRecipe, stored: Stored, where: str) -
     for key, found in _shape_of(stored).items():
         if found != getattr(config, key):
             raise UserError(f"{where}{key} must be that of {path} ({found}), got {getattr(config, key)}")
-    rows, expected = _key_rows(stored), config.kv_heads * config.head_dim
+    rows, expected = _key_rows(stored, config), config.kv_heads * config.head_size
     if rows not in (0, expected):
         raise UserError(
             f"{where}num_key_value_heads and num_attention_heads must give keys of {rows} rows as in {path}, got "
@@ -107,11 +107,15 @@ def _shape_of(stored: Stored) -> dict[str, int]:
     return shape
 
 
-def _key_rows(stored: Stored) -> int:
+def _key_rows(stored: Stored, config: ModelRecipe) -> int:
     """The rows of the first layer's keys; 0 if it has none."""
     attention = "base_model.layers.0.attn.in_proj"
     fused = _size(stored, f"{attention}.qkv_fused.weight", 0)
-    return (fused - _size(stored, EMBEDDING, 1)) // 2 if fused else _size(stored, f"{attention}.key.weight", 0)
+    return (
+        (fused - config.num_attention_heads * config.head_size) // 2
+        if fused
+        else _size(stored, f"{attention}.key.weight", 0)
+    )
 
 
 def _size(stored: Stored, name: str, dimension: int) -> int:

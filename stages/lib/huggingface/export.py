@@ -33,8 +33,8 @@ def hf_tensors(tensors: Mapping[str, torch.Tensor], weights: Iterable[Weight]) -
 
 
 def pairs_to_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of a head from neighbours (0, 1), (2, 3), ... to halves (0, 2, ..., 1, 3, ...): [heads * hd, D] both."""
-    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+    """Rows of a head from neighbours (0, 1), (2, 3), ... to halves (0, 2, ..., 1, 3, ...): [heads * hd, ...] both."""
+    return weight.view(heads, -1, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def cut(tensors: Mapping[str, torch.Tensor], table: KeyTable) -> dict[str, torch.Tensor]:

@@ -77,8 +77,8 @@ def finite(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def halves_to_pairs(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of a head from halves (0, 2, ..., 1, 3, ...) to neighbours (0, 1), (2, 3), ...: [heads * hd, D] both."""
-    return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+    """Rows of a head from halves (0, 2, ..., 1, 3, ...) to neighbours (0, 1), (2, 3), ...: [heads * hd, ...] both."""
+    return weight.view(heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Causal attention, within documents if a row holds several.
+"""Causal attention, within documents if a row holds several, and within a sliding window if the model has one.
 
 B is the micro-batch size, L the sequence length, T the number of keys, H and K the numbers of attention heads and of
 key-value heads, hd the head dimension.
@@ -16,31 +16,45 @@ Mask: TypeAlias = torch.Tensor | flex.BlockMask | None
 """None: a token attends to itself and all tokens before it."""
 
 
-def mask_of(documents: torch.Tensor | None) -> Mask:
-    """The mask by which a token attends to the tokens of its own document up to itself; None without documents.
+def mask_of(tokens: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> Mask:
+    """The mask of attention in rows of `tokens` [B, L]; None if each attends to itself and all before it.
 
-    `documents`: int64 [B, L], the number of each token's document. The mask is exact, bool [B, 1, L, L], on the CPU,
-    and a BlockMask elsewhere, by which attention skips the blocks that are masked.
+    `documents`: int64 [B, L], the number of each token's document, to which its attention is kept. `window`: the number
+    of tokens, itself included, to which attention is kept. The mask is exact, bool [B or 1, 1, L, L], on the CPU, and a
+    BlockMask elsewhere, by which attention skips the blocks that are masked.
     """
-    if documents is None:
+    if window is not None and window >= tokens.shape[1]:
+        window = None
+    if documents is None and window is None:
         return None
-    return exact_mask(documents) if documents.device.type == "cpu" else block_mask(documents)
+    return (exact_mask if tokens.device.type == "cpu" else block_mask)(tokens, documents, window)
 
 
-def exact_mask(documents: torch.Tensor) -> torch.Tensor:
-    """Bool [B, 1, L, L], true if a query (dimension 2) attends to a key (dimension 3)."""
-    same = documents.unsqueeze(2) == documents.unsqueeze(1)
-    return same.tril().unsqueeze(1)
+def exact_mask(tokens: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None) -> torch.Tensor:
+    """Bool [B or 1, 1, L, L], true if a query (dimension 2) attends to a key (dimension 3)."""
+    length = tokens.shape[1]
+    seen = torch.ones(1, length, length, dtype=torch.bool, device=tokens.device)
+    if documents is not None:
+        seen = documents.unsqueeze(2) == documents.unsqueeze(1)
+    seen = seen.tril()
+    return (seen if window is None else seen.triu(1 - window)).unsqueeze(1)
 
 
-def block_mask(documents: torch.Tensor) -> flex.BlockMask:
+def block_mask(
+    tokens: torch.Tensor, documents: torch.Tensor | None = None, window: int | None = None
+) -> flex.BlockMask:
     """The same for flex_attention (arXiv 2412.05496): blocks of 128 x 128 that are empty, full or partial."""
 
     def attends(row: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return (query >= key) & (documents[row, query] == documents[row, key])
+        seen = query >= key
+        if window is not None:
+            seen = seen & (query - key < window)
+        if documents is not None:
+            seen = seen & (documents[row, query] == documents[row, key])
+        return seen
 
-    rows, length = documents.shape
-    return flex.create_block_mask(attends, rows, None, length, length, device=documents.device)
+    rows, length = tokens.shape
+    return flex.create_block_mask(attends, None if documents is None else rows, None, length, length, tokens.device)
 
 
 def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: Mask = None) -> torch.Tensor:

@@ -9,8 +9,9 @@ from stages.lib.model.model_recipe import ModelRecipe
 FORMULA = (
     "MFU = FLOPs per token x tokens/s per device / dense bfloat16 peak; FLOPs per token = 6 x (parameters without the "
     "input embedding, with the output head also if tied) + 12 x num_hidden_layers x num_attention_heads x head_dim x "
-    "seq_len; HFU adds the matrix products of the forward pass that activation checkpointing repeats; with LoRA, 4 x "
-    "the frozen parameters + 6 x the adapters' take the place of 6 x the parameters"
+    "seq_len (or sliding_window, if it is less); HFU adds the matrix products of the forward pass that activation "
+    "checkpointing repeats; with LoRA, 4 x the frozen parameters + 6 x the adapters' take the place of 6 x the "
+    "parameters"
 )
 
 PEAKS = {
@@ -54,7 +55,7 @@ def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, nu
     table = model_config.key_table(vocab_size)
     without_embedding = sum(weight.numel for weight in table.weights if weight is not table.embedding or table.tied)
     products = 6 * without_embedding if num_adapter is None else 4 * without_embedding + 6 * num_adapter
-    return products + 12 * model_config.num_hidden_layers * _attention_size(model_config) * seq_len
+    return products + 12 * model_config.num_hidden_layers * _attention_size(model_config, seq_len)
 
 
 def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str, ratio: float | None = None) -> int:
@@ -70,7 +71,7 @@ def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str,
         return 0
     if mode == "selective":
         return 2 * num_layers * sum(products[1:-1:2])
-    attention = 4 * _attention_size(model_config) * seq_len
+    attention = 4 * _attention_size(model_config, seq_len)
     num_repeated = num_layers
     if mode == "ratio":
         assert ratio is not None
@@ -78,9 +79,10 @@ def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str,
     return (2 * sum(products[:-1]) + attention) * num_repeated
 
 
-def _attention_size(model_config: ModelRecipe) -> int:
-    """The width of all attention heads together."""
-    return model_config.num_attention_heads * model_config.head_dim
+def _attention_size(model_config: ModelRecipe, seq_len: int) -> int:
+    """The width of all attention heads together, times the tokens to which a token attends, as FORMULA counts them."""
+    num_tokens = min(seq_len, model_config.window or seq_len)
+    return model_config.num_attention_heads * model_config.head_size * num_tokens
 
 
 def _matrices(model_config: ModelRecipe) -> list[Weight]:

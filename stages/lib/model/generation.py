@@ -33,7 +33,7 @@ class Cache:
 
     def __init__(self, model: Transformer, batch_size: int, positions: int) -> None:
         recipe, weight = model.recipe, model.base_model.embedding.weight
-        shape = (batch_size, recipe.kv_heads, positions, recipe.head_dim)
+        shape = (batch_size, recipe.kv_heads, positions, recipe.head_size)
         self.layers = [LayerCache(shape, weight) for _ in range(recipe.num_hidden_layers)]
         self.rotation = model.base_model.rotation(torch.arange(positions), weight.device)
 
@@ -51,9 +51,10 @@ def next_logits(model: Transformer, tokens: torch.Tensor, cache: Cache) -> torch
     assert cache.length == 0 or tokens.shape[1] == 1
     trunk, positions = model.base_model, slice(cache.length, cache.length + tokens.shape[1])
     cosine, sine = (table[positions] for table in cache.rotation)
+    mask = trunk.mask(tokens)
     x = trunk.embedding(tokens)
     for block, layer in zip(trunk.layers, cache.layers, strict=True):
-        x = block(x, cosine, sine, cache=layer)
+        x = block(x, cosine, sine, mask, layer)
     return model.head(trunk.dec_norm(x[:, -1]))
 
 

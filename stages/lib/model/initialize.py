@@ -22,8 +22,8 @@ def initialize(model: Transformer, seed: int) -> None:
     """Fill the parameters of a model, sharded (DTensor) or whole, in place."""
     recipe, weights = model.recipe, model.recipe.key_table(model.vocab_size).by_key
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:  # RMSNorm
-            parameter.fill_(1)
+        if parameter.dim() == 1:
+            parameter.fill_(0 if name.endswith(".bias") else 1)  # else the scale of an RMSNorm
             continue
         scale = math.sqrt(2 * recipe.num_hidden_layers) if weights[name].into_residual else 1
         fill(name, parameter, recipe.initializer_range / scale, seed)

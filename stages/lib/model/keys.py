@@ -3,7 +3,7 @@
 FMS is IBM's Foundation Model Stack, whose state-dict keys our models have. It fuses matrices that transformers keeps
 apart, and rotates neighbouring rows of a head (2i, 2i + 1), where transformers rotates rows i and i + head_dim / 2.
 
-The config class of an architecture builds the table (`ModelRecipe.key_table`). Export, import, initialization, the
+`key_table.build` makes the table of a model from its config. Export, import, initialization, the
 parameter and FLOP counts and the parity check all read it.
 """
 
@@ -27,7 +27,7 @@ class Part:
     @property
     def module(self) -> str:
         """The name of the module in transformers: model.layers.0.self_attn.q_proj."""
-        return self.name.removesuffix(".weight")
+        return self.name.rpartition(".")[0]
 
     @property
     def projection(self) -> str:

@@ -41,11 +41,12 @@ class Adapter(nn.Module):
 class LoraLinear(nn.Linear):
     """A frozen matrix, and adapters beside some of its parts."""
 
-    def __init__(self, weight: nn.Parameter, parts: Iterable[Part], recipe: LoraRecipe, dropout: RowDropout) -> None:
-        """`weight`: the frozen matrix [rows, columns]. `parts`: its parts in transformers."""
+    def __init__(self, linear: nn.Linear, parts: Iterable[Part], recipe: LoraRecipe, dropout: RowDropout) -> None:
+        """`linear`: the frozen matrix [rows, columns] with its bias. `parts`: the matrix's parts in transformers."""
+        weight = linear.weight
         rows, columns = weight.shape
         super().__init__(columns, rows, bias=False, device="meta")
-        self.weight, self.scale, self.dropout = weight, recipe.scale, dropout
+        self.weight, self.bias, self.scale, self.dropout = weight, linear.bias, recipe.scale, dropout
         self.parts = [(part.projection, part.rows) for part in parts]
         for name, part_rows in self.parts:
             if name in recipe.targets:
@@ -74,13 +75,13 @@ def add_adapters(model: Transformer, recipe: LoraRecipe, seed: int = 0) -> Rows:
         path, _, name = weight.key.removesuffix(".weight").rpartition(".")
         parent = model.get_submodule(path)
         dropout = RowDropout(recipe.dropout, seed, number, rows)
-        setattr(parent, name, LoraLinear(getattr(parent, name).weight, weight.parts, recipe, dropout))
+        setattr(parent, name, LoraLinear(getattr(parent, name), weight.parts, recipe, dropout))
     return rows
 
 
 def adapted_weights(table: KeyTable, recipe: LoraRecipe) -> Iterator[Weight]:
     """Yield the matrices of which a part has an adapter, in the order of the forward pass."""
-    for weight in (weight for layer in table.layers for weight in layer):
+    for weight in (weight for layer in table.layers for weight in layer if weight.columns is not None):
         if any(part.projection in recipe.targets for part in weight.parts):
             yield weight
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stages.lib.errors import UserError
-from stages.lib.model.architectures import DEFAULT
 from stages.lib.recipe import identity, shown
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The last names of the linear layers' modules in transformers, without the output head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class LoraRecipe:
     @property
     def targets(self) -> tuple[str, ...]:
         """The names of the projections that have an adapter."""
-        return DEFAULT.projections if self.target_modules == "all-linear" else tuple(self.target_modules)
+        return PROJECTIONS if self.target_modules == "all-linear" else tuple(self.target_modules)
 
     @property
     def scale(self) -> float:
@@ -38,11 +40,11 @@ class LoraRecipe:
 
     def check(self, where: str) -> None:
         """Raise UserError if a target is not a projection of the model, or there is none."""
-        known = ", ".join(DEFAULT.projections)
+        known = ", ".join(PROJECTIONS)
         if not self.targets:
             raise UserError(f"{where}.target_modules must be all-linear or have at least one of {known}, got none")
         for name in self.targets:
-            if name not in DEFAULT.projections:
+            if name not in PROJECTIONS:
                 raise UserError(
                     f"{where}.target_modules must be all-linear or some of {known}, got {shown(name)}, which matches "
                     "no module"

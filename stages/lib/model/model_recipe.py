@@ -1,21 +1,16 @@
-"""The config and the key table of a Llama. Imports no torch.
+"""The config of a model: the keys that all architectures share. Imports no torch.
 
-    base_model.embedding.weight                        [V, D]
-    base_model.layers.N.ln.weight / ff_ln.weight       [D]
-    base_model.layers.N.attn.in_proj.qkv_fused.weight  [(H + 2K) * hd, D]   rows: q; k; v
-    base_model.layers.N.attn.dense.weight              [D, H * hd]
-    base_model.layers.N.ff_sub_layer.wg1_fused.weight  [2F, D]              rows: gate; up
-    base_model.layers.N.ff_sub_layer.w2.weight         [D, F]
-    base_model.dec_norm.weight ; head.weight           [D] ; [V, D]
-
-V is the vocabulary size, D the hidden size, H and K the numbers of attention heads and of key-value heads, hd the head
-dimension, F the intermediate size.
+An architecture is a subclass, one file each in `architectures/`, with its own keys and what it tells the Transformer.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from stages.lib.errors import UserError
-from stages.lib.model.keys import KeyTable, Part, Weight
+from stages.lib.model import key_table
+from stages.lib.model.keys import KeyTable
 from stages.lib.recipe import identity
 
 
@@ -49,7 +44,20 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """The config of a Llama, with the names of transformers' `LlamaConfig`."""
+    """The config of a model, with the names of transformers' configs."""
+
+    variant_key: ClassVar[str] = "architecture"
+    hf_class: ClassVar[str]
+    """transformers' class, `architectures` in config.json."""
+
+    fixed: ClassVar[dict[str, Any]] = {"hidden_act": "silu"}
+    """Further keys of config.json for which the architecture supports one value."""
+
+    hf_defaults: ClassVar[dict[str, Any]]
+    """What transformers takes for keys that a config.json leaves out, if it differs from this recipe's defaults."""
+
+    architecture: str = identity()
+    """The architecture, transformers' `model_type`. The keys of other architectures are refused."""
 
     num_hidden_layers: int = identity(minimum=1)
     """Number of transformer blocks."""
@@ -58,10 +66,13 @@ class ModelRecipe:
     """Width of the residual stream."""
 
     num_attention_heads: int = identity(minimum=1)
-    """Number of attention heads; divides `hidden_size` into heads of an even dimension."""
+    """Number of attention heads."""
 
     num_key_value_heads: int | None = identity(None, minimum=1)
     """Number of key-value heads; divides `num_attention_heads`. Default: as many."""
+
+    head_dim: int | None = identity(None, minimum=2)
+    """Dimension of a head, an even number. Default: `hidden_size / num_attention_heads`."""
 
     intermediate_size: int = identity(minimum=1)
     """Inner width of the feed-forward layer."""
@@ -85,65 +96,59 @@ class ModelRecipe:
     """Standard deviation of the initial weights; the two matrices that feed the residual stream get 1/sqrt(2 *
     num_hidden_layers) of it."""
 
+    @staticmethod
+    def variants() -> dict[str, type[ModelRecipe]]:
+        """The architectures by name; the first one is that of recipes and files that name none."""
+        from stages.lib.model.architectures.registry import ARCHITECTURES  # it imports the subclasses of this class
+
+        return ARCHITECTURES
+
     @property
-    def head_dim(self) -> int:
-        """Dimension of one head."""
-        return self.hidden_size // self.num_attention_heads
+    def head_size(self) -> int:
+        """Dimension of a head, with the default filled in."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def kv_heads(self) -> int:
         """Number of key-value heads, with the default filled in."""
         return self.num_key_value_heads or self.num_attention_heads
 
-    def check(self, where: str) -> None:
-        """Raise UserError if the numbers of heads and the hidden size do not fit together."""
-        if self.hidden_size % (2 * self.num_attention_heads):
-            raise UserError(
-                f"{where}.num_attention_heads must divide hidden_size ({self.hidden_size}) into heads of an even "
-                f"dimension, got {self.num_attention_heads}"
+    @property
+    def has_attention_bias(self) -> bool:
+        """True if the projections of attention add a bias."""
+        return False
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """True if each head's queries and keys pass an RMSNorm before RoPE."""
+        return False
+
+    @property
+    def window(self) -> int | None:
+        """Number of tokens, itself included, to which a token attends; None for all before it."""
+        return None
+
+    def problem(self) -> str | None:
+        """A sentence on the first key whose value does not fit the others, beginning with the key; None if all fit."""
+        if self.head_dim is None and self.hidden_size % (2 * self.num_attention_heads):
+            return (
+                f"num_attention_heads must divide hidden_size ({self.hidden_size}) into heads of an even dimension, "
+                f"got {self.num_attention_heads}; or set head_dim"
             )
+        if self.head_size % 2:
+            return f"head_dim must be an even number, got {self.head_dim}"
         if self.num_attention_heads % self.kv_heads:
-            raise UserError(
-                f"{where}.num_key_value_heads must divide num_attention_heads ({self.num_attention_heads}), "
+            return (
+                f"num_key_value_heads must divide num_attention_heads ({self.num_attention_heads}), "
                 f"got {self.num_key_value_heads}"
             )
+        return None
+
+    def check(self, where: str) -> None:
+        """Raise UserError if a key does not fit the others."""
+        if problem := self.problem():
+            raise UserError(f"{where}.{problem}")
 
     def key_table(self, vocab_size: int) -> KeyTable:
         """The tensors of the model with an embedding of `vocab_size` rows."""
-        hidden_size, numbers = self.hidden_size, range(self.num_hidden_layers)
-        return KeyTable(
-            embedding=_weight("base_model.embedding", ("model.embed_tokens", vocab_size), columns=hidden_size),
-            layers=tuple(self._layer(f"base_model.layers.{number}.", f"model.layers.{number}.") for number in numbers),
-            final_norm=_weight("base_model.dec_norm", ("model.norm", hidden_size)),
-            head=_weight("head", ("lm_head", vocab_size), columns=hidden_size),
-            tied=self.tie_word_embeddings,
-            layer_modules=tuple(f"model.layers.{number}" for number in numbers),
-        )
-
-    def _layer(self, fms: str, hf: str) -> tuple[Weight, ...]:
-        """The weights of a layer, in the order of its forward pass, by the prefixes of its keys."""
-        hidden_size, intermediate_size = self.hidden_size, self.intermediate_size
-        q_rows, kv_rows = self.num_attention_heads * self.head_dim, self.kv_heads * self.head_dim
-        query = (hf + "self_attn.q_proj", q_rows, self.num_attention_heads)
-        key = (hf + "self_attn.k_proj", kv_rows, self.kv_heads)
-        value = (hf + "self_attn.v_proj", kv_rows)
-        gate, up = (hf + "mlp.gate_proj", intermediate_size), (hf + "mlp.up_proj", intermediate_size)
-        down = (hf + "mlp.down_proj", hidden_size)
-        return (
-            _weight(fms + "ln", (hf + "input_layernorm", hidden_size)),
-            _weight(fms + "attn.in_proj.qkv_fused", query, key, value, columns=hidden_size),
-            _weight(fms + "attn.dense", (hf + "self_attn.o_proj", hidden_size), columns=q_rows, into_residual=True),
-            _weight(fms + "ff_ln", (hf + "post_attention_layernorm", hidden_size)),
-            _weight(fms + "ff_sub_layer.wg1_fused", gate, up, columns=hidden_size),
-            _weight(fms + "ff_sub_layer.w2", down, columns=intermediate_size, into_residual=True),
-        )
-
-
-def _weight(
-    key: str, *parts: tuple[str, int] | tuple[str, int, int], columns: int | None = None, into_residual: bool = False
-) -> Weight:
-    """A Weight by keys without `.weight`; a part is (name, rows) or (name, rows, rotary heads)."""
-    made = tuple(
-        Part(name=name + ".weight", rows=rows, rotary_heads=next(iter(more), None)) for name, rows, *more in parts
-    )
-    return Weight(key=key + ".weight", parts=made, columns=columns, into_residual=into_residual)
+        return key_table.build(self, vocab_size)

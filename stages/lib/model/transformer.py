@@ -1,4 +1,6 @@
-"""A Llama in plain torch, with the state-dict keys of IBM's Foundation Model Stack (FMS) that model_recipe.py lists.
+"""The model in plain torch, with the state-dict keys of IBM's Foundation Model Stack (FMS) that key_table.py lists.
+
+One class serves all architectures: its config, a subclass of ModelRecipe, tells in which points they differ.
 
 B is the micro-batch size, L the sequence length, D the hidden size, H and K the numbers of attention heads and of
 key-value heads, hd the head dimension, V the vocabulary size. RoPE is the interleaved form: neighbours 2i and 2i + 1
@@ -47,7 +49,7 @@ def rotary_frequencies(recipe: ModelRecipe) -> torch.Tensor:
     Each operation is that of transformers' `modeling_rope_utils`: at long positions one rounding more or less moves
     sharp attention.
     """
-    exponents = torch.arange(0, recipe.head_dim, 2, dtype=torch.float32) / recipe.head_dim
+    exponents = torch.arange(0, recipe.head_size, 2, dtype=torch.float32) / recipe.head_size
     frequencies = 1.0 / recipe.rope_theta**exponents
     scaling = recipe.rope_scaling
     if scaling is None:
@@ -70,9 +72,9 @@ def apply_rotary_emb(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) 
 class FusedProjection(nn.Module):
     """The projection to queries, keys and values in one matrix."""
 
-    def __init__(self, hidden_size: int, rows: int) -> None:
+    def __init__(self, hidden_size: int, rows: int, bias: bool) -> None:
         super().__init__()
-        self.qkv_fused = nn.Linear(hidden_size, rows, bias=False)
+        self.qkv_fused = nn.Linear(hidden_size, rows, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L, D] -> [B, L, (H + 2K) * hd]."""
@@ -84,16 +86,25 @@ class Attention(nn.Module):
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = recipe.num_attention_heads, recipe.kv_heads, recipe.head_dim
-        self.in_proj = FusedProjection(recipe.hidden_size, (self.heads + 2 * self.kv_heads) * self.head_dim)
-        self.dense = nn.Linear(self.heads * self.head_dim, recipe.hidden_size, bias=False)
+        self.heads, self.kv_heads, self.head_dim = recipe.num_attention_heads, recipe.kv_heads, recipe.head_size
+        self.window, bias = recipe.window, recipe.has_attention_bias
+        self.in_proj = FusedProjection(recipe.hidden_size, (self.heads + 2 * self.kv_heads) * self.head_dim, bias)
+        self.dense = nn.Linear(self.heads * self.head_dim, recipe.hidden_size, bias=bias)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(self.head_dim, eps=recipe.rms_norm_eps) if recipe.has_qk_norm else None for _ in range(2)
+        )
 
     def project(
         self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[B, L, D] -> queries [B, H, L, hd], keys and values [B, K, L, hd]; queries and keys are rotated."""
+        """[B, L, D] -> queries [B, H, L, hd], keys and values [B, K, L, hd].
+
+        Queries and keys are normalized, if the architecture does so, and rotated.
+        """
         fused = self.in_proj(x).unflatten(-1, (-1, self.head_dim))
         q, k, v = fused.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = apply_rotary_emb(q, cosine, sine), apply_rotary_emb(k, cosine, sine)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
@@ -109,6 +120,8 @@ class Attention(nn.Module):
         q, k, v = self.project(x, cosine, sine)
         if cache is not None:
             k, v = cache.append(k, v)
+            if x.shape[1] == 1 and self.window is not None:
+                k, v = k[:, :, -self.window :], v[:, :, -self.window :]
         mixed = attend(q, k, v, mask)
         return self.dense(mixed.transpose(1, 2).flatten(2))
 
@@ -165,7 +178,7 @@ class Trunk(nn.Module):
 
         `tokens`, `documents`: int64 [B, L].
         """
-        mask = mask_of(documents)
+        mask = self.mask(tokens, documents)
         cosine, sine = self.rotation(torch.arange(tokens.shape[1]), tokens.device)
         x = self.embedding(tokens)
         yield x
@@ -178,6 +191,10 @@ class Trunk(nn.Module):
         for x in self.hidden_states(tokens, documents):
             last = x
         return self.dec_norm(last)
+
+    def mask(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> Mask:
+        """The mask of attention for rows of tokens, int64 [B, L]. `documents`: int64 [B, L]."""
+        return mask_of(tokens, documents, self.recipe.window)
 
     def rotation(self, positions: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [positions, 1, hd / 2] of the angles at some positions (an int64 CPU tensor)."""

@@ -13,8 +13,8 @@ import torch
 
 from stages.lib.huggingface import export, weight_files
 from stages.lib.huggingface.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_of, peft_tensors
-from stages.lib.model.architectures import architecture_of
 from stages.lib.model.lora import adapter_shapes, add_adapters
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity, parity_rows
 from stages.lib.parity.file_parity import compare_contents
 from stages.lib.parity.parity import ParityError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stages.lib.model.lora_recipe import LoraRecipe
-    from stages.lib.model.transformer import Transformer
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
@@ -88,7 +87,7 @@ def _compare_names(found: dict[str, list[int]], directory: Path, folder: Path) -
 def _ours(exported: Export, adapter: Adapter) -> Transformer:
     """Our model in float32, with the adapters beside its frozen matrices."""
     with torch.device("meta"):
-        model = architecture_of(exported.model_config).model_class(exported.model_config, exported.vocab_size)
+        model = Transformer(exported.model_config, exported.vocab_size)
         add_adapters(model, adapter.recipe)
     table, state = exported.table, {}
     for group in table.groups:

@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn import functional
 
 from stages.lib import memory
-from stages.lib.model.architectures import architecture_of
 from stages.lib.model.keys import Weight
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import rounding
 from stages.lib.parity.logit_figures import LogitFigures
 from stages.lib.parity.parity import ParityError
@@ -87,8 +87,7 @@ class _Pairs:
     def __init__(self, export: Export, length: int, tolerance: float) -> None:
         self.export, self.tolerance = export, tolerance
         with torch.device("meta"):
-            architecture = architecture_of(export.model_config)
-            self.ours = architecture.model_class(export.model_config, export.vocab_size)
+            self.ours = Transformer(export.model_config, export.vocab_size)
         self.rotation = self.ours.base_model.rotation(torch.arange(length), torch.device("cpu"))
         self.largest, self.num_rounding = 0.0, 0
         self.last = torch.empty(0)
@@ -96,7 +95,7 @@ class _Pairs:
     def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Call a block; the angles have its input's precision."""
         cosine, sine = (table.to(x.dtype) for table in self.rotation)
-        return block(x, cosine, sine)
+        return block(x, cosine, sine, self.ours.base_model.mask(x[..., 0]))
 
     @contextlib.contextmanager
     def watch(self, model: nn.Module, name: str, group: Sequence[Weight], label: str, run: Run) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import Any
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import weight_files
+from stages.lib.huggingface.config_json import shape_of
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.parity.parity import ParityError
@@ -90,7 +91,4 @@ def _meant(model_config: ModelRecipe) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_theta": model_config.rope_theta, "rope_type": "default"}
     if model_config.rope_scaling is not None:
         rope |= {"rope_type": "llama3", **dataclasses.asdict(model_config.rope_scaling)}
-    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim")
-    more = ("rms_norm_eps", "max_position_embeddings", "tie_word_embeddings")
-    found = {name: getattr(model_config, name) for name in (*names, *more)}
-    return found | {"num_key_value_heads": model_config.kv_heads, "rope_parameters": rope}
+    return shape_of(model_config) | {"rope_parameters": rope}

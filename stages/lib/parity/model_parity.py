@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stages.lib.huggingface import export
-from stages.lib.model.architectures import architecture_of
+from stages.lib.model.transformer import Transformer
 from stages.lib.parity import block_parity, parity, parity_rows, tensor_parity
 
 if TYPE_CHECKING:
-    from stages.lib.model.transformer import Transformer
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
@@ -57,7 +56,7 @@ def _load_ours(exported: Export) -> Transformer:
     """Our own model with the weights as exported."""
     model_config, vocab_size = exported.model_config, exported.vocab_size
     with torch.device("meta"):
-        ours = architecture_of(model_config).model_class(model_config, vocab_size)
+        ours = Transformer(model_config, vocab_size)
     state = export.rounded_state(model_config, vocab_size, exported.read, exported.dtype)
     ours.load_state_dict(state, assign=True)
     return ours

@@ -18,7 +18,8 @@ from stages.lib.tokens import order
 from stages.lib.training.recipe import InitialRecipe
 
 if TYPE_CHECKING:
-    from stages.lib.model.transformer import ModelRecipe, Transformer
+    from stages.lib.model.model_recipe import ModelRecipe
+    from stages.lib.model.transformer import Transformer
     from stages.lib.tokens.corpus import Corpus
 
 FREE = ("max_position_embeddings", "initializer_range")

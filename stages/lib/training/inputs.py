@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     from stages.lib.model.lora_recipe import LoraRecipe
-    from stages.lib.model.transformer import ModelRecipe
+    from stages.lib.model.model_recipe import ModelRecipe
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.training.initial import Initial
     from stages.lib.training.recipe import TrainRecipe

@@ -14,7 +14,8 @@ import torch
 from stages.lib.distributed import local_shards
 from stages.lib.model.initialize import initialize, initialize_adapters
 from stages.lib.model.lora import add_adapters
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing, sharding
 from stages.lib.training.faults.loss_guard import LossGuard
 from stages.lib.training.optimizers import registry

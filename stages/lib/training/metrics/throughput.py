@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stages.lib.model import flops
-from stages.lib.model.transformer import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe
 
 WINDOW = 256
 """Number of steps over which the percentiles of data_wait are taken."""

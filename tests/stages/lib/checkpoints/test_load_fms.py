@@ -14,13 +14,13 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from stages.lib.checkpoints import find_model, model_digest
 from stages.lib.errors import UserError
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.training import run_on
 
 VOCABULARY = 61
-RECIPE = ModelRecipe(
+RECIPE = LlamaRecipe(
     num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
 )
 TIED = dataclasses.replace(RECIPE, tie_word_embeddings=True)

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from stages.lib.checkpoints import model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, load_hf
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.keys import keys_of
-from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
+from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.model.transformer import Transformer
 from tests.helpers.export_cases import SMALL
 from tests.helpers.export_fixtures import random_model, write_settings
@@ -45,13 +46,13 @@ def exported(directory, recipe, dtype="float32", shard_mb=100):
 @pytest.fixture
 def directory(tmp_path):
     """The export of a small model, for tests that change it."""
-    exported(tmp_path, ModelRecipe(**SMALL, num_key_value_heads=2))
+    exported(tmp_path, LlamaRecipe(**SMALL, num_key_value_heads=2))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_was_exported_comes_back_in_the_same_bits(tmp_path, name):
-    model = exported(tmp_path, ModelRecipe(**SMALL, **CONFIGS[name]))
+    model = exported(tmp_path, LlamaRecipe(**SMALL, **CONFIGS[name]))
     found = load_hf.open_directory(tmp_path)
     assert found.model_config == model.recipe
     assert found.vocab_size == VOCABULARY
@@ -102,7 +103,7 @@ def test_one_layer_is_read_without_the_others(directory):
 
 
 def test_weights_are_given_in_the_dtype_of_the_file_and_loaded_in_that_of_the_model(tmp_path):
-    recipe = ModelRecipe(**SMALL, tie_word_embeddings=True)
+    recipe = LlamaRecipe(**SMALL, tie_word_embeddings=True)
     model = exported(tmp_path, recipe, dtype="bfloat16")
     found = load_hf.open_directory(tmp_path)
     assert found.read(["head.weight"])["head.weight"].dtype == torch.bfloat16
@@ -114,7 +115,7 @@ def test_weights_are_given_in_the_dtype_of_the_file_and_loaded_in_that_of_the_mo
 
 def test_the_digest_is_that_of_config_and_weights(tmp_path):
     for name in ("a", "b", "c"):
-        exported(tmp_path / name, ModelRecipe(**SMALL), shard_mb=1)
+        exported(tmp_path / name, LlamaRecipe(**SMALL), shard_mb=1)
     (tmp_path / "b" / "README.md").write_text("not part of the model")
     weights = load_file(tmp_path / "c" / "model.safetensors")
     weights["model.norm.weight"][0] += 1
@@ -168,7 +169,7 @@ def test_weights_that_are_not_finite_are_named(directory, value):
 
 
 def test_a_tensor_in_two_files_is_named(tmp_path):
-    exported(tmp_path, ModelRecipe(**SMALL, num_key_value_heads=2), shard_mb=1)
+    exported(tmp_path, LlamaRecipe(**SMALL, num_key_value_heads=2), shard_mb=1)
     tensors = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
     index = {name: f"{number % 2}.safetensors" for number, name in enumerate(tensors)}
@@ -195,7 +196,7 @@ def test_buffers_of_old_versions_are_ignored(directory):
 
 
 def test_a_tied_head_may_be_stored_but_only_as_the_embedding(tmp_path):
-    exported(tmp_path, ModelRecipe(**SMALL, tie_word_embeddings=True))
+    exported(tmp_path, LlamaRecipe(**SMALL, tie_word_embeddings=True))
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     change_weights(tmp_path, lambda weights: weights.update({"lm_head.weight": embedding.clone()}))
     assert "lm_head.weight" not in load_hf.open_directory(tmp_path).file_of
@@ -223,7 +224,7 @@ def test_files_that_are_missing_or_not_valid_are_named(directory):
 
 
 def test_a_tensor_that_does_not_fit_the_model_is_refused():
-    model = Transformer(ModelRecipe(**SMALL), VOCABULARY)
+    model = Transformer(LlamaRecipe(**SMALL), VOCABULARY)
     with pytest.raises(
         UserError, match=r"base_model.embedding.weight must have the shape \[301, 64\], found \[2, 64\]"
     ):
@@ -231,7 +232,7 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused():
 
 
 def test_ranks_of_every_mesh_load_their_own_rows(tmp_path):
-    model = exported(tmp_path / "export", ModelRecipe(**SMALL, num_key_value_heads=2, tie_word_embeddings=True))
+    model = exported(tmp_path / "export", LlamaRecipe(**SMALL, num_key_value_heads=2, tie_word_embeddings=True))
     torch.save(model.state_dict(), tmp_path / "expected.pt")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "tests.helpers.load_huggingface", str(tmp_path)]

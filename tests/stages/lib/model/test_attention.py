@@ -21,6 +21,11 @@ def documents():
     return torch.stack(rows)
 
 
+def rows():
+    """(tokens, documents): a mask reads the shape of the tokens alone."""
+    return documents(), documents()
+
+
 def inputs(dtype=torch.float64):
     generator = torch.Generator().manual_seed(4)
     shape = len(LENGTHS), HEADS, sum(LENGTHS[0]), HEAD_DIM
@@ -37,7 +42,8 @@ def output_and_gradients(mask, dtype=torch.float64):
 
 
 def test_a_token_attends_to_its_own_document_up_to_itself():
-    mask = exact_mask(torch.tensor([[0, 0, 1, 1]]))
+    given = torch.tensor([[0, 0, 1, 1]])
+    mask = exact_mask(given, given)
     assert mask.tolist() == [
         [
             [
@@ -51,12 +57,12 @@ def test_a_token_attends_to_its_own_document_up_to_itself():
 
 
 def test_without_documents_there_is_no_mask_and_on_the_cpu_it_is_exact():
-    assert mask_of(None) is None
-    assert torch.equal(mask_of(documents()), exact_mask(documents()))
+    assert mask_of(documents()) is None
+    assert torch.equal(mask_of(*rows()), exact_mask(*rows()))
 
 
 def test_each_document_is_attended_to_as_if_alone():
-    together = attend(*inputs(), exact_mask(documents()))
+    together = attend(*inputs(), exact_mask(*rows()))
     for row, lengths in enumerate(LENGTHS):
         start = 0
         for length in lengths:
@@ -68,23 +74,46 @@ def test_each_document_is_attended_to_as_if_alone():
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_the_block_mask_gives_the_output_and_gradients_of_the_exact_one(flex_with_gradients, dtype, tolerance):
-    ours = output_and_gradients(block_mask(documents()), dtype)
-    for our, their in zip(ours, output_and_gradients(exact_mask(documents()), dtype), strict=True):
+    ours = output_and_gradients(block_mask(*rows()), dtype)
+    for our, their in zip(ours, output_and_gradients(exact_mask(*rows()), dtype), strict=True):
         torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
 
 
 def test_the_block_mask_skips_masked_blocks():
     long = torch.arange(8).repeat_interleave(128).unsqueeze(0)  # each document fills a block
-    computed = block_mask(long).kv_num_blocks + block_mask(long).full_kv_num_blocks
+    computed = block_mask(long, long).kv_num_blocks + block_mask(long, long).full_kv_num_blocks
     assert computed.tolist() == [[[1] * 8]]
 
 
 @pytest.mark.long
 @torch.no_grad()
 def test_compiled_by_itself_or_in_a_block_the_block_mask_gives_the_same():
-    given, mask = [t.detach() for t in inputs(torch.float32)], block_mask(documents())
-    expected = attend(*given, exact_mask(documents()))
+    given, mask = [t.detach() for t in inputs(torch.float32)], block_mask(*rows())
+    expected = attend(*given, exact_mask(*rows()))
     found = compiled_flex_attention()(*given, block_mask=mask, enable_gqa=True)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(torch.compile(attend, fullgraph=True)(*given, mask), expected, rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
+
+
+def test_a_window_is_the_token_and_those_before_it_within_its_document():
+    given = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    alone, within = exact_mask(given, window=2), exact_mask(given, given, window=2)
+    attended = [[key for key in range(6) if row[key]] for row in alone[0, 0]]
+    assert attended == [[0], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    assert [[key for key in range(6) if row[key]] for row in within[0, 0]] == [[0], [0, 1], [1, 2], [3], [3, 4], [4, 5]]
+
+
+def test_a_window_as_long_as_the_row_needs_no_mask():
+    given = torch.zeros(1, 6, dtype=torch.int64)
+    assert mask_of(given, window=6) is None
+    assert torch.equal(mask_of(given, window=5), exact_mask(given, window=5))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("kept_apart", [False, True], ids=["one document", "documents"])
+def test_the_block_mask_of_a_window_gives_the_output_and_gradients_of_the_exact_one(flex_with_gradients, kept_apart):
+    given = documents(), documents() if kept_apart else None, 70
+    ours = output_and_gradients(block_mask(*given))
+    for our, their in zip(ours, output_and_gradients(exact_mask(*given)), strict=True):
+        torch.testing.assert_close(our, their, rtol=1e-12, atol=1e-12)

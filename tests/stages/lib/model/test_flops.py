@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.model import flops
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.lora_recipe import LoraRecipe
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing
 
-SMALL = ModelRecipe(
+SMALL = LlamaRecipe(
     num_hidden_layers=3,
     hidden_size=64,
     num_attention_heads=4,
@@ -20,7 +21,7 @@ SMALL = ModelRecipe(
     intermediate_size=96,
     max_position_embeddings=64,
 )
-LLAMA_3_8B = ModelRecipe(
+LLAMA_3_8B = LlamaRecipe(
     num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336
 )
 VOCABULARY, SEQ_LEN = 320, 64
@@ -38,7 +39,7 @@ VOCABULARY, SEQ_LEN = 320, 64
 )
 def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group, intermediate_size, tie, vocab_size):
     heads = kv_heads * group
-    made = ModelRecipe(
+    made = LlamaRecipe(
         num_hidden_layers=layers,
         hidden_size=heads * head_dim,
         num_attention_heads=heads,
@@ -53,7 +54,7 @@ def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group
 
 def test_a_tied_head_counts_in_the_flops():
     tied, untied = (
-        ModelRecipe(
+        LlamaRecipe(
             num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=48, tie_word_embeddings=tie
         )
         for tie in (True, False)

@@ -5,7 +5,7 @@ import torch
 
 from stages.lib.errors import UserError
 from stages.lib.model import generation
-from stages.lib.model.transformer import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
 from tests.helpers.export_fixtures import random_model
 
 VOCABULARY = 70
@@ -21,7 +21,7 @@ GREEDY = generation.Sampler(0, 1, [])
 
 
 def model_of(name, dtype=torch.float32):
-    return random_model(ModelRecipe(**SMALL, **CONFIGS[name]), VOCABULARY).to(dtype)
+    return random_model(LlamaRecipe(**SMALL, **CONFIGS[name]), VOCABULARY).to(dtype)
 
 
 def tokens(rows=3, length=40):

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from stages.lib.model.architectures import ARCHITECTURES, architecture_of
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.transformer import Transformer
 
 SMALL = {
     "num_hidden_layers": 2,
@@ -17,12 +18,12 @@ VOCABULARY = 70
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_keys_and_shapes_are_those_of_the_model(architecture, tied):
-    config = architecture.config_class(**SMALL, tie_word_embeddings=tied)
+@pytest.mark.parametrize(("name", "architecture"), ARCHITECTURES.items(), ids=ARCHITECTURES)
+def test_keys_and_shapes_are_those_of_the_model(name, architecture, tied):
+    config = architecture(architecture=name, **SMALL, tie_word_embeddings=tied)
     table = config.key_table(VOCABULARY)
     with torch.device("meta"):
-        model = architecture.model_class(config, VOCABULARY)
+        model = Transformer(config, VOCABULARY)
     assert {weight.key: weight.shape for weight in table.weights} == {
         name: list(parameter.shape) for name, parameter in model.named_parameters()
     }
@@ -32,12 +33,8 @@ def test_keys_and_shapes_are_those_of_the_model(architecture, tied):
 
 
 def test_the_matrices_before_a_residual_are_those_of_attention_and_feed_forward():
-    layer = ModelRecipe(**SMALL).key_table(VOCABULARY).layers[1]
+    layer = LlamaRecipe(**SMALL).key_table(VOCABULARY).layers[1]
     assert [weight.key for weight in layer if weight.into_residual] == [
         "base_model.layers.1.attn.dense.weight",
         "base_model.layers.1.ff_sub_layer.w2.weight",
     ]
-
-
-def test_the_architecture_of_a_config_is_found_by_its_class():
-    assert architecture_of(ModelRecipe(**SMALL)) is ARCHITECTURES["llama"]

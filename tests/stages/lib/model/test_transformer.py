@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from stages.lib.model import attention, llama
-from stages.lib.model.transformer import ModelRecipe, Transformer, documents_of
+from stages.lib.model import attention, transformer
+from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.transformer import Transformer, documents_of
 from tests.helpers.export_fixtures import random_model
 
 SMALL = {
@@ -25,7 +26,7 @@ def tokens(rows=2, length=12):
 
 
 def test_forward_is_the_cross_entropy_of_the_logits():
-    model = random_model(ModelRecipe(**SMALL), VOCABULARY)
+    model = random_model(LlamaRecipe(**SMALL), VOCABULARY)
     given = tokens()
     expected = cross_entropy(model.logits(given[:, :-1]).flatten(0, 1), given[:, 1:].flatten(), reduction="sum")
     loss, z_loss = model(given[:, :-1], given[:, 1:])
@@ -34,7 +35,7 @@ def test_forward_is_the_cross_entropy_of_the_logits():
 
 
 def test_a_token_does_not_attend_to_later_tokens():
-    model = random_model(ModelRecipe(**SMALL), VOCABULARY)
+    model = random_model(LlamaRecipe(**SMALL), VOCABULARY)
     given = tokens()
     changed = given.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % VOCABULARY
@@ -45,7 +46,7 @@ def test_a_token_does_not_attend_to_later_tokens():
 
 @pytest.mark.parametrize("tie", [False, True])
 def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie):
-    model = random_model(ModelRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY)
+    model = random_model(LlamaRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY)
     given = tokens()
     given[0, 3] = VOCABULARY - 1
     loss, _ = model(given[:, :-1], given[:, 1:])
@@ -56,7 +57,7 @@ def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie
 
 
 def test_tied_head_is_one_tensor_under_two_keys():
-    tied, untied = (Transformer(ModelRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY) for tie in (True, False))
+    tied, untied = (Transformer(LlamaRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY) for tie in (True, False))
     assert tied.head.weight is tied.base_model.embedding.weight
     assert list(tied.state_dict()) == list(untied.state_dict())
     difference = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
@@ -65,7 +66,7 @@ def test_tied_head_is_one_tensor_under_two_keys():
 
 def packed(dtype):
     """A model, and one row [1, L] of documents that end with EOS, each but the last followed by BOS."""
-    model = random_model(ModelRecipe(**SMALL), VOCABULARY).to(dtype)
+    model = random_model(LlamaRecipe(**SMALL), VOCABULARY).to(dtype)
     row = torch.randint(3, VOCABULARY, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(2))
     row[0, torch.tensor(LENGTHS).cumsum(0) - 1] = EOS
     return model, row
@@ -93,7 +94,9 @@ def test_eos_belongs_to_the_document_that_it_ends():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 2e-6), (torch.float32, 1e-5)])  # angles are float32
 @pytest.mark.parametrize("mask_of", [attention.exact_mask, attention.block_mask])
 def test_documents_in_a_row_give_the_loss_and_gradients_of_documents_alone(monkeypatch, mask_of, dtype, tolerance):
-    monkeypatch.setattr(llama, "mask_of", lambda documents: None if documents is None else mask_of(documents))
+    monkeypatch.setattr(
+        transformer, "mask_of", lambda row, documents, _: None if documents is None else mask_of(row, documents)
+    )
     monkeypatch.setattr(attention.flex, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
     model, row = packed(dtype)
     loss, gradients = loss_and_gradients(model, [row], EOS)

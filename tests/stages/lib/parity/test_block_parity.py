@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lib.huggingface import export
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model import key_table
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import block_parity, tensor_parity
 from stages.lib.parity.parity import ParityError
@@ -160,13 +161,13 @@ def exchanged(weights, key):
 
 def test_gate_and_up_exchanged_fails(tmp_path, monkeypatch):
     """The mistake of FMS's own converter, here in the key table of layer 1."""
-    layer_of = ModelRecipe._layer
+    layer_of = key_table._layer
 
-    def swapped(self, fms, hf):
-        weights = layer_of(self, fms, hf)
+    def swapped(recipe, fms, hf):
+        weights = layer_of(recipe, fms, hf)
         return exchanged(weights, "wg1_fused.weight") if ".1." in fms else weights
 
-    monkeypatch.setattr(ModelRecipe, "_layer", swapped)
+    monkeypatch.setattr(key_table, "_layer", swapped)
     assert fails(exported_case(tmp_path, "mha")).startswith("the outputs of layer 1, first in mlp, differ by ")
 
 
@@ -180,7 +181,7 @@ def test_a_weight_that_is_not_a_number_fails(tmp_path):
 
 def sharp(directory, std, seed=0):
     """The export of a model whose attention is sharp."""
-    recipe = ModelRecipe(**SMALL | {"num_key_value_heads": 2, "hidden_size": 128, "max_position_embeddings": 2048})
+    recipe = LlamaRecipe(**SMALL | {"num_key_value_heads": 2, "hidden_size": 128, "max_position_embeddings": 2048})
     model, generator = Transformer(recipe, VOCABULARY), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
@@ -217,7 +218,7 @@ class CountingReader:
 
 def test_80_layers_are_written_and_compared_in_the_memory_of_one(tmp_path):
     """The depth of a 70B model: tensors of one layer at most are held when the next one is read."""
-    recipe = ModelRecipe(**SMALL | {"num_hidden_layers": 80, "hidden_size": 16, "intermediate_size": 24})
+    recipe = LlamaRecipe(**SMALL | {"num_hidden_layers": 80, "hidden_size": 16, "intermediate_size": 24})
     read = CountingReader(random_model(recipe, VOCABULARY).state_dict())
     exported = dataclasses.replace(
         write_export(tmp_path, recipe, random_model(recipe, VOCABULARY), shard_mb=1), read=read

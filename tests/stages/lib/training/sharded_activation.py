@@ -9,8 +9,9 @@ import torch.distributed as dist
 from stages.lib import stage
 from stages.lib.distributed import collectives, local_shards
 from stages.lib.distributed.process_group import process_group
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.initialize import initialize
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing, sharding
 from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
 
@@ -19,7 +20,7 @@ def measure(kind, how, device):
     """{"gradients": a digest of this rank's shards, "forwards": runs of a block in a step of one micro-batch}."""
     with torch.device("meta"):
         model = Transformer(
-            ModelRecipe(
+            LlamaRecipe(
                 num_hidden_layers=4,
                 hidden_size=32,
                 num_attention_heads=4,

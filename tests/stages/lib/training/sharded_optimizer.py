@@ -9,8 +9,9 @@ from torch.distributed.tensor import DTensor
 
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.initialize import initialize
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.transformer import Transformer
 from stages.lib.training import sharding
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
@@ -21,7 +22,7 @@ def digests(moments, device):
     """sha256 of all weights, moments and step counters, after each of three steps."""
     with torch.device("meta"):
         model = Transformer(
-            ModelRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70
+            LlamaRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70
         )
     sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32"), device)
     initialize(model, seed=3)

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.initialize import initialize
-from stages.lib.model.transformer import ModelRecipe, Transformer, documents_of
+from stages.lib.model.transformer import Transformer, documents_of
 from stages.lib.training import activation_checkpointing
 from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
@@ -22,7 +23,7 @@ KINDS_THAT_RECOMPUTE = [kind for kind in MODES if kind != "none"]
 
 def built(kind, dtype=torch.float32):
     model = Transformer(
-        ModelRecipe(
+        LlamaRecipe(
             num_hidden_layers=LAYERS, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48
         ),
         70,

@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.loss import IGNORED
-from stages.lib.model.transformer import ModelRecipe
 from stages.lib.tokens import validation_text
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.training import validation
@@ -43,7 +43,7 @@ class OneSource:
 @pytest.mark.parametrize("limit", [24, 10**6])
 def test_loss_is_the_mean_over_every_target_but_bos(micro_batch_size, limit):
     model = random_model(
-        ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24), VOCABULARY
+        LlamaRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24), VOCABULARY
     )
     with process_group() as device:
         scored = validation.from_corpus(OneSource(), ["a"], SEQ_LEN, limit)
@@ -65,7 +65,7 @@ def test_bits_per_byte_are_the_bits_of_all_targets_by_the_bytes_of_the_text(tmp_
     corpus = Corpus(tiny_corpus(tmp_path, documents=60, bos=bos))
     scored = validation.from_corpus(corpus, ["a"], SEQ_LEN, 10**9)
     model = random_model(
-        ModelRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24),
+        LlamaRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24),
         corpus.tokenizer["vocab_size"],
     )
     with process_group() as device:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from stages.lib.model import flops
-from stages.lib.model.transformer import ModelRecipe
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.training.metrics.throughput import Throughput
 
-MODEL = ModelRecipe(
+MODEL = LlamaRecipe(
     num_hidden_layers=2,
     hidden_size=32,
     num_attention_heads=4,

@@ -8,7 +8,8 @@ import torch
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
@@ -43,7 +44,7 @@ def test_gradients_are_clipped_as_torch_clips_them(limit):
 
 def test_matrices_decay_and_norms_do_not():
     model = Transformer(
-        ModelRecipe(
+        LlamaRecipe(
             num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, tie_word_embeddings=True
         ),
         11,
@@ -60,7 +61,7 @@ def test_matrices_decay_and_norms_do_not():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_moments_before_the_first_step_are_zeros_of_the_same_keys_as_after_it(moments, dtype):
     model = Transformer(
-        ModelRecipe(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8), 11
+        LlamaRecipe(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8), 11
     ).to(dtype)
     built = registry.build(model, OptimizerRecipe(state_dtype=moments))
     before = registry.named_state(model, built)

@@ -1,0 +1,140 @@
+"""Every architecture against its class in transformers, on random configs."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from stages.lib import files, recipe
+from stages.lib.errors import UserError
+from stages.lib.huggingface.config_json import config_of, read_config, shape_of
+from stages.lib.huggingface.load_hf import open_directory
+from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.generation import Sampler, continuations
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
+from stages.lib.parity import block_parity, parity
+from tests.helpers.export_cases import TOKENIZER, VOCABULARY, write_export
+from tests.helpers.export_fixtures import random_model
+
+SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8}
+OWN_KEYS = {
+    "llama": {"attention_bias": st.booleans()},
+}
+"""Strategies of the keys that an architecture has beside those of all."""
+
+
+@st.composite
+def configs(draw, architecture):
+    """A small config."""
+    kv_heads, group, size = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from((4, 6, 16)))
+    heads = kv_heads * group
+    keys = {
+        "architecture": architecture,
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "hidden_size": draw(st.sampled_from((heads * size, heads * 10))),
+        "head_dim": size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": draw(st.integers(1, 50)),
+        "tie_word_embeddings": draw(st.booleans()),
+        "rope_theta": draw(st.sampled_from((1e4, 1e6))),
+        "max_position_embeddings": 96,
+    }
+    return recipe.load(
+        ModelRecipe, keys | {name: draw(values) for name, values in OWN_KEYS[architecture].items()}, "model"
+    )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_exports_of_random_configs_give_the_logits_of_transformers(architecture, data):
+    config = data.draw(configs(architecture))
+    model = random_model(config, VOCABULARY)
+    tokens = torch.randint(0, VOCABULARY, (2, 96), generator=torch.Generator().manual_seed(1))
+    with tempfile.TemporaryDirectory() as directory:
+        exported = write_export(Path(directory), config, model)
+        theirs = parity.load_exported(exported.directory)  # raises if a key is missing or left over
+        assert type(theirs).__name__ == config.hf_class
+        with torch.inference_mode():
+            assert (model.logits(tokens) - theirs(tokens).logits).abs().max() <= 1e-4
+        block_parity.compare_blocks(exported, tokens, tolerance=1e-4)
+        imported = open_directory(exported.directory)
+        assert imported.model_config == dataclasses.replace(config, **written_short(config))
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(imported.read([key])[key], tensor)
+
+
+def written_short(config):
+    """The keys that an import writes as their defaults, if that is what they mean."""
+    is_default = config.head_size * config.num_attention_heads == config.hidden_size
+    kv_heads = None if config.kv_heads == config.num_attention_heads else config.kv_heads
+    return {"head_dim": None if is_default else config.head_size, "num_key_value_heads": kv_heads}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_generation_with_the_cache_gives_the_tokens_of_whole_forward_passes(architecture, data):
+    config = data.draw(configs(architecture))
+    model = random_model(config, VOCABULARY).double()
+    tokens = prompt = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(1))
+    found = list(continuations(model, prompt, 30, Sampler(0, 1.0, [0, 0]), (), VOCABULARY))
+    with torch.inference_mode():
+        for _ in range(30):
+            tokens = torch.cat([tokens, model.logits(tokens)[:, -1:].argmax(-1)], 1)
+    assert torch.equal(torch.tensor(found).T, tokens[:, 9:])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_missing_keys_of_a_config_have_the_values_that_transformers_gives_them(architecture):
+    from transformers import AutoConfig
+
+    given = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 32, "intermediate_size": 64}
+    given |= {"model_type": architecture, "vocab_size": 100}
+    with tempfile.TemporaryDirectory() as directory:
+        files.write_json(Path(directory, "config.json"), given)
+        loaded = AutoConfig.from_pretrained(directory)
+    found, _ = read_config(given, "config.json")
+    expected = {name: getattr(loaded, name, None) for name in shape_of(found)}
+    if expected["head_dim"] is None:
+        expected["head_dim"] = 256 // 32
+    assert shape_of(found) == expected
+    assert found.rope_theta == loaded.rope_parameters["rope_theta"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_key_of_the_recipe_is_in_config_json(architecture):
+    config = config_of(recipe.load(ModelRecipe, SMALL | {"architecture": architecture}, "model"), TOKENIZER, "float32")
+    names = {field.name for field in dataclasses.fields(ARCHITECTURES[architecture])}
+    assert names - config.keys() == {"architecture"}
+    assert config["model_type"] == architecture
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"architecture": "gpt2"}, "model.architecture must be one of llama, got 'gpt2'"),
+        ({"architecture": ["llama"]}, "model.architecture must be one of llama, got ['llama']"),
+        ({"num_attention_heads": 3, "head_dim": 8}, "model.num_attention_heads must divide hidden_size (16), got 3"),
+        ({"head_dim": 7}, "model.head_dim must be an even number, got 7"),
+    ],
+)
+def test_keys_that_an_architecture_does_not_have_are_refused(keys, sentence):
+    with pytest.raises(UserError) as caught:
+        recipe.load(ModelRecipe, SMALL | keys, "model")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_bias_starts_at_zero_and_a_norm_at_one():
+    from stages.lib.model.initialize import initialize
+
+    for keys, name, value in (({"attention_bias": True}, "attn.in_proj.qkv_fused.bias", 0),):
+        model = Transformer(recipe.load(ModelRecipe, SMALL | keys, "model"), VOCABULARY)
+        initialize(model, seed=1)
+        assert (model.state_dict()[f"base_model.layers.0.{name}"] == value).all()
