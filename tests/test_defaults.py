@@ -88,6 +88,7 @@ FROZEN = {
         "model.architecture": "llama",
         "model.head_dim": None,
         "model.attention_bias": False,
+        "model.sliding_window": None,
         "model.num_key_value_heads": None,
         "model.tie_word_embeddings": False,
         "model.rope_theta": 10000.0,

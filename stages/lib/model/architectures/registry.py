@@ -1,7 +1,8 @@
 """The registry of architectures. docs/extend/architecture.md lists what a new one needs. Imports no torch."""
 
 from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures.mistral import MistralRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 
-ARCHITECTURES: dict[str, type[ModelRecipe]] = {"llama": LlamaRecipe}
+ARCHITECTURES: dict[str, type[ModelRecipe]] = {"llama": LlamaRecipe, "mistral": MistralRecipe}
 """{`architecture` of a recipe, `model_type` in config.json: class}."""

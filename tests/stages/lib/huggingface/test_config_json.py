@@ -87,6 +87,8 @@ def test_missing_keys_have_the_defaults_of_transformers():
     ("change", "sentence"),
     [
         ({"architectures": ["MistralForCausalLM"]}, 'architectures must be ["LlamaForCausalLM"], got ["MistralForCa'),
+        ({"model_type": "gpt2"}, 'model_type must be "llama" or "mistral" or'),
+        ({"model_type": "mistral"}, 'architectures must be ["MistralForCausalLM"], got ["LlamaForCausalLM"]'),
         ({"hidden_act": "gelu"}, 'hidden_act must be "silu", got "gelu"'),
         ({"attention_bias": 1}, "attention_bias must be true or false, got 1"),
         ({"mlp_bias": True}, "mlp_bias must be false, got true"),

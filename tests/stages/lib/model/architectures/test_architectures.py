@@ -24,6 +24,7 @@ from tests.helpers.export_fixtures import random_model
 SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8}
 OWN_KEYS = {
     "llama": {"attention_bias": st.booleans()},
+    "mistral": {"sliding_window": st.none() | st.integers(1, 80)},
 }
 """Strategies of the keys that an architecture has beside those of all."""
 
@@ -119,8 +120,10 @@ def test_every_key_of_the_recipe_is_in_config_json(architecture):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"architecture": "gpt2"}, "model.architecture must be one of llama, got 'gpt2'"),
-        ({"architecture": ["llama"]}, "model.architecture must be one of llama, got ['llama']"),
+        ({"architecture": "gpt2"}, "model.architecture must be one of llama, mistral, got 'gpt2'"),
+        ({"architecture": ["llama"]}, "model.architecture must be one of llama, mistral, got ['llama']"),
+        ({"sliding_window": 8}, "model.sliding_window must be left out for architecture llama: it is a key of mistral"),
+        ({"architecture": "mistral", "sliding_window": 0}, "model.sliding_window must be a whole number at least 1"),
         ({"num_attention_heads": 3, "head_dim": 8}, "model.num_attention_heads must divide hidden_size (16), got 3"),
         ({"head_dim": 7}, "model.head_dim must be an even number, got 7"),
     ],
