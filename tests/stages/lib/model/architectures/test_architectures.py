@@ -25,6 +25,7 @@ SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "i
 OWN_KEYS = {
     "llama": {"attention_bias": st.booleans()},
     "mistral": {"sliding_window": st.none() | st.integers(1, 80)},
+    "qwen3": {},
 }
 """Strategies of the keys that an architecture has beside those of all."""
 
@@ -120,9 +121,13 @@ def test_every_key_of_the_recipe_is_in_config_json(architecture):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"architecture": "gpt2"}, "model.architecture must be one of llama, mistral, got 'gpt2'"),
-        ({"architecture": ["llama"]}, "model.architecture must be one of llama, mistral, got ['llama']"),
+        ({"architecture": "gpt2"}, "model.architecture must be one of llama, mistral, qwen3, got 'gpt2'"),
+        ({"architecture": ["llama"]}, "model.architecture must be one of llama, mistral, qwen3, got ['llama']"),
         ({"sliding_window": 8}, "model.sliding_window must be left out for architecture llama: it is a key of mistral"),
+        (
+            {"architecture": "qwen3", "attention_bias": True},
+            "model.attention_bias must be left out for architecture qwen3: it is a key of llama",
+        ),
         ({"architecture": "mistral", "sliding_window": 0}, "model.sliding_window must be a whole number at least 1"),
         ({"num_attention_heads": 3, "head_dim": 8}, "model.num_attention_heads must divide hidden_size (16), got 3"),
         ({"head_dim": 7}, "model.head_dim must be an even number, got 7"),
@@ -137,7 +142,10 @@ def test_keys_that_an_architecture_does_not_have_are_refused(keys, sentence):
 def test_a_bias_starts_at_zero_and_a_norm_at_one():
     from stages.lib.model.initialize import initialize
 
-    for keys, name, value in (({"attention_bias": True}, "attn.in_proj.qkv_fused.bias", 0),):
+    for keys, name, value in (
+        ({"attention_bias": True}, "attn.in_proj.qkv_fused.bias", 0),
+        ({"architecture": "qwen3"}, "attn.q_norm.weight", 1),
+    ):
         model = Transformer(recipe.load(ModelRecipe, SMALL | keys, "model"), VOCABULARY)
         initialize(model, seed=1)
         assert (model.state_dict()[f"base_model.layers.0.{name}"] == value).all()
