@@ -27,8 +27,8 @@ runs:
   tiny:
     corpus: main
     model:
-      {num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 96,
-       tie_word_embeddings: true, max_position_embeddings: 64}
+      {architecture: mistral, sliding_window: 24, num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 4,
+       num_key_value_heads: 2, intermediate_size: 96, tie_word_embeddings: true, max_position_embeddings: 64}
     pretrain:
       steps: 12
       milestones: [6, 12]

@@ -1,4 +1,4 @@
-"""config/tulu.yaml: the stages take their parts, and it runs on generated conversations and a tiny Llama."""
+"""config/tulu.yaml: the stages take their parts, and it runs on generated conversations and a tiny Qwen3."""
 
 import io
 import json
@@ -62,15 +62,18 @@ def write_inputs(directory):
     model = directory / "models/Llama-2-7b-hf"
     tokenizer = json.loads(custom_tokenizers.write(model / "tokenizer.json").read_text())
     ids = {text: tokenizer_id(tokenizer, text) for text in (custom_tokenizers.BOS, custom_tokenizers.EOS)}
-    shape = transformers.LlamaConfig(
+    # the other architecture: test_chess.py tunes a Llama
+    shape = transformers.Qwen3Config(
         **TINY,
+        num_key_value_heads=2,
+        head_dim=16,
         vocab_size=len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]),
         max_position_embeddings=256,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},  # CodeLlama's
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         bos_token_id=ids[custom_tokenizers.BOS],
         eos_token_id=ids[custom_tokenizers.EOS],
     )
-    transformers.LlamaForCausalLM(shape).save_pretrained(model)
+    transformers.Qwen3ForCausalLM(shape).save_pretrained(model)
 
 
 def tokenizer_id(tokenizer, text):

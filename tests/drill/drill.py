@@ -9,7 +9,7 @@ from tests.drill import ledger
 from tests.drill.kinds import KINDS, Moment
 from tests.drill.processes import Fault, Training
 from tests.helpers.data_fixtures import tiny_corpus
-from tests.helpers.training import OPERATION, RECIPE, options
+from tests.helpers.training import MODEL, MODELS, OPERATION, RECIPE, options
 
 EVERY = 10  # steps between two checkpoints
 STEPS_PER_KILL = 30
@@ -26,6 +26,7 @@ class Plan:
     ranks: int = 2
     worlds: tuple = ()
     kinds: tuple = tuple(KINDS)
+    architecture: str = "llama"
     seed: int = 0
 
     @property
@@ -43,9 +44,10 @@ class Plan:
         """The recipe of both runs. With changing world sizes losses are comparable only in float64, and with a small
         learning rate: a large one amplifies rounding 10 times per 40 steps.
         """
+        recipe = RECIPE | {"model": MODEL | MODELS[self.architecture]}
         if self.worlds:
-            return RECIPE | {"dtype": "float64", "optimizer": {"learning_rate": 1e-3}}
-        return RECIPE | {"dtype": "float32"}
+            return recipe | {"dtype": "float64", "optimizer": {"learning_rate": 1e-3}}
+        return recipe | {"dtype": "float32"}
 
 
 @dataclass

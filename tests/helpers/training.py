@@ -20,6 +20,14 @@ MODEL = {
     "tie_word_embeddings": True,
     "max_position_embeddings": 64,
 }
+MODELS = {
+    "llama": {},
+    "bias": {"attention_bias": True, "head_dim": 12},
+    "mistral": {"architecture": "mistral", "sliding_window": 12},
+    "qwen3": {"architecture": "qwen3", "head_dim": 16},
+}
+"""What makes MODEL another architecture. The window is shorter than a row."""
+
 RECIPE = {
     "model": MODEL,
     "weights": {"a": 3, "b": 1},

@@ -5,6 +5,8 @@ import torch
 
 from stages.lib.checkpoints import dcp
 from tests.helpers.training import (
+    MODEL,
+    MODELS,
     RECIPE,
     options,
     run_directory,
@@ -25,6 +27,8 @@ RUNS = {
     3: [{"sharding": "full", "micro_batch_size": 4}],
     4: [{"sharding": "full", "micro_batch_size": 3}, HYBRID, HYBRID_GRAD, {"sharding": "none", "micro_batch_size": 1}],
 }
+# Runs that use each sharding once, for the architectures that share most of their code with the first
+FEWER = {1: [{}], 2: [{"sharding": "full"}, {"sharding": "none"}], 4: [{"sharding": "grad"}, HYBRID]}
 
 
 def trained(corpus, directory, runs, steps, **recipe):
@@ -45,8 +49,10 @@ def trained(corpus, directory, runs, steps, **recipe):
 
 
 @pytest.mark.long
-def test_losses_agree_in_float64(corpus, tmp_path):
-    found = trained(corpus, tmp_path, RUNS, STEPS, dtype="float64")
+@pytest.mark.parametrize("architecture", MODELS)
+def test_losses_agree_in_float64(corpus, tmp_path, architecture):
+    runs = RUNS if architecture == "llama" else FEWER
+    found = trained(corpus, tmp_path, runs, STEPS, dtype="float64", model=MODEL | MODELS[architecture])
     losses = {name: [entry["loss"] for entry in steps_of(results)] for name, results in found.items()}
     first = losses.pop(next(iter(losses)))
     assert len(first) == STEPS
