@@ -52,12 +52,17 @@ def check_file(path):
 
 
 def ranks_of(stage):
-    """Return the number of ranks by the profile, None if it is computed for each job."""
+    """Return the number of ranks by the profile, None if it is computed for each job.
+
+    1 for `auto`: the job takes as many as fit the batch, and if any number fits, 1 does.
+    """
     given = workflow.resource_settings.overwrite_resources.get(stage, {})
     numbers = []
     for name, default in (("ranks", 1), ("nodes", 0)):
         raw = getattr(given.get(name), "raw", None)  # of a resource that is not set: None
         numbers.append(str(default if raw is None else raw))
+    if numbers[0] == "auto":
+        return 1
     return int(numbers[0]) * max(1, int(numbers[1])) if all(map(str.isdigit, numbers)) else None
 
 
