@@ -38,12 +38,13 @@ def wanted_files():
 
 def check_file(path):
     """Raise ConfigError if no rule makes a file that is wanted, or the config has no such run, milestone, ..."""
-    makers = [made for made in workflow.rules if made.is_producer(path)]
+    place = str(workflow.modifier.path_modifier.apply_default_storage(path))  # of the local copy, as rules have it
+    makers = [made for made in workflow.rules if made.is_producer(place)]
     if not makers and not Path(path).exists():
         names = ", ".join(["all", "report", *TARGETS])
         raise ConfigError(f"the target {path} must be one of {names}, or a file that a rule makes")
     for maker in makers:
-        wildcards = SimpleNamespace(**maker.get_wildcards(path))
+        wildcards = SimpleNamespace(**maker.get_wildcards(place))
         for function in filter(callable, maker.input):
             function(wildcards)
         for section in ("source", "suite"):  # `list` and `list_items` have no input
