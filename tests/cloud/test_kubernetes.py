@@ -29,7 +29,8 @@ suites:
 runs:
   tiny:
     corpus: main
-    model: {{from: {volume}/config.json}}
+    model: {{num_hidden_layers: 1, hidden_size: 32, num_attention_heads: 2, intermediate_size: 48,
+      max_position_embeddings: 64}}
     pretrain:
       steps: 4
       milestones: [2, 4]
@@ -41,17 +42,6 @@ runs:
       validation: {{tokens: 500}}
     suites: [validation]
 """
-SHAPE = {
-    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5},
-    **{"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2},
-    **{
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "vocab_size": 300,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    },
-}
 STORAGE = {"SNAKEMAKE_STORAGE_S3_ACCESS_KEY": "key", "SNAKEMAKE_STORAGE_S3_SECRET_KEY": "secret"}
 SOURCES = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 PAYLOAD = (".arrow", ".distcp", ".safetensors", ".model")
@@ -85,7 +75,6 @@ def place(tmp_path_factory):
     volume, checkout = place / "volume", place / "checkout"
     (volume / "texts").mkdir(parents=True)
     (volume / "texts/a.jsonl").write_text(rows(0))
-    (volume / "config.json").write_text(json.dumps(SHAPE))
     checkout.mkdir()
     for name in COPIED:
         copy = shutil.copytree if (HOME / name).is_dir() else shutil.copy2
