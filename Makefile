@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+CLOUD := .venv-cloud
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
@@ -12,7 +13,7 @@ PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
 MINUTES = 10
 
-.PHONY: help env demo test-fast test test-long test-slurm drill siege lint docs format clean gc lock
+.PHONY: help env demo test-fast test test-long test-slurm test-cloud drill siege lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -37,6 +38,9 @@ test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the de
 test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a private cluster of four nodes
 	$(RUN) pytest -m "not long" $(PYTEST) tests/slurm
 
+test-cloud: $(CLOUD)/stamp ## the workflow on Kubernetes and S3, with servers on this machine in place of both
+	$(CLOUD)/bin/python -m pytest --timeout 900 $(PYTEST) tests/cloud
+
 drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; its result must have the same bits
 	$(RUN) tests.drill --kills 20
 
@@ -59,7 +63,7 @@ format: $(VENV)/dev.stamp ## apply the project's style to all code
 	$(BIN)/snakefmt workflow
 
 clean: ## delete the environment and caches; results stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis site
+	rm -rf $(VENV) $(CLOUD) .pytest_cache .ruff_cache .mypy_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 gc: $(VENV)/demo.stamp ## list run directories that no milestone refers to
@@ -89,6 +93,16 @@ $(VENV)/demo.stamp: requirements.txt | $(VENV)/path.stamp
 
 $(VENV)/dev.stamp: requirements-dev.txt | $(VENV)/demo.stamp
 	$(BIN)/python -m pip install -qq -r requirements-dev.txt
+	@touch $@
+
+# an environment beside .venv that finds the packages of it
+$(CLOUD)/stamp: pyproject.toml | $(VENV)/dev.stamp
+	$(BIN)/python -m venv $(CLOUD)
+	$(BIN)/python -c 'import os, pathlib, subprocess, sysconfig; \
+	  to = subprocess.check_output(["$(CLOUD)/bin/python", "-c", "import sysconfig; print(sysconfig.get_path(\"purelib\"))"], text=True); \
+	  pathlib.Path(to.strip(), "base.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n")'
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["cloud"], sep="\n")' | \
+	  $(CLOUD)/bin/python -m pip install -qq --constraint requirements.txt -r /dev/stdin
 	@touch $@
 
 $(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python

@@ -33,6 +33,7 @@ def test_jobs_make_existing_targets():
         "lint": {"lint"},
         "test": {"test"},
         "slurm": {"test-slurm"},
+        "cloud": {"test-cloud"},
         "demo": {"demo"},
         "nightly": {"test-long"},
     }
@@ -59,7 +60,14 @@ def test_python_versions_agree_with_the_metadata():
 
 
 @pytest.mark.parametrize(
-    ("job", "when"), [("test", "failure()"), ("slurm", "failure()"), ("demo", "always()"), ("nightly", "always()")]
+    ("job", "when"),
+    [
+        ("test", "failure()"),
+        ("slurm", "failure()"),
+        ("cloud", "failure()"),
+        ("demo", "always()"),
+        ("nightly", "always()"),
+    ],
 )
 def test_logs_are_uploaded_also_after_a_failure(job, when):
     (upload,) = uploads(job)

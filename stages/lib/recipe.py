@@ -139,14 +139,19 @@ def _hints_of(recipe_type: type) -> dict[str, Any]:
 def load_texts(
     recipe_type: type[Recipe], texts: Iterable[str], where: str, base: dict[str, Any] | None = None
 ) -> Recipe:
-    """Build a recipe from the texts of `--recipe` and `--operation`: each is merged into what comes before it.
+    """Build a recipe from the texts of `--recipe` and `--operation`, see `merge_texts`."""
+    return load(recipe_type, merge_texts(texts, base), where)
+
+
+def merge_texts(texts: Iterable[str], base: dict[str, Any] | None = None) -> Any:
+    """Return the keys in the texts of `--recipe` and `--operation`: each is merged into what comes before it.
 
     A text is JSON, or the path of a .json or .yaml file. `base`: keys that come before the first text.
     """
     data: Any = base or {}
     for text in texts:
         data = _merged(data, _parse(text.strip()))
-    return load(recipe_type, data, where)
+    return data
 
 
 def _parse(text: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.checkout import FAKE_STAGE, HOME, copy_project, is_alive, wait_for_ranks
+from tests.workflow.checkout import ENVIRONMENT, FAKE_STAGE, HOME, copy_project, is_alive, wait_for_ranks
 
 EVALUATION = "results/runs/base/eval/00000002/validation.json"
 
@@ -248,7 +248,12 @@ def test_ctrl_c_leaves_no_trainer_behind(pretending, small, tmp_path):
     given = ["models", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
     command = [sys.executable, "-m", "snakemake", *given]
     snakemake = subprocess.Popen(
-        command, cwd=pretending.path, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=pretending.path,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     ranks = wait_for_ranks(tmp_path)
     os.killpg(snakemake.pid, signal.SIGINT)

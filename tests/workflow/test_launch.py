@@ -84,14 +84,18 @@ def test_ctrl_c_reaches_all_ranks_and_their_exit_code_is_passed_on(folder):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-m", "worker"], "launch: RANKS must be a whole number, at least 1, got '-m'"),
-        (["0", "-m", "worker"], "launch: RANKS must be a whole number, at least 1, got '0'"),
+        (["-m", "worker"], "launch: RANKS must be auto or a whole number, at least 1, got '-m'"),
+        (["0", "-m", "worker"], "launch: RANKS must be auto or a whole number, at least 1, got '0'"),
         (["2", "worker.py"], "launch: RANKS must be followed by -m and a module, got 'worker.py'"),
         (
             ["--threads", "many", "2", "-m", "worker"],
             "launch: --threads must be a whole number, at least 1, got 'many'",
         ),
         (["--rank", "2", "-m", "worker"], "launch: --rank is not a known option; known: --nodes, --cpus, --threads"),
+        (
+            ["--nodes", "2", "auto", "-m", "worker"],
+            "launch: RANKS must be the number of GPUs per node with --nodes 2, got 'auto'",
+        ),
         (
             ["--nodes", "2", "2", "-m", "worker"],
             "launch: --nodes 2 needs a Slurm job; --nodes 0 uses only this machine",

@@ -100,6 +100,15 @@ def test_a_setting_of_a_profile_plans_nothing(finished):
     assert finished.plan("all", "--profile", "profiles/local", "--set-resources", "pretrain:ranks=3") == {}
 
 
+def test_a_batch_that_no_number_of_ranks_divides_is_named_before_the_first_job(finished, config):
+    shutil.rmtree(finished.path / "results/runs/base/models")
+    config["runs"]["base"]["pretrain"] |= {"global_batch_size": 9, "micro_batch_size": 2}
+    given = ["all", "--profile", "profiles/local", "--configfile", finished.write_config(config)]
+    done = finished.dry_run(*given, check=False)
+    assert done.returncode == 1
+    assert "runs.base.pretrain.micro_batch_size must divide the 9 samples per rank" in done.stdout + done.stderr
+
+
 def test_an_appended_milestone_plans_only_itself_and_after(finished, config):
     pretrain = config["runs"]["base"]["pretrain"]
     last = pretrain["steps"]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def profile(name):
 
 
 def test_no_default_profile_overrides_others():
-    assert PROFILES == ["local", "slurm"]
+    assert PROFILES == ["kubernetes", "local", "slurm"]
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -104,3 +105,21 @@ def test_finetuning_starts_like_pretraining(name):
         assert resources["finetune"] == {entry.replace("pretrain:", "finetune:") for entry in resources["pretrain"]}
     else:
         assert {**resources["finetune"], "runtime": 0} == {**resources["pretrain"], "runtime": 0}
+
+
+def test_pods_and_snakemake_see_the_same_volume():
+    settings = profile("kubernetes")
+    claim, path = settings["kubernetes-persistent-volumes"].split(":")
+    assert settings["local-storage-prefix"] == settings["remote-job-local-storage-prefix"] == path
+    text = (HOME / "profiles/kubernetes/cluster.yaml").read_text(encoding="utf-8")
+    made = {(part["kind"], part["metadata"]["name"]): part for part in yaml.safe_load_all(text)}
+    assert made["PersistentVolumeClaim", claim]["spec"]["accessModes"] == ["ReadWriteMany"]
+    spec = made["Pod", "caravan"]["spec"]
+    assert spec["containers"][0]["volumeMounts"] == [{"name": claim, "mountPath": path}]
+    assert spec["containers"][0]["image"] == settings["container-image"]
+
+
+def test_the_image_has_the_versions_of_the_extra():
+    extra = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    image = (HOME / "profiles/kubernetes/Dockerfile").read_text()
+    assert all(package in image for package in extra["cloud"] + extra["s3"])

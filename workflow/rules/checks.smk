@@ -38,12 +38,13 @@ def wanted_files():
 
 def check_file(path):
     """Raise ConfigError if no rule makes a file that is wanted, or the config has no such run, milestone, ..."""
-    makers = [made for made in workflow.rules if made.is_producer(path)]
+    place = str(workflow.modifier.path_modifier.apply_default_storage(path))  # of the local copy, as rules have it
+    makers = [made for made in workflow.rules if made.is_producer(place)]
     if not makers and not Path(path).exists():
         names = ", ".join(["all", "report", *TARGETS])
         raise ConfigError(f"the target {path} must be one of {names}, or a file that a rule makes")
     for maker in makers:
-        wildcards = SimpleNamespace(**maker.get_wildcards(path))
+        wildcards = SimpleNamespace(**maker.get_wildcards(place))
         for function in filter(callable, maker.input):
             function(wildcards)
         for section in ("source", "suite"):  # `list` and `list_items` have no input
@@ -52,12 +53,17 @@ def check_file(path):
 
 
 def ranks_of(stage):
-    """Return the number of ranks by the profile, None if it is computed for each job."""
+    """Return the number of ranks by the profile, None if it is computed for each job.
+
+    1 for `auto`: the job takes as many as fit the batch, and if any number fits, 1 does.
+    """
     given = workflow.resource_settings.overwrite_resources.get(stage, {})
     numbers = []
     for name, default in (("ranks", 1), ("nodes", 0)):
         raw = getattr(given.get(name), "raw", None)  # of a resource that is not set: None
         numbers.append(str(default if raw is None else raw))
+    if numbers[0] == "auto":
+        return 1
     return int(numbers[0]) * max(1, int(numbers[1])) if all(map(str.isdigit, numbers)) else None
 
 

@@ -15,6 +15,12 @@ MODES = ("none", "ratio", "selective", "full", "offload")
 SHARDINGS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
 
 
+def ranks_that_fit(global_batch_size: int, micro_batch_size: int, most: int) -> int:
+    """Return the largest number of ranks up to `most` that divides the global batch into micro-batches; at least 1."""
+    fitting = (n for n in range(most, 1, -1) if global_batch_size % (n * micro_batch_size) == 0)
+    return next(fitting, 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRecipe:
     """Frequency of checkpoints, and number of those that are kept."""
