@@ -12,14 +12,15 @@ from torch.distributed.tensor import DTensor
 from stages.lib import stage
 from stages.lib.distributed import row_exchange
 from stages.lib.distributed.process_group import process_group
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.initialize import initialize
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.transformer import Transformer
 from stages.lib.training import sharding
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.recipe import TrainRecipe
 
-MODEL = ModelRecipe(
+MODEL = LlamaRecipe(
     num_hidden_layers=3, hidden_size=6, num_attention_heads=3, num_key_value_heads=1, intermediate_size=5
 )
 SHARDINGS = [{"sharding": "full"}, {"sharding": "none"}, {"sharding": "hybrid-full", "shard_degree": 2}]

@@ -11,11 +11,13 @@ from stages.lib.distributed.row_exchange import Matrix
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export import hf_tensors
 from stages.lib.model.initialize import initialize
-from stages.lib.model.transformer import ModelRecipe, Transformer
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.transformer import Transformer
 from stages.lib.training.optimizers import newton_schulz, registry
 from stages.lib.training.optimizers.parameter_groups import set_learning_rate
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from tests.helpers.ranks import run_module
+from tests.helpers.training import MODEL, MODELS
 
 SHAPES = [(24, 24), (40, 24), (24, 40), (1, 7)]
 
@@ -37,9 +39,8 @@ def by_svd(matrix, coefficients=newton_schulz.COEFFICIENTS, steps=5, eps=1e-7):
 
 
 def small_model(dtype=torch.float32, **keys):
-    """A model of random weights with grouped queries, in which no two matrices that are fused have the same shape."""
-    config = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = Transformer(ModelRecipe(**config, intermediate_size=48, **keys), 70).to(dtype)
+    """A model of random weights with grouped queries."""
+    model = Transformer(recipe.load(ModelRecipe, MODEL | keys, "model"), 70).to(dtype)
     initialize(model, seed=3)
     return model
 
@@ -77,16 +78,19 @@ def test_matrix_of_zeros_stays_zero():
 
 
 OPTIONS = [
-    {},
     {"adjust_lr_fn": "original", "learning_rate": 0.05},
     {"nesterov": False, "momentum": 0.8, "ns_steps": 3},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_steps_are_those_of_torch_on_the_matrices_of_transformers(monkeypatch, options):
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [*(("llama", options) for options in OPTIONS), *((name, {}) for name in MODELS)],
+    ids=str,
+)
+def test_steps_are_those_of_torch_on_the_matrices_of_transformers(monkeypatch, architecture, options):
     monkeypatch.setattr(torch_muon, "_zeropower_via_newtonschulz", by_svd)  # torch's own has 3 digits
-    model = small_model(torch.float64)
+    model = small_model(torch.float64, **MODELS[architecture])
     before = layers_of(model, model.state_dict())
     theirs = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in before.items()}
     own = {"adjust_lr_fn": "match_rms_adamw"} | options
