@@ -108,6 +108,8 @@ class FinetuneRecipe(TrainRecipe):
         if self.epochs is None:
             super().check(where)
         Mixture(self.weights, f"{where}.weights")
+        if self.lora is not None:
+            self.optimizer.check_lora(f"{where}.optimizer")
         if self.dpo is not None:
             self._check_dpo(where)
         if self.template is not None:

@@ -141,6 +141,7 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
         vocab_size=corpus.tokenizer["vocab_size"],
         where="pretrain",
     )
+    initial.check_optimizer(recipe.optimizer.name, "pretrain")
     if recipe.initial.data == "continue":
         initial.check_data(order.from_recipe(recipe, corpus), corpus, "pretrain")
     return initial

@@ -27,6 +27,7 @@ RECIPES = (
 TRAINING = {
     "seed": 0,
     "dtype": "bfloat16",
+    "optimizer.name": "adamw",
     "optimizer.learning_rate": 0.0003,
     "optimizer.beta1": 0.9,
     "optimizer.beta2": 0.95,
@@ -34,6 +35,7 @@ TRAINING = {
     "optimizer.weight_decay": 0.1,
     "optimizer.max_grad_norm": 1.0,
     "optimizer.state_dtype": "float32",
+    "optimizer.muon": None,
     "schedule.kind": "cosine",
     "schedule.warmup": "linear",
     "schedule.warmup_steps": 100,

@@ -3,6 +3,7 @@
     python -m tests.drill --kills 20 --ranks 2 --seed 0
     python -m tests.drill --kills 10 --worlds 1 2 3 4
     python -m tests.drill --architecture qwen3
+    python -m tests.drill --optimizer muon
 
 Without --worlds every start has the same ranks, and the final weights, every loss and the ledger of samples must be
 bit-identical. With --worlds each start has another world size, micro-batch and sharding, in float64: the ledger must be
@@ -34,6 +35,7 @@ def main(argv=None):
         "--kinds", nargs="+", choices=KINDS, default=tuple(KINDS), metavar="KIND", help=", ".join(KINDS)
     )
     parser.add_argument("--architecture", choices=MODELS, default="llama", help=f"{', '.join(MODELS)} (llama)")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw, muon (adamw)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and the order of kinds (0)")
     parser.add_argument("--directory", type=Path, help="working directory (a temporary one)")
     arguments = vars(parser.parse_args(argv))

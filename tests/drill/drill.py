@@ -27,6 +27,7 @@ class Plan:
     worlds: tuple = ()
     kinds: tuple = tuple(KINDS)
     architecture: str = "llama"
+    optimizer: str = "adamw"
     seed: int = 0
 
     @property
@@ -44,9 +45,10 @@ class Plan:
         """The recipe of both runs. With changing world sizes losses are comparable only in float64, and with a small
         learning rate: a large one amplifies rounding 10 times per 40 steps.
         """
-        recipe = RECIPE | {"model": MODEL | MODELS[self.architecture]}
+        optimizer = RECIPE["optimizer"] | {"name": self.optimizer}
+        recipe = RECIPE | {"model": MODEL | MODELS[self.architecture], "optimizer": optimizer}
         if self.worlds:
-            return recipe | {"dtype": "float64", "optimizer": {"learning_rate": 1e-3}}
+            return recipe | {"dtype": "float64", "optimizer": optimizer | {"learning_rate": 1e-3}}
         return recipe | {"dtype": "float32"}
 
 

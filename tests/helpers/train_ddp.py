@@ -1,5 +1,6 @@
 """Train as stages.pretrain does with `sharding: none`, but through torch's DistributedDataParallel, on two ranks."""
 
+import dataclasses
 import sys
 
 import torch
@@ -15,27 +16,28 @@ from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
+from stages.lib.training.optimizers.parameter_groups import set_learning_rate
 from stages.lib.training.optimizers.schedule import learning_rate
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import OPERATION, RECIPE
 
 
-def main(corpus_path, steps, output):
+def main(corpus_path, steps, output, optimizer_name):
     """Write the weights after `steps` steps."""
     with process_group():
         recipe = recipes.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
+        recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, name=optimizer_name))
         corpus = Corpus(corpus_path)
         samples = Samples(corpus, recipe.weights, recipe.seq_len, recipe.seed)
         model = Transformer(recipe.model, corpus.tokenizer["vocab_size"])
         initialize(model, recipe.seed)
-        adamw = registry.build(model, recipe.optimizer)
+        optimizer = registry.build(model, recipe.optimizer)
         wrapped = DistributedDataParallel(model)
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)  # every rank has all gradients
         count = recipe.global_batch_size * recipe.seq_len
         for step in range(int(steps)):
-            adamw.param_groups[0]["lr"] = adamw.param_groups[1]["lr"] = learning_rate(
-                recipe.schedule, recipe.optimizer.learning_rate, step, recipe.steps
-            )
+            rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, recipe.steps)
+            set_learning_rate(optimizer.param_groups, rate)
             numbers = share_of(
                 step * recipe.global_batch_size, dist.get_rank(), dist.get_world_size(), recipe.global_batch_size
             )
@@ -50,8 +52,8 @@ def main(corpus_path, steps, output):
             for parameter in model.parameters():
                 parameter.grad.mul_(dist.get_world_size())  # DDP takes the mean: with two ranks exactly half the sum
             clip_gradients(list(model.parameters()), recipe.optimizer.max_grad_norm, alone)
-            adamw.step()
-            adamw.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         if dist.get_rank() == 0:
             torch.save(model.state_dict(), output)
     return 0

@@ -295,6 +295,11 @@ def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, lora, se
     assert line.startswith(f"finetune: {sentence}")
 
 
+def test_muon_is_refused(made, tmp_path, capsys):
+    line = refused(capsys, made, tmp_path, recipe=RECIPE | {"optimizer": {"name": "muon"}})
+    assert line.startswith("finetune: finetune.optimizer.name must be adamw with lora, got muon")
+
+
 def test_adapters_cannot_stay_apart_without_lora(made, tmp_path, capsys):
     assert converted(made, made / "runs/base", tmp_path, BASE_STEPS, merge=False) == 2
     (line,) = capsys.readouterr().err.splitlines()

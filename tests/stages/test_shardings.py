@@ -18,6 +18,7 @@ from tests.helpers.training import (
 )
 
 STEPS = 50
+OPTIMIZERS = ("adamw", "muon")
 HYBRID = {"sharding": "hybrid-full", "shard_degree": 2}
 HYBRID_GRAD = HYBRID | {"sharding": "hybrid-grad"}
 # (ranks, operation) of each run that must agree
@@ -49,10 +50,11 @@ def trained(corpus, directory, runs, steps, **recipe):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("architecture", MODELS)
-def test_losses_agree_in_float64(corpus, tmp_path, architecture):
+@pytest.mark.parametrize(("architecture", "optimizer"), [*((name, "adamw") for name in MODELS), ("llama", "muon")])
+def test_losses_agree_in_float64(corpus, tmp_path, architecture, optimizer):
     runs = RUNS if architecture == "llama" else FEWER
-    found = trained(corpus, tmp_path, runs, STEPS, dtype="float64", model=MODEL | MODELS[architecture])
+    keys = {"model": MODEL | MODELS[architecture], "optimizer": RECIPE["optimizer"] | {"name": optimizer}}
+    found = trained(corpus, tmp_path, runs, STEPS, dtype="float64", **keys)
     losses = {name: [entry["loss"] for entry in steps_of(results)] for name, results in found.items()}
     first = losses.pop(next(iter(losses)))
     assert len(first) == STEPS
@@ -69,10 +71,12 @@ def test_equal_shardings_give_equal_bits_and_one_norm(corpus, tmp_path):
     assert max(norms) / min(norms) - 1 < 1e-7
 
 
-def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path):
-    code, error = train_on(2, corpus, tmp_path / "none", 8, sharding="none", steps=30)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path, optimizer):
+    recipe = RECIPE | {"optimizer": RECIPE["optimizer"] | {"name": optimizer}}
+    code, error = train_on(2, corpus, tmp_path / "none", 8, recipe=recipe, sharding="none", steps=30)
     assert code == 0, error
-    run_on(2, "tests.helpers.train_ddp", corpus, 8, tmp_path / "ddp.pt")
+    run_on(2, "tests.helpers.train_ddp", corpus, 8, tmp_path / "ddp.pt", optimizer)
     theirs = torch.load(tmp_path / "ddp.pt", weights_only=True)
     directory = run_directory(tmp_path / "none") / "checkpoints/00000008"
     ours = dcp.load_tensors(directory, [f"model.{name}" for name in theirs])

@@ -218,7 +218,12 @@ TINY = {"model": MODEL, "vocab_size": 320, "steps": 2, "seq_len": 16, "global_ba
 
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"document_mask": True, "micro_batch_size": 4}, {"lora": {"rank": 2, "dropout": 0.1}, "dtype": "bfloat16"}],
+    [
+        {},
+        {"document_mask": True, "micro_batch_size": 4},
+        {"lora": {"rank": 2, "dropout": 0.1}, "dtype": "bfloat16"},
+        {"optimizer": {"name": "muon", "state_dtype": "bfloat16"}, "dtype": "bfloat16"},
+    ],
 )
 def test_a_cell_measures_steps(tmp_path, keys):
     output = tmp_path / "figures.json"
@@ -235,6 +240,7 @@ def test_a_cell_measures_steps(tmp_path, keys):
     [
         ({"vocab_size": 10**12}, "cell: out of memory: a request of "),
         ({"micro_batch_size": 3}, "cell: cell.micro_batch_size must divide the 4 samples per rank"),
+        ({"optimizer": {"name": "muon"}, "lora": {"rank": 2}}, "cell: cell.optimizer.name must be adamw with lora"),
         ({"cpu_offload": True}, "cell: cell.cpu_offload must be false without a GPU"),
     ],
 )

@@ -49,6 +49,12 @@ class CellRecipe(TrainRecipe):
     document_mask: bool = identity(False)
     """Restrict attention to the tokens of the same document."""
 
+    def check(self, where: str) -> None:
+        """Raise UserError if the optimizer is not one for LoRA, or the schedule does not fit into the steps."""
+        super().check(where)
+        if self.lora is not None:
+            self.optimizer.check_lora(f"{where}.optimizer")
+
 
 def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
     """Measure, and write the figures as JSON."""

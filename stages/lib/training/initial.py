@@ -15,6 +15,7 @@ from stages.lib.checkpoints import adapter, dcp, find_model, model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.tokens import order
+from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
 from stages.lib.training.recipe import InitialRecipe
 
 if TYPE_CHECKING:
@@ -110,6 +111,16 @@ class Initial:
             )
         if self.found.tokenizer not in (None, tokenizer):
             raise UserError(f"--initial {self.path} must be trained with the data's tokenizer, got another tokenizer")
+
+    def check_optimizer(self, name: str, where: str) -> None:
+        """Raise UserError if the state of the model's optimizer cannot be that of the optimizer `name`."""
+        if self.recipe.optimizer == "keep":
+            before = self._commit()["recipe"].get("optimizer", {}).get("name", DEFAULT_OPTIMIZER)
+            if before != name:
+                raise UserError(
+                    f"{where}.initial.optimizer must be reset, since --initial {self.path} was trained with the "
+                    f"optimizer {before} and {where}.optimizer.name is {name}; got keep"
+                )
 
     def check_data(self, run_order: order.Order, corpus: Corpus, where: str) -> None:
         """Raise UserError if the samples cannot continue in the order of the model's own training.

@@ -121,8 +121,9 @@ class State:
 
     def num_bytes(self) -> tuple[int, int]:
         """Return the bytes of a checkpoint: (this rank's share, all ranks)."""
-        trained = self._trained()
-        width = trained[0][1].element_size()
-        per_parameter = width + self.optimizer.state_bytes(width)
-        local = sum(local_shards.local_tensor(parameter).numel() for _, parameter in trained)
-        return local * per_parameter, self.num_trained() * per_parameter
+        local = total = 0
+        for _, parameter in self._trained():
+            width = parameter.element_size() + self.optimizer.state_bytes(parameter)
+            local += local_shards.local_tensor(parameter).numel() * width
+            total += parameter.numel() * width
+        return local, total

@@ -8,6 +8,7 @@ from stages.lib.training import sharding
 from stages.lib.training.objectives import registry as objectives
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
+from stages.lib.training.optimizers.parameter_groups import set_learning_rate
 from stages.lib.training.optimizers.schedule import learning_rate
 from stages.lib.training.recipe import TrainRecipe
 from stages.lib.training.state import State
@@ -49,8 +50,7 @@ class Stepper:
         Returns the numbers `names` as a float64 tensor on the device: `bad` is 1 if the step was skipped.
         """
         model, optimizer, loss_guard = self.state.model, self.state.optimizer, self.state.loss_guard
-        for group in optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
+        set_learning_rate(optimizer.param_groups, self.learning_rate(step))
         sums = torch.zeros(len(self.objective.figures), dtype=torch.float64, device=self.device)
         # the units of the whole global batch, before the backward pass: ranks may mask different numbers of targets
         # torch.full is a kernel; torch.tensor(..., device=...) would wait for the device

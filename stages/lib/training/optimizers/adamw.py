@@ -16,9 +16,9 @@ class AdamW(torch.optim.AdamW):
         """Return the state of a parameter before its first step."""
         return zero_state(parameter, parameter.dtype)
 
-    def state_bytes(self, width: int) -> int:
-        """Return the bytes of state per parameter of `width` bytes."""
-        return len(MOMENTS) * width
+    def state_bytes(self, parameter: torch.Tensor) -> int:
+        """Return the bytes of state per element of a parameter."""
+        return len(MOMENTS) * parameter.element_size()
 
 
 def build(groups: list[dict[str, Any]], recipe: OptimizerRecipe) -> AdamW:

@@ -6,6 +6,7 @@ import torch
 
 from stages.lib.distributed import local_shards
 from stages.lib.training.optimizers.adamw import MOMENTS, zero_state
+from stages.lib.training.optimizers.found_inf import replace
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
 
@@ -36,8 +37,8 @@ class AdamWBF16(torch.optim.Optimizer):
         """Return the state of a parameter before its first step."""
         return zero_state(parameter, torch.bfloat16)
 
-    def state_bytes(self, width: int) -> int:
-        """Return the bytes of state per parameter of `width` bytes."""
+    def state_bytes(self, parameter: torch.Tensor) -> int:
+        """Return the bytes of state per element of a parameter."""
         return len(MOMENTS) * torch.bfloat16.itemsize
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
@@ -58,13 +59,7 @@ class AdamWBF16(torch.optim.Optimizer):
         change = (first / (1 - beta1**step)).div_(denominator).mul_(-group["lr"])
         change.add_(weight, alpha=-group["lr"] * group["weight_decay"])
         for old, new in ((state["step"], step), (kept[0], first), (kept[1], second), (weight, change.add_(weight))):
-            self._replace(old, new.to(old.dtype))
-
-    def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
-        if self.found_inf is None:
-            old.copy_(new)
-        else:
-            torch.where(self.found_inf == 1, old, new, out=old)
+            replace(old, new.to(old.dtype), self.found_inf)
 
 
 def build(groups: list[dict[str, Any]], recipe: OptimizerRecipe) -> AdamWBF16:

@@ -1,12 +1,20 @@
-"""The registry of optimizers; parameter groups, skipped steps and named state, the same for all of them."""
+"""The registry of optimizers; their parameters, skipped steps and named state, the same for all of them."""
 
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
-from stages.lib.training.optimizers import adamw, adamw_bf16
+from stages.lib.training.optimizers import adamw, adamw_bf16, muon
+from stages.lib.training.optimizers.combined import Combined
+from stages.lib.training.optimizers.layer_matrices import LayerMatrix, layer_matrices
+from stages.lib.training.optimizers.parameter_groups import decay_groups
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
+
+if TYPE_CHECKING:
+    from stages.lib.model.transformer import Transformer
 
 
 class Optimizer(Protocol):
@@ -25,24 +33,33 @@ class Optimizer(Protocol):
     def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the state of a parameter before its first step."""
 
-    def state_bytes(self, width: int) -> int:
-        """Return the bytes of state per parameter of `width` bytes."""
+    def state_bytes(self, parameter: torch.Tensor) -> int:
+        """Return the bytes of state per element of a parameter."""
 
 
-BUILDERS: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {
-    "adamw": adamw.build,
-    "adamw_bf16": adamw_bf16.build,
+ADAMW: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {
+    "float32": adamw.build,
+    "bfloat16": adamw_bf16.build,
 }
+"""Builders of AdamW over parameter groups, by state_dtype."""
+
+MATRIX_BUILDERS: dict[str, Callable[[Sequence[LayerMatrix], OptimizerRecipe], Any]] = {"muon": muon.build}
+"""Builders of optimizers of the layers' matrices; AdamW updates the other parameters."""
 
 
 def build(model: torch.nn.Module, recipe: OptimizerRecipe) -> Optimizer:
-    """Build the optimizer that a recipe names over a model's parameters that are not frozen; only matrices decay."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return cast(Optimizer, BUILDERS[recipe.name](groups, recipe))
+    """Build the optimizer that a recipe names over a model's parameters that are not frozen."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if recipe.name not in MATRIX_BUILDERS:
+        return _adamw(trained, recipe)
+    matrices = layer_matrices(cast("Transformer", model))
+    taken = {matrix.parameter for matrix in matrices}
+    others = [parameter for parameter in trained if parameter not in taken]
+    return Combined(MATRIX_BUILDERS[recipe.name](matrices, recipe), _adamw(others, recipe))
+
+
+def _adamw(parameters: list[torch.nn.Parameter], recipe: OptimizerRecipe) -> Optimizer:
+    return cast(Optimizer, ADAMW[recipe.state_dtype](decay_groups(parameters, recipe.weight_decay), recipe))
 
 
 def skip_if(optimizer: Optimizer, flag: torch.Tensor) -> None:
