@@ -18,7 +18,7 @@ def profile(name):
 
 
 def test_no_default_profile_overrides_others():
-    assert PROFILES == ["local", "slurm"]
+    assert PROFILES == ["local", "pbs", "slurm"]
 
 
 @pytest.mark.parametrize("name", PROFILES)
