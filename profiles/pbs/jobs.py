@@ -5,7 +5,7 @@
     jobs.py cancel ID ...
 
 Each job has files in .snakemake/pbs of the working directory: ID.json (how it was submitted), ID.exit (the exit code of
-its script), ID.preempted (it ran out of time, and PBS did not let it requeue itself), ID.next (the job after that),
+its script; 75: it ran out of time, and PBS did not let it requeue itself), ID.next (the job that was submitted then),
 ID.missing (number of polls without it).
 """
 
@@ -22,6 +22,7 @@ from scripts.slurm_jobs import last_lines  # noqa: E402
 
 FOLDER = Path(".snakemake/pbs").absolute()
 LOGS = Path("results/logs/pbs").absolute()
+PREEMPTED = "75"
 MISSING_POLLS = 3
 """Polls in a row that find neither the job nor its exit code, after which it is lost."""
 ENDED = {"F": "Exit_status", "C": "exit_status"}
@@ -40,6 +41,8 @@ code=0
 trap : TERM
 {script}
 ) || code=$?
+[[ ! -e $CARAVAN_PREEMPTED_FILE ]] || code=75
+rm -f "$CARAVAN_PREEMPTED_FILE"
 echo "$code" >{folder}/"$PBS_JOBID".exit
 exit "$code"
 """
@@ -114,7 +117,7 @@ def status(job: str) -> str:
         return "running"
     if code == "0":
         return "success"
-    if _file(job, "preempted").exists():
+    if code == PREEMPTED:
         record = json.loads(_file(job, "json").read_text(encoding="utf-8"))
         again = _qsub(record["options"], record["script"])
         _file(job, "next").write_text(again, encoding="utf-8")
@@ -183,7 +186,7 @@ def main(argv: list[str]) -> int:
     """Run a subcommand."""
     try:
         printed = {"submit": submit, "status": status, "cancel": cancel}[argv[0]](*argv[1:])
-    except (PbsError, OSError) as error:
+    except (PbsError, OSError, ValueError, LookupError) as error:
         print(f"pbs: {error}", file=sys.stderr)
         if argv[0] == "status":  # Snakemake would end, and forget its jobs: poll again
             print("running")
