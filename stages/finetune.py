@@ -6,7 +6,7 @@
         --recipe recipe.json --operation '{"steps": 80}' --train-dir results/runs/statements/train \\
         --output results/runs/statements/models/00000080.json
 
-On several ranks, run it under torchrun, see stages.pretrain. It is the same training, with the same run directories,
+On several ranks, run it as stages.pretrain. It is the same training, with the same run directories,
 and resumes in the same way after a kill. Only the data differ. By default the loss is that of the assistant's turns, of
 completions and the EOS after each; of text it is that of all tokens. Examples are packed whole into samples and do not
 attend to each other; an epoch has each example once. Validation uses the validation split of each source.

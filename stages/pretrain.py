@@ -3,10 +3,10 @@
     python -m stages.pretrain --corpus results/tokens/main/manifest.json --until 300 --recipe recipe.json \\
         --operation '{"steps": 300}' --train-dir results/runs/base/train --output results/runs/base/models/00000300.json
 
-On several ranks, run it under torchrun: `workflow/launch 2 -m stages.pretrain ...`. The run directory is
-TRAIN_DIR/<digest of recipe and corpus>; it holds checkpoints/, metrics.jsonl, events.jsonl and the lease. After a kill,
-run the same command again: it resumes from the newest complete checkpoint. To train again from the start, delete the
-directory.
+On several ranks: `workflow/launch 2 -m stages.pretrain ...`, or `mpiexec -n 2 python -m stages.pretrain ...`. The run
+directory is TRAIN_DIR/<digest of recipe and corpus>; it holds checkpoints/, metrics.jsonl, events.jsonl and the lease.
+After a kill, run the same command again: it resumes from the newest complete checkpoint. To train again from the start,
+delete the directory.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PART_OF = {
     **{"model.architectures": "model", "tokens.packings": "tokens", "scoring.tasks": "scoring"},
 }
 WITHOUT_TORCH = (
-    *("errors", "files", "log", "manifest", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
+    *("errors", "files", "log", "manifest", "mpi", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
     *("checkpoints/commit", "checkpoints/model_digest", "training/optimizers/schedule"),
 )
 HEAVY = {"torch", "transformers", "sentencepiece", "lm_eval", "datasets", "matplotlib"}

@@ -10,15 +10,18 @@ import json
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stages.lib import files, log, memory, recipe, recipe_schema
+from stages.lib import files, log, memory, mpi, recipe, recipe_schema
 from stages.lib.errors import Preempted, RankLocalError, UserError
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
+LINGER_SECONDS = 2.0
+"""Time in which the first rank of an mpiexec ends before the others."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,6 +88,7 @@ def execute(
 
     `recipe_base`: returns recipe keys that other options give; `--recipe` overrides them.
     """
+    mpi.adopt_ranks()
     arguments = made.parse_args(argv)
     try:
         try:
@@ -103,9 +107,9 @@ def execute(
     except RankLocalError as error:
         return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}", alone=True)
     except UserError as error:
-        return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}")
+        return _end(USER_MISTAKE, f"{arguments.stage_name}: {error}", agreed=error.on_all_ranks)
     except Preempted as error:
-        return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}")
+        return _end(OUT_OF_TIME, f"{arguments.stage_name}: {error}", agreed=error.on_all_ranks)
     except KeyboardInterrupt:
         return _end(INTERRUPTED, f"{arguments.stage_name}: stopped by Ctrl-C", alone=True)
     except BrokenPipeError as error:
@@ -172,7 +176,7 @@ def _log_traceback() -> None:
             log.logger.info("%s", line)
 
 
-def _end(code: int, message: str, alone: bool = False) -> int:
+def _end(code: int, message: str, alone: bool = False, agreed: bool = False) -> int:
     """Print why the stage stopped, as its last line, and return the exit code of the process.
 
     torchrun turns every exit code but 0 into 1, under a page of its own. So under `workflow/launch` the first rank
@@ -180,6 +184,8 @@ def _end(code: int, message: str, alone: bool = False) -> int:
     keeps its code, by which torchrun ends the others.
     """
     message = " ".join(message.splitlines())  # a path may have a line end
+    if mpi.is_started():
+        return _end_under_mpiexec(code, message, alone, agreed)
     path = os.environ.get("CARAVAN_EXIT_FILE")
     if path is None or "RANK" not in os.environ:
         with contextlib.suppress(UserError):  # a full --log; the terminal has the line
@@ -190,3 +196,18 @@ def _end(code: int, message: str, alone: bool = False) -> int:
             file.write(str(code))
         log.logger.error("%s", message)
     return code if alone else DONE
+
+
+def _end_under_mpiexec(code: int, message: str, alone: bool, agreed: bool) -> int:
+    """Print why a rank of mpiexec stopped, and return its exit code, which mpiexec passes on.
+
+    mpiexec may kill the other ranks at the first code but 0. So the first rank prints what all ranks `agreed` on, and
+    the others give it time; they print what they cannot know to be the same.
+    """
+    first = os.environ["RANK"] == "0"
+    if not alone and not first:
+        time.sleep(LINGER_SECONDS)
+    if first or not agreed:
+        with contextlib.suppress(UserError):  # a full --log; the terminal has the line
+            log.logger.error("%s", message)
+    return code

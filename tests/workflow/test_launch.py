@@ -98,7 +98,7 @@ def test_ctrl_c_reaches_all_ranks_and_their_exit_code_is_passed_on(folder):
         ),
         (
             ["--nodes", "2", "2", "-m", "worker"],
-            "launch: --nodes 2 needs a Slurm job; --nodes 0 uses only this machine",
+            "launch: --nodes 2 needs a job of Slurm, PBS, LSF or Flux; --nodes 0 uses only this machine",
         ),
     ],
 )

@@ -19,7 +19,7 @@ def profile(name):
 
 
 def test_no_default_profile_overrides_others():
-    assert PROFILES == ["kubernetes", "local", "slurm"]
+    assert PROFILES == ["kubernetes", "local", "pbs", "slurm"]
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -14,6 +14,8 @@ from stages.lib.errors import UserError
 class CollectiveError(UserError):
     """A UserError that every rank raises at the same place."""
 
+    on_all_ranks = True
+
 
 def is_first_rank() -> bool:
     """Return True on the rank that writes what all ranks have."""

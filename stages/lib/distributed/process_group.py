@@ -10,7 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from stages.lib.distributed import gpus
+from stages.lib import mpi
+from stages.lib.distributed import gpus, mpi_rendezvous
 from stages.lib.distributed.collectives import CollectiveError
 from stages.lib.errors import Preempted, RankLocalError, UserError
 from stages.lib.log import logger
@@ -21,17 +22,14 @@ TIMEOUT = timedelta(days=1)
 
 @contextlib.contextmanager
 def process_group() -> Iterator[torch.device]:
-    """Initialize the process group from torchrun's environment, or a group of one rank without torchrun.
+    """Initialize the process group from the environment of torchrun or mpiexec, or a group of one rank without them.
 
     Yields the device of this rank. A UserError that the ranks did not agree on is raised as RankLocalError.
     """
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     enable_flight_recorder()
-    if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=TIMEOUT)
-    else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    _initialize(backend)
     all_ranks_leave = False
     try:
         yield device
@@ -47,6 +45,18 @@ def process_group() -> Iterator[torch.device]:
         # A rank that fails alone keeps the group: otherwise other ranks would fail, and log, before it logs its error.
         if all_ranks_leave or dist.get_world_size() == 1:
             dist.destroy_process_group()
+
+
+def _initialize(backend: str) -> None:
+    if "RANK" not in os.environ:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    elif mpi.is_started():
+        rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        with mpi_rendezvous.rendezvous():
+            store = mpi_rendezvous.join(TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(backend, timeout=TIMEOUT)
 
 
 def enable_flight_recorder() -> None:

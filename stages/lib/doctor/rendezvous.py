@@ -102,7 +102,7 @@ def host_name() -> str:
 
 
 def join() -> Rendezvous:
-    """Return the rendezvous of the ranks in torchrun's environment, or of one rank without torchrun.
+    """Return the rendezvous of the ranks in the environment of torchrun or mpiexec, or of one rank without them.
 
     Raises RankLocalError if the first rank's host does not answer.
     """
@@ -123,6 +123,9 @@ def join() -> Rendezvous:
 def _torchrun_store() -> dist.Store:
     import torch.distributed as dist
 
+    from stages.lib.distributed import mpi_rendezvous
+
     seconds = timedelta(seconds=JOIN_SECONDS)
-    store, _, _ = next(iter(dist.rendezvous("env://", timeout=seconds)))
+    with mpi_rendezvous.rendezvous():
+        store, _, _ = next(iter(dist.rendezvous("env://", timeout=seconds)))
     return dist.PrefixStore("doctor", store)

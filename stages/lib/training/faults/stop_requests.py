@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stages.lib import files
+from stages.lib import files, mpi
 from stages.lib.errors import UserError
 from stages.lib.run_directory import journal
 
@@ -41,7 +41,7 @@ class StopRequests:
     def handle_signals(self) -> Iterator[None]:
         """Treat SIGUSR1, SIGTERM and Ctrl-C as requests inside this block."""
         before, codes = {}, {signal.SIGUSR1: USR1, signal.SIGTERM: TERM}
-        if "RANK" not in os.environ:  # torchrun turns Ctrl-C into SIGTERM
+        if "RANK" not in os.environ or mpi.is_started():  # torchrun turns Ctrl-C into SIGTERM
             codes[signal.SIGINT] = INTERRUPT
         try:
             for number, code in codes.items():

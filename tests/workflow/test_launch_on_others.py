@@ -1,0 +1,105 @@
+"""The launcher in jobs of LSF and Flux, with fake commands: no server of either can be installed for tests."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.workflow.checkout import HOME
+
+WORKER = """
+import json, os, sys
+from pathlib import Path
+
+told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_")}
+Path("told" + os.environ["RANK"]).write_text(json.dumps(told | {"MASTER_ADDR": os.environ["MASTER_ADDR"]}))
+if os.environ["RANK"] == "0" and sys.argv[-1] != "0":
+    Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
+"""
+COMMANDS = {
+    "bjobs": 'echo "$@" >> asked; echo "1:30 L"',
+    "bhist": 'for start in 1 2 3; do echo "Mon Nov 23 06:00:0$start: Starting (Pid 7);"; done',
+    "blaunch": 'echo "$1" >> launched; shift; exec "$@"',
+    "brequeue": 'echo "$@" >> requeued; kill -TERM -- "-$GROUP"',
+    "flux": """
+        case "$1 $2" in
+            "hostlist --expand") echo "127.0.0.1 127.0.0.2" ;;
+            "job id") echo 4711 ;;
+            "job timeleft") echo 5400 ;;
+            "run --nodes=2")
+                while [[ $1 == --* || $1 == run ]]; do shift; done
+                FLUX_TASK_RANK=1 "$@" &
+                FLUX_TASK_RANK=0 "$@"
+                wait ;;
+        esac
+    """,
+}
+JOBS = {
+    "LSF": {"LSB_JOBID": "4711", "LSB_MCPU_HOSTS": "127.0.0.1 4 127.0.0.2 4"},
+    "Flux": {"FLUX_JOB_ID": "f2oLkTLb"},
+}
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """A function that runs the launcher in a job; returns (exit code, stderr)."""
+    (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
+    (tmp_path / "bin").mkdir()
+    for name, script in COMMANDS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def run(scheduler, code=0, nodes=2):
+        other = ("SLURM", "CARAVAN", "PBS", "LSB", "FLUX")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(other)}
+        path = f"{tmp_path}/bin:{os.path.dirname(sys.executable)}:/usr/bin:/bin"
+        arguments = [HOME / "workflow/launch", "--nodes", str(nodes), "--cpus", "1", "1", "-m", "worker", "--"]
+        done = subprocess.run(
+            ["bash", "-c", 'export GROUP=$$; "$@"; code=$?; exit $code', "job", *arguments, str(code)],
+            cwd=tmp_path,
+            env=clean | {"PATH": path, "PYTHONPATH": str(tmp_path)} | JOBS[scheduler],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            start_new_session=True,
+        )
+        return done.returncode, done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(("scheduler", "restarts"), [("LSF", "2"), ("Flux", "0")])
+def test_each_node_has_a_launcher_that_knows_the_job(launch, tmp_path, scheduler, restarts):
+    begun = time.time()
+    assert launch(scheduler) == (0, "")
+    for rank in (0, 1):
+        told = json.loads((tmp_path / f"told{rank}").read_text())
+        expected = {"CARAVAN_NODE_RANK": str(rank), "CARAVAN_NUM_NODES": "2", "CARAVAN_PORT": "24711"}
+        expected |= {"CARAVAN_HEAD": "127.0.0.1", "MASTER_ADDR": "127.0.0.1", "CARAVAN_JOB_RESTARTS": restarts}
+        assert told | expected == told
+        assert -1 <= int(told["CARAVAN_DEADLINE"]) - begun - 5370 <= 30
+        assert told["CARAVAN_JOB_ID"] in JOBS[scheduler].values()
+
+
+def test_lsf_requeues_a_job_that_ran_out_of_time(launch, tmp_path):
+    assert launch("LSF", code=75)[0] == -15
+    assert (tmp_path / "requeued").read_text() == "4711\n"
+
+
+def test_flux_does_not_requeue(launch):
+    code, said = launch("Flux", code=75)
+    assert code == 75
+    assert said == (
+        "launch: job f2oLkTLb was not requeued (Flux has no command for it): Snakemake submits it again as often as "
+        "`retries` of the profile allows\n"
+    )
+
+
+@pytest.mark.parametrize("scheduler", JOBS)
+def test_job_with_another_number_of_nodes_is_refused(launch, scheduler):
+    code, said = launch(scheduler, nodes=3)
+    assert code == 2 and " must have as many nodes as --nodes, 3, got 2" in said
