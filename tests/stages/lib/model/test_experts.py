@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fms.modules.feedforward import MOEFeedForward
 from torch.nn import functional
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
@@ -50,6 +51,16 @@ def test_the_layer_and_its_gradients_are_those_of_transformers(num_experts, expe
     }
     for name, (a, b) in pairs.items():
         assert (a - b).abs().max() < 1e-5, name
+
+
+def test_the_layer_has_the_keys_and_outputs_of_ibm_fms():
+    ours, theirs = layers(5, 2)[0], MOEFeedForward(5, 2, D, F)
+    own = ours.state_dict()
+    state = {key: value if key == "gate.weight" else value.unflatten(0, (5, -1)) for key, value in own.items()}
+    theirs.load_state_dict(state)
+    x = torch.randn(2, 7, D)
+    with torch.no_grad():
+        assert (ours(x)[0] - theirs(x)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("sizes", [[4, 0, 6, 1], [0, 0, 11, 0], [11, 0, 0, 0]])
