@@ -84,7 +84,7 @@ def caravan(shape):
         initialize(model, seed=0)
 
         def loss(tokens, targets):
-            total, _ = model(tokens, targets)
+            total, *_ = model(tokens, targets)
             return total / targets.numel()
 
         return model, registry.build(model, OptimizerRecipe()), loss

@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
         outputs = publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    record = clock.record(parameters=parameters, parity=parity)
+    record = clock.record(**parameters, parity=parity)
     manifest.write(directory / KEPT, arguments.stage_name, {**expected, "outputs": outputs}, record)
     manifest.write(arguments.output, arguments.stage_name, {**expected, "outputs": outputs}, record)
 
@@ -137,21 +137,25 @@ def write_export(
     model: Manifest,
     corpus: Manifest,
     tokenizer: Manifest,
-) -> int:
-    """Write weights, config and tokenizer; returns the number of parameters."""
+) -> dict[str, int]:
+    """Write weights, config and tokenizer; returns the numbers of parameters, all and those that a token uses."""
     from stages.lib.huggingface import adapter_files, export, tokenizer_files
+    from stages.lib.model import flops
 
     model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
-    parameters = export.write_weights(
-        directory, model_config, described["vocab_size"], read, recipe.dtype, recipe.shard_mb
-    )
+    vocab_size = described["vocab_size"]
+    counts = {
+        "parameters": export.write_weights(directory, model_config, vocab_size, read, recipe.dtype, recipe.shard_mb)
+    }
+    if model_config.router is not None:
+        counts["active_parameters"] = flops.active_count(model_config, vocab_size)
     if adapter is not None and not recipe.merge:
-        table = model_config.key_table(described["vocab_size"])
+        table = model_config.key_table(vocab_size)
         adapter_files.write(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
     tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)
-    return parameters
+    return counts
 
 
 def settings_of(

@@ -183,7 +183,10 @@ def find_initial(
             f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, "
             "got another corpus"
         )
-    positions = initial.found.model_config.max_position_embeddings
+    model_config = initial.found.model_config
+    if recipe.lora is not None:
+        recipe.lora.check_model(model_config.key_table(tokenizer.vocab_size), "finetune.lora")
+    positions = model_config.max_position_embeddings
     if recipe.seq_len > positions:
         raise UserError(
             f"finetune.seq_len must be at most max_position_embeddings of --initial ({positions}), got {recipe.seq_len}"

@@ -25,6 +25,7 @@ from stages.lib.log import logger
 from stages.lib.report import summary_figures
 from stages.lib.report.curves import read_curves, tokens_before, training_problems
 from stages.lib.report.expected_recipes import check_code, check_recipes
+from stages.lib.report.expert_load import load_problems
 from stages.lib.report.references import reference_rows
 from stages.lib.report.results import Results
 from stages.lib.report.scores import score_rows, write_scores
@@ -93,7 +94,8 @@ def run(arguments: argparse.Namespace) -> None:
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
     drawn = summary_figures.draw(arguments.figures, moved, references, curves)
     places = [arguments.output.with_name("report.html"), arguments.scores, arguments.figures]
-    summary = SummaryText(results, rows, references, missing, [*training_problems(results), *warnings], places)
+    warnings = [*training_problems(results), *load_problems(results), *warnings]
+    summary = SummaryText(results, rows, references, missing, warnings, places)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
     write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, text])

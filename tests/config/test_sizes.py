@@ -11,6 +11,7 @@ from scripts.config_check import checked, load_schema
 from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
+from stages.lib.model import flops
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.sources.source import SourceRecipe
@@ -29,11 +30,15 @@ PUBLISHED = {
     "llama3-3b": (3_212_749_824, 128_256),
     "llama3-8b": (8_030_261_248, 128_256),
     "llama3-70b": (70_553_706_496, 128_256),
+    "mixtral-8x7b": (46_702_792_704, 32_000),
+    "mixtral-small": (787_907_584, 32_000),  # this project's own
     "qwen3-0.6b": (596_049_920, 151_936),
     "qwen3-1.7b": (1_720_574_976, 151_936),
     "qwen3-4b": (4_022_468_096, 151_936),
     "qwen3-8b": (8_190_735_360, 151_936),
 }
+# What a token uses: 12.9 billion by Mistral's announcement of Mixtral 8x7B.
+ACTIVE = {"mixtral-8x7b": 12_879_925_248, "mixtral-small": 259_425_280}
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
 
 
@@ -59,7 +64,11 @@ def test_the_model_has_the_published_number_of_parameters(size):
     with torch.device("meta"):
         model = Transformer(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocab_size)
     assert sum(p.numel() for p in model.parameters()) == parameters
-    assert f"{parameters:,} parameters" in text_of(size).splitlines()[1]  # after the line that names the schema
+    described = text_of(size).splitlines()[1]  # after the line that names the schema
+    assert f"{parameters:,} parameters" in described
+    active = flops.active_count(model.recipe, vocab_size)
+    assert active == ACTIVE.get(size, parameters)
+    assert size not in ACTIVE or f"of which a token uses {active:,}" in described
 
 
 @pytest.mark.parametrize("size", PUBLISHED)

@@ -28,6 +28,7 @@ CASES = {
     "window": {"architecture": "mistral", "sliding_window": 24, "num_key_value_heads": 2},
     "no window": {"architecture": "mistral", "head_dim": 24},
     "qk norm": {"architecture": "qwen3", "head_dim": 32, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "experts": {"architecture": "mixtral", "num_local_experts": 5, "num_key_value_heads": 2},
     "one head": {"hidden_size": 22, "num_attention_heads": 1, "rms_norm_eps": 1e-3},
 }
 """Options of a ModelRecipe beside SMALL. The heads of "odd widths" have a dimension of 20."""

@@ -47,7 +47,7 @@ def main(corpus_path, steps, output, optimizer_name):
             micro_batches = list(zip(*batch, strict=True))
             for number, (tokens, targets) in enumerate(micro_batches):
                 wrapped.require_backward_grad_sync = number == len(micro_batches) - 1
-                loss, _ = wrapped(tokens, targets)
+                loss, *_ = wrapped(tokens, targets)
                 (loss / count).backward()
             for parameter in model.parameters():
                 parameter.grad.mul_(dist.get_world_size())  # DDP takes the mean: with two ranks exactly half the sum

@@ -24,6 +24,7 @@ MODELS = {
     "llama": {},
     "bias": {"attention_bias": True, "head_dim": 12},
     "mistral": {"architecture": "mistral", "sliding_window": 12},
+    "mixtral": {"architecture": "mixtral", "num_local_experts": 3, "router_aux_loss_coef": 0.1},
     "qwen3": {"architecture": "qwen3", "head_dim": 16},
 }
 """What makes MODEL another architecture. The window is shorter than a row."""

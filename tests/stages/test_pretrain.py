@@ -17,6 +17,7 @@ from tests.helpers.slow_rank import SLEEP
 from tests.helpers.training import (
     HOME,
     MODEL,
+    MODELS,
     OPERATION,
     RECIPE,
     environment,
@@ -115,8 +116,15 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(corpus, uninterrupted, tm
     assert identities[0] == identities[1]
 
 
-def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_path):
-    process = launch(2, options(corpus, tmp_path, 30), start_new_session=True)
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_path, architecture):
+    recipe, whole = RECIPE | {"model": MODEL | MODELS[architecture]}, uninterrupted_on_two
+    if architecture != "llama":
+        whole = tmp_path / "whole"
+        code, error = train_on(2, corpus, whole, 30, recipe=recipe)
+        assert code == 0, error
+    tmp_path = tmp_path / "killed"
+    process = launch(2, options(corpus, tmp_path, 30, recipe=recipe), start_new_session=True)
     deadline = time.monotonic() + 120
     while len(steps_of(tmp_path) if (tmp_path / "train").exists() else []) < 13:
         assert process.poll() is None, process.stderr.read()
@@ -126,13 +134,13 @@ def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_p
     process.wait()
     subprocess.run(["pkill", "-KILL", "-f", str(tmp_path)], check=False)  # the ranks are in sessions of their own
     killed_at = steps_of(tmp_path)[-1]["step"]
-    code, error = train_on(2, corpus, tmp_path, 30)
+    code, error = train_on(2, corpus, tmp_path, 30, recipe=recipe)
     assert code == 0, error
     assert killed_at < 30
     assert [event["event"] for event in events_of(tmp_path)][:2] == ["attempt", "start"]
     (resumed,) = [event["step"] for event in events_of(tmp_path) if event["event"] == "resume"]
     assert 5 <= resumed <= killed_at
-    assert weights_of(tmp_path, 30) == weights_of(uninterrupted_on_two, 30)
+    assert weights_of(tmp_path, 30) == weights_of(whole, 30)
 
 
 @pytest.mark.long
@@ -183,6 +191,11 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
             {"model": MODEL | {"num_attention_heads": 5}},
             {},
             "pretrain.model.num_attention_heads must divide hidden_size (32)",
+        ),
+        (
+            {"model": MODEL | MODELS["mixtral"] | {"num_experts_per_tok": 4}},
+            {},
+            "pretrain.model.num_experts_per_tok must be at most num_local_experts (3), got 4",
         ),
         (
             {"model": MODEL | {"num_key_value_heads": 3}},

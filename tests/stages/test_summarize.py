@@ -245,6 +245,15 @@ def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, line
     assert lines["base, training"][-1][0] == 300 * 256
 
 
+@pytest.mark.parametrize(("share", "warned"), [(0.07, False), (0.05, True)])
+def test_text_warns_of_experts_without_work(results, share, warned):
+    loads = [[[0.4, 0.1, 0.25, 0.25], [share + change, 0.5 - share - change, 0.25, 0.25]] for change in (-0.02, 0.02)]
+    append(results, "metrics", *(entry_of(310 + n, 4.0, expert_load=load) for n, load in enumerate(loads)))
+    assert summarize.main(options_of(results)) == 0
+    sentence = "less than 0.25 of an equal share of the tokens in the last 2 steps, expert 0 of layer 1 0.20"
+    assert (sentence in (results / "summary.txt").read_text()) == warned
+
+
 def test_text_lists_skipped_steps_rollbacks_and_hangs(results):
     skip = {"event": "skip", "step": 20, "samples": [76, 80], "time": 0}
     rollback = {"event": "rollback", "step": 10, "samples": [40, 80], "time": 0}

@@ -42,13 +42,16 @@ def lines(inputs: CardInputs, description: str | None) -> list[str]:
     """Return the lines of the title, the description, the table of the model's facts and the code to load it."""
     identity, parameters = inputs.model.identity, inputs.export.record.get("parameters")
     size = f" of {count(parameters)} parameters" if parameters else ""
+    if active := inputs.export.record.get("active_parameters"):
+        size += f", of which a token uses {count(active)}"
+    kind = inputs.config.get("architectures", ["LlamaForCausalLM"])[0].removesuffix("ForCausalLM")
     tokens = count(identity["tokens"])
     initial = f" from {code(inputs.initial_name)}" if inputs.initial_name else ""
     how = f"fine-tuned{initial} on {tokens} tokens" if inputs.is_tuned else f"trained on {tokens} tokens"
     before = code(inputs.initial_name or "") or "another model"
     start = f" It started from {before}." if inputs.has_initial and not inputs.is_tuned else ""
     title = f"# {escaped(inputs.name)}, step {inputs.step:,}"
-    what = f"A Llama{size}, {how} in {inputs.step:,} steps.{start}"
+    what = f"A {kind}{size}, {how} in {inputs.step:,} steps.{start}"
     about = ["", *description.strip().splitlines()] if description else []
     return [title, "", what, *about, *table(("", ""), _facts(inputs)), *_usage(inputs)]
 
@@ -65,6 +68,9 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     if parameters:
         tied = ", the embedding is also the output head" if config.get("tie_word_embeddings") else ""
         yield "parameters", f"{parameters:,}{tied}"
+    if active := inputs.export.record.get("active_parameters"):
+        experts = f"{config['num_experts_per_tok']} of {config['num_local_experts']} experts per layer"
+        yield "active parameters", f"{active:,}: a token passes through {experts}"
     yield "layers", f"{config['num_hidden_layers']}"
     yield "hidden size, intermediate size", f"{config['hidden_size']:,}, {config['intermediate_size']:,}"
     yield "attention heads, key-value heads", f"{heads}, {groups}"

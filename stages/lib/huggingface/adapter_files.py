@@ -22,8 +22,8 @@ ReadAdapters = Callable[[Sequence[str]], Mapping[str, torch.Tensor]]
 """Keys of adapters (lora.adapter_key) -> {key: tensor}."""
 
 
-def config_of(recipe: LoraRecipe, base: str) -> dict[str, Any]:
-    """The content of adapter_config.json. `base`: name or path of the base model."""
+def config_of(table: KeyTable, recipe: LoraRecipe, base: str) -> dict[str, Any]:
+    """The content of adapter_config.json. `table`, `base`: of the base model, its name or path."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -31,7 +31,7 @@ def config_of(recipe: LoraRecipe, base: str) -> dict[str, Any]:
         "r": recipe.rank,
         "lora_alpha": int(recipe.alpha) if recipe.alpha.is_integer() else recipe.alpha,
         "lora_dropout": recipe.dropout,
-        "target_modules": list(recipe.targets),
+        "target_modules": recipe.targets_of(table),
         "bias": "none",
         "fan_in_fan_out": False,
         "use_rslora": False,
@@ -65,4 +65,4 @@ def write(folder: Path, table: KeyTable, recipe: LoraRecipe, read: ReadAdapters,
 
     folder.mkdir()
     save_file(peft_tensors(table, recipe, read), folder / ADAPTER_WEIGHTS, {"format": "pt"})
-    files.write_json(folder / ADAPTER_CONFIG, config_of(recipe, base))
+    files.write_json(folder / ADAPTER_CONFIG, config_of(table, recipe, base))

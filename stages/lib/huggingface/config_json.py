@@ -115,6 +115,8 @@ def _value(config: dict[str, Any], name: str, architecture: type[ModelRecipe], p
     if config.get(name) is None and default is not dataclasses.MISSING:
         return default
     readers: dict[Any, Callable[..., Any]] = {int: _whole, float: _number, bool: _flag}
+    if hint is float and field.metadata.get("minimum") == 0:
+        return _number(config, name, path, may_be_zero=True)
     return readers[hint](config, name, path)
 
 
@@ -155,10 +157,12 @@ def _whole(config: dict[str, Any], key: str, path: Path | str, default: Any = No
     return found
 
 
-def _number(config: dict[str, Any], key: str, path: Path | str, default: float | None = None) -> float:
+def _number(
+    config: dict[str, Any], key: str, path: Path | str, default: float | None = None, may_be_zero: bool = False
+) -> float:
     found: Any = default if config.get(key) is None else config[key]
-    if type(found) not in (int, float) or not (math.isfinite(found) and found > 0):
-        raise _refusal(path, key, "be a number greater than 0", found)
+    if type(found) not in (int, float) or not (math.isfinite(found) and (found > 0 or (may_be_zero and found == 0))):
+        raise _refusal(path, key, f"be a number {'at least' if may_be_zero else 'greater than'} 0", found)
     return float(found)
 
 

@@ -8,10 +8,10 @@ from stages.lib.model.model_recipe import ModelRecipe
 
 FORMULA = (
     "MFU = FLOPs per token x tokens/s per device / dense bfloat16 peak; FLOPs per token = 6 x (parameters without the "
-    "input embedding, with the output head also if tied) + 12 x num_hidden_layers x num_attention_heads x head_dim x "
-    "seq_len (or sliding_window, if it is less); HFU adds the matrix products of the forward pass that activation "
-    "checkpointing repeats; with LoRA, 4 x the frozen parameters + 6 x the adapters' take the place of 6 x the "
-    "parameters"
+    "input embedding, with the output head also if tied, of experts only those that a token uses) + 12 x "
+    "num_hidden_layers x num_attention_heads x head_dim x seq_len (or sliding_window, if it is less); HFU adds the "
+    "matrix products of the forward pass that activation checkpointing repeats; with LoRA, 4 x the frozen parameters + "
+    "6 x the adapters' take the place of 6 x the parameters"
 )
 
 PEAKS = {
@@ -46,6 +46,11 @@ def parameter_count(model_config: ModelRecipe, vocab_size: int) -> int:
     return sum(weight.numel for weight in model_config.key_table(vocab_size).weights)
 
 
+def active_count(model_config: ModelRecipe, vocab_size: int) -> int:
+    """The number of parameters that one token uses: of a sparse model's experts, those that it passes through."""
+    return sum(weight.active_numel for weight in model_config.key_table(vocab_size).weights)
+
+
 def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, num_adapter: int | None = None) -> int:
     """FLOPs of the forward and the backward pass per token, by FORMULA (PaLM, arXiv 2204.02311, appendix B).
 
@@ -53,7 +58,8 @@ def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, nu
     gradient, which is a third of its products.
     """
     table = model_config.key_table(vocab_size)
-    without_embedding = sum(weight.numel for weight in table.weights if weight is not table.embedding or table.tied)
+    counted = [weight for weight in table.weights if weight is not table.embedding or table.tied]
+    without_embedding = sum(weight.active_numel for weight in counted)
     products = 6 * without_embedding if num_adapter is None else 4 * without_embedding + 6 * num_adapter
     return products + 12 * model_config.num_hidden_layers * _attention_size(model_config, seq_len)
 
@@ -61,11 +67,12 @@ def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, nu
 def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str, ratio: float | None = None) -> int:
     """FLOPs per token of the forward pass that activation checkpointing computes a second time.
 
-    `mode` and `ratio` are ActivationCheckpointingRecipe's. The last matrix product of a block is never repeated, since
-    torch stops once it has what the backward pass needs. full, offload: all other products of every block. ratio: of
-    this share of the blocks. selective: every second product of a block (but the last).
+    `mode` and `ratio` are ActivationCheckpointingRecipe's. The last matrix product of a block is not repeated, since
+    torch stops once it has what the backward pass needs; a sparse block needs its result for the router's gradient.
+    full, offload: all other products of every block. ratio: of this share of the blocks. selective: every second
+    product of a block (but the last).
     """
-    products = [weight.numel for weight in _matrices(model_config)]
+    products = [weight.active_numel for weight in _matrices(model_config)]
     num_layers = model_config.num_hidden_layers
     if mode == "none":
         return 0
@@ -76,7 +83,8 @@ def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str,
     if mode == "ratio":
         assert ratio is not None
         num_repeated = int(ratio * num_layers + 0.5)  # rounded as activation_checkpointing.chosen does
-    return (2 * sum(products[:-1]) + attention) * num_repeated
+    repeated = products if model_config.router is not None else products[:-1]
+    return (2 * sum(repeated) + attention) * num_repeated
 
 
 def _attention_size(model_config: ModelRecipe, seq_len: int) -> int:

@@ -54,7 +54,7 @@ def next_logits(model: Transformer, tokens: torch.Tensor, cache: Cache) -> torch
     mask = trunk.mask(tokens)
     x = trunk.embedding(tokens)
     for block, layer in zip(trunk.layers, cache.layers, strict=True):
-        x = block(x, cosine, sine, mask, layer)
+        x, _ = block(x, cosine, sine, mask, layer)
     return model.head(trunk.dec_norm(x[:, -1]))
 
 

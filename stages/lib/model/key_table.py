@@ -14,8 +14,14 @@ and for some architectures
     base_model.layers.N.attn.dense.bias                [D]
     base_model.layers.N.attn.q_norm.weight / k_norm    [hd]
 
+and for sparse ones, in place of wg1_fused and w2
+
+    base_model.layers.N.ff_sub_layer.gate.weight       [E, D]
+    base_model.layers.N.ff_sub_layer.cond_ffn.w13      [E * 2F, D]          rows: gate; up of each expert
+    base_model.layers.N.ff_sub_layer.cond_ffn.w2       [E * D, F]
+
 V is the vocabulary size, D the hidden size, H and K the numbers of attention heads and of key-value heads, hd the head
-dimension, F the intermediate size.
+dimension, F the intermediate size, E the number of experts. FMS keeps the experts apart in a dimension of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from typing import TYPE_CHECKING
 from stages.lib.model.keys import KeyTable, Part, Weight
 
 if TYPE_CHECKING:
-    from stages.lib.model.model_recipe import ModelRecipe
+    from stages.lib.model.model_recipe import ModelRecipe, RouterShape
 
 
 def build(recipe: ModelRecipe, vocab_size: int) -> KeyTable:
@@ -47,7 +53,7 @@ def _layer(recipe: ModelRecipe, fms: str, hf: str) -> tuple[Weight, ...]:
         _vector(fms + "ln", (hf + "input_layernorm", recipe.hidden_size)),
         *_attention(recipe, fms + "attn.", hf + "self_attn."),
         _vector(fms + "ff_ln", (hf + "post_attention_layernorm", recipe.hidden_size)),
-        *_feed_forward(recipe, fms + "ff_sub_layer.", hf + "mlp."),
+        *(_feed_forward(recipe, fms, hf) if recipe.router is None else _experts(recipe, recipe.router, fms, hf)),
     )
 
 
@@ -69,10 +75,24 @@ def _attention(recipe: ModelRecipe, fms: str, hf: str) -> list[Weight]:
 
 
 def _feed_forward(recipe: ModelRecipe, fms: str, hf: str) -> list[Weight]:
-    size = recipe.intermediate_size
+    size, fms, hf = recipe.intermediate_size, fms + "ff_sub_layer.", hf + "mlp."
     return [
         _matrix(fms + "wg1_fused", (hf + "gate_proj", size), (hf + "up_proj", size), columns=recipe.hidden_size),
         _matrix(fms + "w2", (hf + "down_proj", recipe.hidden_size), columns=size, into_residual=True),
+    ]
+
+
+def _experts(recipe: ModelRecipe, router: RouterShape, fms: str, hf: str) -> list[Weight]:
+    """A router and its experts, under the keys of Mixtral's files; transformers 5 joins them when it loads them."""
+    size, width, fms, hf = recipe.intermediate_size, recipe.hidden_size, fms + "ff_sub_layer.", hf + "block_sparse_moe."
+    names = [f"{hf}experts.{number}." for number in range(router.num_experts)]
+    gate_up = tuple(Part(name=f"{name}{matrix}.weight", rows=size) for name in names for matrix in ("w1", "w3"))
+    down = tuple(Part(name=f"{name}w2.weight", rows=width) for name in names)
+    active = router.experts_per_token
+    return [
+        _matrix(fms + "gate", (hf + "gate", router.num_experts), columns=width),
+        Weight(key=fms + "cond_ffn.w13", parts=gate_up, columns=width, active_rows=2 * size * active),
+        Weight(key=fms + "cond_ffn.w2", parts=down, columns=size, active_rows=width * active, into_residual=True),
     ]
 
 

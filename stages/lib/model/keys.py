@@ -51,6 +51,9 @@ class Weight:
     into_residual: bool = False
     """True if its product is added to the residual stream: its initial values are smaller."""
 
+    active_rows: int | None = None
+    """Number of rows that a token is multiplied by, if it is not all of them: those of its experts."""
+
     @property
     def shape(self) -> list[int]:
         """The shape of the FMS tensor."""
@@ -60,6 +63,11 @@ class Weight:
     def numel(self) -> int:
         """The number of parameters."""
         return math.prod(self.shape)
+
+    @property
+    def active_numel(self) -> int:
+        """The number of parameters that a token is multiplied by."""
+        return self.numel if self.active_rows is None else math.prod(self._shape(self.active_rows))
 
     def part_shapes(self) -> dict[str, list[int]]:
         """{Hugging Face key: shape}."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stages.lib.errors import UserError
+from stages.lib.model.keys import KeyTable
 from stages.lib.recipe import identity, shown
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -26,12 +27,25 @@ class LoraRecipe:
 
     target_modules: list[str] | Literal["all-linear"] = identity("all-linear")
     """Hugging Face's names of the projections that have an adapter: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,
-    down_proj. all-linear: all of them. Embedding and output head have none."""
+    down_proj. all-linear: all of them that the model has. Embedding, output head, routers and experts have none."""
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The names of the projections that have an adapter."""
         return PROJECTIONS if self.target_modules == "all-linear" else tuple(self.target_modules)
+
+    def targets_of(self, table: KeyTable) -> list[str]:
+        """The names of the projections of a model that have an adapter."""
+        known = {part.projection for layer in table.layers for weight in layer for part in weight.parts}
+        return [name for name in self.targets if name in known]
+
+    def check_model(self, table: KeyTable, where: str) -> None:
+        """Raise UserError if a named target is not a projection of this model."""
+        if self.target_modules != "all-linear" and (missing := set(self.targets).difference(self.targets_of(table))):
+            raise UserError(
+                f"{where}.target_modules must be all-linear or some of {', '.join(PROJECTIONS)} that the model has, "
+                f"got {shown(min(missing))}, which matches no module of it"
+            )
 
     @property
     def scale(self) -> float:

@@ -43,6 +43,20 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RouterShape:
+    """The routing of a sparse model, by which each token passes through some of the experts of each layer."""
+
+    num_experts: int
+    """Number of experts per layer."""
+
+    experts_per_token: int
+    """Number of experts that a token passes through."""
+
+    aux_loss_weight: float
+    """Weight of the auxiliary loss that balances the experts' load, see `load_balancing.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
     """The config of a model, with the names of transformers' configs."""
 
@@ -126,6 +140,11 @@ class ModelRecipe:
     @property
     def window(self) -> int | None:
         """Number of tokens, itself included, to which a token attends; None for all before it."""
+        return None
+
+    @property
+    def router(self) -> RouterShape | None:
+        """The routing of a sparse model; None if every token passes through one feed-forward layer."""
         return None
 
     def problem(self) -> str | None:

@@ -3,14 +3,13 @@
 One class serves all architectures: its config, a subclass of ModelRecipe, tells in which points they differ.
 
 B is the micro-batch size, L the sequence length, D the hidden size, H and K the numbers of attention heads and of
-key-value heads, hd the head dimension, V the vocabulary size. RoPE is the interleaved form: neighbours 2i and 2i + 1
-make one complex number.
+key-value heads, hd the head dimension, E the number of experts, V the vocabulary size. RoPE is the interleaved form:
+neighbours 2i and 2i + 1 make one complex number.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -18,9 +17,11 @@ from torch import nn
 from torch.nn import functional
 
 from stages.lib.model.attention import Mask, attend, mask_of
+from stages.lib.model.experts import SparseFeedForward
+from stages.lib.model.load_balancing import Routing, routing
 from stages.lib.model.log_probs import chunked_log_probs
 from stages.lib.model.loss import chunked_cross_entropy
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.model_recipe import ModelRecipe, RouterShape
 
 
 class LayerCache(Protocol):
@@ -134,10 +135,10 @@ class FeedForward(nn.Module):
         self.wg1_fused = nn.Linear(recipe.hidden_size, 2 * recipe.intermediate_size, bias=False)
         self.w2 = nn.Linear(recipe.intermediate_size, recipe.hidden_size, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]."""
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """[B, L, D] -> ([B, L, D], None: it has no router)."""
         gate, up = self.wg1_fused(x).chunk(2, dim=-1)
-        return self.w2(functional.silu(gate) * up)
+        return self.w2(functional.silu(gate) * up), None
 
 
 class Block(nn.Module):
@@ -148,7 +149,7 @@ class Block(nn.Module):
         self.ln = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
         self.attn = Attention(recipe)
         self.ff_ln = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
-        self.ff_sub_layer = FeedForward(recipe)
+        self.ff_sub_layer = FeedForward(recipe) if recipe.router is None else _sparse(recipe, recipe.router)
 
     def forward(
         self,
@@ -157,10 +158,18 @@ class Block(nn.Module):
         sine: torch.Tensor,
         mask: Mask = None,
         cache: LayerCache | None = None,
-    ) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]. `mask`, `cache`: see Attention."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[B, L, D] -> ([B, L, D], the router's probabilities [B, L, E] if it has one). `mask`, `cache`: see Attention.
+
+        The probabilities are returned, not kept: activation checkpointing runs a block twice.
+        """
         x = x + self.attn(self.ln(x), cosine, sine, mask, cache)
-        return x + self.ff_sub_layer(self.ff_ln(x))
+        y, probabilities = self.ff_sub_layer(self.ff_ln(x))
+        return x + y, probabilities
+
+
+def _sparse(recipe: ModelRecipe, router: RouterShape) -> SparseFeedForward:
+    return SparseFeedForward(router.num_experts, router.experts_per_token, recipe.hidden_size, recipe.intermediate_size)
 
 
 class Trunk(nn.Module):
@@ -173,24 +182,19 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Block(recipe) for _ in range(recipe.num_hidden_layers))
         self.dec_norm = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
 
-    def hidden_states(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
-        """Yield the input of the first block, then the output of each block: [B, L, D] each.
-
-        `tokens`, `documents`: int64 [B, L].
-        """
+    def forward(
+        self, tokens: torch.Tensor, documents: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """int64 [B, L] -> ([B, L, D], normalized, and the probabilities [B, L, E] of each layer's router)."""
         mask = self.mask(tokens, documents)
         cosine, sine = self.rotation(torch.arange(tokens.shape[1]), tokens.device)
         x = self.embedding(tokens)
-        yield x
+        routed = []
         for block in self.layers:
-            x = block(x, cosine, sine, mask)
-            yield x
-
-    def forward(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
-        """int64 [B, L] -> [B, L, D], normalized."""
-        for x in self.hidden_states(tokens, documents):
-            last = x
-        return self.dec_norm(last)
+            x, probabilities = block(x, cosine, sine, mask)
+            if probabilities is not None:
+                routed.append(probabilities)
+        return self.dec_norm(x), routed
 
     def mask(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> Mask:
         """The mask of attention for rows of tokens, int64 [B, L]. `documents`: int64 [B, L]."""
@@ -221,27 +225,33 @@ class Transformer(nn.Module):
         targets: torch.Tensor,
         documents: torch.Tensor | None = None,
         z_loss_weight: float = 0.0,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(cross_entropy, z_loss), summed over the targets that are not -100: scalars of at least float32.
+    ) -> tuple[torch.Tensor, torch.Tensor, Routing | None]:
+        """(cross_entropy, z_loss, routing): sums over the targets that are not -100, scalars of at least float32.
 
         cross_entropy is the sum of -ln p(target), z_loss that of z_loss_weight * logsumexp(logits)^2; only their sum
         has a gradient. `tokens`, `targets`: int64 [B, L]. `documents`: int64 [B, L], the number of each token's
         document, from `documents_of`: a token attends only to its own. Default: a row is one document.
+        `routing`: of a sparse model.
         """
-        hidden_states = self.base_model(tokens, documents)
-        return chunked_cross_entropy(hidden_states.flatten(0, 1), self.head.weight, targets.flatten(), z_loss_weight)
+        hidden_states, routed = self.base_model(tokens, documents)
+        losses = chunked_cross_entropy(hidden_states.flatten(0, 1), self.head.weight, targets.flatten(), z_loss_weight)
+        return *losses, self._routing(routed, targets)
 
     def log_probs(
         self, tokens: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """ln p(target) of each target, 0 where it is -100: [B, L], at least float32. Arguments as of `forward`.
+    ) -> tuple[torch.Tensor, Routing | None]:
+        """(ln p(target) of each target, 0 where it is -100: [B, L], at least float32; routing). See `forward`.
 
         `sharding.shard` registers it, so that FSDP gathers weights as in `forward`.
         """
-        hidden_states = self.base_model(tokens, documents)
+        hidden_states, routed = self.base_model(tokens, documents)
         log_probs = chunked_log_probs(hidden_states.flatten(0, 1), self.head.weight, targets.flatten())
-        return log_probs.view_as(targets).clone()  # FSDP warns of a view
+        return log_probs.view_as(targets).clone(), self._routing(routed, targets)  # FSDP warns of a view
+
+    def _routing(self, routed: list[torch.Tensor], targets: torch.Tensor) -> Routing | None:
+        router = self.recipe.router
+        return None if router is None else routing(routed, targets, router.experts_per_token)
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [B, L] -> [B, L, V]. Not for a sharded model: FSDP does not gather its weights here."""
-        return self.head(self.base_model(tokens))
+        return self.head(self.base_model(tokens)[0])

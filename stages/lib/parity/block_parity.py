@@ -2,8 +2,11 @@
 
 transformers runs its own forward pass over a model without weights: a block's weights are read from the export before
 it runs, and dropped after it. Our block gets the same input, and the checkpoint's weights, rounded as exported. The
-outputs of both, and of the norms, attention and MLP in them, are compared in float32: a mistake is named where it is,
-and rounding does not add up over the blocks.
+outputs of both, and of the norms, attention, MLP and router in them, are compared in float32: a mistake is named where
+it is, and rounding does not add up over the blocks.
+
+Where two experts are equally likely, rounding decides which one a token passes through. Such tokens are counted, and
+their MLP is not compared; that the router agrees was found before.
 """
 
 from __future__ import annotations
@@ -19,12 +22,19 @@ from torch import nn
 from torch.nn import functional
 
 from stages.lib import memory
+from stages.lib.model.experts import choice_margins, router_probabilities
 from stages.lib.model.keys import Weight
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import rounding
+from stages.lib.parity import rounding, stored_weights
 from stages.lib.parity.logit_figures import LogitFigures
 from stages.lib.parity.parity import ParityError
 from stages.lib.parity.tensor_parity import Export, Tensors, empty_exported
+
+ROUTER = "ff_sub_layer.gate"
+"""Our router within a block."""
+
+TIE = 1e-4
+"""Difference of two probabilities of a router that rounding may turn round."""
 
 HEAD_TOKENS = 64
 """Tokens whose logits are computed at a time."""
@@ -53,7 +63,9 @@ def compare_blocks(
         stack.enter_context(pairs.watch(theirs, name, [table.final_norm], "the last norm", nn.Module.__call__))
         last = theirs.base_model(inputs_embeds=_embedded(export, tokens), use_cache=False).last_hidden_state
     figures = {"layers": len(layers), "tokens": tokens.numel(), "max_difference": pairs.largest}
-    return figures | {"num_rounding": pairs.num_rounding}, pairs.last, last
+    figures |= {"num_rounding": pairs.num_rounding}
+    figures |= {} if export.model_config.router is None else {"num_router_ties": pairs.num_ties}
+    return figures, pairs.last, last
 
 
 def _embedded(export: Export, tokens: torch.Tensor) -> torch.Tensor:
@@ -89,7 +101,7 @@ class _Pairs:
         with torch.device("meta"):
             self.ours = Transformer(export.model_config, export.vocab_size)
         self.rotation = self.ours.base_model.rotation(torch.arange(length), torch.device("cpu"))
-        self.largest, self.num_rounding = 0.0, 0
+        self.largest, self.num_rounding, self.num_ties = 0.0, 0, 0
         self.last = torch.empty(0)
 
     def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -101,12 +113,13 @@ class _Pairs:
     def watch(self, model: nn.Module, name: str, group: Sequence[Weight], label: str, run: Run) -> Iterator[None]:
         """Give module `name` of transformers' model its weights when it runs, and compare its outputs with ours."""
         theirs, ours_name = model.get_submodule(name), _module_of([weight.key for weight in group])
-        ours, modules = self.ours.get_submodule(ours_name), _modules(group, ours_name, name)
+        ours = self.ours.get_submodule(ours_name)
+        modules = _modules(group, ours_name, stored_weights.owners(model, name))
 
         def load(_module: nn.Module, _arguments: Any) -> None:
             of_ours, of_theirs = self.export.compared(group, label)
             _load(ours, ours_name, of_ours)
-            _load(theirs, name, of_theirs)
+            stored_weights.fill(model, of_theirs)
 
         def compare(_module: nn.Module, arguments: tuple[torch.Tensor, ...], _output: Any) -> None:
             self._compare(ours, arguments[0], run, outputs, modules, label)
@@ -126,10 +139,12 @@ class _Pairs:
     ) -> None:
         found = _outputs(ours, run, x, list(modules))
         exact = functools.cache(lambda: _outputs(ours.double(), run, x.double(), list(modules)))
+        compared = torch.ones(x.shape[:-1], dtype=torch.bool)  # all tokens
         for ours_name, name in modules.items():
-            a, b = found[ours_name], theirs[name]
+            a, b = found[ours_name][compared], theirs[name].view_as(found[ours_name])[compared]
             std = float(a.std(correction=0))
-            difference = rounding.compare(a, b, self.tolerance * std, functools.partial(_entry, exact, ours_name))
+            entry = functools.partial(_entry, exact, ours_name, compared)
+            difference = rounding.compare(a, b, self.tolerance * std, entry)
             if not difference.passed:
                 where = f"{label}, first in {name}," if name else label
                 raise ParityError(
@@ -137,11 +152,24 @@ class _Pairs:
                 )
             self.largest = max(self.largest, difference.largest / std if std else 0.0)
             self.num_rounding += difference.is_rounding
+            if ours_name == ROUTER:
+                compared = self._have_one_choice(a, b).view_as(compared)
+                self.num_ties += int((~compared).sum())
+                if not compared.any():
+                    raise ParityError(f"the experts of {label} cannot be compared: all are equally likely")
         self.last = found[""]
 
+    def _have_one_choice(self, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+        """True for tokens whose experts rounding does not decide, by both logits [tokens, E]: bool [tokens]."""
+        router = self.export.model_config.router
+        assert router is not None
+        count, both = router.experts_per_token, [router_probabilities(logits) for logits in (ours, theirs)]
+        chosen = [probabilities.topk(count).indices.sort().values for probabilities in both]
+        return (chosen[0] == chosen[1]).all(-1) & (choice_margins(both[0], count) > TIE)
 
-def _entry(outputs: Callable[[], Tensors], name: str) -> torch.Tensor:
-    return outputs()[name]
+
+def _entry(outputs: Callable[[], Tensors], name: str, tokens: torch.Tensor) -> torch.Tensor:
+    return outputs()[name][tokens]
 
 
 def _module_of(keys: Sequence[str]) -> str:
@@ -149,14 +177,20 @@ def _module_of(keys: Sequence[str]) -> str:
     return os.path.commonprefix(list(keys)).rpartition(".")[0]
 
 
-def _modules(group: Sequence[Weight], ours: str, theirs: str) -> dict[str, str]:
-    """{module in ours: module in transformers'} that have the same weights, in their order, and "" for the whole."""
+def _modules(group: Sequence[Weight], ours: str, owners: dict[str, str]) -> dict[str, str]:
+    """{module in ours: module in transformers'} that have the same weights, in their order, and "" for the whole.
+
+    `owners`: of `stored_weights.owners`.
+    """
     children = {}
     for weight in group:
-        pair = (weight.key.removeprefix(f"{ours}."), weight.parts[0].name.removeprefix(f"{theirs}."))
-        child, their_child = (key.split(".")[0] for key in pair)
-        if child != "weight":
-            children[child] = their_child
+        key = weight.key.removeprefix(f"{ours}.")
+        if key == "weight":
+            continue
+        owner = owners[weight.parts[0].name]
+        if key.startswith(f"{ROUTER}."):
+            children[ROUTER] = f"{owner}.gate"
+        children[key.split(".")[0]] = owner
     return children | {"": ""}
 
 

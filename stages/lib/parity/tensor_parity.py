@@ -18,6 +18,7 @@ from stages.lib.huggingface.export import Read, hf_tensors, rounded_group
 from stages.lib.model.keys import KeyTable, Weight
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.parity.parity import ParityError
+from stages.lib.parity.stored_weights import config_of, stored_weights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -70,9 +71,9 @@ def compare_bits(label: str, expected: torch.Tensor, found: torch.Tensor) -> Non
 
 def empty_exported(directory: Path, num_layers: int | None = None) -> Any:
     """The export as transformers builds it, without weights (on the meta device); `num_layers`: its first ones only."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(directory)
+    config = config_of(directory)
     if num_layers is not None:
         config.num_hidden_layers = num_layers
     with torch.device("meta"):
@@ -89,7 +90,7 @@ def compare_names(export: Export) -> None:
     transformers itself only warns about a missing weight, and fills it with random numbers.
     """
     empty = empty_exported(export.directory)
-    expected = {name: list(tensor.shape) for name, tensor in empty.state_dict().items()}
+    expected = {name: list(tensor.shape) for name, tensor in stored_weights(empty).items()}
     found = export.table.shapes()
     if empty.config.tie_word_embeddings:
         (head,) = export.table.head.part_shapes()

@@ -58,7 +58,9 @@ class SummaryText:
             parts.append(_tuned(models[-1], self.tuned_from.get(run_name)))
         if exports:
             if parameters := exports[-1].record.get("parameters"):
-                parts.append(f"{parameters / 1e6:,.1f} M parameters")
+                active = exports[-1].record.get("active_parameters")
+                shown = f" ({active / 1e6:,.1f} M active)" if active else ""
+                parts.append(f"{parameters / 1e6:,.1f} M parameters{shown}")
             if vocabulary := _vocabulary(exports[-1]):
                 parts.append(vocabulary)
         lines = [f"Run {run_name}: {', '.join(parts) or 'scores only'}"]

@@ -135,10 +135,14 @@ def load_model(
     transformers_logging.disable_progress_bar()
     # it warns of each context that is cut to the window, and of a model that it has not loaded itself
     logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
-    config = AutoConfig.from_pretrained(directory)
+    # on the CPU transformers' grouped product refuses matrices whose rows are no multiple of 16 bytes
+    experts = {"experts_implementation": "eager"} if device.type == "cpu" else {}
+    config = AutoConfig.from_pretrained(directory, **experts)
     # a mask of our own needs attention that takes a boolean one, whatever config.json says
     attention = {"attn_implementation": "sdpa"} if config.model_type in loglikelihood.SHARING else {}
-    loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, use_safetensors=True, **attention)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        directory, config=config, dtype=dtype, use_safetensors=True, **attention
+    )
     model = Model(
         pretrained=loaded.to(device),
         # a longer text is cut to the window: a warning of its length would mean nothing

@@ -15,6 +15,9 @@ from stages.lib.errors import UserError
 from stages.lib.model.transformer import Transformer
 from stages.lib.training.recipe import ActivationCheckpointingRecipe
 
+Outputs = tuple[torch.Tensor, torch.Tensor | None]
+"""Of a block: see `Block.forward`."""
+
 
 def apply(model: Transformer, recipe: ActivationCheckpointingRecipe) -> None:
     """Checkpoint the blocks of a Llama. Call it before FSDP and torch.compile, so that they wrap the checkpoint.
@@ -46,16 +49,16 @@ def chosen(layers: int, ratio: float) -> list[int]:
 
 
 def _recomputed(
-    forward: Callable[..., torch.Tensor], contexts: dict[str, Any], x: torch.Tensor, *shared: torch.Tensor | None
-) -> torch.Tensor:
+    forward: Callable[..., Outputs], contexts: dict[str, Any], x: torch.Tensor, *shared: torch.Tensor | None
+) -> Outputs:
     # what the blocks share (rotation, mask) bypasses the checkpoint, which would keep it once per block
-    def run(x: torch.Tensor) -> torch.Tensor:
+    def run(x: torch.Tensor) -> Outputs:
         return forward(x, *shared)
 
     return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False, **contexts)
 
 
-def _offloading(forward: Callable[..., torch.Tensor], tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _offloading(forward: Callable[..., Any], tokens: torch.Tensor, *rest: Any) -> Any:
     # around the blocks, not in them: torch.compile does not compile a function that sets such hooks
     def pack(tensor: torch.Tensor) -> tuple[torch.device | None, torch.Tensor]:
         if not tensor.is_floating_point() or tensor.shape[:-1] != tokens.shape:
@@ -75,6 +78,10 @@ def _selective_contexts() -> Any:
     return create_selective_checkpoint_contexts(_Policy())
 
 
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten._grouped_mm.default)
+"""One product each; where a device has no grouped one, each expert's counts."""
+
+
 class _Policy:
     """torchtitan's policy: keep attention, which is expensive and has a small result, and every second product."""
 
@@ -82,7 +89,7 @@ class _Policy:
         self.products = {False: 0, True: 0}
 
     def __call__(self, context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        if operator == torch.ops.aten.mm.default:
+        if operator in _PRODUCTS:
             self.products[context.is_recompute] += 1
             kept = self.products[context.is_recompute] % 2 == 1
         else:

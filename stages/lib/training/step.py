@@ -35,7 +35,7 @@ class Stepper:
         """
         self.recipe, self.state, self.device = recipe, state, device
         self.document_end, self.steps_before = document_end, steps_before
-        self.objective = objectives.build(recipe)
+        self.objective = objectives.build(recipe, state.model.recipe)
         self.names = (*self.objective.figures, "grad_norm", "bad", "bad_steps")
         """Names of the numbers of a step."""
 

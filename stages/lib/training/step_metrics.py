@@ -15,6 +15,7 @@ import torch.distributed as dist
 from stages.lib.training.metrics.device_to_host import AsyncDeviceToHost
 from stages.lib.training.metrics.straggler import StragglerTimer
 from stages.lib.training.metrics.throughput import Throughput
+from stages.lib.training.objectives.balance import with_load
 
 if TYPE_CHECKING:
     from stages.lib.training.callbacks.callback import Callback
@@ -56,6 +57,7 @@ class StepMetrics:
             None if run.lora is None else state.num_trained(),
         )
         self.tokens_per_step = recipe.global_batch_size * recipe.seq_len * stepper.objective.rows_per_sample
+        self.num_layers = run.model_config.num_hidden_layers
         self.work_seconds = 0.0
         """Seconds that this rank worked in the last written step, without waiting for other ranks."""
         self._device_to_host = AsyncDeviceToHost(run.device)
@@ -103,6 +105,7 @@ class StepMetrics:
             self.callbacks.event("skip", step, skipped)
         facts |= self.samples.figures(samples[1])
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        finite = with_load(finite, self.num_layers)
         self.callbacks.metrics({"step": step, "tokens": facts["tokens"], **finite, **facts, "time": time.time()})
         return StepResult(step=step, samples=samples, loss=loss, grad_norm=grad_norm, bad_steps=bad_steps)
 

@@ -14,6 +14,7 @@ from stages.lib import stage
 from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
 from stages.lib.checkpoints.manager import CheckpointManager
 from stages.lib.distributed import collectives
+from stages.lib.model import flops
 from stages.lib.tokens.loader import Prefetch, share_of
 from stages.lib.training import rollback, start_point, stop
 from stages.lib.training.callbacks.callback import Callbacks
@@ -89,6 +90,8 @@ class Trainer:
         start_point.check_room(self)
         self.checkpointer.prepare(self.state.tensors())
         facts = {"steps": self.recipe.steps, "parameters": self.state.num_parameters()}
+        if self.run.model_config.router is not None:
+            facts["active_parameters"] = flops.active_count(self.run.model_config, self.run.identity.vocab_size)
         facts |= {} if self.run.lora is None else {"trained_parameters": self.state.num_trained()}
         throughput = self.step_metrics.throughput.facts()
         self.event("start" if found is None else "resume", **facts, **throughput)

@@ -19,7 +19,8 @@ class MistralRecipe(ModelRecipe):
     architecture: str = identity(choices=("mistral",))
 
     sliding_window: int | None = identity(None, minimum=1)
-    """Only mistral: number of tokens, itself included, to which a token attends. Default: all before it."""
+    """Only mistral and mixtral: number of tokens, itself included, to which a token attends. Default: all
+    before it."""
 
     @property
     def window(self) -> int | None:

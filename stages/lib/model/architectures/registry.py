@@ -2,8 +2,14 @@
 
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.architectures.mistral import MistralRecipe
+from stages.lib.model.architectures.mixtral import MixtralRecipe
 from stages.lib.model.architectures.qwen3 import Qwen3Recipe
 from stages.lib.model.model_recipe import ModelRecipe
 
-ARCHITECTURES: dict[str, type[ModelRecipe]] = {"llama": LlamaRecipe, "mistral": MistralRecipe, "qwen3": Qwen3Recipe}
+ARCHITECTURES: dict[str, type[ModelRecipe]] = {
+    "llama": LlamaRecipe,
+    "mistral": MistralRecipe,
+    "mixtral": MixtralRecipe,
+    "qwen3": Qwen3Recipe,
+}
 """{`architecture` of a recipe, `model_type` in config.json: class}."""

@@ -19,9 +19,11 @@ from torch.nn.functional import logsigmoid
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
 from stages.lib.training.objectives import reference
+from stages.lib.training.objectives.balance import Balance
 from stages.lib.training.objectives.objective import Objective
 
 if TYPE_CHECKING:
+    from stages.lib.model.load_balancing import Routing
     from stages.lib.model.transformer import Transformer
     from stages.lib.training.trainer import Trainer
 
@@ -32,7 +34,7 @@ class Dpo(Objective):
     A pair's number is its row of `reference`: ln p of both completions by the initial model, float64 [pairs, 2].
     """
 
-    figures = (
+    figures: tuple[str, ...] = (
         "loss",
         *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
         *("logps/chosen", "logps/rejected"),
@@ -40,8 +42,9 @@ class Dpo(Objective):
     validation_figures = figures[:5]
     rows_per_sample = 2
 
-    def __init__(self, beta: float, label_smoothing: float = 0.0) -> None:
-        self.beta, self.label_smoothing = beta, label_smoothing
+    def __init__(self, beta: float, label_smoothing: float = 0.0, balance: Balance | None = None) -> None:
+        self.beta, self.label_smoothing, self.balance = beta, label_smoothing, balance or Balance()
+        self.figures = (*self.figures, *self.balance.figures)
         self.reference = torch.empty(0, 2, dtype=torch.float64)
 
     def prepare(self, trainer: Trainer) -> None:
@@ -55,16 +58,17 @@ class Dpo(Objective):
     def sums(
         self, model: Transformer, micro_batch: Sequence[torch.Tensor], document_end: int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sums of the loss and of the rewards."""
+        """Return the sums of the loss and of the rewards, and of a sparse model's auxiliary loss."""
         inputs, targets, numbers = micro_batch
-        log_probs = sequence_log_probs(model, inputs, targets, document_end)
+        log_probs, routing = _forward(model, inputs, targets, document_end)
         rewards = self.beta * (log_probs - self.reference[numbers])
         margins = rewards[:, 0] - rewards[:, 1]
         losses = -(1 - self.label_smoothing) * logsigmoid(margins) - self.label_smoothing * logsigmoid(-margins)
         is_pair = (targets != IGNORED).flatten(1).any(1)
         loss = (losses * is_pair).sum()
         figures = [losses, *rewards.unbind(1), margins, (margins > 0).double(), *log_probs.unbind(1)]
-        return loss, (torch.stack(figures).detach() * is_pair).sum(1)
+        sums = (torch.stack(figures).detach() * is_pair).sum(1)
+        return self.balance.add(loss, sums, routing, 0.5 * is_pair.repeat_interleave(2))  # a pair is two rows
 
 
 def sequence_log_probs(
@@ -74,11 +78,17 @@ def sequence_log_probs(
 
     They are summed in float64: rewards are small differences of sums over thousands of tokens.
     """
+    return _forward(model, inputs, targets, document_end)[0]
+
+
+def _forward(
+    model: Transformer, inputs: torch.Tensor, targets: torch.Tensor, document_end: int | None
+) -> tuple[torch.Tensor, Routing | None]:
     tokens = inputs.flatten(0, 1)
-    log_probs = model.log_probs(tokens, targets.flatten(0, 1), documents_of(tokens, document_end))
-    return log_probs.double().sum(1).view(targets.shape[:2])
+    log_probs, routing = model.log_probs(tokens, targets.flatten(0, 1), documents_of(tokens, document_end))
+    return log_probs.double().sum(1).view(targets.shape[:2]), routing
 
 
-def build(recipe: Any) -> Dpo:
+def build(recipe: Any, balance: Balance) -> Dpo:
     """Build the objective of the recipe of a fine-tuning."""
-    return Dpo(recipe.dpo.beta, recipe.dpo.label_smoothing)
+    return Dpo(recipe.dpo.beta, recipe.dpo.label_smoothing, balance)

@@ -10,6 +10,7 @@ import torch
 
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
+from stages.lib.training.objectives.balance import Balance
 from stages.lib.training.objectives.objective import Objective
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 class NextToken(Objective):
     """A unit is a target. A batch is (inputs, targets), [samples, L] each."""
 
-    figures = ("loss", "z_loss")
+    figures: tuple[str, ...] = ("loss", "z_loss")
 
-    def __init__(self, z_loss: float = 0.0) -> None:
+    def __init__(self, z_loss: float = 0.0, balance: Balance | None = None) -> None:
         """`z_loss`: weight of the z-loss."""
-        self.z_loss = z_loss
+        self.z_loss, self.balance = z_loss, balance or Balance()
+        self.figures = (*self.figures, *self.balance.figures)
 
     def count(self, batch: Sequence[np.ndarray]) -> int:
         """Return the number of targets."""
@@ -33,12 +35,13 @@ class NextToken(Objective):
     def sums(
         self, model: Transformer, micro_batch: Sequence[torch.Tensor], document_end: int | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sums of cross-entropy and z-loss."""
+        """Return the sums of cross-entropy and z-loss, and of a sparse model's auxiliary loss."""
         tokens, targets = micro_batch
-        loss, z_loss = model(tokens, targets, documents_of(tokens, document_end), self.z_loss)
-        return loss + z_loss, torch.stack([loss.detach(), z_loss.detach()]).double()
+        loss, z_loss, routing = model(tokens, targets, documents_of(tokens, document_end), self.z_loss)
+        figures = torch.stack([loss.detach(), z_loss.detach()]).double()
+        return self.balance.add(loss + z_loss, figures, routing, (targets != IGNORED).sum(1))
 
 
-def build(recipe: TrainRecipe) -> NextToken:
+def build(recipe: TrainRecipe, balance: Balance) -> NextToken:
     """Build the objective of a recipe."""
-    return NextToken(recipe.z_loss)
+    return NextToken(recipe.z_loss, balance)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Objective:
     """What a training minimizes: a mean over units, which are targets, pairs or the like. Subclasses override it."""
 
-    figures: ClassVar[tuple[str, ...]] = ("loss",)
+    figures: tuple[str, ...] = ("loss",)
     """Names of the figures in metrics.jsonl, each a mean over units like the loss, which is the first."""
 
     validation_figures: ClassVar[tuple[str, ...]] = ("loss",)

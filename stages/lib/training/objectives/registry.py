@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.training.objectives import dpo, next_token
+from stages.lib.training.objectives.balance import Balance
 from stages.lib.training.objectives.objective import Objective
 
-BUILDERS: dict[str, Callable[[Any], Objective]] = {"next_token": next_token.build, "dpo": dpo.build}
-"""{name: function of the recipe of a training}; the recipe's property `objective` chooses the entry."""
+BUILDERS: dict[str, Callable[[Any, Balance], Objective]] = {"next_token": next_token.build, "dpo": dpo.build}
+"""{name: function of the recipe of a training and the balance of its model's experts}; the recipe's property
+`objective` chooses the entry."""
 
 
-def build(recipe: Any) -> Objective:
-    """Build the objective that the recipe of a training names."""
-    return BUILDERS[recipe.objective](recipe)
+def build(recipe: Any, model_config: ModelRecipe) -> Objective:
+    """Build the objective that the recipe of a training names, for a model of `model_config`."""
+    return BUILDERS[recipe.objective](recipe, Balance(model_config))

@@ -8,19 +8,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.model import flops
 from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures.mixtral import MixtralRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing
 
-SMALL = LlamaRecipe(
-    num_hidden_layers=3,
-    hidden_size=64,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=96,
-    max_position_embeddings=64,
-)
+SIZES = {
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+}
+SMALL = LlamaRecipe(**SIZES)
+SPARSE = MixtralRecipe(architecture="mixtral", num_local_experts=5, **SIZES)
 LLAMA_3_8B = LlamaRecipe(
     num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336
 )
@@ -69,10 +72,10 @@ def test_a_published_utilization_comes_out():
     assert rate == pytest.approx(0.545, abs=5e-4)
 
 
-def counted(mode, ratio=None, lora=None):
+def counted(mode, ratio=None, lora=None, config=SMALL):
     """FLOPs per token of the matrix products of a forward and backward pass, and of attention's forward passes."""
     torch.manual_seed(0)
-    model = Transformer(SMALL, VOCABULARY)
+    model = Transformer(config, VOCABULARY)
     if lora is not None:
         add_adapters(model, lora)
     activation_checkpointing.apply(
@@ -86,7 +89,7 @@ def counted(mode, ratio=None, lora=None):
 
     mapping = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
-        sum(model(tokens, tokens)).backward()
+        sum(model(tokens, tokens)[:2]).backward()
     return counter.get_total_flops() / tokens.numel()
 
 
@@ -99,16 +102,25 @@ def test_what_is_repeated_is_what_torch_computes_again(mode, ratio):
     assert counted(mode, ratio) - counted("none") == repeated > 0
 
 
+# not selective: the kernel of a GPU computes one product for all experts, the loop of a CPU one each
+@pytest.mark.parametrize(("mode", "ratio"), [("ratio", 0.3), ("full", None), ("offload", None)])
+def test_what_a_sparse_model_repeats_is_what_torch_computes_again(mode, ratio):
+    repeated = flops.repeated_flops_per_token(SPARSE, SEQ_LEN, mode, ratio)
+    assert counted(mode, ratio, config=SPARSE) - counted("none", config=SPARSE) == repeated > 0
+
+
 def test_nothing_is_repeated_without_checkpointing():
     assert flops.repeated_flops_per_token(SMALL, SEQ_LEN, "none") == 0
 
 
-def test_the_model_flops_are_what_torch_counts_and_the_norms():
+@pytest.mark.parametrize("config", [SMALL, SPARSE], ids=["llama", "mixtral"])
+def test_the_model_flops_are_what_torch_counts_and_the_norms(config):
     norms = 2 * SMALL.hidden_size * SMALL.num_hidden_layers + SMALL.hidden_size
     attention_backward = 8 * SMALL.num_hidden_layers * SMALL.hidden_size * SEQ_LEN
     head_gradient = 2 * VOCABULARY * SMALL.hidden_size  # added in place, which torch's counter does not see
-    found = counted("none") + attention_backward + head_gradient + 6 * norms
-    assert found == flops.flops_per_token(SMALL, VOCABULARY, SEQ_LEN)
+    aux_loss = 4 * config.num_hidden_layers * config.router.num_experts if config.router else 0  # two sums over tokens
+    found = counted("none", config=config) + attention_backward + head_gradient + 6 * norms - aux_loss
+    assert found == flops.flops_per_token(config, VOCABULARY, SEQ_LEN)
 
 
 def test_lora_computes_no_gradient_of_a_frozen_matrix():

@@ -29,7 +29,7 @@ def test_forward_is_the_cross_entropy_of_the_logits():
     model = random_model(LlamaRecipe(**SMALL), VOCABULARY)
     given = tokens()
     expected = cross_entropy(model.logits(given[:, :-1]).flatten(0, 1), given[:, 1:].flatten(), reduction="sum")
-    loss, z_loss = model(given[:, :-1], given[:, 1:])
+    loss, z_loss, *_ = model(given[:, :-1], given[:, 1:])
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-4)
     assert z_loss == 0
 
@@ -49,7 +49,7 @@ def test_gradient_reaches_every_parameter_and_the_last_row_of_the_vocabulary(tie
     model = random_model(LlamaRecipe(**SMALL, tie_word_embeddings=tie), VOCABULARY)
     given = tokens()
     given[0, 3] = VOCABULARY - 1
-    loss, _ = model(given[:, :-1], given[:, 1:])
+    loss, *_ = model(given[:, :-1], given[:, 1:])
     loss.backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
     assert model.head.weight.grad[-1].abs().max() > 0
@@ -78,7 +78,7 @@ def loss_and_gradients(model, rows, eos=None):
     total = 0.0
     for row in rows:
         targets = row.roll(-1).masked_fill(row == EOS, -100)
-        loss, _ = model(row, targets, documents_of(row, eos))
+        loss, *_ = model(row, targets, documents_of(row, eos))
         loss.backward()
         total += loss.item()
     return total, [parameter.grad.clone() for parameter in model.parameters()]

@@ -12,7 +12,7 @@ from stages.lib.huggingface import export
 from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import block_parity, tensor_parity
+from stages.lib.parity import block_parity, stored_weights, tensor_parity
 from stages.lib.parity.parity import ParityError
 from tests.helpers.export_cases import CASES, SMALL, VOCABULARY, exported_case, recipe_of, write_export
 from tests.helpers.export_fixtures import random_model
@@ -64,7 +64,7 @@ def test_logits_are_those_of_the_whole_model(tmp_path):
     _, ours, _ = block_parity.compare_blocks(exported, rows(), 1e-4)
     model = random_model(recipe_of("gqa"), VOCABULARY)
     with torch.inference_mode():
-        assert (model.base_model(rows()) - ours).abs().max() < 1e-5
+        assert (model.base_model(rows())[0] - ours).abs().max() < 1e-5
 
 
 def change_file(exported, name, change):
@@ -243,3 +243,52 @@ def test_transformers_modules_hold_no_weights_after_a_comparison(tmp_path, monke
     monkeypatch.setattr(block_parity, "empty_exported", remember)
     check(exported)
     assert all(weight.is_meta for weight in built[0].parameters())
+
+
+def test_a_router_that_transformers_reads_otherwise_is_named(tmp_path, monkeypatch):
+    exported, fill = exported_case(tmp_path, "experts"), stored_weights.fill
+
+    def turned(model, tensors):
+        fill(model, {name: -tensor if name.endswith("moe.gate.weight") else tensor for name, tensor in tensors.items()})
+
+    monkeypatch.setattr(stored_weights, "fill", turned)
+    assert fails(exported).startswith("the outputs of layer 0, first in mlp.gate, differ by ")
+
+
+@pytest.mark.parametrize("mistake", ["exchanged", "another expert's"])
+def test_wrong_experts_are_named(tmp_path, monkeypatch, mistake):
+    experts_of = key_table._experts
+
+    def wrong(*arguments):
+        gate, w13, w2 = experts_of(*arguments)
+        parts = w13.parts[::-1] if mistake == "exchanged" else w13.parts[2:] + w13.parts[:2]
+        return [gate, dataclasses.replace(w13, parts=parts), w2]
+
+    monkeypatch.setattr(key_table, "_experts", wrong)
+    assert fails(exported_case(tmp_path, "experts")).startswith("the outputs of layer 0, first in mlp, differ by ")
+
+
+def test_another_number_of_experts_per_token_fails(tmp_path):
+    exported, path = exported_case(tmp_path, "experts"), tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_experts_per_tok": 3}))
+    assert fails(exported).startswith("the outputs of layer 0, first in mlp, differ by ")
+
+
+def test_tokens_whose_experts_rounding_decides_are_counted_and_not_compared(tmp_path):
+    recipe = recipe_of("experts")
+    model = random_model(recipe, VOCABULARY)
+    with torch.no_grad():
+        for block in model.base_model.layers:
+            gate = block.ff_sub_layer.gate.weight
+            gate[1] = gate[0] * (1 + 1e-7 * torch.randn_like(gate[0]))
+    figures, _ = check(write_export(tmp_path, recipe, model))
+    assert 0 < figures["num_router_ties"] < 2 * 2 * LENGTH  # layers and rows
+    assert figures["num_rounding"] == 0
+    assert figures["max_difference"] < 2e-5
+
+
+def test_a_router_without_a_choice_fails(tmp_path):
+    recipe = recipe_of("experts")
+    model = random_model(recipe, VOCABULARY)
+    torch.nn.init.zeros_(model.base_model.layers[1].ff_sub_layer.gate.weight)
+    assert fails(write_export(tmp_path, recipe, model)).startswith("the experts of layer 1 cannot be compared")

@@ -86,3 +86,32 @@ def test_a_missing_weight_is_refused(tmp_path):
     write_settings(tmp_path, config_json.config_of(whole, TOKENIZER, "float32"))
     with pytest.raises(parity.ParityError, match=r"model\.layers\.1"):
         parity.load_exported(tmp_path)
+
+
+def test_tokens_from_the_first_router_on_that_rounding_decides_are_not_compared(tmp_path):
+    recipe = recipe_of("experts")
+    model = random_model(recipe, VOCABULARY)
+    gate = model.base_model.layers[1].ff_sub_layer.gate.weight
+    torch.manual_seed(0)
+    with torch.no_grad():
+        gate[1] = gate[0] * (1 + 1e-7 * torch.randn_like(gate[0]))
+    write_export(tmp_path, recipe, model)
+    exported, tokens = parity.load_exported(tmp_path), torch.randint(VOCABULARY, (1, 200))
+    kept = parity.before_ties(model, tokens)
+    assert 0 < kept.sum() < 200
+    figures = parity.compare_logits(model, exported, [tokens], 1e-4)
+    assert figures["max_difference"] > figures["allowed"]  # of the others
+    with torch.no_grad():
+        model.head.weight.mul_(1.01)
+    with pytest.raises(parity.ParityError, match="logits differ by .*: the whole model"):
+        parity.compare_logits(model, exported, [tokens], 1e-4)
+
+
+def test_a_sparse_model_that_is_not_a_number_differs(tmp_path):
+    recipe = recipe_of("experts")
+    model = random_model(recipe, VOCABULARY)
+    write_export(tmp_path, recipe, model)
+    with torch.no_grad():
+        model.base_model.layers[0].ln.weight.fill_(float("nan"))
+    with pytest.raises(parity.ParityError, match="logits differ by nan"):
+        parity.compare_logits(model, parity.load_exported(tmp_path), [TOKENS], 1e-4)

@@ -25,6 +25,12 @@ SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "i
 OWN_KEYS = {
     "llama": {"attention_bias": st.booleans()},
     "mistral": {"sliding_window": st.none() | st.integers(1, 80)},
+    "mixtral": {
+        "num_local_experts": st.integers(2, 6),
+        "num_experts_per_tok": st.integers(1, 2),
+        "router_aux_loss_coef": st.sampled_from((0.0, 0.001, 1.0)),
+        "sliding_window": st.none() | st.integers(1, 80),
+    },
     "qwen3": {},
 }
 """Strategies of the keys that an architecture has beside those of all."""
@@ -121,12 +127,23 @@ def test_every_key_of_the_recipe_is_in_config_json(architecture):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"architecture": "gpt2"}, "model.architecture must be one of llama, mistral, qwen3, got 'gpt2'"),
-        ({"architecture": ["llama"]}, "model.architecture must be one of llama, mistral, qwen3, got ['llama']"),
-        ({"sliding_window": 8}, "model.sliding_window must be left out for architecture llama: it is a key of mistral"),
+        ({"architecture": "gpt2"}, f"model.architecture must be one of {', '.join(ARCHITECTURES)}, got 'gpt2'"),
+        ({"architecture": ["llama"]}, f"model.architecture must be one of {', '.join(ARCHITECTURES)}, got ['llama']"),
+        (
+            {"sliding_window": 8},
+            "model.sliding_window must be left out for architecture llama: it is a key of mistral, mixtral",
+        ),
         (
             {"architecture": "qwen3", "attention_bias": True},
             "model.attention_bias must be left out for architecture qwen3: it is a key of llama",
+        ),
+        (
+            {"architecture": "mixtral", "num_experts_per_tok": 9},
+            "model.num_experts_per_tok must be at most num_local_experts (8), got 9",
+        ),
+        (
+            {"architecture": "mistral", "num_local_experts": 4},
+            "model.num_local_experts must be left out for architecture mistral: it is a key of mixtral",
         ),
         ({"architecture": "mistral", "sliding_window": 0}, "model.sliding_window must be a whole number at least 1"),
         ({"num_attention_heads": 3, "head_dim": 8}, "model.num_attention_heads must divide hidden_size (16), got 3"),
