@@ -1,4 +1,4 @@
-"""Pretrain a Llama up to a milestone, from the newest checkpoint of its run directory.
+"""Pretrain a model up to a milestone, from the newest checkpoint of its run directory.
 
     python -m stages.pretrain --corpus results/tokens/main/manifest.json --until 300 --recipe recipe.json \\
         --operation '{"steps": 300}' --train-dir results/runs/base/train --output results/runs/base/models/00000300.json

@@ -5,7 +5,7 @@
     python -m tools.generate --model results/runs/chat/export/00000300 --chat --system "Answer in one sentence."
 
 --model is a milestone's manifest, the directory of a checkpoint, a run directory (its newest complete checkpoint), the
-manifest of an export, or the directory of a Hugging Face Llama. Nothing else is needed: a checkpoint stores the model
+manifest of an export, or the directory of a Hugging Face model. Nothing else is needed: a checkpoint stores the model
 config and the digest of its tokenizer, which is searched in tokenizers/ of the directories above it.
 
 If there are several texts, each begins with a line `--- prompt 1, sample 1 ---`. Sample n of a prompt is drawn with the

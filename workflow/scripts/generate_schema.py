@@ -68,7 +68,7 @@ INITIAL = {
         },
         "path": {
             "type": "string",
-            "description": "In place of `run` and `step`: the directory of a Hugging Face Llama, or a checkpoint of "
+            "description": "In place of `run` and `step`: the directory of a Hugging Face model, or a checkpoint of "
             "ibm-fms or fms-fsdp (a directory or file), relative to the working directory. A tuned run then needs "
             "`corpus`, which must have the model's tokenizer.",
             "x-kind": "identity",

@@ -138,7 +138,7 @@ def check_runnable(loaded: TaskDict, window: int, where: str = "evaluate.tasks")
         if getattr(task, "UNSAFE_CODE", False):
             raise UserError(f"{where}: {name} runs code that the model writes, which is not supported")
         if getattr(task, "MULTIMODAL", False):
-            raise UserError(f"{where}: {name} has images or sound, which a Llama does not read")
+            raise UserError(f"{where}: {name} has images or sound, which a language model does not read")
         if task.get_config("output_type") == "generate_until":
             options = task.get_config("generation_kwargs") or {}
             tokens = options.get("max_gen_toks", options.get("max_new_tokens", GENERATED))

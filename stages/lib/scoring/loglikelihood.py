@@ -15,7 +15,7 @@ import torch
 
 Ids = tuple[int, ...]
 
-SHARING = ("llama",)
+SHARING = ("llama", "mistral", "qwen3")
 """The model types whose rows may hold several continuations: masked attention, then a linear head, is all of them."""
 
 PADDING = -1
@@ -84,8 +84,8 @@ def _order(row: Row) -> tuple[int, Ids, tuple[Ids, ...]]:
 
 
 def shares(model: Any) -> bool:
-    """Return True if a model's rows may hold several continuations."""
-    return model.config.model_type in SHARING
+    """Return True if a model's rows may hold several continuations: their masks would take the place of a window's."""
+    return model.config.model_type in SHARING and getattr(model.config, "sliding_window", None) is None
 
 
 @torch.inference_mode()

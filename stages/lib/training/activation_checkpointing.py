@@ -20,7 +20,7 @@ Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def apply(model: Transformer, recipe: ActivationCheckpointingRecipe) -> None:
-    """Checkpoint the blocks of a Llama. Call it before FSDP and torch.compile, so that they wrap the checkpoint.
+    """Checkpoint the blocks of a model. Call it before FSDP and torch.compile, so that they wrap the checkpoint.
 
     State-dict keys do not change. Raises UserError if the ratio is so small that no block is chosen.
     """

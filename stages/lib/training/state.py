@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """A Llama of `model_config`, sharded as `recipe` says, and its optimizer. All ranks make one together.
+    """A model of `model_config`, sharded as `recipe` says, and its optimizer. All ranks make one together.
 
     `shard_group`: the ranks over which a parameter's shards lie. The weights are not set until `init_weights` or a
     load. With `lora` only its adapters are trained, and `load_base` sets the frozen weights.

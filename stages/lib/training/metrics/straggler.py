@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StragglerTimer:
-    """Times the forward passes of a Llama's blocks in training, without synchronization with the device.
+    """Times the forward passes of a model's blocks in training, without synchronization with the device.
 
     The model must be sharded before. torch.compile must not compile the hooks: compile the blocks' forward, not the
     blocks.

@@ -14,14 +14,33 @@ IDS = st.lists(st.integers(0, 30), min_size=1, max_size=6).map(tuple)
 PAIRS = st.lists(st.tuples(st.sampled_from([(1,), (1, 5, 7), (1, 5)]), IDS), min_size=1, max_size=12)
 
 
-@pytest.fixture(scope="module")
-def model():
-    from transformers import LlamaConfig, LlamaForCausalLM
+@pytest.fixture(scope="module", params=loglikelihood.SHARING)
+def model(request):
+    made = made_of(request.param, sliding_window=None)
+    assert loglikelihood.shares(made)
+    return made
+
+
+def made_of(model_type, **keys):
+    """A small model of transformers with random weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
-    config = LlamaConfig(vocab_size=31, num_key_value_heads=2, initializer_range=0.3, **shape)
-    return LlamaForCausalLM(config).eval()
+    shape = {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "head_dim": 8,
+    }
+    config = AutoConfig.for_model(
+        model_type, vocab_size=31, num_key_value_heads=2, initializer_range=0.3, **shape, **keys
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_a_model_with_a_window_has_a_row_per_continuation():
+    assert not loglikelihood.shares(made_of("mistral", sliding_window=4))
 
 
 @torch.inference_mode()
