@@ -27,7 +27,7 @@ COMMANDS = {
     "flux": """
         case "$1 $2" in
             "hostlist --expand") echo "127.0.0.1 127.0.0.2" ;;
-            "job id") echo 4711 ;;
+            "job id") echo 4818 ;;
             "job timeleft") echo 5400 ;;
             "run --nodes=2")
                 while [[ $1 == --* || $1 == run ]]; do shift; done
@@ -38,7 +38,7 @@ COMMANDS = {
     """,
 }
 JOBS = {
-    "LSF": {"LSB_JOBID": "4711", "LSB_MCPU_HOSTS": "127.0.0.1 4 127.0.0.2 4"},
+    "LSF": {"LSB_JOBID": "4818", "LSB_MCPU_HOSTS": "127.0.0.1 4 127.0.0.2 4"},
     "Flux": {"FLUX_JOB_ID": "f2oLkTLb"},
 }
 
@@ -78,7 +78,7 @@ def test_each_node_has_a_launcher_that_knows_the_job(launch, tmp_path, scheduler
     assert launch(scheduler) == (0, "")
     for rank in (0, 1):
         told = json.loads((tmp_path / f"told{rank}").read_text())
-        expected = {"CARAVAN_NODE_RANK": str(rank), "CARAVAN_NUM_NODES": "2", "CARAVAN_PORT": "24711"}
+        expected = {"CARAVAN_NODE_RANK": str(rank), "CARAVAN_NUM_NODES": "2", "CARAVAN_PORT": "24818"}
         expected |= {"CARAVAN_HEAD": "127.0.0.1", "MASTER_ADDR": "127.0.0.1", "CARAVAN_JOB_RESTARTS": restarts}
         assert told | expected == told
         assert -1 <= int(told["CARAVAN_DEADLINE"]) - begun - 5370 <= 30
@@ -87,7 +87,7 @@ def test_each_node_has_a_launcher_that_knows_the_job(launch, tmp_path, scheduler
 
 def test_lsf_requeues_a_job_that_ran_out_of_time(launch, tmp_path):
     assert launch("LSF", code=75)[0] == -15
-    assert (tmp_path / "requeued").read_text() == "4711\n"
+    assert (tmp_path / "requeued").read_text() == "4818\n"
 
 
 def test_flux_does_not_requeue(launch):
