@@ -72,7 +72,8 @@ def check_two_nodes(folder, job):
 
 def test_two_nodes_of_a_job_have_a_launcher_each(pbs, submit, folder):
     job = submit()
-    assert pbs.wait(job) == (0, "")
+    code, printed = pbs.wait(job)
+    assert code == 0, printed
     check_two_nodes(folder, job)
     assert [told(folder, rank)["STAND_IN_NODE"] for rank in (0, 1)] == list(NODES)
     end = int(pbs.attributes(job)["stime"]) + 600
