@@ -4,9 +4,9 @@
     jobs.py status ID            print running, success or failed
     jobs.py cancel ID ...
 
-Each job has files in .snakemake/pbs of the working directory: ID.json (how it was submitted), ID.exit (the exit code of
-its script; 75: it ran out of time, and PBS did not let it requeue itself), ID.next (the job that was submitted then),
-ID.missing (number of polls without it).
+Each job has files in .snakemake/pbs of the working directory: ID.json (how and for which outputs it was submitted),
+ID.exit (the exit code of its script; 75: it ran out of time, and PBS did not let it requeue itself), ID.next (the job
+that was submitted then), ID.missing (number of polls without it).
 """
 
 import json
@@ -93,19 +93,37 @@ def _number(rule: str, resources: dict, key: str, default: int | None) -> int | 
 
 
 def submit(path: str) -> str:
-    """Submit a script of Snakemake; return the id of its job."""
+    """Submit a script of Snakemake; return the id of its job, or of one that still runs for the same outputs."""
     script = Path(path).read_text(encoding="utf-8")
+    properties = properties_of(script)
+    output = properties.get("output", [])
+    if running := _running(output):
+        return running
     LOGS.mkdir(parents=True, exist_ok=True)
-    return _qsub(qsub_options(properties_of(script)), SCRIPT.format(folder=shlex.quote(str(FOLDER)), script=script))
+    whole = SCRIPT.format(folder=shlex.quote(str(FOLDER)), script=script)
+    return _qsub(qsub_options(properties), whole, output)
 
 
-def _qsub(options: list[str], script: str) -> str:
+def _running(output: list[str]) -> str | None:
+    """Return the job that a Snakemake submitted for these outputs before it was killed, if it may still run."""
+    for path in FOLDER.glob("*.json") if output else ():
+        job = path.name.removesuffix(".json")
+        if _file(job, "exit").exists() or _file(job, "next").exists():
+            continue
+        if json.loads(path.read_text(encoding="utf-8"))["output"] == output and _exit_code(job) is None:
+            return job
+    return None
+
+
+def _qsub(options: list[str], script: str, output: list[str]) -> str:
     FOLDER.mkdir(parents=True, exist_ok=True)
     done = _pbs("qsub", *options, stdin=script)
     job = done.stdout.strip()
     if done.returncode or not job:
         raise PbsError(f"`qsub {shlex.join(options)}` failed: {done.stderr.strip() or 'it printed no id'}")
-    _file(job, "json").write_text(json.dumps({"options": options, "script": script}), encoding="utf-8")
+    _file(job, "json").write_text(
+        json.dumps({"options": options, "script": script, "output": output}), encoding="utf-8"
+    )
     return job
 
 
@@ -119,7 +137,7 @@ def status(job: str) -> str:
         return "success"
     if code == PREEMPTED:
         record = json.loads(_file(job, "json").read_text(encoding="utf-8"))
-        again = _qsub(record["options"], record["script"])
+        again = _qsub(record["options"], record["script"], record["output"])
         _file(job, "next").write_text(again, encoding="utf-8")
         return "running"
     _explain(job, code)

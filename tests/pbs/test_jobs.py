@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.pbs.stand_in import HOME
+from tests.slurm import processes
 
 PROPERTIES = {
     "rule": "pretrain",
@@ -34,8 +35,8 @@ def jobs(pbs, tmp_path):
 def submit(jobs, tmp_path):
     """A function that submits a script with these resources; returns what the command returned."""
 
-    def call(script="true", **resources):
-        properties = PROPERTIES | {"resources": PROPERTIES["resources"] | resources}
+    def call(script="true", output=(), **resources):
+        properties = PROPERTIES | {"output": list(output), "resources": PROPERTIES["resources"] | resources}
         path = tmp_path / "jobscript"
         path.write_text(
             f"#!/bin/sh\n# properties = {json.dumps(properties)}\ncd {tmp_path}\n{script}\n", encoding="utf-8"
@@ -94,6 +95,14 @@ def test_status_follows_a_job_to_its_end(pbs, jobs, submit, history):
     code, printed, said = jobs("status", bad)
     assert (code, printed) == (0, "failed")
     assert said.startswith(f"pbs: job {bad} ended with exit code 3; see ") and said.endswith("    no such module\n")
+
+
+def test_job_that_still_runs_for_the_same_outputs_is_not_submitted_again(jobs, submit, tmp_path):
+    outputs = ["results/a.json"], ["results/b.json"]
+    first, other = (submit("sleep 3", output=output)[1] for output in outputs)
+    assert (submit(output=outputs[0])[1], submit(output=outputs[1])[1]) == (first, other)
+    processes.wait_until(lambda: jobs("status", first)[1] == "success", 60, "the job ended")
+    assert submit(output=outputs[0])[1] not in (first, other)
 
 
 def test_deleted_job_has_failed(pbs, jobs, submit):
