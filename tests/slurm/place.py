@@ -99,11 +99,6 @@ class Place:
         """The steps in metrics.jsonl, in the order in which they were written."""
         return [entry["step"] for entry in self._entries("metrics.jsonl") if "loss" in entry]
 
-    def seconds_per_step(self):
-        """Return the mean seconds per step, with saves and everything else between the first and the last step."""
-        times = [entry["time"] for entry in self._entries("metrics.jsonl") if "loss" in entry]
-        return (times[-1] - times[0]) / (len(times) - 1)
-
     def events(self, kind):
         """Return the entries of events.jsonl of a kind."""
         return [entry for entry in self._entries("events.jsonl") if entry["event"] == kind]

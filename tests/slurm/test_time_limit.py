@@ -6,25 +6,12 @@ import time
 import pytest
 
 from tests.slurm import processes
-from tests.slurm.place import LOCAL
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-SECONDS = 55  # of training: three jobs of a minute, of which half is margin and some the start
 OF_A_MINUTE = {"runtime": 1, "slurm_extra": "'--ntasks-per-node=1'"}
 SITE = "sleep 31\n"
 """What a site does before its jobs, here for longer than a job of a minute can do without."""
-
-
-@pytest.fixture
-def longer(tokenized, trained, tmp_path):
-    """(A place for a training of about SECONDS, its steps, the weights to which it leads undisturbed.)"""
-    steps = round(SECONDS / trained.seconds_per_step())
-    local = tokenized.copy(tmp_path / "undisturbed")
-    local.write_recipe(steps=steps, milestones=[steps])
-    place = local.copy(tmp_path / "a place")
-    yield place, steps, local.make("models", profile=LOCAL).weights()
-    place.abandon()
 
 
 def check(place, steps, weights):
@@ -36,14 +23,14 @@ def check(place, steps, weights):
     place.cluster.wait_until_empty()
 
 
-def test_training_of_several_time_limits_loses_nothing_and_uses_no_attempt(longer):
-    place, steps, weights = longer
+def test_training_of_several_time_limits_loses_nothing_and_uses_no_attempt(training, undisturbed):
     extra = OF_A_MINUTE["slurm_extra"].replace("node=1", "node=1 --requeue")
-    driver = place.change_profile(training=OF_A_MINUTE | {"slurm_extra": extra}, retries=0).start("models")
+    driver = training.change_profile(training=OF_A_MINUTE | {"slurm_extra": extra}, retries=0).start("models")
+    pause(training.cluster.ranks_of(training.job_at_step(15)), 30)  # half of the minute is margin
     assert driver.end(600) == 0, driver.said()
-    check(place, steps, weights)
-    assert place.events("resume")  # two on a machine that is as fast in all jobs as when the steps were counted
-    assert len(place.submitted("pretrain")) == 1
+    check(training, 100, undisturbed)
+    assert training.events("resume")
+    assert len(training.submitted("pretrain")) == 1
 
 
 def test_without_requeue_a_time_limit_uses_one_of_the_retries(tokenized, without_requeue, undisturbed, tmp_path):
