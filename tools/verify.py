@@ -62,8 +62,9 @@ def verify_chains(paths: Sequence[Path]) -> None:
             raise UserError(faults[0])
         if faults:
             raise UserError(f"{len(faults)} links of the chain are broken, the first: {faults[0]}")
-        left = f"; not proven: {len(walk.proven.unproven)} points, named above" if walk.proven.unproven else ""
-        print(f"{path}: {walk.proven.sentence()}{left}")
+        left = len(walk.proven.unproven)
+        named = f"; {left} not proven, named above" if left else ""
+        print(f"{path}: {walk.proven.sentence()}{named}")
 
 
 def manifest_of(path: Path) -> Path:

@@ -57,20 +57,20 @@ def test_chain_goes_from_a_score_to_the_raw_files(place, capsys):
         "        results/tokens/main/manifest.json: index",
         "          results/tokens/main/a/00001.json: tokenize",
         "            results/sources/a/list.json: list",
-        "            1 raw files of a",
+        "            1 raw file of a",
         f"  results/runs/tuned/models/{STEP}.json: finetune",
         f"    results/runs/base/models/{STEP}.json (above)",
-        "    1 raw files of pairs",
+        "    1 raw file of pairs",
     ):
         assert any(found.startswith(line) for found in tree), line
     assert sum(": index" in line for line in tree) == 1  # a manifest is followed once
-    assert " and 3 raw files " in tree[-1] and tree[-1].endswith("not proven: 1 points, named above")
+    assert " and 3 raw files " in tree[-1] and tree[-1].endswith("; 1 not proven, named above")
 
 
 @pytest.mark.parametrize("path", [EVALUATION, f"results/runs/base/export/{STEP}/manifest.json", "results/summary.json"])
 def test_chain_begins_at_any_manifest(place, capsys, path):
     tree, error = chain(capsys, path)
-    assert error == "" and tree[0].startswith(f"{path}: ") and any("raw files of b" in line for line in tree)
+    assert error == "" and tree[0].startswith(f"{path}: ") and any("raw file of b" in line for line in tree)
 
 
 def test_chain_begins_in_the_directory_of_a_manifest(place, capsys, monkeypatch):
@@ -187,7 +187,7 @@ def test_initial_model_from_elsewhere_and_remote_files_are_not_proven(place, cap
     identity = part.identity | {"inputs": [file | {"etag": "e"} for file in remote]}
     manifest.write(path, "tokenize", identity, part.record)
     tree, error = chain(capsys, path)
-    assert error == "" and "not proven: 1 remote files: their etags are kept" in "".join(tree)
+    assert error == "" and "not proven: the content of 1 remote file: etags are kept" in "".join(tree)
 
 
 @pytest.mark.parametrize("path", ["results", "results/summary.txt", "none.json", "none/scores.csv"])

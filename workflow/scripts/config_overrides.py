@@ -67,7 +67,7 @@ def _with(config: Mapping[str, Any], schema: Mapping[str, Any], key: str, value:
 
 
 def _first_name(config: Mapping[str, Any], key: str) -> str:
-    """Return the first name of a dotted key. A name with dots in it (a run `llama-3.1`) is found if the config has it."""
+    """Return the first name of a dotted key; a name with dots in it (a run `llama-3.1`) if the config has it."""
     parts = key.split(".")
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((name for name in names if name in config), parts[0])

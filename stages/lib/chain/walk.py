@@ -32,8 +32,9 @@ class Proven:
     def sentence(self) -> str:
         """Return what is proven, in a sentence."""
         return (
-            f"{self.manifests} manifests, {len(self.files)} files ({amount(sum(self.files.values()))}) and "
-            f"{len(self.raw)} raw files ({amount(sum(self.raw.values()))}) are as their digests say"
+            f"{_number(self.manifests, 'manifest')}, {_number(len(self.files), 'file')} "
+            f"({amount(sum(self.files.values()))}) and {_number(len(self.raw), 'raw file')} "
+            f"({amount(sum(self.raw.values()))}) are as their digests say"
         )
 
 
@@ -188,15 +189,21 @@ class Walk:
 
 
 def _remote(number: int) -> checks.Finding:
-    return checks.Finding(f"{number} remote files: their etags are kept, and their content is not read again", False)
+    files = _number(number, "remote file")
+    return checks.Finding(f"the content of {files}: etags are kept, and nothing is read again", False)
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _raw_line(source: str, whole: dict[str, int], depth: int) -> str:
-    return f"{INDENT * depth}{len(whole)} raw files of {source}, {amount(sum(whole.values()))}"
+    return f"{INDENT * depth}{_number(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
 
 
 def _size(described: payload.Described) -> str:
-    return f", {len(described)} files, {amount(sum(size for size, _ in described.values()))}" if described else ""
+    total = sum(size for size, _ in described.values())
+    return f", {_number(len(described), 'file')}, {amount(total)}" if described else ""
 
 
 def _shown(path: Path) -> str:
