@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib.errors import UserError
-from stages.lib.space import amount
 from stages.lib.sources import source, storage
 from stages.lib.sources.source import SourceRecipe
+from stages.lib.space import amount
 
 TRAININGS = ("pretrain", "finetune")
 
