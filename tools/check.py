@@ -26,7 +26,9 @@ import functools
 import importlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,7 +167,7 @@ def run(arguments: argparse.Namespace) -> None:
 def check_config(arguments: argparse.Namespace) -> None:
     """Print what is known of a config. Raises UserError for the first mistake."""
     started = time.monotonic()
-    found = dry_run.dry_run(arguments.config, arguments.target, arguments.profile)
+    found = plan_in_process(dry_run.command_of(arguments.config, arguments.target, arguments.profile))
     seconds = time.monotonic() - started
     print(f"{' '.join(arguments.config) or 'the default config'}: no mistake found in {seconds:.1f} s")
     for line in [*found.facts.get("runs", ()), *found.facts.get("sources", ())]:
@@ -174,6 +176,16 @@ def check_config(arguments: argparse.Namespace) -> None:
         print(f"  note: {warning}")
     jobs = [f"{count} {rule}" for rule, count in found.jobs.items() if rule != arguments.target]
     print(f"  {arguments.target} would start {', '.join(jobs)}" if jobs else f"  {arguments.target} is made already")
+
+
+def plan_in_process(command: Sequence[str]) -> dry_run.DryRun:
+    """Run a dry run; its check of the recipes writes what it learnt to a file. Raises UserError for a mistake."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "facts.json")
+        environment = {**os.environ, dry_run.FACTS: str(place), "PYTHONSAFEPATH": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        learnt = files.read_json_object(place) if place.exists() else {}
+    return dry_run.result_of(done.returncode, done.stdout, done.stderr, learnt)
 
 
 def check_plan() -> None:

@@ -1,14 +1,11 @@
-"""A dry run of the workflow in a process of its own: only the workflow can expand a config."""
+"""The command of a dry run of the workflow, and what it prints: only the workflow can expand a config."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from stages.lib import files
 from stages.lib.errors import UserError
 
 HOME = Path(__file__).resolve().parents[3]
@@ -74,24 +70,22 @@ def config_options(given: Sequence[str]) -> list[str]:
     return [*options, *(["--config", f"set={json.dumps(values)}"] if values else [])]
 
 
-def dry_run(given: Sequence[str], target: str, profile: str | None) -> DryRun:
-    """Return what the workflow would do with config files and values. Raises UserError for a mistake in them."""
+def command_of(given: Sequence[str], target: str, profile: str | None) -> list[str]:
+    """Return the command of a dry run with config files and values. Raises UserError for a file that cannot be one."""
     if importlib.util.find_spec("snakemake") is None:
         raise UserError(f"Snakemake must be installed in {sys.executable}, and is not")
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "facts.json")
-        command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--dry-run", "--nolock", target]
-        command += ["--profile", profile_of(profile)] if profile else ["--cores", "1"]
-        environment = {**os.environ, FACTS: str(place), "PYTHONSAFEPATH": "1"}
-        done = subprocess.run(
-            [*command, *config_options(given)], capture_output=True, text=True, env=environment, check=False
-        )
-        lines = (done.stdout + done.stderr).splitlines()
-        if done.returncode != 0:
-            last = next((line for line in reversed(lines) if line.strip()), "Snakemake failed without a word")
-            raise UserError(last.strip().removeprefix("config: "))
-        facts = files.read_json_object(place) if place.exists() else {}
-    found = STATISTICS.search(done.stdout)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--dry-run", "--nolock", target]
+    where = ["--profile", profile_of(profile)] if profile else ["--cores", "1"]
+    return [*command, *where, *config_options(given)]
+
+
+def result_of(code: int, printed: str, errors: str, facts: dict[str, Any]) -> DryRun:
+    """Return the result of a dry run that ended with an exit code. Raises UserError for a mistake in the config."""
+    lines = (printed + errors).splitlines()
+    if code != 0:
+        last = next((line for line in reversed(lines) if line.strip()), "Snakemake failed without a word")
+        raise UserError(last.strip().removeprefix("config: "))
+    found = STATISTICS.search(printed)
     jobs = {rule: int(count) for rule, count in JOB.findall(found[1])} if found else {}
     warnings = [line.removeprefix(WARNING) for line in lines if line.startswith(WARNING)]
     return DryRun({rule: count for rule, count in jobs.items() if rule != "total"}, warnings, facts)
