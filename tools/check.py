@@ -5,7 +5,7 @@
 
 Files and values are those of `snakemake --configfile` and `--config set=KEY=VALUE`. It prints the runs, the sources
 with their files, and the number of jobs of each rule. The first mistake ends it with one sentence and exit code 2. It
-takes about 3 seconds: the workflow plans in a process of its own, in a dry run. --profile also checks the number of
+takes about 3 s of CPU: the workflow plans in a process of its own, in a dry run. --profile also checks the number of
 ranks.
 
 Without arguments it does the part of that which needs the stages' recipes. The workflow runs it so before it plans, dry
