@@ -1,79 +1,84 @@
 """Verify files against their manifests: the sha256 of shards, checkpoints, exports and tokenizers.
 
     python -m tools.verify results/tokens/main/manifest.json results/runs/base/models/*.json
+    python -m tools.verify --chain results/scores.csv
 
 Every file of a manifest is read once and its sha256 compared. Training does not do that at each start, since it takes
-hours for large corpora: it checks the sizes and the Arrow magic of the shards. The exit code is 2 if a file is missing
-or differs.
+hours for large corpora: it checks the sizes and the Arrow magic of the shards.
+
+--chain goes on: from the table of scores (or summary.json, an evaluation, any manifest) back to the raw files, through
+every manifest that it was made from. It prints one line per link, and says what the manifests do not prove. Run it
+where the workflow ran: relative paths of raw files start there. The exit code is 2 if a file is missing or differs.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from stages.lib import manifest, stage
+from stages.lib.chain import payload
+from stages.lib.chain.checks import SCORES
+from stages.lib.chain.places import Places
+from stages.lib.chain.walk import Walk
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
 from stages.lib.space import amount
-from stages.lib.tokenizer import tokenizer
+
+SUMMARY = "summary.json"
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Print what is whole. Raises UserError if something differs from its manifest."""
+    (verify_chains if arguments.chain else verify_files)(arguments.manifests)
+
+
+def verify_files(paths: Sequence[Path]) -> None:
     """Print one line per manifest. Raises UserError if a file differs from its manifest."""
-    named = [(made, files_of(made)) for made in map(manifest.read, arguments.manifests)]
+    named = [(made, payload.files_of(made)) for made in map(manifest.read, paths)]
     for made, described in named:
         if not described:
             raise UserError(f"{made.path} must be a manifest with files, and has none")
     wrong = 0
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for made, described in named:
-            faults = [fault for fault in pool.map(fault_of, [made] * len(described), described.items()) if fault]
-            for fault in faults:
-                print(f"WRONG {fault}")
-            wrong += len(faults)
-            whole, total = len(described) - len(faults), amount(sum(size for size, _ in described.values()))
-            print(f"{made.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
+    for made, described in named:
+        faults = payload.faults_of(made, described)
+        for fault in faults:
+            print(f"WRONG {fault}")
+        wrong += len(faults)
+        whole, total = len(described) - len(faults), amount(sum(size for size, _ in described.values()))
+        print(f"{made.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
     if wrong:
         raise UserError(f"{wrong} files differ from their manifests")
 
 
-def files_of(made: Manifest) -> dict[str, tuple[int, str]]:
-    """Return {relative path: (bytes, sha256)} of the files of a manifest, anywhere in its identity.
+def verify_chains(paths: Sequence[Path]) -> None:
+    """Print the chain of each path. Raises UserError if a link is broken."""
+    for path in paths:
+        first = manifest.read(manifest_of(path))
+        walk = Walk(Places.of(first))
+        for line in walk.lines(first):
+            print(line, flush=True)
+        faults = walk.proven.faults
+        if len(faults) == 1:
+            raise UserError(faults[0])
+        if faults:
+            raise UserError(f"{len(faults)} links of the chain are broken, the first: {faults[0]}")
+        left = len(walk.proven.unproven)
+        named = f"; {left} not proven, named above" if left else ""
+        print(f"{path}: {walk.proven.sentence()}{named}")
 
-    The model of a trained tokenizer is in the record, since it holds its trainer's arguments as well.
+
+def manifest_of(path: Path) -> Path:
+    """Return the manifest that describes a file: a table of scores has that of its summary beside it.
+
+    Raises UserError for another file.
     """
-    found = {name: (file["bytes"], file["sha256"]) for name, file in made.identity.get("outputs", {}).items()}
-    if "model_sha256" in made.record:
-        found[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
-
-    def walk(value: Any) -> None:
-        if isinstance(value, dict):
-            if {"path", "bytes", "sha256"} <= value.keys():
-                found[value["path"]] = value["bytes"], value["sha256"]
-            value = list(value.values())
-        if isinstance(value, list):
-            for inner in value:
-                walk(inner)
-
-    walk(made.identity)
-    return found
-
-
-def fault_of(made: Manifest, file: tuple[str, tuple[int, str]]) -> str | None:
-    """Return what is wrong with a file, in a sentence; None if nothing is."""
-    name, (size, sha256) = file
-    path = Path(os.path.normpath(made.directory / name))
-    try:
-        manifest.check_content(path, {"bytes": size, "sha256": sha256}, made.path)
-    except UserError as error:
-        return str(error)
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return None
+    if path.name == SCORES:
+        if not path.exists():
+            raise UserError(f"{path} does not exist")
+        return path.with_name(SUMMARY)
+    if path.suffix != ".json":
+        raise UserError(f"--chain must be given {SCORES}, {SUMMARY} or another manifest, got {path}")
+    return path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifest of a corpus, a part, a model ..."
     )
+    parser.add_argument("--chain", action="store_true", help="also all that it was made from, back to the raw files")
     return stage.execute(parser, run, argv)
 
 

@@ -28,12 +28,17 @@ def wanted_files():
                 *all_contamination(None),
                 *all_cards(None),
             ]
-        elif target == "report" or os.path.relpath(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
+        elif target == "report" or as_in_plan(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
             found += [*all_models(None), *all_exports(None), *all_scores(None), *all_contamination(None)]
         elif not workflow.is_rule(target):
-            found.append(os.path.relpath(target))
+            found.append(as_in_plan(target))
             check_file(found[-1])
     return found
+
+
+def as_in_plan(target):
+    """Return the path of a file as the plan has it: relative, unless `results` of the config is absolute."""
+    return os.path.abspath(target) if os.path.isabs(RESULTS) else os.path.relpath(target)
 
 
 def check_file(path):
@@ -110,14 +115,22 @@ def first_model(run):
 
 def check_all():
     """Check everything, and name what is odd. ConfigError or WorkflowError for a mistake."""
+    if workflow.storage_settings.default_storage_provider:
+        check_below_storage(RESULTS)
     if not workflow.dryrun:
-        check_writable(Path("results"))
+        check_writable(Path(RESULTS))
     plan = plan_to_check([] if IS_MODULE else wanted_files())
     check_inputs(plan["manifests"])
     checked = check_stages(plan, HOME)
-    for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale())]:
+    others = sentence_of_others(RESULTS, CONFIG["runs"], runs_of(checked.stale), reruns_stale())
+    for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale()), *filter(None, [others])]:
         logger.warning(f"caravan: {sentence}")
     return checked
+
+
+def runs_of(paths):
+    """Return the names of the runs whose milestones are among `paths`."""
+    return [run for run in CONFIG["runs"] if not {*of_milestones(MODEL, run)}.isdisjoint(paths)]
 
 
 def reruns_stale():

@@ -6,7 +6,7 @@ rule list_items:
     output:
         ITEMS,
     log:
-        "results/logs/list_items/{suite}.log",
+        f"{LOGS}/list_items/{{suite}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -27,7 +27,7 @@ rule find_overlaps:
     output:
         OVERLAPS,
     log:
-        "results/logs/find_overlaps/{corpus}/{suite}/{source}/{part}.log",
+        f"{LOGS}/find_overlaps/{{corpus}}/{{suite}}/{{source}}/{{part}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -48,7 +48,7 @@ rule find_contamination:
     output:
         CONTAMINATION,
     log:
-        "results/logs/find_contamination/{corpus}/{suite}.log",
+        f"{LOGS}/find_contamination/{{corpus}}/{{suite}}.log",
     localrule: True
     conda:
         "../../environment.yml"

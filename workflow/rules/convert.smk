@@ -10,7 +10,7 @@ rule convert:
     output:
         EXPORT,
     log:
-        "results/logs/convert/{run}/{step}.log",
+        f"{LOGS}/convert/{{run}}/{{step}}.log",
     priority: 1
     conda:
         "../../environment.yml"

@@ -6,7 +6,7 @@ rule list:
     output:
         LIST,
     log:
-        "results/logs/list/{source}.log",
+        f"{LOGS}/list/{{source}}.log",
     localrule: True
     conda:
         "../../environment.yml"
@@ -28,7 +28,7 @@ rule train_tokenizer:
     output:
         TOKENIZER,
     log:
-        "results/logs/train_tokenizer/{tokenizer}.log",
+        f"{LOGS}/train_tokenizer/{{tokenizer}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -48,7 +48,7 @@ rule hash_documents:
     output:
         HASHES,
     log:
-        "results/logs/hash_documents/{corpus}/{source}/{part}.log",
+        f"{LOGS}/hash_documents/{{corpus}}/{{source}}/{{part}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -67,7 +67,7 @@ rule find_duplicates:
     output:
         DUPLICATES,
     log:
-        "results/logs/find_duplicates/{corpus}.log",
+        f"{LOGS}/find_duplicates/{{corpus}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -87,7 +87,7 @@ rule tokenize:
     output:
         PART,
     log:
-        "results/logs/tokenize/{corpus}/{source}/{part}.log",
+        f"{LOGS}/tokenize/{{corpus}}/{{source}}/{{part}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -108,7 +108,7 @@ rule index:
     output:
         CORPUS,
     log:
-        "results/logs/index/{corpus}.log",
+        f"{LOGS}/index/{{corpus}}.log",
     localrule: True
     conda:
         "../../environment.yml"

@@ -13,7 +13,7 @@ rule describe:
     output:
         CARD,
     log:
-        "results/logs/describe/{run}/{step}.log",
+        f"{LOGS}/describe/{{run}}/{{step}}.log",
     localrule: True
     conda:
         "../../environment.yml"

@@ -9,7 +9,7 @@ rule evaluate:
     output:
         EVALUATION,
     log:
-        "results/logs/evaluate/{run}/{step}/{suite}.log",
+        f"{LOGS}/evaluate/{{run}}/{{step}}/{{suite}}.log",
     priority: 1
     conda:
         "../../environment.yml"
@@ -35,7 +35,7 @@ rule evaluate_baseline:
     output:
         BASELINE,
     log:
-        "results/logs/evaluate_baseline/{baseline}/{corpus}/{suite}.log",
+        f"{LOGS}/evaluate_baseline/{{baseline}}/{{corpus}}/{{suite}}.log",
     conda:
         "../../environment.yml"
     resources:
@@ -56,7 +56,7 @@ rule evaluate_baseline:
 # Run by name only, on a node with internet access: compute nodes may have none.
 rule prefetch:
     log:
-        "results/logs/prefetch.log",
+        f"{LOGS}/prefetch.log",
     localrule: True
     conda:
         "../../environment.yml"

@@ -12,7 +12,7 @@ rule finetune:
     output:
         MODEL,
     log:
-        "results/logs/finetune/{run}/{step}.log",
+        f"{LOGS}/finetune/{{run}}/{{step}}.log",
     wildcard_constraints:
         run=TUNED,
     conda:

@@ -12,7 +12,7 @@ rule pretrain:
     output:
         MODEL,
     log:
-        "results/logs/pretrain/{run}/{step}.log",
+        f"{LOGS}/pretrain/{{run}}/{{step}}.log",
     wildcard_constraints:
         run=UNTUNED,
     conda:

@@ -12,13 +12,13 @@ rule summarize:
         contamination=all_contamination,
     output:
         scores=report(SCORES, caption="../report/scores.rst", category="Scores"),
-        loss=report("results/figures/loss.svg", caption="../report/loss.rst", category="Training"),
-        bits=report("results/figures/bits_per_byte.svg", caption="../report/bits_per_byte.rst", category="Scores"),
-        accuracy=report("results/figures/accuracy.svg", caption="../report/accuracy.rst", category="Scores"),
+        loss=report(FIGURES[0], caption="../report/loss.rst", category="Training"),
+        bits=report(FIGURES[1], caption="../report/bits_per_byte.rst", category="Scores"),
+        accuracy=report(FIGURES[2], caption="../report/accuracy.rst", category="Scores"),
         text=TEXT,
         summary=SUMMARY,
     log:
-        "results/logs/summarize.log",
+        f"{LOGS}/summarize.log",
     localrule: True
     conda:
         "../../environment.yml"

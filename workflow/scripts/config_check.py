@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def _copied(value: Any, schema: dict[str, Any], where: str) -> Any:
                 raise ConfigError(
                     f"{where or 'the config'} has the key {key!r}, which YAML reads as another type than text: quote it"
                 )
-        return {key: _copied(item, _schema_of_key(schema, key), _joined(where, key)) for key, item in value.items()}
+        return {key: _copied(item, schema_of_key(schema, key), joined(where, key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_copied(item, schema.get("items", {}), f"{where}[{number}]") for number, item in enumerate(value)]
     types = [part.get("type") for part in (schema, *schema.get("anyOf", ()))]
@@ -88,7 +88,8 @@ def _copied(value: Any, schema: dict[str, Any], where: str) -> Any:
     return value
 
 
-def _schema_of_key(schema: dict[str, Any], key: str) -> dict[str, Any]:
+def schema_of_key(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the schema of one key of a mapping; {} if it is not known."""
     for part in (schema, *schema.get("anyOf", ())):
         if key in part.get("properties", {}):
             return part["properties"][key]
@@ -117,7 +118,8 @@ def _numbers_only(schema: Any) -> Any:
     return [_numbers_only(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def _joined(where: str, key: str) -> str:
+def joined(where: str, key: str) -> str:
+    """Return the dotted path of a key below `where`, "" for the top."""
     return f"{where}.{key}" if where else key
 
 
@@ -138,9 +140,9 @@ def _sentence(error: ValidationError) -> str:
         missing = [key for key in _required(error) if key not in error.instance][0]
         instead = " (or set model.from)" if where.endswith(".model") else ""
         expected = _expected(error.schema["properties"][missing])
-        return f"{_joined(where, missing)} is missing: it must be {expected}{instead}"
+        return f"{joined(where, missing)} is missing: it must be {expected}{instead}"
     if "pattern" in error.schema:
-        name = ascii(_joined(where, error.instance))[1:-1]
+        name = ascii(joined(where, error.instance))[1:-1]
         return f"{name:.200} must be a name of up to 100 letters, digits, dots, dashes and underscores"
     found = "nothing" if error.instance is None else repr(error.instance)
     return f"{where or 'the config'} must be {_expected(error.schema)}, got {found}"
@@ -150,8 +152,8 @@ def _unknown_key(where: str, instance: dict[str, Any], known: dict[str, Any]) ->
     unknown = sorted(key for key in instance if key not in known)[0]
     names = {key: key for key in known} | renamed_keys.old_names(where)
     nearest = difflib.get_close_matches(unknown, names, n=1)
-    hint = f"did you mean {_joined(where, names[nearest[0]])}? " if nearest else ""
-    return f"unknown key {_joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
+    hint = f"did you mean {joined(where, names[nearest[0]])}? " if nearest else ""
+    return f"unknown key {joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
 
 
 def _required(error: ValidationError) -> list[str]:

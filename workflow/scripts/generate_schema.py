@@ -25,6 +25,8 @@ A config defines what is made: from which text, with which tokenizer, which mode
 profile defines where it is made and with which resources (see ../profiles/README.md).
 
 Without `--configfile`, `config.yaml` beside this page is used. With `--configfile mine.yaml`, nothing of it is used.
+`--configfile mine.yaml more.yaml` reads both, and `--config set=runs.base.pretrain.steps=600` replaces one value: see
+[running](../docs/running.md#values-of-the-command-line). `python -m tools.check mine.yaml` checks a config.
 
 `python workflow/scripts/generate_schema.py` makes this page. The **kind** of a key tells what a change of it does:
 
@@ -205,6 +207,15 @@ def config_schema() -> Schema:
         "x-kind": "workflow",
         "x-expected": "true or false",
     }
+    results = {
+        "type": "string",
+        "default": "results",
+        "description": "The directory of all results, logs and the summary, relative to the working directory or "
+        "absolute; two configs with one each do not overwrite each other. No result depends on its name, and it may be "
+        "moved.",
+        "x-kind": "workflow",
+        "x-expected": "text",
+    }
     sections = {
         "sources": section("Where text comes from.", recipe_of("list")),
         "tokenizers": section("How text becomes tokens.", tokenizer_schema()),
@@ -236,7 +247,8 @@ def config_schema() -> Schema:
     )
     baselines = section("Other models that the suites of all runs score, to compare with.", baseline)
     contamination = recipe_of("find_contamination")
-    beside = {"baselines": baselines, "contamination": contamination, "tune": tune, "rerun_on_code": rerun_on_code}
+    beside = {"baselines": baselines, "contamination": contamination, "results": results}
+    beside |= {"tune": tune, "rerun_on_code": rerun_on_code}
     schema = mapping(sections | beside, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
 

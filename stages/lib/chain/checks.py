@@ -1,0 +1,116 @@
+"""What a manifest of each stage must agree with besides its files and the digests of other manifests.
+
+Each check yields Findings: sentences on what is wrong, or on what the manifests do not prove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.lib import files, manifest
+from stages.lib.chain import score_table
+from stages.lib.chain.places import Places
+from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
+from stages.lib.scoring import inputs as scoring_inputs
+from stages.lib.scoring.tasks import local_tasks
+
+SCORES = "scores.csv"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence. `wrong`: False if it only says what is not proven."""
+
+    text: str
+    wrong: bool = True
+
+
+def findings(made: Manifest, places: Places) -> Iterator[Finding]:
+    """Yield what is wrong with a manifest, and what it does not prove."""
+    check = CHECKS.get(made.stage)
+    if check is not None:
+        try:
+            yield from check(made, places)
+        except UserError as error:
+            yield Finding(str(error))
+
+
+def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
+    """Compare the rows of the table with the evaluations that can be read; others are named by their links."""
+    evaluations = []
+    for path in made.identity["inputs"]:
+        try:
+            found = places.read(made.directory / path)
+        except UserError:
+            continue
+        if found.stage == "evaluate":
+            evaluations.append(found)
+    table = made.directory / SCORES
+    if table.exists():
+        yield from map(Finding, score_table.differences(table, evaluations))
+
+
+def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
+    kept = scoring_inputs.kept_manifest(made.path)
+    if kept.exists() and places.read(kept).digest != made.digest:
+        yield Finding(f"{made.path} has other scores than {kept}, which was written with it")
+    yield from _include(made)
+    if "baseline" in made.identity:
+        yield Finding("the files of the baseline: the manifest has their digest, and not their place", wrong=False)
+    foreign = [task for task in made.identity["recipe"].get("tasks", ()) if task not in local_tasks.NAMES]
+    if foreign and "include" not in made.identity:
+        names = ", ".join(foreign)
+        yield Finding(f"the items of {names}: lm-evaluation-harness reads them, and only its version is kept", False)
+
+
+def _include(made: Manifest) -> Iterator[Finding]:
+    """Compare the directory of the user's task files."""
+    if "include" in made.identity:
+        directory = Path(made.identity["recipe"]["include_path"])
+        if not directory.is_dir():
+            yield Finding(f"{directory} is missing, and {made.path} was made with its task files")
+        elif scoring_inputs.digest_of_directory(directory) != made.identity["include"]:
+            yield Finding(f"{directory} has other task files than {made.path} was made with")
+
+
+def _export(made: Manifest, places: Places) -> Iterator[Finding]:
+    parity = made.directory / scoring_inputs.PARITY
+    if not parity.exists():
+        yield Finding(f"{parity} is missing, which says that the export equals the model")
+    elif files.read_json_object(parity).get("passed") is not True:
+        yield Finding(f"{parity} must say that the export equals the model, and does not")
+
+
+def _tokenizer(made: Manifest, places: Places) -> Iterator[Finding]:
+    if "taken" not in made.record:
+        megabytes = made.record["sample_bytes"] / 1e6
+        yield Finding(f"the sample of {megabytes:.1f} MB that it was trained on is not drawn again", wrong=False)
+        return
+    taken = made.record["taken"]
+    path = Path(taken["path"])
+    if not path.is_file():
+        yield Finding(f"{path} is missing, and {made.path} was made from it")
+    elif manifest.describe(path)["sha256"] != taken["sha256"]:
+        yield Finding(f"{path} changed since {made.path} was made from it: its sha256 differs")
+
+
+def _items(made: Manifest, places: Places) -> Iterator[Finding]:
+    yield from _include(made)
+    yield Finding("the items are those that lm-evaluation-harness read when they were listed", wrong=False)
+
+
+def _contamination(made: Manifest, places: Places) -> Iterator[Finding]:
+    yield Finding("its rates: the search in the shards is not repeated", wrong=False)
+
+
+CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
+    "summarize": _summary,
+    "evaluate": _evaluation,
+    "convert": _export,
+    "train_tokenizer": _tokenizer,
+    "list_items": _items,
+    "find_contamination": _contamination,
+}

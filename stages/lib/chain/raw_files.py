@@ -1,0 +1,99 @@
+"""The raw files that a corpus was tokenized from, or a model tuned on, read again and compared with the manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stages.lib import manifest
+from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
+from stages.lib.recipe import load
+from stages.lib.sources import inputs, spans, storage
+from stages.lib.sources.kinds.registry import kind_of
+from stages.lib.sources.source import SourceRecipe
+from stages.lib.sources.spans import Span
+
+
+@dataclass
+class RawFiles:
+    """Raw files that were compared. `whole`: {name, with its span: bytes} of those that are as in the manifests.
+
+    `faults`: sentences on others. `remote`: number of URLs, whose content is not read again.
+    """
+
+    whole: dict[str, int] = field(default_factory=dict)
+    remote: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def recipe_of(listed: Manifest) -> SourceRecipe:
+    """Return the recipe of a source by its list."""
+    return load(SourceRecipe, listed.identity["recipe"], f"sources.{listed.identity['source']}")
+
+
+def compare(part: Manifest, recipe: SourceRecipe, hash_of: Callable[..., str]) -> RawFiles:
+    """Compare the raw files of a part of a corpus with its manifest. `hash_of`: `sha256_of`, or one that remembers."""
+    found = RawFiles()
+    for described in part.identity["inputs"]:
+        if "etag" in described:
+            found.remote += 1
+            continue
+        try:
+            _check(recipe, described, part, hash_of)
+            span = f" [{described['first']}:]" if "first" in described else ""
+            found.whole[f"{described['name']}{span}"] = described["bytes"]
+        except UserError as error:
+            found.faults.append(str(error))
+    return found
+
+
+def _check(recipe: SourceRecipe, described: Mapping[str, Any], part: Manifest, hash_of: Callable[..., str]) -> None:
+    """Raise UserError if the bytes of a raw file that a part was made from are others now."""
+    kind = kind_of(recipe)
+    path = kind.root() / described["name"]
+    if not path.is_file():
+        raise UserError(f"{path} is missing, and {part.path} was made from it (paths start from this directory)")
+    if hash_of(recipe.kind, described["name"], described.get("first", 0), described.get("end")) != described["sha256"]:
+        raise UserError(f"{path} changed since {part.path} was made from it: its sha256 differs")
+
+
+def sha256_of(kind_name: str, name: str, first: int, end: int | None) -> str:
+    """Return the sha256 of the records of a file that begin in its bytes [first, end)."""
+    kind = kind_of(SourceRecipe(kind=kind_name, paths=[name]))
+    return manifest.describe(kind.root() / name, *kind.extent(Span(name, first, end)))["sha256"]
+
+
+def check_share(part: Manifest, listed: Manifest, recipe: SourceRecipe) -> None:
+    """Raise UserError unless a part was made from its share of the listed files: all parts together have them all."""
+    every, number = listed.identity["files"], part.identity["part"]
+    chosen = inputs.spans_of_part(recipe, every, number, part.identity["recipe"].get("parts", 1))
+    if kind_of(recipe).needs_every_file:
+        chosen = spans.whole(file["name"] for file in every)
+    expected = [(span.name, span.first, span.end) for span in chosen]
+    found = [(file["name"], file.get("first", 0), file.get("end")) for file in part.identity["inputs"]]
+    if found != expected:
+        raise UserError(f"{part.path} must be made from part {number} of the files of {listed.path}, and is not")
+
+
+def examples_digest(listed: Manifest, recipe: SourceRecipe) -> str:
+    """Return the digest of a source of examples as its files are now; of remote files, as they were listed.
+
+    Raises UserError if a file is missing or has another size.
+    """
+    described = [_described(listed, recipe, file) for file in listed.identity["files"]]
+    source = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
+    return manifest.digest_of(source)
+
+
+def _described(listed: Manifest, recipe: SourceRecipe, file: Mapping[str, Any]) -> dict[str, Any]:
+    if storage.is_remote(file["name"]):
+        return {"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]}
+    (described,) = inputs.described(recipe, listed, [Span(file["name"])])
+    return described
+
+
+def remote_files(files: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of files that are URLs."""
+    return sum(storage.is_remote(file["name"]) for file in files)

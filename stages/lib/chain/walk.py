@@ -1,0 +1,210 @@
+"""The walk from a manifest back to the raw files: one line per link, each manifest looked at once."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stages.lib.chain import checks, links, parts, payload, raw_files
+from stages.lib.chain.places import Link, Places
+from stages.lib.errors import UserError
+from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.space import amount
+
+INDENT = "  "
+SHOWN = 12
+"""Characters of a digest that the tree shows."""
+
+
+@dataclass
+class Proven:
+    """What the walk found. `files`, `raw`: {path: bytes} of files that are whole. `faults`, `unproven`: sentences."""
+
+    manifests: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+    raw: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    unproven: list[str] = field(default_factory=list)
+
+    def sentence(self) -> str:
+        """Return what is proven, in a sentence."""
+        return (
+            f"{_number(self.manifests, 'manifest')}, {_number(len(self.files), 'file')} "
+            f"({amount(sum(self.files.values()))}) and {_number(len(self.raw), 'raw file')} "
+            f"({amount(sum(self.raw.values()))}) are as their digests say"
+        )
+
+
+class Walk:
+    """A walk over the manifests of one results directory. `lines` yields the tree while files are read."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.proven = Proven()
+        self._seen: set[Path] = set()
+        self._hash_of = functools.cache(raw_files.sha256_of)  # several corpora, or parts, may hold a file
+        self._broken: set[tuple[str, str]] = set()
+        self._read: dict[str, tuple[int, str]] = {}
+
+    def lines(self, made: Manifest, depth: int = 0) -> Iterator[str]:
+        """Yield the lines of a manifest and of all that it was made from."""
+        shown = f"{INDENT * depth}{_shown(made.path)}"
+        place = made.path.resolve()
+        if place in self._seen:
+            yield f"{shown} (above)"
+            return
+        self._seen.add(place)
+        found = list(checks.findings(made, self.places))
+        self.proven.manifests += 1
+        described = payload.files_of(made)
+        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{_size(described)}"
+        if any(finding.wrong for finding in found):
+            described.pop(checks.SCORES, None)  # a sentence on a row tells more than one on the file
+        yield from (self._wrong(fault, depth + 1) for fault in self._faults(made, described))
+        yield from (self._told(finding, made, depth + 1) for finding in found)
+        yield from self._below(made, depth + 1)
+
+    def _faults(self, made: Manifest, described: payload.Described) -> list[str]:
+        """Return what is wrong with the files of a manifest. Shards are files of a part and of a corpus: read once."""
+        places = {name: os.path.normpath(made.directory / name) for name in described}
+        new = {name: file for name, file in described.items() if self._read.get(places[name]) != file}
+        self._read |= {places[name]: file for name, file in new.items()}
+        faults = payload.faults_of(made, new)
+        if not faults:
+            self.proven.files |= {places[name]: size for name, (size, _) in new.items()}
+        return faults
+
+    def _below(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of all that a manifest was made from."""
+        for link in links.links_of(made, self.places.root):
+            yield from self._follow(link, made, depth)
+        if made.stage == "index":
+            for part in parts.parts_of(made, self.places):
+                yield from [self._wrong(str(part), depth)] if isinstance(part, UserError) else self.lines(part, depth)
+        elif made.stage == "tokenize":
+            yield from self._of_part(made, depth)
+        elif made.stage in TRAINING:
+            yield from self._of_initial(made, depth)
+        yield from self._of_examples(made, depth)
+
+    def _follow(self, link: Link, made: Manifest, depth: int) -> Iterator[str]:
+        if (link.what, link.digest) in self._broken:
+            yield f"{INDENT * depth}{link.what} {link.digest[:SHOWN]} (above)"
+            return
+        try:
+            found = self.places.find(link, made)
+        except UserError as error:
+            self._broken.add((link.what, link.digest))
+            yield self._wrong(str(error), depth)
+            return
+        yield from self.lines(found, depth)
+
+    def _of_initial(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of the model that a training started from; one at a path is not in these results."""
+        link = links.initial_link(made)
+        if link is None:
+            return
+        try:
+            found = self.places.find(link, made)
+        except UserError:
+            text = f"the initial model {link.digest[:SHOWN]}: no milestone of these results has this digest"
+            yield self._told(checks.Finding(text, wrong=False), made, depth)
+            return
+        yield from self.lines(found, depth)
+
+    def _of_part(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of a part's list, raw files and duplicates."""
+        link = Link("list", made.record["list"], self.places.root / "sources" / made.identity["source"] / "list.json")
+        try:
+            listed = self.places.find(link, made)
+            yield from self.lines(listed, depth)
+            recipe = raw_files.recipe_of(listed)
+            raw_files.check_share(made, listed, recipe)
+        except UserError as error:
+            yield self._wrong(str(error), depth)
+            return
+        found = raw_files.compare(made, recipe, self._hash_of)
+        self.proven.raw |= found.whole
+        if found.whole:
+            yield _raw_line(made.identity["source"], found.whole, depth)
+        yield from (self._wrong(fault, depth) for fault in found.faults)
+        if found.remote:
+            yield self._told(_remote(found.remote), made, depth)
+        try:
+            duplicates = parts.duplicates_of(made, self.places)
+        except UserError as error:
+            yield self._wrong(str(error), depth)
+            return
+        if duplicates is not None:
+            yield from self.lines(duplicates, depth)
+
+    def _of_examples(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of the sources that a model was tuned on, or a suite read pairs from."""
+        digests = dict(made.identity.get("tuned_on") or {})
+        if isinstance(pairs := made.identity.get("prompt_completion"), str):
+            digests["*"] = pairs
+        for name, digest in digests.items():
+            yield from self._of_source(name, digest, made, depth)
+
+    def _of_source(self, name: str, digest: str, made: Manifest, depth: int) -> Iterator[str]:
+        faults = []
+        for path in sorted(self.places.root.glob(f"sources/{name}/list.json")):
+            try:
+                listed = self.places.read(path)
+                recipe = raw_files.recipe_of(listed)
+                if raw_files.examples_digest(listed, recipe) != digest:
+                    continue
+            except UserError as error:
+                faults.append(str(error))
+                continue
+            yield from self.lines(listed, depth)
+            yield from self._raw_of_list(listed, made, depth)
+            return
+        at = self.places.root / f"sources/{name}/list.json"
+        other = f"{at} or its files must be those that {made.path} was made from, and differ"
+        yield self._wrong(faults[0] if faults and name != "*" else other, depth)
+
+    def _raw_of_list(self, listed: Manifest, made: Manifest, depth: int) -> Iterator[str]:
+        every = listed.identity["files"]
+        remote = raw_files.remote_files(every)
+        if not remote:
+            whole = {file["name"]: file["bytes"] for file in every}
+            self.proven.raw |= whole
+            yield _raw_line(listed.identity["source"], whole, depth)
+        else:
+            yield self._told(_remote(remote), made, depth)
+
+    def _wrong(self, sentence: str, depth: int) -> str:
+        self.proven.faults.append(sentence)
+        return f"{INDENT * depth}WRONG {sentence}"
+
+    def _told(self, finding: checks.Finding, made: Manifest, depth: int) -> str:
+        if finding.wrong:
+            return self._wrong(finding.text, depth)
+        self.proven.unproven.append(f"{_shown(made.path)}: {finding.text}")
+        return f"{INDENT * depth}not proven: {finding.text}"
+
+
+def _remote(number: int) -> checks.Finding:
+    files = _number(number, "remote file")
+    return checks.Finding(f"the content of {files}: etags are kept, and nothing is read again", False)
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _raw_line(source: str, whole: dict[str, int], depth: int) -> str:
+    return f"{INDENT * depth}{_number(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
+
+
+def _size(described: payload.Described) -> str:
+    total = sum(size for size, _ in described.values())
+    return f", {_number(len(described), 'file')}, {amount(total)}" if described else ""
+
+
+def _shown(path: Path) -> str:
+    return os.path.normpath(path)

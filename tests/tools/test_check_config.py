@@ -1,0 +1,90 @@
+"""tools.check FILE: a person's check of a config, which starts no stage."""
+
+import copy
+import sys
+
+import pytest
+import yaml
+
+from tests.helpers.data_fixtures import write_jsonl
+from tests.workflow.checkout import HOME
+from tools import check
+
+DEFAULT = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory with a text and a config for it."""
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "kara van"}] * 9)
+    config = copy.deepcopy(DEFAULT)
+    config["sources"]["code"] = {"kind": "jsonl", "paths": ["texts/*.jsonl"], "validation": 0.2}
+    config["sources"]["far"] = {"kind": "text", "paths": ["s3://bucket/x"]}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def checked(capsys, *words):
+    """Return (exit code, what was printed, the last line of stderr)."""
+    code = check.main(list(words))
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err and len(told.err.splitlines()) <= 1
+    return code, told.out, told.err.strip()
+
+
+def test_config_is_described_and_nothing_is_made(place, capsys):
+    (place / "more.yaml").write_text("results: out\nsuites: {validation: {num_examples: 9}}")
+    words = ["my.yaml", "more.yaml", "runs.base.pretrain.milestones=[100, 200, 300]"]
+    code, printed, _ = checked(capsys, *words, "--profile", "local")
+    assert code == 0
+    assert printed.startswith("my.yaml more.yaml runs.base.pretrain.milestones=[100, 200, 300]: no mistake found in ")
+    for line in (
+        "run base: pretrain, 300 steps, 614,400 tokens; milestones 100, 200, 300",
+        "run statements: finetune, the model of run base, 100 steps, up to 204,800 tokens; milestones 100",
+        "source code: jsonl, 1 file, 189 bytes",
+        "source far: text, 1 remote path, which is not opened",
+        "all would start 2 list, 1 train_tokenizer, 4 tokenize, 1 index, 3 pretrain, 3 convert, 3 evaluate",
+    ):
+        assert f"  {line}" in printed, printed
+    assert not (place / "out").exists() and not (place / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("runs.base.pretrain.stepz=3", "check: unknown key runs.base.pretrain.stepz; did you mean runs.base.pretrain"),
+        ("sources.code.paths=[none/*.txt]", "check: sources.code.paths must match at least one file, and none/*.txt"),
+    ],
+)
+def test_mistake_is_one_sentence(place, capsys, word, sentence):
+    code, printed, error = checked(capsys, "my.yaml", word)
+    assert (code, printed) == (2, "") and error.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["none.yaml"], "check: none.yaml cannot be read: No such file or directory"),
+        (["texts"], "check: texts cannot be read: Is a directory"),
+        (["bad.yaml"], "check: bad.yaml must be YAML: while parsing"),
+        (["list.yaml"], "check: list.yaml must be a mapping of keys to values, and is not"),
+        (["my.yaml", "--profile", "loca"], "check: --profile must be a directory with a config.yaml, or one of "),
+    ],
+)
+def test_file_that_is_no_config_is_named(place, capsys, words, sentence):
+    (place / "bad.yaml").write_text("a: [")
+    (place / "list.yaml").write_text("[1]")
+    code, _, error = checked(capsys, *words)
+    assert code == 2 and error.startswith(sentence)
+
+
+def test_without_arguments_a_plan_is_expected(capsys, monkeypatch, tmp_path):
+    (tmp_path / "in").write_text("x")
+    with open(tmp_path / "in", encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        code, _, error = checked(capsys)
+    assert (code, error) == (
+        2,
+        "check: stdin must hold a plan of the workflow as JSON; name a config file to check it",
+    )

@@ -1,0 +1,195 @@
+"""`tools.verify --chain`: from a score back to the raw files, each link held; what is broken is named in a sentence."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stages.lib import manifest
+from tests.helpers.chain_fixtures import STEPS, make_results
+from tools import verify
+
+STEP = f"{STEPS:08d}"
+SCORES = "results/scores.csv"
+EVALUATION = f"results/runs/base/eval/{STEP}/validation.json"
+LIST = Path("results/sources/a/list.json")
+SHARD = "results/tokens/main/a/00000/train-00000.arrow"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A place with results whose chain holds."""
+    place = tmp_path_factory.mktemp("chain")
+    make_results(place)
+    return place
+
+
+@pytest.fixture
+def place(whole, tmp_path, monkeypatch):
+    """A copy of it, which is the working directory."""
+    copy = shutil.copytree(whole, tmp_path / "place")
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def chain(capsys, path=SCORES):
+    """Return (lines of the tree, last line of stderr) of a chain; "" if it holds."""
+    code = verify.main(["--chain", str(path)])
+    told = capsys.readouterr()
+    assert (code == 2) == bool(told.err)
+    assert "Traceback" not in told.err and len(told.err.splitlines()) <= 1
+    return told.out.splitlines(), told.err.strip()
+
+
+def raw_file():
+    return Path(json.loads(LIST.read_text())["identity"]["files"][0]["name"])
+
+
+def test_chain_goes_from_a_score_to_the_raw_files(place, capsys):
+    tree, error = chain(capsys)
+    assert error == ""
+    for line in (
+        "results/summary.json: summarize",
+        f"  {EVALUATION}: evaluate",
+        f"    results/runs/base/export/{STEP}/manifest.json: convert",
+        f"      results/runs/base/models/{STEP}.json: pretrain",
+        "        results/tokens/main/manifest.json: index",
+        "          results/tokens/main/a/00001.json: tokenize",
+        "            results/sources/a/list.json: list",
+        "            1 raw file of a",
+        f"  results/runs/tuned/models/{STEP}.json: finetune",
+        f"    results/runs/base/models/{STEP}.json (above)",
+        "    1 raw file of pairs",
+    ):
+        assert any(found.startswith(line) for found in tree), line
+    assert sum(": index" in line for line in tree) == 1  # a manifest is followed once
+    assert " and 3 raw files " in tree[-1] and tree[-1].endswith("; 1 not proven, named above")
+
+
+@pytest.mark.parametrize("path", [EVALUATION, f"results/runs/base/export/{STEP}/manifest.json", "results/summary.json"])
+def test_chain_begins_at_any_manifest(place, capsys, path):
+    tree, error = chain(capsys, path)
+    assert error == "" and tree[0].startswith(f"{path}: ") and any("raw file of b" in line for line in tree)
+
+
+def test_chain_begins_in_the_directory_of_a_manifest(place, capsys, monkeypatch):
+    monkeypatch.chdir(Path(EVALUATION).parent)
+    tree, error = chain(capsys, "validation.json")
+    assert tree[1].strip().startswith(f"../../../../runs/base/export/{STEP}/manifest.json: convert")
+    assert "texts/a.jsonl is missing" in error  # raw files are named from the workflow's directory
+
+
+def test_changed_score_is_named_with_its_evaluation(place, capsys):
+    lines = Path(SCORES).read_text().splitlines()
+    cells = lines[1].split(",")
+    cells[5] = "1.5"
+    Path(SCORES).write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
+    tree, error = chain(capsys)
+    found = manifest.read(EVALUATION).identity["results"][cells[3]][cells[4]]["value"]
+    assert error == f"verify: {SCORES} line 2: value of {cells[3]} is 1.5, and in {EVALUATION} {found}"
+
+
+def test_changed_score_is_found_though_the_summary_was_written_again(place, capsys):
+    Path(SCORES).write_text(Path(SCORES).read_text().replace(f"base,{STEPS},", f"base,{STEPS},1", 1) + "\n")
+    summary = manifest.read("results/summary.json")
+    outputs = summary.identity["outputs"] | {"scores.csv": manifest.describe(SCORES)}
+    manifest.write(summary.path, "summarize", summary.identity | {"outputs": outputs}, summary.record)
+    assert chain(capsys)[1] == ""  # the column of tokens is no score
+    lines = Path(SCORES).read_text().splitlines()
+    Path(SCORES).write_text("\n".join([*lines, f"base,{STEPS},8,mmlu,acc,0.99,,"]) + "\n")
+    assert "has mmlu (acc) of base at step 2, which no evaluation has" in chain(capsys)[1]
+
+
+def test_evaluation_that_was_edited_is_refused(place, capsys):
+    Path(EVALUATION).write_text(Path(EVALUATION).read_text().replace('"step": 2', '"step": 3'))
+    assert f"{EVALUATION} changed since it was written" in chain(capsys)[1]
+
+
+def test_evaluation_with_other_scores_and_a_valid_digest_is_another(place, capsys):
+    made = manifest.read(EVALUATION)
+    manifest.write(made.path, "evaluate", made.identity | {"tokens": 9}, made.record)
+    tree, error = chain(capsys)
+    assert f"{EVALUATION} must be the evaluation that results/summary.json was made from" in error
+    assert "is another" in error
+    assert "has other scores than" in chain(capsys, EVALUATION)[1]
+
+
+def test_manifest_of_another_run_is_refused(place, capsys):
+    shutil.copyfile(f"results/runs/tuned/models/{STEP}.json", f"results/runs/base/models/{STEP}.json")
+    error = chain(capsys, EVALUATION)[1]
+    assert f"results/runs/base/models/{STEP}.json must be the model that results/runs/base/export" in error
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\1"), "changed since"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+)
+@pytest.mark.parametrize("path", [SHARD, "raw"])
+def test_shard_and_raw_file_that_differ_are_named(place, capsys, path, spoil, reason):
+    path = raw_file() if path == "raw" else Path(path)
+    spoil(path)
+    tree, error = chain(capsys, EVALUATION)
+    assert f"{path} {reason}" in error
+    assert any("WRONG" in line for line in tree)
+
+
+def test_raw_file_of_tuning_that_differs_is_named(place, capsys):
+    text = Path("pairs.jsonl").read_text()
+    Path("pairs.jsonl").write_text(text.replace("kara", "cara"))
+    error = chain(capsys, f"results/runs/tuned/models/{STEP}.json")[1]
+    assert "results/sources/pairs/list.json or its files must be those that results/runs/tuned/models" in error
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("results/tokens/main/b/00001.json", "results/sources/b/list.json", "results/summary.json"),
+        *("results/tokenizers/main/manifest.json", "results/tokens/main/manifest.json"),
+        f"results/runs/base/export/{STEP}/parity.json",
+    ],
+)
+def test_missing_link_is_named(place, capsys, path):
+    Path(path).unlink()
+    named = path.replace("/main/manifest.json", "/*/manifest.json")
+    assert named in chain(capsys)[1]
+
+
+def test_damaged_manifest_is_named_once_for_all_that_need_it(place, capsys):
+    path = Path("results/tokenizers/main/manifest.json")
+    path.write_text(path.read_text().replace('"unk": 0', '"unk": 7'))
+    tree, error = chain(capsys)
+    assert error == f"verify: {path} changed since it was written: its sha256 differs from its content's; " + (
+        "delete it and run the workflow again"
+    )
+    assert sum("WRONG" in line for line in tree) == 1
+
+
+def test_part_of_other_files_than_the_list_is_refused(place, capsys):
+    path = Path("results/tokens/main/a/00000.json")
+    part, listed = manifest.read(path), manifest.read(LIST)
+    more = {"name": "texts/new.jsonl", "bytes": 10}
+    manifest.write(LIST, "list", listed.identity | {"files": [*listed.identity["files"], more]}, listed.record)
+    manifest.write(path, "tokenize", part.identity, part.record | {"list": manifest.read(LIST).digest})
+    assert "of the files of results/sources/a/list.json, and is not" in chain(capsys, path)[1]
+
+
+def test_initial_model_from_elsewhere_and_remote_files_are_not_proven(place, capsys):
+    shutil.rmtree("results/runs/base")
+    tree, error = chain(capsys, f"results/runs/tuned/models/{STEP}.json")
+    assert error == "" and "no milestone of these results has this digest" in "".join(tree)
+    path = Path("results/tokens/main/a/00001.json")  # the part with the file's middle
+    part = manifest.read(path)
+    remote = [{key: value for key, value in file.items() if key != "sha256"} for file in part.identity["inputs"]]
+    identity = part.identity | {"inputs": [file | {"etag": "e"} for file in remote]}
+    manifest.write(path, "tokenize", identity, part.record)
+    tree, error = chain(capsys, path)
+    assert error == "" and "not proven: the content of 1 remote file: etags are kept" in "".join(tree)
+
+
+@pytest.mark.parametrize("path", ["results", "results/summary.txt", "none.json", "none/scores.csv"])
+def test_file_without_a_chain_is_refused(place, capsys, path):
+    assert f"{path}" in chain(capsys, path)[1]
