@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from scripts.config_check import ConfigError, checked, load_schema
+from scripts.config_runs import corpus_of
 from tests.workflow.checkout import HOME
 
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
@@ -80,6 +81,71 @@ def test_the_example_of_the_docs_is_planned(finished, config):
     plan = finished.plan(config=config | {"runs": config["runs"] | mine["runs"], "sweeps": mine["sweeps"]})
     trained = {path.split("/")[2] for path, rule in plan.items() if rule == "pretrain"}
     assert trained == {"small", *(f"lr-learning_rate_{rate}-seed_{seed}" for rate in (0.001, 0.003) for seed in (0, 1))}
+
+
+def with_final(config, best, run, **initial):
+    """A config with a sweep `lr` of `best`, and a run `final` that starts from it."""
+    config["sweeps"] = {"lr": {"base": "base", "grid": {"seed": [1, 2]}, **({"best": best} if best else {})}}
+    config["runs"]["final"] = run | {"initial": {"sweep": "lr"} | initial}
+    return config
+
+
+BEST = {"metric": "bits_per_byte", "mode": "min"}
+LONGER = {"from": "base", "pretrain": {"initial": {"optimizer": "reset", "schedule": "reset", "data": "reset"}}}
+
+
+def test_a_run_may_start_from_the_best_of_a_sweep(finished, config):
+    given = ("--configfile", finished.write_config(with_final(config, BEST, LONGER)))
+    printed = finished.dry_run("results/runs/final/models/00000100.json", *given).stdout
+    ends = [f"results/runs/lr-seed_{seed}/{{}}/00000300" for seed in (1, 2)]
+    models, scores = [f"{end.format('models')}.json" for end in ends], [f"{end.format('eval')}/" for end in ends]
+    (before,) = re.findall(r"rule select_best:\n    input: (.*)\n    output: results/sweeps/lr/best.json\n", printed)
+    assert before.split(", ") == [*models, *(f"{score}validation.json" for score in scores)]
+    (inputs,) = re.findall(r"rule pretrain:\n    input: (.*)\n    output: results/runs/final/models/00000100", printed)
+    assert inputs.endswith("results/sweeps/lr/best.json")
+    assert finished.jobs(printed)["results/sweeps/lr/best.json"] == "select_best"
+
+
+def test_a_tuned_run_has_the_corpus_of_the_sweep(config):
+    tuned = {key: value for key, value in config["runs"]["statements"].items() if key != "initial"}
+    runs = checked(with_final(config, BEST, tuned), SCHEMA)["runs"]
+    assert corpus_of(runs, "final") == "main"
+
+
+@pytest.mark.parametrize(
+    ("best", "initial", "sentence"),
+    [
+        (BEST, {"step": 3}, "runs.final.initial must have sweep, or run and step, or path, got sweep and step"),
+        (None, {}, "runs.final.initial.sweep must be one of the config's sweeps with best (none), got 'lr'"),
+        (BEST, {"sweep": "rl"}, "runs.final.initial.sweep must be one of the config's sweeps with best (lr), got 'rl'"),
+        ({"metric": "acc"}, {}, "sweeps.lr.best.mode is missing: it must be one of min, max"),
+        (BEST | {"mode": "least"}, {}, "sweeps.lr.best.mode must be one of min, max, got 'least'"),
+    ],
+)
+def test_a_mistake_in_the_best_is_one_sentence(config, best, initial, sentence):
+    with pytest.raises(ConfigError) as raised:
+        checked(with_final(config, best, LONGER, **initial), SCHEMA)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_a_sweep_cannot_start_from_its_own_best(config):
+    config["sweeps"] = {"lr": {"base": "again", "grid": {"seed": [1, 2]}, "best": BEST}}
+    config["runs"]["again"] = LONGER | {"initial": {"sweep": "lr"}}
+    with pytest.raises(ConfigError, match=r"initial must not form a cycle, got runs\.lr-seed_1 again$"):
+        checked(config, SCHEMA)
+
+
+def test_the_runs_of_a_sweep_to_start_from_have_one_tokenizer(config):
+    config["tokenizers"]["other"] = config["tokenizers"]["main"]
+    config["corpora"]["other"] = config["corpora"]["main"] | {"tokenizer": "other"}
+    config = with_final(config, BEST, LONGER)
+    config["sweeps"]["lr"]["grid"] = {"corpus": ["main", "other"]}
+    sentence = (
+        "runs.final.initial.sweep must be a sweep whose runs have the same tokenizer, got main of lr-corpus_main and "
+        "other of lr-corpus_other"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
+        checked(config, SCHEMA)
 
 
 MISTAKES = [

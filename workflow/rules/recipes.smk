@@ -2,7 +2,8 @@
 
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
+RUN_STAGES = ("pretrain", "finetune", "convert", "evaluate", "select_best", "describe")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *RUN_STAGES, "summarize")
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
@@ -136,6 +137,8 @@ def expected_initial(run, initial):
     """Return what the config says of the model that a run starts from: its digest, or where its manifest lies."""
     if run in CHECKED.initial:
         return initial | {"digest": CHECKED.initial[run]}
+    if "sweep" in initial:
+        return initial | {"model": f"sweeps/{initial['sweep']}/best.json"}
     return initial | {"model": f"{initial['run']}/models/{step_name(initial['run'], initial['step'])}.json"}
 
 

@@ -15,7 +15,8 @@ from scripts import renamed_keys
 from scripts.config_references import ConfigError, check_references
 from scripts.config_values import NUMBER, copied, joined
 from scripts.derived_runs import is_derived, written_out
-from scripts.sweeps import check_equal_runs, runs_of
+from scripts.sweep_checks import check_sweeps
+from scripts.sweeps import runs_of, with_runs
 
 # JSON Schema takes 300.0 for an integer; the stages do not.
 Validator = extend(
@@ -43,8 +44,9 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     written = copied(config, schema, "")
     config = _expanded(written, schema)
     _validate(config, schema, written.get("runs"))
+    config = with_runs(config, schema)
     check_references(config)
-    check_equal_runs(config, schema)
+    check_sweeps(config, schema)
     return config
 
 

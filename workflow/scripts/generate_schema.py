@@ -66,6 +66,12 @@ INITIAL = {
             "x-kind": "identity",
             "x-expected": "a whole number at least 1",
         },
+        "sweep": {
+            "type": "string",
+            "description": "In place of `run` and `step`: a sweep with `best`, whose best run this run starts from.",
+            "x-kind": "name",
+            "x-expected": "text",
+        },
         "path": {
             "type": "string",
             "description": "In place of `run` and `step`: the directory of a Hugging Face model, or a checkpoint of "
@@ -189,7 +195,7 @@ def sweep_schema() -> Schema:
         "x-expected": "a mapping of keys to lists with at least one entry",
     }
     base = name("The run that each run of the sweep is with other values.")
-    return mapping({"base": base, "grid": grid}, ["base", "grid"])
+    return mapping({"base": base, "grid": grid, "best": recipe_of("select_best")}, ["base", "grid"])
 
 
 def tokenizer_schema() -> Schema:

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scripts.config_references import ConfigError
-from scripts.config_runs import TRAINED_BY, length_of, training_of
+from scripts.config_runs import TRAINED_BY
 from scripts.config_values import copied, schema_of_key
 from scripts.derived_runs import FROM, Keys, known_run
-from scripts.identity import identity_of
 from scripts.sweep_names import name_of, shown
 
 MAX_RUNS = 1000
@@ -56,29 +55,30 @@ def runs_of(name: str, sweep: Keys, runs: Mapping[str, Any], schema: Keys) -> di
     return made
 
 
-def check_equal_runs(config: Keys, schema: Keys) -> None:
-    """Raise ConfigError if two runs of a sweep of a valid config are equal: no key between them changes the result."""
+def with_runs(config: Keys, schema: Keys) -> Keys:
+    """Return a valid config with more: `runs` of each sweep, {name: values}, and `initial.run` beside `initial.sweep`.
+
+    That run, the first of the sweep, stands for all of them where the best is not known yet: corpus, template, cycles.
+    """
     of_run = schema["properties"]["runs"]["additionalProperties"]
-    for name, sweep in config.get("sweeps", {}).items():
-        seen: dict[str, str] = {}
-        for run in members(name, sweep, of_run):
-            other = seen.setdefault(_identity(config["runs"][run], of_run), run)
-            if other != run:
-                raise ConfigError(
-                    f"sweeps.{name}.grid must make runs that differ, got equal runs {other} and {run}: no key between "
-                    "them changes the model or its scores"
-                )
+    written = config.get("sweeps", {})
+    sweeps = {name: sweep | {"runs": members(name, sweep, of_run)} for name, sweep in written.items()}
+    runs = {name: _with_first_run(name, run, sweeps) for name, run in config["runs"].items()}
+    return config | {"runs": runs} | ({"sweeps": sweeps} if sweeps else {})
 
 
-def _identity(run: Keys, schema: Keys) -> str:
-    """Return, as text, all of a run that changes its model or its scores."""
-    stage = training_of(run)
-    recipes = {key: {k: v for k, v in run.get(key, {}).items() if k != "milestones"} for key in (stage, "convert")}
-    recipes["model"] = {key: value for key, value in run.get("model", {}).items() if key != FROM}
-    found = {key: identity_of(schema["properties"][key], recipe) for key, recipe in recipes.items()}
-    length, shape = run[stage][length_of(run)], run.get("model", {}).get(FROM)
-    rest = [run.get(key) for key in ("corpus", "initial", "suites")]
-    return json.dumps([found, length, shape, rest], sort_keys=True)
+def _with_first_run(name: str, run: Keys, sweeps: Keys) -> Keys:
+    initial = run.get("initial", {})
+    if "sweep" not in initial:
+        return run
+    where, sweep = f"runs.{name}.initial", initial["sweep"]
+    if len(initial) > 1:
+        other = next(key for key in initial if key != "sweep")
+        raise ConfigError(f"{where} must have sweep, or run and step, or path, got sweep and {other}")
+    if "best" not in sweeps.get(sweep, {}):
+        known = ", ".join(key for key in sweeps if "best" in sweeps[key]) or "none"
+        raise ConfigError(f"{where}.sweep must be one of the config's sweeps with best ({known}), got {sweep!r}")
+    return run | {"initial": initial | {"run": next(iter(sweeps[sweep]["runs"]))}}
 
 
 def _values(where: str, key: str, values: list[Any], schema: Keys) -> list[Any]:
