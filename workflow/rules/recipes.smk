@@ -128,9 +128,12 @@ def contamination_recipe(wildcards):
 
 
 def expected(wildcards):
-    """Recipes of all runs by the config, with which summarize compares each manifest."""
+    """Recipes of all runs by the config, with which summarize compares each manifest, and what its tables show."""
     runs = {run: expected_of_run(run, CONFIG["runs"][run]) for run in runs_of_all()}
-    return as_json({"runs": runs, "code": CODE})
+    defaults = {stage: defaults_of(schema_of("runs", stage)) for stage in ("pretrain", "finetune")}
+    defaults["pretrain"] |= defaults_of(schema_of("runs", "model"), "model.")
+    sweeps = {name: [*sweep["runs"]] for name, sweep in CONFIG.get("sweeps", {}).items()}
+    return as_json({"runs": runs, "code": CODE, "defaults": defaults, "sweeps": sweeps})
 
 
 def expected_initial(run, initial):
@@ -153,6 +156,7 @@ def expected_of_run(run, recipe):
         stage: training,
         "model_config": recipe.get("model", {}).get("from"),
         "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
+        "corpus": corpus_name(run),
         "milestones": [*MILESTONES[run]],
         "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
         **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),
