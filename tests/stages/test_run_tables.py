@@ -103,6 +103,18 @@ def test_steps_corpus_and_initial_model_are_keys_too(root, tmp_path):
     assert (values["lr-0.0003-0"]["corpus"], values["lr-0.001-0"]["corpus"]) == ("a", "c" * 12)
 
 
+def test_what_is_taken_from_an_initial_model_differs_only_among_runs_that_have_one(root):
+    for name, optimizer in (("kept", "keep"), ("reset", "reset")):
+        write_run(root, name, 2.0, initial={"optimizer": optimizer, "data": "reset"})
+        path = root / f"runs/{name}/models/00000020.json"
+        made = manifest.read(path)
+        manifest.write(path, made.stage, made.identity, made.record | {"initial": "results/sweeps/lr/best.json"})
+    (table,) = tables_of(root)
+    assert table.keys == ("initial", "initial.optimizer", "optimizer.learning_rate", "seed")
+    assert {row.values["initial"] for row in table.rows} == {None, "best of lr"}
+    assert tables_of(root, {"kept", "lr-0.001-0"})[0].keys == ("initial", "optimizer.learning_rate")
+
+
 def test_a_heat_map_needs_two_keys_beside_the_seed(root):
     assert heat_map(tables_of(root)[0], "next_line") is None
     for rate in (0.0003, 0.001):

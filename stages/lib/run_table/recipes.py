@@ -38,8 +38,10 @@ def _recipe(made: Manifest, run: Mapping[str, Any]) -> Recipe:
 
 
 def _name_of_model(place: str | None) -> str | None:
-    """Return the run and step of a milestone's manifest in short; another path as it is."""
+    """Return the run and step of a milestone's manifest in short, or the sweep; another path as it is."""
     path = Path(place or "")
+    if path.name == "best.json" and path.parents[1].name == "sweeps":
+        return f"best of {path.parent.name}"
     return f"{path.parents[1].name} {path.stem.lstrip('0')}" if path.parent.name == "models" else place
 
 
@@ -55,12 +57,14 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> Recipe:
 
 
 def differing(recipes: Iterable[Recipe]) -> list[str]:
-    """Return the keys in which recipes differ, sorted; `seed` last."""
-    values: dict[str, set[Any]] = {}
+    """Return the keys in which recipes differ, sorted; `seed` last.
+
+    What a run takes from its initial model, `initial.KEY`, is compared only with other runs that have one.
+    """
     several = list(recipes)
-    for recipe in several:
-        for key in recipe:
-            values.setdefault(key, set())
-    for key, found in values.items():
-        found.update(recipe.get(key) for recipe in several)
-    return sorted((key for key, found in values.items() if len(found) > 1), key=lambda key: (key == "seed", key))
+    found = []
+    for key in sorted({key for recipe in several for key in recipe}, key=lambda key: (key == "seed", key)):
+        having = [recipe for recipe in several if key in recipe or not key.startswith("initial.")]
+        if len({recipe.get(key) for recipe in having}) > 1:
+            found.append(key)
+    return found
