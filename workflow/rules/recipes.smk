@@ -130,10 +130,16 @@ def contamination_recipe(wildcards):
 def expected(wildcards):
     """Recipes of all runs by the config, with which summarize compares each manifest, and what its tables show."""
     runs = {run: expected_of_run(run, CONFIG["runs"][run]) for run in runs_of_all()}
-    defaults = {stage: defaults_of(schema_of("runs", stage)) for stage in ("pretrain", "finetune")}
-    defaults["pretrain"] |= defaults_of(schema_of("runs", "model"), "model.")
+    defaults = {stage: defaults_of_runs(stage, runs.values()) for stage in ("pretrain", "finetune")}
     sweeps = {name: [*sweep["runs"]] for name, sweep in CONFIG.get("sweeps", {}).items()}
     return as_json({"runs": runs, "code": CODE, "defaults": defaults, "sweeps": sweeps})
+
+
+def defaults_of_runs(stage, runs):
+    """Return the defaults of the keys of a stage that any of its runs sets: a new optional key changes nothing here."""
+    defaults = defaults_of(schema_of("runs", stage)) | defaults_of(schema_of("runs", "model"), "model.")
+    written = set().union(*(dotted(run.get(stage, {})) for run in runs))
+    return {key: default for key, default in defaults.items() if key in written}
 
 
 def expected_initial(run, initial):

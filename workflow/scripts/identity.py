@@ -39,6 +39,14 @@ def defaults_of(schema: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def dotted(data: dict[str, Any], prefix: str = "") -> set[str]:
+    """Return the dotted keys of nested mappings."""
+    found: set[str] = set()
+    for name, value in data.items():
+        found |= dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}"}
+    return found
+
+
 def _plain(field: dict[str, Any], value: Any) -> Any:
     """Return a list or mapping of groups with each group's identity, any other value unchanged."""
     items, named = field.get("items", {}), field.get("additionalProperties", {})
