@@ -8,6 +8,7 @@
 listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n, and of tasks whose items were looked for in
 training text contaminated (the share that was found), clean, clean_stderr and clean_n (the score over the other items).
 Its last rows are scores to compare with: of `baseline NAME`, and of `trivial READER`, a rule without a model.
+Of several runs, further columns have the keys in which their recipes differ.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from stages.lib.report.expected_recipes import check_code, check_recipes
 from stages.lib.report.expert_load import load_problems
 from stages.lib.report.references import reference_rows
 from stages.lib.report.results import Results
-from stages.lib.report.scores import score_rows, write_scores
+from stages.lib.report.scores import ScoreRow, score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
+from stages.lib.run_table import text as run_table_text
+from stages.lib.run_table.table import RunTable, run_tables
 
 
 def read_expected(text: str) -> dict[str, Any]:
@@ -49,6 +52,17 @@ def check(results: Results, expected: dict[str, Any]) -> list[str]:
         return []
     check_recipes(results, expected)
     return check_code(results, expected.get("code", {}))
+
+
+def keys_of(tables: Sequence[RunTable]) -> list[str]:
+    """Return the keys in which runs differ, each once."""
+    return list(dict.fromkeys(key for table in tables for key in table.keys))
+
+
+def with_keys(rows: Sequence[ScoreRow], tables: Sequence[RunTable]) -> list[ScoreRow]:
+    """Return score rows with the values of their run's keys."""
+    values = {row.runs[0]: row.values for table in tables for row in table.rows}
+    return [{**values.get(row["run"], {}), **row} for row in rows]
 
 
 def write_manifest(
@@ -90,12 +104,14 @@ def run(arguments: argparse.Namespace) -> None:
     rows, references = score_rows(results), reference_rows(results)
     before = tokens_before(results)
     curves = read_curves(results, before)
-    write_scores(arguments.scores, [*rows, *references])
+    tables = run_tables(results, rows, expected)
+    write_scores(arguments.scores, [*with_keys(rows, tables), *references], keys_of(tables))
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
     drawn = summary_figures.draw(arguments.figures, moved, references, curves)
     places = [arguments.output.with_name("report.html"), arguments.scores, arguments.figures]
     warnings = [*training_problems(results), *load_problems(results), *warnings]
-    summary = SummaryText(results, rows, references, missing, warnings, places)
+    lines = [line for table in tables for line in [*run_table_text.lines_of(table, arguments.scores.name), ""]]
+    summary = SummaryText(results, rows, references, missing, warnings, places, lines)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
     write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, text])

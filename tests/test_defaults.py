@@ -15,13 +15,14 @@ from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.sources.source import SourceRecipe
 from stages.list_items import ItemsRecipe
 from stages.pretrain import PretrainRecipe
+from stages.select_best import BestRecipe
 from stages.tokenize import TokenizeRecipe
 from stages.train_tokenizer import TokenizerRecipe
 
 RECIPES = (
     *(SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, FinetuneRecipe),
     *(ConvertRecipe, EvaluateRecipe, DescribeRecipe),
-    *(ItemsRecipe, ContaminationRecipe),
+    *(ItemsRecipe, ContaminationRecipe, BestRecipe),
 )
 
 TRAINING = {
@@ -126,6 +127,7 @@ FROZEN = {
         "seed": 0,
     },
     "DescribeRecipe": {"license": None, "languages": [], "description": None},
+    "BestRecipe": {"task": None},
 }
 
 

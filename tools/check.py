@@ -52,6 +52,7 @@ RECIPES = {
     "finetune": ("stages.finetune", "FinetuneRecipe"),
     "convert": ("stages.convert", "ConvertRecipe"),
     "evaluate": ("stages.evaluate", "EvaluateRecipe"),
+    "select_best": ("stages.select_best", "BestRecipe"),
     "describe": ("stages.describe", "DescribeRecipe"),
     "list_items": ("stages.list_items", "ItemsRecipe"),
     "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),

@@ -47,7 +47,7 @@ MISTAKES = [
         "runn",
         {},
         "unknown key runn; did you mean runs? known here: "
-        "baselines, contamination, corpora, rerun_on_code, results, runs, sources, suites, tokenizers, tune",
+        "baselines, contamination, corpora, rerun_on_code, results, runs, sources, suites, sweeps, tokenizers, tune",
     ),
     ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
     (
@@ -229,11 +229,11 @@ MISTAKES = [
         "tokenizers.main.sample must be a source of text, got 'prose' of the kind chat",
     ),
     ("runs/statements/initial", DELETED, "runs.statements.initial is missing: it must be a mapping of keys to values"),
-    ("runs/statements/initial", {}, "runs.statements.initial must have run and step, or path, got nothing"),
+    ("runs/statements/initial", {}, "runs.statements.initial must have run and step, or sweep, or path, got nothing"),
     (
         "runs/statements/initial",
         {"run": "base", "path": "x"},
-        "runs.statements.initial must have run and step, or path, got run and path",
+        "runs.statements.initial must have run and step, or sweep, or path, got run and path",
     ),
     (
         "runs/statements/initial/run",

@@ -13,6 +13,9 @@ def recipes_to_check():
         found[f"suites.{name}.items"] = {"stage": "list_items", "keys": items_recipe_of(name)}
     if "contamination" in CONFIG:
         found["contamination"] = {"stage": "find_contamination", "keys": CONFIG["contamination"]}
+    for name, sweep in CONFIG.get("sweeps", {}).items():
+        if "best" in sweep:
+            found[f"sweeps.{name}.best"] = {"stage": "select_best", "keys": sweep["best"]}
     for name, run in CONFIG["runs"].items():
         stage, shape = training_of(run), run.get("model", {}).get("from")
         if shape is not None and not Path(shape).exists():
@@ -57,6 +60,11 @@ def manifests():
     suites_of = suites_of_milestones()
     for name in CONFIG["runs"]:
         found |= manifests_of_run(name, suites_of)
+    for name, sweep in CONFIG.get("sweeps", {}).items():
+        if "best" in sweep:
+            at = SimpleNamespace(sweep=name)
+            needs = [*models_of_sweep(at), *evaluations_of_sweep(at)]
+            found[BEST.format(sweep=name)] = {"recipe": f"sweeps.{name}.best", "needs": needs}
     for path in all_baselines(None):
         *_, corpus, suite = Path(path).with_suffix("").parts
         inputs = {"corpus": CORPUS.format(corpus=corpus)}
@@ -91,7 +99,7 @@ def manifests_of_run(name, suites_of):
     tokenizer = TOKENIZER.format(tokenizer=CONFIG["corpora"][corpus]["tokenizer"])
     data = {"corpus": CORPUS.format(corpus=corpus), "tokenizer": tokenizer}
     initial = run.get("initial", {})
-    origin = model_of(initial["run"], initial["step"]) if "run" in initial else name
+    origin = initial_manifest(initial) if "run" in initial else name
     needs = [LIST.format(source=source) for source in tuning_sources_of(name)]
     for step, number in MILESTONES[name].items():
         model, export = MODEL.format(run=name, step=step), EXPORT.format(run=name, step=step)
@@ -123,7 +131,7 @@ def suites_of_milestones():
     for name, run in CONFIG["runs"].items():
         initial = run.get("initial", {})
         scored = [(name, number) for number in MILESTONES[name].values()]
-        if training_of(run) == "finetune" and "run" in initial:
+        if training_of(run) == "finetune" and "step" in initial:
             scored.append((initial["run"], initial["step"]))
         for key in scored:
             found.setdefault(key, set()).update(run["suites"])

@@ -2,7 +2,8 @@
 
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
+RUN_STAGES = ("pretrain", "finetune", "convert", "evaluate", "select_best", "describe")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *RUN_STAGES, "summarize")
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
@@ -127,15 +128,26 @@ def contamination_recipe(wildcards):
 
 
 def expected(wildcards):
-    """Recipes of all runs by the config, with which summarize compares each manifest."""
+    """Recipes of all runs by the config, with which summarize compares each manifest, and what its tables show."""
     runs = {run: expected_of_run(run, CONFIG["runs"][run]) for run in runs_of_all()}
-    return as_json({"runs": runs, "code": CODE})
+    defaults = {stage: defaults_of_runs(stage, runs.values()) for stage in ("pretrain", "finetune")}
+    sweeps = {name: [*sweep["runs"]] for name, sweep in CONFIG.get("sweeps", {}).items()}
+    return as_json({"runs": runs, "code": CODE, "defaults": defaults, "sweeps": sweeps})
+
+
+def defaults_of_runs(stage, runs):
+    """Return the defaults of the keys of a stage that any of its runs sets: a new optional key changes nothing here."""
+    defaults = defaults_of(schema_of("runs", stage)) | defaults_of(schema_of("runs", "model"), "model.")
+    written = set().union(*(dotted(run.get(stage, {})) for run in runs))
+    return {key: default for key, default in defaults.items() if key in written}
 
 
 def expected_initial(run, initial):
     """Return what the config says of the model that a run starts from: its digest, or where its manifest lies."""
     if run in CHECKED.initial:
         return initial | {"digest": CHECKED.initial[run]}
+    if "sweep" in initial:
+        return initial | {"model": f"sweeps/{initial['sweep']}/best.json"}
     return initial | {"model": f"{initial['run']}/models/{step_name(initial['run'], initial['step'])}.json"}
 
 
@@ -150,6 +162,7 @@ def expected_of_run(run, recipe):
         stage: training,
         "model_config": recipe.get("model", {}).get("from"),
         "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
+        "corpus": corpus_name(run),
         "milestones": [*MILESTONES[run]],
         "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
         **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),

@@ -48,7 +48,12 @@ def model_config_of_run(wildcards):
 def initial_of_run(wildcards):
     """Manifest of the model that a run starts from; [] if it starts from no other run."""
     initial = named("runs", wildcards.run).get("initial", {})
-    return model_of(initial["run"], initial["step"]) if "run" in initial else []
+    return initial_manifest(initial) if "run" in initial else []
+
+
+def initial_manifest(initial):
+    """Manifest of the model that an `initial` with a run or a sweep names."""
+    return expand(BEST, sweep=initial["sweep"])[0] if "sweep" in initial else model_of(initial["run"], initial["step"])
 
 
 def previous_milestone(wildcards):

@@ -41,7 +41,7 @@ def initial_evaluations(run):
     """Manifests of the evaluations of a tuned run's initial model; [] for other runs."""
     recipe = named("runs", run)
     before = recipe.get("initial", {})
-    if training_of(recipe) != "finetune" or "run" not in before:
+    if training_of(recipe) != "finetune" or "step" not in before:
         return []
     return expand(EVALUATION, run=before["run"], step=step_name(before["run"], before["step"]), suite=recipe["suites"])
 

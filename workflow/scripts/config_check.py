@@ -1,9 +1,8 @@
 """Check of the config: each mistake is one sentence that names the key, what it must be, and what was found."""
 
 import difflib
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,17 @@ from jsonschema.validators import extend
 
 from scripts import renamed_keys
 from scripts.config_references import ConfigError, check_references
+from scripts.config_values import NUMBER, copied, joined
+from scripts.derived_runs import is_derived, written_out
+from scripts.sweep_checks import check_sweeps
+from scripts.sweeps import runs_of, with_runs
 
 # JSON Schema takes 300.0 for an integer; the stages do not.
 Validator = extend(
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
 )
-NUMBER = ["number", "string"]
 MAX_ENTRIES = 1_000_000
-# Snakemake's `--config tune=true` is text, as are the values of `--config 'runs={base: {pretrain: {steps: 120}}}'`.
-TRUTHS = {"true": True, "false": False}
-WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def load_schema(path: Path) -> dict[str, Any]:
@@ -36,17 +35,44 @@ def load_schema(path: Path) -> dict[str, Any]:
 def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return a checked copy of a config, with numbers as numbers: YAML reads `1e-3` as text.
 
-    It holds only what the user wrote: no defaults. Raises ConfigError.
+    It holds only what the user wrote: no defaults. Runs `from` others and runs of sweeps are written out. Raises
+    ConfigError.
     """
     _check_size(config)
     if sentence := renamed_keys.mistake(config):
         raise ConfigError(sentence)
-    config = _copied(config, schema, "")
-    error = best_match(Validator(_numbers_only(schema)).iter_errors(config), key=_order)
+    written = copied(config, schema, "")
+    config = _expanded(written, schema)
+    _validate(config, schema, written.get("runs"))
+    config = with_runs(config, schema)
+    check_references(config)
+    check_sweeps(config, schema)
+    return config
+
+
+def _expanded(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the config with plain runs only. The check by the schema names what is no mapping here."""
+    runs, of_run = config.get("runs"), schema["properties"]["runs"]["additionalProperties"]
+    if not isinstance(runs, dict):
+        return config
+    if "sweeps" in config:
+        _validate({"sweeps": config["sweeps"]}, {"properties": {"sweeps": schema["properties"]["sweeps"]}})
+    for name, sweep in config.get("sweeps", {}).items():
+        runs = runs | runs_of(name, sweep, runs, of_run)
+    return config | {"runs": written_out(runs, of_run)}
+
+
+def _validate(config: dict[str, Any], schema: dict[str, Any], runs: Any = None) -> None:
+    """Raise ConfigError for the first mistake. `runs`: as the user wrote them; a mistake is named at a run in full."""
+    in_full = [name for name, run in runs.items() if not is_derived(run)] if isinstance(runs, dict) else []
+
+    def order(error: ValidationError) -> tuple[bool, int, bool, list[str]]:
+        section, name = [*error.absolute_path, None, None][:2]
+        return section != "runs" or name in (None, *in_full), *_order(error)
+
+    error = best_match(Validator(_numbers_only(schema)).iter_errors(config), key=order)
     if error is not None:
         raise ConfigError(_sentence(error))
-    check_references(config)
-    return config
 
 
 def _check_size(config: dict[str, Any]) -> None:
@@ -65,62 +91,14 @@ def _order(error: ValidationError) -> tuple[int, bool, list[str]]:
     return -len(error.path), is_missing, [str(key) for key in error.path]
 
 
-def _copied(value: Any, schema: dict[str, Any], where: str) -> Any:
-    """Copy plain data; numbers written as text become numbers if the schema expects a number."""
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise ConfigError(
-                    f"{where or 'the config'} has the key {key!r}, which YAML reads as another type than text: quote it"
-                )
-        return {key: _copied(item, schema_of_key(schema, key), joined(where, key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(item, schema.get("items", {}), f"{where}[{number}]") for number, item in enumerate(value)]
-    types = [part.get("type") for part in (schema, *schema.get("anyOf", ()))]
-    if value == "null" and "null" in types and "string" not in types:
-        return None
-    if NUMBER in types and type(value) in (int, float, str):
-        return _number(value, where)
-    if isinstance(value, str) and "boolean" in types:
-        return TRUTHS.get(value, value)
-    if isinstance(value, str) and "integer" in types and WHOLE.fullmatch(value):
-        return int(value)
-    return value
-
-
-def schema_of_key(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the schema of one key of a mapping; {} if it is not known."""
-    for part in (schema, *schema.get("anyOf", ())):
-        if key in part.get("properties", {}):
-            return part["properties"][key]
-        if isinstance(part.get("additionalProperties"), dict):
-            return part["additionalProperties"]
-    return {}
-
-
-def _number(value: Any, where: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        raise ConfigError(f"{where} must be a number, got {value!r}") from None
-    if not math.isfinite(number):
-        raise ConfigError(f"{where} must be a finite number, got {value!r}")
-    return number
-
-
 def _numbers_only(schema: Any) -> Any:
-    """Return the schema without text as a form of a number: `_copied` has converted it."""
+    """Return the schema without text as a form of a number: `copied` has converted it."""
     if isinstance(schema, dict):
         return {
             key: "number" if key == "type" and value == NUMBER else _numbers_only(value)
             for key, value in schema.items()
         }
     return [_numbers_only(item) for item in schema] if isinstance(schema, list) else schema
-
-
-def joined(where: str, key: str) -> str:
-    """Return the dotted path of a key below `where`, "" for the top."""
-    return f"{where}.{key}" if where else key
 
 
 def _path(keys: Iterable[str | int]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from scripts.config_check import joined, schema_of_key
+from scripts.config_values import joined, schema_of_key
 from scripts.config_references import ConfigError
 
 KEY = "set"

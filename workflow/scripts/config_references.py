@@ -247,8 +247,9 @@ def _check_preferences(config: Config, where: str, recipe: Config) -> None:
 
 
 def _check_initial(config: Config, where: str, initial: Config) -> None:
-    if set(initial) - {"config"} not in ({"run", "step"}, {"path"}):
-        raise ConfigError(f"{where}.initial must have run and step, or path, got {' and '.join(initial) or 'nothing'}")
+    if set(initial) - {"config"} not in ({"run", "step"}, {"path"}, {"sweep", "run"}):
+        found = " and ".join(initial) or "nothing"
+        raise ConfigError(f"{where}.initial must have run and step, or sweep, or path, got {found}")
     line, at = [where], initial
     while "run" in at:
         _must_be_one_of("runs", config, f"{line[-1]}.initial.run", at["run"])
@@ -256,7 +257,7 @@ def _check_initial(config: Config, where: str, initial: Config) -> None:
             raise ConfigError(f"{where}.initial must not form a cycle, got runs.{at['run']} again")
         line.append(f"runs.{at['run']}")
         at = config["runs"][at["run"]].get("initial", {})
-    if "run" in initial:
+    if "step" in initial:
         _check_step(f"{where}.initial.step", initial, config["runs"][initial["run"]])
 
 

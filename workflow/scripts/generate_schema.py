@@ -68,6 +68,12 @@ INITIAL = {
             "x-kind": "identity",
             "x-expected": "a whole number at least 1",
         },
+        "sweep": {
+            "type": "string",
+            "description": "In place of `run` and `step`: a sweep with `best`, whose best run this run starts from.",
+            "x-kind": "name",
+            "x-expected": "text",
+        },
         "path": {
             "type": "string",
             "description": "In place of `run` and `step`: the directory of a Hugging Face model, or a checkpoint of "
@@ -159,6 +165,10 @@ def run_schema() -> Schema:
     for recipe in (pretrain, finetune):
         recipe["properties"]["milestones"] = MILESTONES
     properties = {
+        "from": name(
+            "Another run, which this one is with the differences that stand beside `from`: mappings are merged, lists "
+            "and other values replaced, and `null` removes a key. See docs/sweeps.md."
+        ),
         "corpus": name("The corpus to train on; a tuned run has that of its initial run."),
         "model": model,
         "pretrain": pretrain,
@@ -172,6 +182,22 @@ def run_schema() -> Schema:
     }
     needed = {"pretrain": ["corpus", "model"], "finetune": ["initial"]}
     return mapping(properties, ["suites"]) | {"dependentRequired": needed}
+
+
+def sweep_schema() -> Schema:
+    """Return the schema of a sweep."""
+    axis = {"type": "array", "minItems": 1, "x-expected": "a list with at least one entry"}
+    grid = {
+        "type": "object",
+        "additionalProperties": axis,
+        "minProperties": 1,
+        "description": "Values of each key of a run, as `pretrain.optimizer.learning_rate: [1e-3, 3e-3]`; `seed` is "
+        "short for `pretrain.seed` or `finetune.seed`. One run per combination.",
+        "x-kind": "workflow",
+        "x-expected": "a mapping of keys to lists with at least one entry",
+    }
+    base = name("The run that each run of the sweep is with other values.")
+    return mapping({"base": base, "grid": grid, "best": recipe_of("select_best")}, ["base", "grid"])
 
 
 def tokenizer_schema() -> Schema:
@@ -247,7 +273,8 @@ def config_schema() -> Schema:
     )
     baselines = section("Other models that the suites of all runs score, to compare with.", baseline)
     contamination = recipe_of("find_contamination")
-    beside = {"baselines": baselines, "contamination": contamination, "results": results}
+    sweeps = section("Runs by a grid of values: see docs/sweeps.md.", sweep_schema())
+    beside = {"sweeps": sweeps, "baselines": baselines, "contamination": contamination, "results": results}
     beside |= {"tune": tune, "rerun_on_code": rerun_on_code}
     schema = mapping(sections | beside, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
@@ -320,6 +347,8 @@ def _type_of(schema: Schema) -> str:
         return " or ".join(_type_of(part) for part in schema["anyOf"] if part["type"] != "null")
     if "enum" in schema:
         return ", ".join(f"`{choice}`" for choice in schema["enum"])
+    if schema["type"] == "array" and "items" not in schema:
+        return "list of values"
     if schema["type"] == "array" and "properties" in schema["items"]:
         return "list of groups of keys"
     if schema["type"] == "array":

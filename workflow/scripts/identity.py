@@ -1,5 +1,6 @@
 """The identity of a recipe: what a stage keeps of it in a manifest."""
 
+import json
 from typing import Any
 
 
@@ -21,6 +22,29 @@ def identity_of(schema: dict[str, Any], written: dict[str, Any]) -> dict[str, An
             if name in schema.get("required", ()) or "default" not in field or plain != field["default"]:
                 kept[name] = plain
     return kept
+
+
+def defaults_of(schema: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return {dotted key: default} of a recipe's identity keys, groups of keys included; a list as JSON.
+
+    A manifest leaves them out, and the table of runs shows them.
+    """
+    found: dict[str, Any] = {}
+    for name, field in schema["properties"].items():
+        if "properties" in field:
+            found |= defaults_of(field, f"{prefix}{name}.")
+        elif field["x-kind"] == "identity" and "default" in field:
+            default = field["default"]
+            found[f"{prefix}{name}"] = json.dumps(default) if isinstance(default, list) else default
+    return found
+
+
+def dotted(data: dict[str, Any], prefix: str = "") -> set[str]:
+    """Return the dotted keys of nested mappings."""
+    found: set[str] = set()
+    for name, value in data.items():
+        found |= dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}"}
+    return found
 
 
 def _plain(field: dict[str, Any], value: Any) -> Any:

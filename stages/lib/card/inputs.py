@@ -88,13 +88,15 @@ class CardInputs:
     def initial_name(self) -> str | None:
         """The model that the training started from, without its place on this machine; None if it is not known.
 
-        RUN/models/00000300.json is step 300 of a run, and epoch002.json the second epoch; other models have the name of
-        their file or directory.
+        RUN/models/00000300.json is step 300 of a run, epoch002.json the second epoch, and sweeps/lr/best.json the best
+        run of the sweep lr; other models have the name of their file or directory.
         """
         path = Path(self.model.record.get("initial") or "")
         milestone = MILESTONE.fullmatch(path.name)
         if path.parent.name == "models" and milestone:
             return f"{path.parents[1].name}, {milestone['unit'] or 'step'} {int(milestone['number']):,}"
+        if path.name == "best.json" and path.parents[1].name == "sweeps":
+            return f"best run of the sweep {path.parent.name}"
         return path.name or None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,9 @@ def _row_order(row: ScoreRow) -> tuple[str, int, str, str]:
     return row["run"], row["step"], row["task"], row["metric"]
 
 
-def write_scores(path: Path, rows: Iterable[ScoreRow]) -> None:
-    """Write the table as CSV; an unknown value is empty."""
+def write_scores(path: Path, rows: Iterable[ScoreRow], more: Sequence[str] = ()) -> None:
+    """Write the table as CSV; an unknown value is empty. `more`: keys of the rows that are further columns."""
     with files.atomic(path, "w") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        writer = csv.DictWriter(file, (*COLUMNS, *more), lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)

@@ -15,6 +15,7 @@ from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import LocalTask, TextTask
 
 OTHERS = 5  # other tasks that are named
+DETAILED = 8  # more runs stand only in the tables of runs
 
 
 class SummaryText:
@@ -28,16 +29,21 @@ class SummaryText:
         missing: Sequence[str],
         warnings: Sequence[str],
         places: Sequence[Path],
+        tables: Sequence[str] = (),
     ) -> None:
-        """Keep the results, their score rows, missing results and warnings; `places`: paths to look at."""
+        """Keep the results, their score rows, missing results and warnings.
+
+        `places`: paths to look at, of which those that exist are named. `tables`: lines of the tables of runs.
+        """
         self.results, self.rows, self.references, self.missing = results, rows, references, missing
-        self.warnings, self.places = warnings, places
+        self.warnings, self.places, self.tables = warnings, [path for path in places if path.exists()], tables
         self.tuned_from = {name: origin for name in results.runs() if (origin := results.tuned_from(name))}
 
     def text(self) -> str:
         """Return the whole text."""
-        lines: list[str] = []
-        for run_name in self.results.runs():
+        lines: list[str] = [*self.tables]
+        runs = self.results.runs()
+        for run_name in runs if len(runs) <= DETAILED or not self.tables else ():
             lines += [*self._run(run_name), *self._scores(run_name), *self._before_and_after(run_name)]
             lines += [*contamination_text.lines_of(self.rows, run_name), ""]
         if not lines:

@@ -17,6 +17,7 @@ from stages import (
     index,
     list_items,
     pretrain,
+    select_best,
     summarize,
     tokenize,
     train_tokenizer,
@@ -42,6 +43,7 @@ OPTIONS = {
     list_items: ["--suite", "x", "--recipe", '{"tasks": ["next_line"]}'],
     find_overlaps: ["--items", "x", "--part", "x", "--tokenizer", "x"],
     find_contamination: ["--corpus", "x", "--items", "x", "--overlaps", "x"],
+    select_best: ["--models", "x", "--evaluations", "x", "--recipe", '{"metric": "acc", "mode": "max"}'],
     summarize: ["--scores", "x", "--figures", "x"],
 }  # fmt: skip
 
