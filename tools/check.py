@@ -42,6 +42,7 @@ RECIPES = {
     "convert": ("stages.convert", "ConvertRecipe"),
     "evaluate": ("stages.evaluate", "EvaluateRecipe"),
     "describe": ("stages.describe", "DescribeRecipe"),
+    "predict": ("stages.predict", "PredictRecipe"),
     "list_items": ("stages.list_items", "ItemsRecipe"),
     "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),
 }

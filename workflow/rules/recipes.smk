@@ -2,7 +2,8 @@
 
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, "pretrain", "finetune", "convert", "evaluate", "describe", "summarize")
+MODEL_STAGES = ("pretrain", "finetune", "predict", "convert", "evaluate", "describe", "summarize")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 

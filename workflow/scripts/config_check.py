@@ -13,6 +13,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
 from scripts import renamed_keys
+from scripts.config_ladders import with_ladders
 from scripts.config_references import ConfigError, check_references
 
 # JSON Schema takes 300.0 for an integer; the stages do not.
@@ -36,7 +37,7 @@ def load_schema(path: Path) -> dict[str, Any]:
 def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return a checked copy of a config, with numbers as numbers: YAML reads `1e-3` as text.
 
-    It holds only what the user wrote: no defaults. Raises ConfigError.
+    It holds only what the user wrote, and the runs of its ladders: no defaults. Raises ConfigError.
     """
     _check_size(config)
     if sentence := renamed_keys.mistake(config):
@@ -46,7 +47,7 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     if error is not None:
         raise ConfigError(_sentence(error))
     check_references(config)
-    return config
+    return with_ladders(config, schema)
 
 
 def _check_size(config: dict[str, Any]) -> None:

@@ -28,8 +28,13 @@ class SummaryText:
         missing: Sequence[str],
         warnings: Sequence[str],
         places: Sequence[Path],
+        ladders: Sequence[str] = (),
     ) -> None:
-        """Keep the results, their score rows, missing results and warnings; `places`: paths to look at."""
+        """Keep the results, their score rows, missing results and warnings.
+
+        `places`: paths to look at. `ladders`: lines on predictions.
+        """
+        self.ladders = ladders
         self.results, self.rows, self.references, self.missing = results, rows, references, missing
         self.warnings, self.places = warnings, places
         self.tuned_from = {name: origin for name in results.runs() if (origin := results.tuned_from(name))}
@@ -42,6 +47,8 @@ class SummaryText:
             lines += [*contamination_text.lines_of(self.rows, run_name), ""]
         if not lines:
             lines += ["There are no results yet.", ""]
+        if self.ladders:
+            lines += [*self.ladders, ""]
         if self.missing:
             lines += ["Missing results (see the logs in results/logs):", *(f"  {name}" for name in self.missing), ""]
         if self.warnings:
