@@ -23,7 +23,7 @@ from stages.lib.log import logger
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
-from stages.lib.scaling_law.rungs import mean_of_sources, read_rungs, repeated
+from stages.lib.scaling_law.rungs import mean_of_sources, outside, read_rungs, repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     corpus = manifest.read(arguments.corpus, "index")
     models = [manifest.read(path, "pretrain") for path in arguments.models]
     rungs = read_rungs(models, corpus)
-    for sentence in repeated(rungs, corpus):
-        logger.warning("%s", sentence)
     parameters = active_count(recipe.model, corpus.identity["tokenizer"]["vocab_size"])
+    for sentence in [*repeated(rungs, corpus), *outside(rungs, parameters, recipe.tokens)]:
+        logger.warning("%s", sentence)
     measures = {name: mean_of_sources(rungs, recipe.weights, name) for name in ("loss", "bits_per_byte")}
     predictions = {name: predict(rungs, values) for name, values in measures.items()}
     results = {name: result(made, parameters, recipe.tokens) for name, made in predictions.items()}

@@ -108,6 +108,12 @@ def test_a_milestone_of_other_tokens_is_not_the_targets_outcome(ladder, corpus, 
     assert outcome.measured(manifest.read(output), {("base", 30): trained}) == {}
 
 
+def test_a_target_of_other_tokens_per_parameter_than_the_ladders_is_named(ladder, corpus, tmp_path, capsys):
+    for tokens, warned in ((parameters_of(TARGET, corpus) * 4, False), (1000, True)):
+        assert run(ladder, corpus, tmp_path / "tiny.json", tokens=tokens) == 0
+        assert ("tokens per parameter and the ladder" in capsys.readouterr().err) == warned
+
+
 def test_too_few_models_are_one_sentence(ladder, corpus, tmp_path, capsys):
     assert run(ladder[:6], corpus, tmp_path / "tiny.json") == 2
     sentence = "predict: --models must be at least 7 trained models (5 constants are fitted) with 3 different"

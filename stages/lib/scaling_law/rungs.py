@@ -68,3 +68,14 @@ def repeated(rungs: Sequence[Rung], corpus: Manifest) -> list[str]:
         f"{len(many)} of {len(rungs)} models read more tokens than the corpus has ({available:,}), {most.name} "
         f"{most.tokens / available:.1f} times as many: the law takes repeated text for new text"
     ]
+
+
+def outside(rungs: Sequence[Rung], parameters: int, tokens: int) -> list[str]:
+    """Return a sentence if a target of N `parameters` and D `tokens` has other tokens per parameter than the ladder."""
+    ratio, ratios = tokens / parameters, [rung.tokens / rung.parameters for rung in rungs]
+    if 0.99 * min(ratios) <= ratio <= 1.01 * max(ratios):  # each run has whole steps
+        return []
+    return [
+        f"the target has {ratio:.3g} tokens per parameter and the ladder {min(ratios):.3g} to {max(ratios):.3g}: its "
+        "prediction reaches beyond the ladder in both, and its interval does not cover that"
+    ]
