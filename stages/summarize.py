@@ -23,6 +23,7 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Manifest
 from stages.lib.report import summary_figures
 from stages.lib.report.curves import read_curves, tokens_before, training_problems
 from stages.lib.report.expected_recipes import check_code, check_recipes
@@ -33,6 +34,7 @@ from stages.lib.report.scores import ScoreRow, score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
 from stages.lib.run_table import text as run_table_text
 from stages.lib.run_table.table import RunTable, run_tables
+from stages.lib.scaling_law import outcome
 
 
 def read_expected(text: str) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def with_keys(rows: Sequence[ScoreRow], tables: Sequence[RunTable]) -> list[Scor
 def write_manifest(
     arguments: argparse.Namespace,
     clock: manifest.Clock,
-    results: Results,
+    made: Sequence[Manifest],
     missing: Sequence[str],
     outputs: Sequence[Path],
 ) -> None:
@@ -76,7 +78,7 @@ def write_manifest(
     home = arguments.output.parent
     identity = {
         "recipe": {},
-        "inputs": {_relative(made.path, home): made.digest for made in results.all()},
+        "inputs": {_relative(one.path, home): one.digest for one in made},
         "missing": missing,
         "outputs": {_relative(path, home): manifest.describe(path) for path in outputs},
     }
@@ -97,6 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     expected = read_expected(arguments.expect)
     given = (arguments.models, arguments.exports, arguments.evaluations, arguments.baselines, arguments.contamination)
     results = Results(*given)
+    predictions = [manifest.read(path, "predict") for path in arguments.ladders if path.exists()]
     warnings = check(results, expected)
     missing = results.missing(expected)
     for name in missing:
@@ -111,10 +114,11 @@ def run(arguments: argparse.Namespace) -> None:
     places = [arguments.output.with_name("report.html"), arguments.scores, arguments.figures]
     warnings = [*training_problems(results), *load_problems(results), *warnings]
     lines = [line for table in tables for line in [*run_table_text.lines_of(table, arguments.scores.name), ""]]
-    summary = SummaryText(results, rows, references, missing, warnings, places, lines)
+    ladders = outcome.text(predictions, results.models)
+    summary = SummaryText(results, rows, references, missing, warnings, places, lines, ladders)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
-    write_manifest(arguments, clock, results, missing, [arguments.scores, *drawn, text])
+    write_manifest(arguments, clock, [*results.all(), *predictions], missing, [arguments.scores, *drawn, text])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("models", "exports", "evaluations", "contamination"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
     parser.add_argument("--baselines", type=Path, nargs="*", default=[], metavar="MANIFEST", help="scores of baselines")
+    parser.add_argument("--ladders", type=Path, nargs="*", default=[], metavar="MANIFEST", help="predictions")
     parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="recipes and milestones of the config")
     parser.add_argument("--scores", type=Path, required=True, metavar="FILE", help="the table of scores to write")
     parser.add_argument("--figures", type=Path, required=True, metavar="DIR", help="the directory of the figures")

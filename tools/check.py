@@ -54,6 +54,7 @@ RECIPES = {
     "evaluate": ("stages.evaluate", "EvaluateRecipe"),
     "select_best": ("stages.select_best", "BestRecipe"),
     "describe": ("stages.describe", "DescribeRecipe"),
+    "predict": ("stages.predict", "PredictRecipe"),
     "list_items": ("stages.list_items", "ItemsRecipe"),
     "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),
 }

@@ -17,8 +17,8 @@ import yaml
 HOME = Path(__file__).resolve().parents[2]
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-RUN_STAGES = ("pretrain", "finetune", "convert", "evaluate", "select_best", "describe")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *RUN_STAGES, "summarize")
+MODEL_STAGES = ("pretrain", "finetune", "predict", "convert", "evaluate", "select_best", "describe", "summarize")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
 ENVIRONMENT = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
 COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
 

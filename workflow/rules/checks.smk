@@ -11,6 +11,7 @@ TARGETS = {
     "cards": all_cards,
     "tuned": all_tuned,
     "contamination": all_contamination,
+    "ladders": all_ladders,
 }
 
 
@@ -27,9 +28,11 @@ def wanted_files():
                 *all_scores(None),
                 *all_contamination(None),
                 *all_cards(None),
+                *all_predictions(),
             ]
         elif target == "report" or as_in_plan(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
             found += [*all_models(None), *all_exports(None), *all_scores(None), *all_contamination(None)]
+            found += all_predictions()
         elif not workflow.is_rule(target):
             found.append(as_in_plan(target))
             check_file(found[-1])

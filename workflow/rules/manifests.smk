@@ -29,7 +29,7 @@ def recipes_to_check():
         found[f"runs.{name}.{stage}"] = part
         found[f"runs.{name}.convert"] = {"stage": "convert", "keys": run.get("convert", {})}
         found[f"runs.{name}.card"] = {"stage": "describe", "keys": run.get("card", {})}
-    return found
+    return found | recipes_of_ladders()
 
 
 def origin_of(run):
@@ -69,7 +69,7 @@ def manifests():
         *_, corpus, suite = Path(path).with_suffix("").parts
         inputs = {"corpus": CORPUS.format(corpus=corpus)}
         found[path] = {"recipe": f"suites.{suite}", "inputs": inputs, "needs": lists_of_suite(suite)}
-    return found | manifests_of_contamination()
+    return found | manifests_of_contamination() | manifests_of_ladders()
 
 
 def manifests_of_contamination():

@@ -2,8 +2,8 @@
 
 DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
 CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-RUN_STAGES = ("pretrain", "finetune", "convert", "evaluate", "select_best", "describe")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *RUN_STAGES, "summarize")
+MODEL_STAGES = ("pretrain", "finetune", "predict", "convert", "evaluate", "select_best", "describe", "summarize")
+STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 

@@ -10,6 +10,7 @@ rule summarize:
         evaluations=all_evaluations,
         baselines=all_baselines,
         contamination=all_contamination,
+        ladders=predictions_of_all,
     output:
         scores=report(SCORES, caption="../report/scores.rst", category="Scores"),
         loss=report(FIGURES[0], caption="../report/loss.rst", category="Training"),
@@ -30,5 +31,6 @@ rule summarize:
         "printf %s {params.expected:q} > {log:q}.expect && "
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
         " --evaluations {input.evaluations:q} --baselines {input.baselines:q} --contamination {input.contamination:q}"
+        " --ladders {input.ladders:q}"
         " --expect {log:q}.expect --scores {output.scores:q}"
         " --figures {params.figures:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"

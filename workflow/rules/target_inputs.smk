@@ -12,8 +12,8 @@ def all_corpora(wildcards):
 
 
 def runs_of_all():
-    """Return the names of the runs that `all` makes; tuned runs only if the config sets `tune`."""
-    without = [] if CONFIG.get("tune") else TUNED_RUNS
+    """Return the names of the runs that `all` scores; tuned runs only if the config sets `tune`, and no ladder's."""
+    without = {*LADDER_RUNS, *([] if CONFIG.get("tune") else TUNED_RUNS)}
     return [run for run in CONFIG["runs"] if run not in without]
 
 

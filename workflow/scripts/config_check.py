@@ -12,6 +12,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
 from scripts import renamed_keys
+from scripts.config_ladders import with_ladders
 from scripts.config_references import ConfigError, check_references
 from scripts.config_values import NUMBER, copied, joined
 from scripts.derived_runs import is_derived, written_out
@@ -35,8 +36,8 @@ def load_schema(path: Path) -> dict[str, Any]:
 def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return a checked copy of a config, with numbers as numbers: YAML reads `1e-3` as text.
 
-    It holds only what the user wrote: no defaults. Runs `from` others and runs of sweeps are written out. Raises
-    ConfigError.
+    It holds only what the user wrote: no defaults. Runs `from` others and runs of sweeps and ladders are written out.
+    Raises ConfigError.
     """
     _check_size(config)
     if sentence := renamed_keys.mistake(config):
@@ -47,7 +48,7 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     config = with_runs(config, schema)
     check_references(config)
     check_sweeps(config, schema)
-    return config
+    return with_ladders(config, schema)
 
 
 def _expanded(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,53 @@ INITIAL = {
 }
 
 
+def ladder_schema() -> Schema:
+    """Return the schema of a ladder. Only the workflow reads it: its runs are ordinary ones."""
+    whole = {"type": "integer", "minimum": 1, "x-kind": "workflow", "x-expected": "a whole number at least 1"}
+    positive = {"type": ["number", "string"], "exclusiveMinimum": 0, "x-kind": "workflow"}
+    positive["x-expected"] = "a number greater than 0"
+    shape = {
+        "hidden_size": "Width of the model; with `num_hidden_layers`, in place of `parameters`.",
+        "num_hidden_layers": "Number of its blocks.",
+        "num_attention_heads": "Default: as many as keep the target's head size.",
+        "num_key_value_heads": "Default: as many as keep the target's query heads per key-value head.",
+        "head_dim": "Default: the target's, if the config has it.",
+        "intermediate_size": "Default: the target's ratio to `hidden_size`, as a multiple of 8.",
+        "global_batch_size": "Default: the target's, halved until it is near (N / N of the target)^(2/3) of it.",
+    }
+    keys = {"parameters": positive | {"description": "Number of parameters, embedding and head included."}}
+    keys |= {key: whole | {"description": text} for key, text in shape.items()}
+    keys["learning_rate"] = positive | {
+        "description": "Peak learning rate. Default: the target's times (N / N of the target)^(-1/3)."
+    }
+    size = {"anyOf": [positive, mapping(keys)], "x-expected": "a number greater than 0 or a mapping of keys to values"}
+    sizes = {
+        "type": "array",
+        "items": size,
+        "minItems": 3,
+        "description": "Its sizes, at least three, each smaller than the target: a number of parameters (embedding and "
+        "head included), for which the nearest model of the target's proportions is taken, or a group of keys.",
+        "x-kind": "workflow",
+        "x-expected": "a list with at least three entries",
+    }
+    ratios = sizes | {
+        "items": positive,
+        "minItems": 2,
+        "uniqueItems": True,
+        "description": "Tokens per parameter, at least two. Each size is trained once per entry, with a schedule that "
+        "ends there.",
+        "x-expected": "a list with at least two entries and none of them twice",
+    }
+    vocabulary = "Number of token ids, required with a custom tokenizer and for it alone."
+    properties = {
+        "target": name("The run whose loss is predicted: one with `pretrain`, without `initial`."),
+        "sizes": sizes,
+        "tokens_per_parameter": ratios,
+        "vocab_size": whole | {"description": vocabulary},
+    }
+    return mapping(properties, ["target", "sizes", "tokens_per_parameter"])
+
+
 def recipe_of(stage: str) -> Schema:
     """Return the JSON schema of a stage's recipe."""
     command = [sys.executable, "-P", "-m", f"stages.{stage}", "--schema"]
@@ -274,7 +321,13 @@ def config_schema() -> Schema:
     baselines = section("Other models that the suites of all runs score, to compare with.", baseline)
     contamination = recipe_of("find_contamination")
     sweeps = section("Runs by a grid of values: see docs/sweeps.md.", sweep_schema())
-    beside = {"sweeps": sweeps, "baselines": baselines, "contamination": contamination, "results": results}
+    ladders = section(
+        "Small models of a run's family, from which its loss is predicted before it is trained: see "
+        "[ladders](../docs/ladders.md).",
+        ladder_schema(),
+    )
+    beside = {"sweeps": sweeps, "ladders": ladders, "baselines": baselines, "contamination": contamination}
+    beside |= {"results": results}
     beside |= {"tune": tune, "rerun_on_code": rerun_on_code}
     schema = mapping(sections | beside, sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "The config of Caravan", **schema}
@@ -311,8 +364,8 @@ def _rows(schema: Schema, prefix: str) -> list[str]:
         default = needed.get(key) or _default_of(part)
         meaning = part["description"].replace("|", "\\|")
         rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {part['x-kind']} | {meaning} |")
-        if "properties" in part.get("items", {}):
-            rows += _rows(part["items"], f"{prefix}{key}[].")
+        for item in [part.get("items", {}), *part.get("items", {}).get("anyOf", ())]:
+            rows += _rows(item, f"{prefix}{key}[].") if "properties" in item else []
         if "properties" in (part.get("additionalProperties") or {}):
             rows += _rows(part["additionalProperties"], f"{prefix}{key}.NAME.")
     return rows
@@ -345,6 +398,8 @@ def _default_of(schema: Schema) -> str:
 def _type_of(schema: Schema) -> str:
     if "anyOf" in schema:
         return " or ".join(_type_of(part) for part in schema["anyOf"] if part["type"] != "null")
+    if "properties" in schema:
+        return "group of keys"
     if "enum" in schema:
         return ", ".join(f"`{choice}`" for choice in schema["enum"])
     if schema["type"] == "array" and "items" not in schema:

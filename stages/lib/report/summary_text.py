@@ -30,11 +30,14 @@ class SummaryText:
         warnings: Sequence[str],
         places: Sequence[Path],
         tables: Sequence[str] = (),
+        ladders: Sequence[str] = (),
     ) -> None:
         """Keep the results, their score rows, missing results and warnings.
 
         `places`: paths to look at, of which those that exist are named. `tables`: lines of the tables of runs.
+        `ladders`: lines on predictions.
         """
+        self.ladders = ladders
         self.results, self.rows, self.references, self.missing = results, rows, references, missing
         self.warnings, self.places, self.tables = warnings, [path for path in places if path.exists()], tables
         self.tuned_from = {name: origin for name in results.runs() if (origin := results.tuned_from(name))}
@@ -48,6 +51,8 @@ class SummaryText:
             lines += [*contamination_text.lines_of(self.rows, run_name), ""]
         if not lines:
             lines += ["There are no results yet.", ""]
+        if self.ladders:
+            lines += [*self.ladders, ""]
         if self.missing:
             lines += ["Missing results (see the logs in results/logs):", *(f"  {name}" for name in self.missing), ""]
         if self.warnings:

@@ -1,0 +1,76 @@
+"""Predictions beside what came out: rows, text, and the data of a figure. Imports no scipy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stages.lib.manifest import Manifest
+from stages.lib.scaling_law.rungs import weighted
+
+NAMES = {"loss": "validation loss", "bits_per_byte": "bits per byte"}
+
+Row = dict[str, Any]
+
+
+def measured(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -> dict[str, float]:
+    """Return the measures of the trained target, {} before: the milestone with the predicted number of tokens.
+
+    `models`: manifests by (run, step).
+    """
+    recipe = prediction.identity["recipe"]
+    for (run, _), made in models.items():
+        if run == recipe["target"] and made.identity["tokens"] == recipe["tokens"]:
+            validation = made.record["validation"]
+            return {name: weighted(validation, recipe["weights"], name, str(made.path)) for name in NAMES}
+    return {}
+
+
+def rows(prediction: Manifest, found: Mapping[str, float]) -> list[Row]:
+    """Return a row per measure: predicted value and bounds, and with `found` the measured value and how far off."""
+    made = []
+    for name, result in prediction.identity["results"].items():
+        row: Row = {"ladder": prediction.path.stem, "target": prediction.identity["recipe"]["target"], "measure": name}
+        row |= {key: result[key] for key in ("value", "low", "high", "level")}
+        if name in found:
+            row["measured"] = found[name]
+            row["error"] = result["value"] / found[name] - 1
+            row["inside"] = result["low"] <= found[name] <= result["high"]
+        made.append(row)
+    return made
+
+
+def sentence(row: Row) -> str:
+    """Return a row as text."""
+    text = (
+        f"{NAMES[row['measure']]} {row['value']:.3f} predicted ({row['level']:.0%}: {row['low']:.3f} to "
+        f"{row['high']:.3f})"
+    )
+    if "measured" not in row:
+        return f"{text}, not trained yet"
+    inside = "inside" if row["inside"] else "outside"
+    return f"{text}, {row['measured']:.3f} measured: off by {row['error']:+.1%}, {inside} the interval"
+
+
+def text(predictions: Sequence[Manifest], models: Mapping[tuple[str, int], Manifest]) -> list[str]:
+    """Return the lines of the summary on all ladders; [] without one."""
+    lines = []
+    for prediction in predictions:
+        identity = prediction.identity
+        tokens, number = identity["recipe"]["tokens"], len(identity["points"])
+        target = f"{identity['recipe']['target']} ({identity['parameters']:,} parameters, {tokens:,} tokens)"
+        lines.append(f"Ladder {prediction.path.stem}: {target}, from {number} smaller models")
+        lines += [f"  {sentence(row)}" for row in rows(prediction, measured(prediction, models))]
+    return lines
+
+
+def figure(prediction: Manifest, found: Mapping[str, float]) -> dict[str, Any]:
+    """Return the data of a figure of the loss: points, fitted curve with its band, and target.
+
+    `points`: [{"run", "parameters", "tokens", "loss", "bits_per_byte"}]; `curve`: [{"parameters", "tokens", "value",
+    "low", "high"}] at the target's tokens per parameter; `target`: its parameters and tokens, and the row of the loss.
+    """
+    identity = prediction.identity
+    row = next(row for row in rows(prediction, found) if row["measure"] == "loss")
+    place = {"parameters": identity["parameters"], "tokens": identity["recipe"]["tokens"]}
+    return {"points": identity["points"], "curve": identity["curve"], "target": place | row}

@@ -1,0 +1,132 @@
+"""The prediction of a target from a ladder's manifests, and the summary that tells how far off it was."""
+
+import json
+
+import numpy as np
+import pytest
+
+from stages import predict, summarize
+from stages.lib import manifest
+from stages.lib import recipe as recipes
+from stages.lib.model.flops import parameter_count
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.scaling_law import outcome
+from stages.lib.scaling_law.law import Law
+from tests.helpers.training import MODEL
+
+LAW = Law(E=1.8, A=30.0, B=60.0, alpha=0.3, beta=0.32)
+WEIGHTS = {"a": 3, "b": 1}
+TARGET = MODEL | {"num_hidden_layers": 4, "hidden_size": 64}
+TOKENS = 400_000
+
+
+def parameters_of(model, corpus):
+    vocab_size = manifest.read(corpus).identity["tokenizer"]["vocab_size"]
+    return parameter_count(recipes.load(ModelRecipe, model, "model"), vocab_size)
+
+
+def write_model(directory, corpus, run, model, tokens, error=0.0):
+    """Write the manifest of a model whose losses follow the law, that of source `b` 20% above that of `a`."""
+    loss = float(LAW.loss(parameters_of(model, corpus), tokens)) * (1 + error)
+    sources = {name: {"loss": loss * factor, "bits_per_byte": loss * factor / 2} for name, factor in SOURCES.items()}
+    identity = {"recipe": {"model": model, "weights": WEIGHTS}, "corpus": manifest.read(corpus).digest}
+    identity |= {"step": 30, "tokens": tokens, "outputs": {}}
+    path = directory / f"results/runs/{run}/models/00000030.json"
+    record = {"validation": sources, "run_directory": "../train"}
+    manifest.write(path, "pretrain", identity, record)
+    return str(path)
+
+
+SOURCES = {"a": 1.0, "b": 1.2}
+MEAN = (3 * 1.0 + 1 * 1.2) / 4
+
+
+@pytest.fixture
+def ladder(corpus, tmp_path):
+    """Manifests of nine models of three sizes, with a scatter of half a percent."""
+    noise, made = np.random.default_rng(3), []
+    for width in (16, 24, 32):
+        model = MODEL | {"hidden_size": width}
+        for tokens in (40_000, 80_000, 160_000):
+            name = f"tiny-{width}-{tokens}"
+            made.append(write_model(tmp_path, corpus, name, model, tokens, 0.005 * noise.standard_normal()))
+    return made
+
+
+def run(models, corpus, output, **changes):
+    recipe = {"target": "base", "model": TARGET, "tokens": TOKENS, "weights": WEIGHTS} | changes
+    options = ["--corpus", str(corpus), "--recipe", json.dumps(recipe), "--output", str(output)]
+    return predict.main(["--models", *models, *options])
+
+
+def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after(ladder, corpus, tmp_path, capsys):
+    output = tmp_path / "results/ladders/tiny.json"
+    assert run(ladder, corpus, output) == 0
+    made = manifest.read(output, "predict")
+    expected = float(LAW.loss(parameters_of(TARGET, corpus), TOKENS)) * MEAN
+    results = made.identity["results"]
+    for name, value in (("loss", expected), ("bits_per_byte", expected / 2)):
+        assert results[name]["low"] < value < results[name]["high"]
+        assert results[name]["value"] == pytest.approx(value, rel=0.03)
+    assert made.identity["parameters"] == parameters_of(TARGET, corpus)
+    assert len(made.identity["models"]) == len(made.identity["points"]) == 9
+    assert "models read more tokens than the corpus has" in capsys.readouterr().err
+
+    text = tmp_path / "results/summary.txt"
+    options = ["--scores", tmp_path / "scores.csv", "--figures", tmp_path / "figures", "--text", text]
+    options += ["--output", tmp_path / "results/summary.json", "--ladders", output]
+    assert summarize.main([str(word) for word in options]) == 0
+    assert "Ladder tiny: base (" in text.read_text()
+    assert text.read_text().count("not trained yet") == 2
+
+    trained = manifest.read(write_model(tmp_path, corpus, "base", TARGET, TOKENS, 0.01))
+    models = {("base", 30): trained}
+    lines = outcome.text([made], models)
+    error = results["loss"]["value"] / (expected * 1.01) - 1
+    assert f"{expected * 1.01:.3f} measured: off by {error:+.1%}, inside the interval" in lines[1]
+
+    data = outcome.figure(made, outcome.measured(made, models))
+    assert data["target"]["measured"] == pytest.approx(expected * 1.01)
+    last = data["curve"][-1]
+    assert (last["parameters"], last["value"]) == (
+        pytest.approx(data["target"]["parameters"], rel=1e-5),
+        results["loss"]["value"],
+    )
+    assert all(point["low"] <= point["value"] <= point["high"] for point in data["curve"])
+
+
+def test_the_same_models_give_the_same_manifest_identity(ladder, corpus, tmp_path):
+    outputs = [tmp_path / "one.json", tmp_path / "two.json"]
+    assert [run(ladder, corpus, output) for output in outputs] == [0, 0]
+    assert manifest.read(outputs[0]).digest == manifest.read(outputs[1]).digest
+
+
+def test_a_milestone_of_other_tokens_is_not_the_targets_outcome(ladder, corpus, tmp_path):
+    output = tmp_path / "tiny.json"
+    assert run(ladder, corpus, output) == 0
+    trained = manifest.read(write_model(tmp_path, corpus, "base", TARGET, TOKENS // 2))
+    assert outcome.measured(manifest.read(output), {("base", 30): trained}) == {}
+
+
+def test_a_target_of_other_tokens_per_parameter_than_the_ladders_is_named(ladder, corpus, tmp_path, capsys):
+    for tokens, warned in ((parameters_of(TARGET, corpus) * 4, False), (1000, True)):
+        assert run(ladder, corpus, tmp_path / "tiny.json", tokens=tokens) == 0
+        assert ("tokens per parameter and the ladder" in capsys.readouterr().err) == warned
+
+
+def test_too_few_models_are_one_sentence(ladder, corpus, tmp_path, capsys):
+    assert run(ladder[:6], corpus, tmp_path / "tiny.json") == 2
+    sentence = "predict: --models must be at least 7 trained models (5 constants are fitted) with 3 different"
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_model_of_another_corpus_is_refused(ladder, corpus, tmp_path, capsys):
+    made = manifest.read(ladder[0])
+    manifest.write(ladder[0], "pretrain", made.identity | {"corpus": "0" * 64}, made.record)
+    assert run(ladder, corpus, tmp_path / "tiny.json") == 2
+    assert f"{ladder[0]} must be trained on the corpus {corpus}, and was trained on another" in capsys.readouterr().err
+
+
+def test_a_source_without_validation_loss_is_named(ladder, corpus, tmp_path, capsys):
+    assert run(ladder, corpus, tmp_path / "tiny.json", weights={"a": 1, "web": 1}) == 2
+    assert f"{ladder[0]} must have the validation loss of web, and has none" in capsys.readouterr().err

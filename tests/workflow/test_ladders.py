@@ -1,0 +1,172 @@
+"""Ladders: the runs that a config's ladder becomes, what is planned for it, and mistakes in it."""
+
+import json
+
+import pytest
+
+from scripts import ladder_shapes
+from scripts.config_check import ConfigError, checked, load_schema
+from scripts.config_ladders import planned_tokens
+from stages.lib import recipe as recipes
+from stages.lib.model.flops import active_count
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.pretrain import PretrainRecipe
+from tests.helpers.training import MODEL, MODELS
+from tests.workflow.checkout import HOME
+
+SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
+LADDER = {"target": "base", "sizes": [4e5, 8e5, 1.5e6, 2e6], "tokens_per_parameter": [0.1, "0.2"]}
+LLAMA_7B = {
+    **{"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008},
+    **{"max_position_embeddings": 4096},
+}
+
+
+def expanded(config, **changes):
+    config["ladders"] = {"tiny": {key: value for key, value in (LADDER | changes).items() if value is not None}}
+    return checked(config, SCHEMA)
+
+
+def runs_of_ladder(config, **changes):
+    config = expanded(config, **changes)
+    return {name: config["runs"][name] for name in config["ladders"]["tiny"]["runs"]}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameters_are_counted_as_the_stages_count_them(name, tied):
+    model = MODEL | MODELS[name] | {"tie_word_embeddings": tied}
+    assert ladder_shapes.num_parameters(model, 300) == active_count(recipes.load(ModelRecipe, model, "model"), 300)
+
+
+def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(config):
+    base, runs = config["runs"]["base"], runs_of_ladder(config)
+    assert list(runs)[:3] == ["tiny-313k-0.1", "tiny-313k-0.2", "tiny-920k-0.1"]
+    for name, run in runs.items():
+        ratio, recipe = float(name.rpartition("-")[2]), run["pretrain"]
+        recipes.load(PretrainRecipe, recipe | {"model": run["model"]}, f"runs.{name}.pretrain")
+        parameters = ladder_shapes.num_parameters(run["model"], 4096)
+        assert planned_tokens(run) == pytest.approx(ratio * parameters, rel=0.02)
+        assert "milestones" not in recipe, "its schedule ends at its last milestone"
+        assert recipe["weights"] == base["pretrain"]["weights"]
+        warmup_steps = recipe["steps"] * 20 / 300
+        assert recipe["schedule"]["warmup_steps"] == pytest.approx(warmup_steps, abs=0.5)
+        rate = 2e-3 * (parameters / 4212992) ** (-1 / 3)
+        assert recipe["optimizer"]["learning_rate"] == pytest.approx(rate, rel=0.01)
+        assert base["pretrain"]["global_batch_size"] % recipe["global_batch_size"] == 0
+        assert recipe["global_batch_size"] % recipe["micro_batch_size"] == 0
+
+
+@pytest.mark.parametrize("size", [70e6, 190e6, 1e9, 3e9])
+def test_a_smaller_llama_keeps_the_proportions_of_7b(size):
+    model = ladder_shapes.of_size(LLAMA_7B, size, 32000)
+    assert ladder_shapes.num_parameters(model, 32000) == pytest.approx(size, rel=0.3)
+    assert model["hidden_size"] // model["num_attention_heads"] == 128
+    assert 0.6 < model["hidden_size"] / model["num_hidden_layers"] / 128 < 1.7
+    assert model["intermediate_size"] / model["hidden_size"] == pytest.approx(11008 / 4096, rel=0.02)
+
+
+def test_query_heads_per_key_value_head_stay_if_they_can():
+    target = LLAMA_7B | {"num_key_value_heads": 8}
+    assert ladder_shapes.of_shape(target, {"hidden_size": 2048, "num_hidden_layers": 16})["num_key_value_heads"] == 4
+
+
+def test_keys_of_a_size_are_taken_as_they_are(config):
+    size = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    rate = {"parameters": "2e6", "learning_rate": "1e-3", "global_batch_size": 2}
+    runs = list(runs_of_ladder(config, sizes=[4e5, 8e5, size, rate]).values())
+    assert {key: runs[4]["model"][key] for key in size} == size
+    assert (runs[4]["model"]["intermediate_size"], runs[4]["model"]["tie_word_embeddings"]) == (344, True)
+    assert (runs[6]["pretrain"]["optimizer"]["learning_rate"], runs[6]["pretrain"]["global_batch_size"]) == (1e-3, 2)
+
+
+def test_muons_learning_rate_and_data_stages_follow_the_size(config):
+    recipe = config["runs"]["base"]["pretrain"]
+    recipe["optimizer"] |= {"name": "muon", "muon": {"learning_rate": 0.02}}
+    recipe["data_stages"] = [{"step": 150, "weights": {"code": 1}}]
+    for run in runs_of_ladder(config).values():
+        made = run["pretrain"]
+        assert made["optimizer"]["muon"]["learning_rate"] == pytest.approx(
+            10 * made["optimizer"]["learning_rate"], rel=0.01
+        )
+        assert made["data_stages"][0]["step"] == pytest.approx(made["steps"] / 2, abs=1)
+
+
+def test_a_target_of_a_config_json_keeps_it(config, tmp_path):
+    model = config["runs"]["base"]["model"]
+    (tmp_path / "config.json").write_text(json.dumps(model | {"model_type": "llama"}))
+    config["runs"]["base"]["model"] = {"from": str(tmp_path)}
+    runs = runs_of_ladder(config)
+    assert list(runs)[0] == "tiny-313k-0.1"
+    assert runs["tiny-313k-0.1"]["model"]["from"] == str(tmp_path)
+    assert runs["tiny-313k-0.1"]["model"]["hidden_size"] == 64
+
+
+MISTAKES = [
+    ({"sizes": [4e5, 8e5, 2e6]}, "ladders.tiny must have at least 7 runs (sizes x tokens_per_parameter), since"),
+    ({"sizes": [4e5, 8e5]}, "ladders.tiny.sizes must be a list with at least three entries, got [400000.0, 800000.0]"),
+    ({"tokens_per_parameter": [20]}, "ladders.tiny.tokens_per_parameter must be a list with at least two"),
+    ({"target": "nope"}, "ladders.tiny.target must be a run with pretrain and without initial (base), got 'nope'"),
+    ({"target": "statements"}, "ladders.tiny.target must be a run with pretrain and without initial (base), got"),
+    ({"target": None}, "ladders.tiny.target is missing: it must be text"),
+    ({"sizes": [4e5, 8e5, 9e6, 2e6]}, "ladders.tiny.sizes[2] must be smaller than the target base (4,212,992 param"),
+    ({"sizes": [4e5, 4.1e5, 8e5, 2e6]}, "ladders.tiny.sizes[1] must be another model than the sizes before it: 313k"),
+    ({"sizes": [4e5, 8e5, 2e6, {"hidden_size": 64}]}, "ladders.tiny.sizes[3] must have parameters, or hidden_size"),
+    (
+        {"sizes": [4e5, 8e5, 2e6, {"parameters": 1e6, "hidden_size": 64}]},
+        "ladders.tiny.sizes[3] must have parameters, or",
+    ),
+    ({"sizes": [4e5, 8e5, 2e6, "big"]}, "ladders.tiny.sizes[3] must be a number, got 'big'"),
+    ({"sizes": [4e5, 8e5, 2e6, {"layers": 2}]}, "unknown key ladders.tiny.sizes[3].layers; "),
+    ({"tokens_per_parameter": [0.001, 1]}, "ladders.tiny.sizes[0] must be trained for at least 10 steps, and"),
+    ({"vocab_size": 4096}, "ladders.tiny.vocab_size must be omitted: tokenizers.main has it"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), MISTAKES, ids=lambda part: str(part)[:40])
+def test_a_mistake_is_one_sentence(config, changes, sentence):
+    with pytest.raises(ConfigError) as error:
+        expanded(config, **changes)
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+def test_a_custom_tokenizer_needs_the_size_of_its_vocabulary(config):
+    config["tokenizers"]["main"] = {"path": "tokenizer.json", "bos": "<s>", "eos": "</s>"}
+    with pytest.raises(ConfigError, match="ladders.tiny.vocab_size is missing"):
+        expanded(config)
+    assert len(runs_of_ladder(config, vocab_size=4096)) == 8
+
+
+def test_a_run_of_the_same_name_is_refused(config):
+    config["runs"]["tiny-313k-0.1"] = config["runs"]["base"]
+    with pytest.raises(ConfigError, match=r"runs\.tiny-313k-0\.1 must have another name: ladders\.tiny makes a run"):
+        expanded(config)
+
+
+def jobs(plan, rule):
+    return sorted(output for output, planned in plan.items() if planned == rule)
+
+
+def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, config):
+    config["ladders"] = {"tiny": LADDER}
+    plan = pretending.plan("ladders", config=config)
+    assert len(jobs(plan, "pretrain")) == 8
+    assert not [output for output in jobs(plan, "pretrain") if "/base/" in output]
+    assert jobs(plan, "predict") == ["results/ladders/tiny.json"]
+    assert set(plan.values()) == {"list", "train_tokenizer", "tokenize", "index", "pretrain", "predict", "ladders"}
+
+
+def test_all_trains_the_ladder_and_scores_the_target_alone(finished, config):
+    assert finished.plan() == {}
+    config["ladders"] = {"tiny": LADDER}
+    plan = finished.plan(config=config)
+    assert len(jobs(plan, "pretrain")) == 8
+    assert set(plan.values()) == {"pretrain", "predict", "summarize", "all"}
+
+
+def test_a_config_without_a_ladder_says_so(finished):
+    done = finished.dry_run("ladders", check=False)
+    assert "the config has no ladder (ladders.NAME with target, sizes and tokens_per_parameter)" in (
+        done.stdout + done.stderr
+    )

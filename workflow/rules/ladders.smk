@@ -1,0 +1,30 @@
+# Ladders of small models -> the predicted loss of their target, which is not an input.
+
+
+rule predict:
+    input:
+        models=models_of_ladder,
+        corpus=corpus_of_ladder,
+        model_config=model_config_of_ladder,
+    output:
+        PREDICTION,
+    log:
+        f"{LOGS}/predict/{{ladder}}.log",
+    priority: 1
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        recipe=prediction_recipe,
+        model_config=model_config_option,
+        code=CODE["predict"],
+    shell:
+        "python -m stages.predict --models {input.models:q} --corpus {input.corpus:q} {params.model_config:q}"
+        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
+
+
+# The predictions, and the small models that they are made from; not their targets.
+rule ladders:
+    input:
+        all_ladders,
+    localrule: True

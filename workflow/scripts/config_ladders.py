@@ -1,0 +1,230 @@
+"""Ladders: small models of a target's family, each an ordinary run, from which the target's loss is predicted.
+
+`ladders.NAME` becomes one run per size and number of tokens per parameter, NAME-1.2M-20 for 1.2 million parameters and
+20 tokens per parameter. Each has a schedule of its own that ends at its number of tokens.
+"""
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from scripts.config_references import ConfigError
+from scripts.ladder_shapes import num_parameters, of_shape, of_size
+
+Config = dict[str, Any]
+
+MIN_RUNS = 7
+"""Fewest runs of a ladder: five constants are fitted, and two points more tell the scatter."""
+
+MIN_STEPS = 10
+"""Fewest steps of a run: a schedule with a warm-up needs some."""
+
+RATE_EXPONENT, BATCH_EXPONENT = -1 / 3, 2 / 3
+"""Powers of the number of parameters by which learning rate and batch follow it: those of OLMo's ladder (Bhagia et al.,
+arXiv 2412.04403), by Porian et al. (arXiv 2406.19146)."""
+
+TRAINING_KEYS = ("learning_rate", "global_batch_size")
+SHAPE_KEYS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size",),
+)
+SCALED_STEPS = ("warmup_steps", "decay_steps")
+
+
+def with_ladders(config: Config, schema: Config) -> Config:
+    """Return the config with the runs of its ladders; `ladders.NAME.runs` lists their names.
+
+    Raises ConfigError for a ladder from which nothing can be predicted. `schema`: that of the config, for defaults.
+    """
+    if "ladders" not in config:
+        return config
+    config = config | {"runs": dict(config["runs"]), "ladders": dict(config["ladders"])}
+    targets = dict(config["runs"])
+    for name, ladder in config["ladders"].items():
+        made = _runs_of(f"ladders.{name}", name, ladder, config | {"runs": targets}, schema)
+        for run in made:
+            if run in config["runs"]:
+                raise ConfigError(f"runs.{run} must have another name: ladders.{name} makes a run of this name")
+        config["runs"] |= made
+        config["ladders"][name] = ladder | {"runs": list(made)}
+    return config
+
+
+def ladder_runs(config: Config) -> list[str]:
+    """Return the names of the runs that ladders make."""
+    return [run for ladder in config.get("ladders", {}).values() for run in ladder["runs"]]
+
+
+def planned_tokens(run: Config) -> int:
+    """Return the number of tokens that a run is trained on: steps x samples x tokens per sample."""
+    recipe = run["pretrain"]
+    return recipe["steps"] * recipe["global_batch_size"] * recipe["seq_len"]
+
+
+def _runs_of(where: str, name: str, ladder: Config, config: Config, schema: Config) -> Config:
+    target = _target(where, ladder, config)
+    _check_number(where, ladder)
+    vocab_size = _vocab_size(where, ladder, config["corpora"][target["corpus"]], config)
+    shape = _shape_of(where, target["model"])
+    recipe = _with_defaults(target["pretrain"], schema)
+    largest = num_parameters(shape, vocab_size)
+    made: Config = {}
+    for number, size in enumerate(ladder["sizes"]):
+        here = f"{where}.sizes[{number}]"
+        given = size if isinstance(size, dict) else {"parameters": size}
+        model, parameters = _model_of(here, given, shape, vocab_size)
+        if parameters >= largest:
+            raise ConfigError(
+                f"{here} must be smaller than the target {ladder['target']} ({largest:,} parameters), "
+                f"got {parameters:,}"
+            )
+        for ratio in ladder["tokens_per_parameter"]:
+            run = f"{name}-{_short(parameters)}-{ratio:g}"
+            if run in made:
+                raise ConfigError(
+                    f"{here} must be another model than the sizes before it: {_short(parameters)} parameters are the "
+                    "nearest with the target's head size"
+                )
+            keys = _training_of(here, given, recipe, (parameters, largest), ratio)
+            made[run] = copy.deepcopy(
+                {key: value for key, value in target.items() if key in ("corpus", "suites")}
+                | {"model": target["model"] | model, "pretrain": keys}
+            )
+    return made
+
+
+def _target(where: str, ladder: Config, config: Config) -> Config:
+    target = config["runs"].get(ladder["target"], {})
+    if "pretrain" not in target or "initial" in target:
+        known = [name for name, run in config["runs"].items() if "pretrain" in run and "initial" not in run]
+        raise ConfigError(
+            f"{where}.target must be a run with pretrain and without initial ({', '.join(known) or 'none'}), "
+            f"got {ladder['target']!r}"
+        )
+    return target
+
+
+def _check_number(where: str, ladder: Config) -> None:
+    sizes, ratios = len(ladder["sizes"]), len(ladder["tokens_per_parameter"])
+    if sizes * ratios < MIN_RUNS:
+        raise ConfigError(
+            f"{where} must have at least {MIN_RUNS} runs (sizes x tokens_per_parameter), since 5 constants are fitted, "
+            f"got {sizes} x {ratios}"
+        )
+
+
+def _vocab_size(where: str, ladder: Config, corpus: Config, config: Config) -> int:
+    name = corpus["tokenizer"]
+    known = config["tokenizers"][name].get("vocab_size")
+    if known is None and "vocab_size" not in ladder:
+        raise ConfigError(
+            f"{where}.vocab_size is missing: it must be the number of token ids of the custom tokenizer {name}"
+        )
+    if known is not None and "vocab_size" in ladder:
+        raise ConfigError(f"{where}.vocab_size must be omitted: tokenizers.{name} has it")
+    return ladder["vocab_size"] if known is None else known
+
+
+def _shape_of(where: str, model: Config) -> Config:
+    """Return the keys of the target's model, those of its config.json included."""
+    if "from" not in model:
+        return model
+    path = Path(model["from"])
+    try:
+        found = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{where}.target must have a model whose config.json can be read, got {path}") from None
+    kept = ("architecture", *SHAPE_KEYS, "attention_bias", "tie_word_embeddings")
+    experts = ("num_local_experts", "num_experts_per_tok")
+    found["architecture"] = found.get("model_type")
+    shape = {key: found[key] for key in (*kept, *experts) if found.get(key) is not None}
+    shape |= {key: value for key, value in model.items() if key != "from"}
+    missing = [key for key in SHAPE_KEYS[:3] + SHAPE_KEYS[5:] if key not in shape]
+    if missing:
+        raise ConfigError(f"{where}.target must have a model with {missing[0]}, and {path} has none")
+    return shape
+
+
+def _with_defaults(recipe: Config, schema: Config) -> Config:
+    """Return the target's recipe with the defaults of the keys that a smaller model changes."""
+    keys = schema["properties"]["runs"]["additionalProperties"]["properties"]["pretrain"]["properties"]
+    filled = {"micro_batch_size": keys["micro_batch_size"]["default"]} | recipe
+    for group, key in (("optimizer", "learning_rate"), ("schedule", "warmup_steps")):
+        default = keys[group]["properties"][key]["default"]
+        filled[group] = {key: default} | recipe.get(group, {})
+    return filled
+
+
+def _model_of(where: str, given: Config, shape: Config, vocab_size: int) -> tuple[Config, int]:
+    """Return the keys of the model that differ from the target's, and its number of parameters."""
+    explicit = {key: given[key] for key in SHAPE_KEYS if key in given}
+    if ("parameters" in given) == bool(explicit) or not {"hidden_size", "num_hidden_layers"} <= explicit.keys() | (
+        {"hidden_size", "num_hidden_layers"} if "parameters" in given else set()
+    ):
+        raise ConfigError(f"{where} must have parameters, or hidden_size and num_hidden_layers")
+    model = of_shape(shape, explicit) if explicit else of_size(shape, given["parameters"], vocab_size)
+    return {key: model[key] for key in SHAPE_KEYS if key in model}, num_parameters(model, vocab_size)
+
+
+def _training_of(where: str, given: Config, recipe: Config, sizes: tuple[int, int], ratio: float) -> Config:
+    """Return `pretrain` of a run of the ladder. `sizes`: its number of parameters, and the target's."""
+    parameters, largest = sizes
+    scale = parameters / largest
+    batch = given.get("global_batch_size") or _batch(recipe["global_batch_size"], scale)
+    steps = round(ratio * parameters / (batch * recipe["seq_len"]))
+    if steps < MIN_STEPS:
+        raise ConfigError(
+            f"{where} must be trained for at least {MIN_STEPS} steps, and {ratio:g} tokens per parameter are {steps} "
+            f"steps of {batch * recipe['seq_len']:,} tokens; give it a smaller global_batch_size"
+        )
+    share = steps / recipe["steps"]
+    made = {key: value for key, value in recipe.items() if key != "milestones"}
+    made |= {
+        "steps": steps,
+        "global_batch_size": batch,
+        "micro_batch_size": math.gcd(recipe["micro_batch_size"], batch),
+        "optimizer": _optimizer(recipe["optimizer"], given, scale**RATE_EXPONENT),
+        "schedule": recipe["schedule"] | {key: _part(recipe["schedule"][key], share) for key in _scaled(recipe)},
+    }
+    if "data_stages" in recipe:
+        stages = recipe["data_stages"]
+        made["data_stages"] = [stage | {"step": _part(stage["step"], share)} for stage in stages]
+    return made
+
+
+def _scaled(recipe: Config) -> list[str]:
+    return [key for key in SCALED_STEPS if recipe["schedule"].get(key)]
+
+
+def _part(steps: int, share: float) -> int:
+    return max(1, round(steps * share))
+
+
+def _optimizer(optimizer: Config, given: Config, factor: float) -> Config:
+    """Return the optimizer with its learning rates scaled, to three digits; a given rate is that of all parameters."""
+    rate = optimizer["learning_rate"]
+    factor = given["learning_rate"] / rate if "learning_rate" in given else factor
+    made = optimizer | {"learning_rate": _digits(rate * factor)}
+    muon = optimizer.get("muon") or {}
+    if muon.get("learning_rate") is not None:
+        made["muon"] = muon | {"learning_rate": _digits(muon["learning_rate"] * factor)}
+    return made
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _batch(batch: int, scale: float) -> int:
+    """Return the target's batch, halved as often as comes nearest to the rule and leaves a whole number."""
+    halvings = round(math.log2(1 / scale**BATCH_EXPONENT))
+    return next(batch >> number for number in range(halvings, -1, -1) if batch % (1 << number) == 0)
+
+
+def _short(parameters: int) -> str:
+    """Return a number of parameters in three digits, as 1.2M."""
+    units = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+    unit, letter = next((pair for pair in units if parameters >= 0.9995 * pair[0]), (1, ""))
+    return f"{float(f'{parameters / unit:.3g}'):g}{letter}"
