@@ -16,7 +16,8 @@ runs included. It reads from stdin
      "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "FILE"}
 
 and prints {"stale": {manifest: reason}, "warnings": [sentence], "initial": {run: digest}}. It imports no torch, unless
-a suite names a task of lm-evaluation-harness for the first time.
+a suite names a task of lm-evaluation-harness for the first time, or the profile names a GPU and a training that is
+new to it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from stages.lib import recipe as recipes
 from stages.lib.checkpoints import fms_files, model_digest
 from stages.lib.config_check import dry_run, facts
 from stages.lib.errors import UserError
+from stages.lib.planning import refusal, request
 from stages.lib.report.stale import Stale
 from stages.lib.scoring import known_tasks
 from stages.lib.sources import source
@@ -126,6 +128,17 @@ def check_positions(plan: dict[str, Any], loaded: dict[str, Any]) -> None:
             )
 
 
+def check_memory(plan: dict[str, Any]) -> None:
+    """Raise UserError if a training cannot fit the GPU that the profile names. It imports torch, unless it is known."""
+    for where, part in plan["recipes"].items():
+        if "planned" not in part:
+            continue
+        run_name = where.removeprefix("runs.").rpartition(".")[0]
+        asked = request.read(run_name, part["planned"])
+        if not isinstance(asked, str):
+            refusal.check(asked, Path(plan["cache"]))
+
+
 def initial_digest(run_name: str, model: dict[str, str], cache: Path) -> str:
     """Return the digest of the model at a path from which a run starts. Raises UserError if it cannot be one."""
     where, config = f"runs.{run_name}.initial", model.get("config")
@@ -198,6 +211,7 @@ def check_plan() -> None:
         raise UserError("stdin must hold a plan of the workflow as JSON; name a config file to check it") from None
     loaded = load_recipes(plan)
     check_positions(plan, loaded)
+    check_memory(plan)
     for where in plan["sources"]:
         if where in loaded:
             source.check_paths(where, loaded[where])

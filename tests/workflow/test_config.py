@@ -47,7 +47,8 @@ MISTAKES = [
         "runn",
         {},
         "unknown key runn; did you mean runs? known here: "
-        "baselines, contamination, corpora, ladders, rerun_on_code, results, runs, sources, suites, sweeps, tokenizers, tune",
+        "baselines, contamination, corpora, ladders, rerun_on_code, results, runs, sources, suites, sweeps, "
+        "tokenizers, tune",
     ),
     ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
     (

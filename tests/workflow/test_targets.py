@@ -46,7 +46,7 @@ def test_one_file_plans_itself_and_its_inputs(pretending):
         ("results/tokens/main/web/00000.json", "corpus main has no source web"),
         (
             "toknes",
-            "the target toknes must be one of all, report, tokenizers, tokens, models, exports, scores, cards, tuned,",
+            "the target toknes must be one of all, report, plan, tokenizers, tokens, models, exports, scores, cards,",
         ),
         ("results/sources/web/list.json", "the config has no sources.web; sources: code, prose, statements"),
     ],

@@ -49,7 +49,7 @@ def check_file(path):
     place = str(workflow.modifier.path_modifier.apply_default_storage(path))  # of the local copy, as rules have it
     makers = [made for made in workflow.rules if made.is_producer(place)]
     if not makers and not Path(path).exists():
-        names = ", ".join(["all", "report", *TARGETS])
+        names = ", ".join(["all", "report", "plan", *TARGETS])
         raise ConfigError(f"the target {path} must be one of {names}, or a file that a rule makes")
     for maker in makers:
         wildcards = SimpleNamespace(**maker.get_wildcards(place))
@@ -86,6 +86,8 @@ def plan_to_check(files):
         ranks = ranks_of(part["stage"]) if not missing.isdisjoint(part.get("milestones", ())) else None
         if ranks is not None:
             part["ranks"] = ranks
+            if any(resource_of(part["stage"], name) for name in ("device", "device_memory_gb")):
+                part["planned"] = planned_run(where.removeprefix("runs.").rpartition(".")[0])
     return {
         "recipes": recipes,
         "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],

@@ -50,7 +50,7 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
 
     Raises UserError if the run or a size is missing, or a key has an effect on the step that a cell does not show.
     """
-    config = _load(path)
+    config = load(path)
     name, recipe = _run_of(config, run, path)
     stage = next(stage for stage in STAGES if isinstance(recipe.get(stage), dict))
     training = recipe[stage]
@@ -58,8 +58,8 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     for key in training:
         if key not in known:
             raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
-    model, own_size = _model_of(config, name)
-    size = vocab_size or own_size or _tokenizer_size(config, name)
+    model, own_size = model_of(config, name)
+    size = vocab_size or own_size or tokenizer_size(config, name)
     if size is None:
         raise UserError(f"--vocab-size is missing: {path} does not have the vocab_size of run {name}")
     kept = {key: value for key, value in training.items() if key in OF_THE_STEP}
@@ -67,7 +67,8 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     return Setting(name, model, size, kept, training.get("document_mask", stage == "finetune"))
 
 
-def _load(path: Path) -> Config:
+def load(path: Path) -> Config:
+    """Return a config. Raises UserError if it cannot be read, or has no runs."""
     import yaml
 
     try:
@@ -114,7 +115,7 @@ def _chain(config: Config, name: str) -> Iterator[tuple[str, Config]]:
         asked = _mapping(run, "initial", f"runs.{name}").get("run")
 
 
-def _model_of(config: Config, name: str) -> tuple[Config, int | None]:
+def model_of(config: Config, name: str) -> tuple[Config, int | None]:
     """Return the keys of a run's model, and its vocab_size if a config.json has it."""
     for found, run in _chain(config, name):
         name, last = found, run
@@ -137,7 +138,8 @@ def _from_file(path: Path, overrides: Config) -> tuple[Config, int | None]:
     return config_json.model_identity(file, overrides), files.read_json_object(file).get("vocab_size")
 
 
-def _tokenizer_size(config: Config, name: str) -> int | None:
+def tokenizer_size(config: Config, name: str) -> int | None:
+    """Return the vocab_size of the tokenizer of a run, if its recipe has one."""
     named = next((run["corpus"] for _, run in _chain(config, name) if "corpus" in run), None)
     corpus = _mapping(_mapping(config, "corpora", "config"), named, "corpora")
     tokenizer = _mapping(_mapping(config, "tokenizers", "config"), corpus.get("tokenizer"), "tokenizers")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stages.lib.distributed.local_shards import local_rows
@@ -79,6 +80,12 @@ def device_of(parameter: torch.Tensor) -> torch.device:
     return torch.device(parameter.device_mesh.device_type) if isinstance(parameter, DTensor) else parameter.device
 
 
+def ranks_of(mesh: DeviceMesh) -> list[list[int]]:
+    """Return the ranks of each replica, in the order of their shards."""
+    ranks: list[list[int]] = mesh.mesh.reshape(-1, mesh.shape[-1]).tolist()
+    return ranks
+
+
 class RowExchange:
     """Computes functions of matrices whose parameters are all sharded alike, or all whole on every rank."""
 
@@ -88,9 +95,8 @@ class RowExchange:
         self.dtype, self.device = dtype, device_of(parameter)
         self.replicas = [[dist.get_rank()]]
         if isinstance(parameter, DTensor):
-            mesh = parameter.device_mesh
-            self.replicas = mesh.mesh.reshape(-1, mesh.shape[-1]).tolist()
-            assert mesh.size() == dist.get_world_size()
+            self.replicas = ranks_of(parameter.device_mesh)
+            assert sum(map(len, self.replicas)) == dist.get_world_size()
         self.num_shards, self.num_ranks = len(self.replicas[0]), sum(map(len, self.replicas))
         (self.replica,) = (ranks for ranks in self.replicas if dist.get_rank() in ranks)
         self.shard = self.replica.index(dist.get_rank())

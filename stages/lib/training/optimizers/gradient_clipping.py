@@ -22,11 +22,15 @@ def clip_gradients(
     gradients = [local_shards.local_tensor(p.grad) for p in parameters if p.grad is not None]
     square = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
     for gradient in gradients:
-        precise = gradient.double() if gradient.device.type == "cpu" else gradient.float()
-        square += precise.square().sum()
+        square += precise(gradient).square().sum()
     dist.all_reduce(square, group=group)
     norm = square.sqrt()
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.to(gradient.dtype))
     return norm
+
+
+def precise(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient in the precision in which its squares are summed."""
+    return gradient.double() if gradient.device.type == "cpu" else gradient.float()

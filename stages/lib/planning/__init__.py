@@ -1,0 +1,1 @@
+"""The plan of a run before it starts: memory, time, disk and cost."""

@@ -1,0 +1,77 @@
+"""The GPUs that are known by name: their memory and peak FLOP/s. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stages.lib.errors import UserError
+from stages.lib.model import flops
+
+GIB = 1 << 30
+
+MEMORY_GIB = {
+    "H100 80GB HBM3": 79.1,
+    "H100 PCIe": 79.1,
+    "H100 NVL": 93.0,
+    "H200": 139.7,
+    "H200 NVL": 139.7,
+    "GH200 480GB": 94.5,
+    "B200": 178.3,
+    "A100-SXM4-40GB": 39.3,
+    "A100-SXM4-80GB": 79.1,
+    "A100-PCIE-40GB": 39.3,
+    "A100 80GB PCIe": 79.1,
+    "A40": 44.3,
+    "A30": 23.5,
+    "A10": 22.0,
+    "L40S": 44.3,
+    "L4": 21.9,
+}
+"""Memory that torch can allocate in GiB, rounded down: less than the name says, with ECC and the driver's share."""
+
+SHORT = {
+    "H100": "H100 80GB HBM3",
+    "A100": "A100-SXM4-80GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-40GB": "A100-SXM4-40GB",
+    "GH200": "GH200 480GB",
+}
+"""Other names for the most common ones."""
+
+RESERVED = 2 * GIB
+"""Bytes of a GPU for the CUDA context, cuBLAS and NCCL: an assumption."""
+
+FRAGMENTATION = 1.05
+"""Memory that the caching allocator holds, as a multiple of what is allocated at the peak: an assumption."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU. `name`: for people. `peak`: dense bfloat16 FLOP/s; None if it is not known."""
+
+    name: str
+    memory: int
+    peak: float | None
+
+    def needed(self, peak_memory: int) -> int:
+        """Return the bytes of a GPU that a training needs. `peak_memory`: bytes that are allocated at its peak."""
+        return int(peak_memory * FRAGMENTATION) + RESERVED
+
+
+def find(name: str | None, memory_gb: float | None, peak_tflops: float | None) -> Device | None:
+    """Return the device of a name, or of the numbers that are given for it; None if nothing is given.
+
+    `memory_gb`: GiB of one GPU. Raises UserError for a name that is not known, unless its memory is given.
+    """
+    if name is None and memory_gb is None:
+        return None
+    full = None if name is None else SHORT.get(name, name.removeprefix("NVIDIA "))
+    memory = MEMORY_GIB.get(full or "") if memory_gb is None else memory_gb
+    if memory is None:
+        known = ", ".join([*SHORT, *MEMORY_GIB])
+        raise UserError(
+            f"the GPU must be one of {known}, or have its --memory-gb and --peak-tflops (device_memory_gb and "
+            f"device_peak_tflops in a profile), got {name!r}"
+        )
+    peak = flops.PEAKS.get(full or "") if peak_tflops is None else peak_tflops * 1e12
+    return Device(full or f"GPU of {memory:g} GiB", int(memory * GIB), peak)

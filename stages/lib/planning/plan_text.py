@@ -1,0 +1,110 @@
+"""A plan as text: one paragraph per run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stages.lib.planning.devices import FRAGMENTATION, GIB, RESERVED
+
+Figures = Mapping[str, Any]
+UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def of_run(name: str, plan: Figures) -> str:
+    """Return the lines of a run's plan."""
+    lines = {
+        "model": _model(plan["model"]),
+        "batch": _batch(plan["batch"]),
+        "memory": _memory(plan["memory"]),
+        "of it": _parts(plan["memory"]["parts"]),
+        "data": _data(plan["data"]),
+        "disk": _disk(plan["disk"]),
+        "time": _time(plan["time"]),
+    }
+    return "\n".join([f"run {name}", *(f"  {label:<7} {text}" for label, text in lines.items())])
+
+
+def short(number: float) -> str:
+    """Return a number with three digits and k, M, B or T."""
+    for size, unit in UNITS:
+        if abs(number) >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"
+
+
+def _gib(number: int) -> str:
+    return f"{number / GIB:,.2f} GiB"
+
+
+def _model(model: Figures) -> str:
+    parameters, active, trained = (model[key] for key in ("parameters", "active_parameters", "trained_parameters"))
+    more = f", {active:,} per token" if active != parameters else ""
+    more += f", {trained:,} trained" if trained != parameters else ""
+    repeated = model["repeated_flops_per_token"]
+    again = f" and {repeated:,} repeated" if repeated else ""
+    return f"{parameters:,} parameters{more}; {model['flops_per_token']:,} FLOPs per token{again}"
+
+
+def _batch(batch: Figures) -> str:
+    total = "" if batch["tokens"] is None else f", {batch['steps']:,} steps, {short(batch['tokens'])} tokens"
+    return (
+        f"{batch['global_batch_size']} samples = {batch['ranks']} ranks x {batch['micro_batch_size']} per micro-batch "
+        f"x {batch['gradient_accumulation_steps']}; {batch['tokens_per_step']:,} tokens per step{total}; sharding "
+        f"{batch['sharding']}, activation checkpointing {batch['activation_checkpointing']}"
+    )
+
+
+def _memory(memory: Figures) -> str:
+    peak = f"{_gib(memory['peak_bytes'])} per rank at the peak (in: {memory['at']})"
+    host = f"; {_gib(memory['host_bytes_per_node'])} of CPU memory per node for checkpoints and what is offloaded"
+    if "device" not in memory:
+        return f"{peak}{host}; no GPU is named: whether it fits is not known"
+    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    margin = f"{(FRAGMENTATION - 1):.0%} for fragmentation and {_gib(RESERVED)} for CUDA and NCCL"
+    return (
+        f"{peak}, {_gib(memory['needed_bytes'])} with {margin}: {verdict} the {memory['device']} "
+        f"({_gib(memory['device_bytes'])}){host}"
+    )
+
+
+def _parts(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{part.replace('_', ' ')} {_gib(size)}" for part, size in parts.items() if size)
+
+
+def _data(data: Figures | None) -> str:
+    if data is None:
+        return "tokens per source are not known before the examples are encoded"
+    return ", ".join(
+        f"{source} {short(part['tokens'])} tokens {_epochs(part['epochs'])}" for source, part in data.items()
+    )
+
+
+def _epochs(epochs: float | None) -> str:
+    return "(epochs not known: the corpus does not exist yet)" if epochs is None else f"({epochs:.2f} epochs)"
+
+
+def _disk(disk: Figures) -> str:
+    each = f"{_gib(disk['checkpoint_bytes'])} per checkpoint"
+    if "checkpoints" not in disk:
+        return each
+    return (
+        f"{each}, at most {disk['checkpoints']} at a time ({_gib(disk['checkpoints_bytes'])}); exports "
+        f"{_gib(disk['exports_bytes'])}"
+    )
+
+
+def _time(time: Figures | None) -> str:
+    if time is None:
+        return (
+            "not known: name a GPU and an MFU (--mfu), or tokens per second per GPU (--tokens-per-second); no run "
+            "directory of these results has an MFU of this GPU"
+        )
+    speed = (
+        f"{time['tokens_per_second']:,.0f} tokens/s per GPU ({time['source']}), {time['step_seconds']:.3g} s per step"
+    )
+    if "days" not in time:
+        return speed
+    cost = "" if time["cost"] is None else f", cost {time['cost']:,.2f}"
+    jobs = f"{time['jobs']} job{'s' if time['jobs'] > 1 else ''}"
+    return f"{speed}; {time['days']:.3g} days in {jobs}, {time['gpu_hours']:,.0f} GPU-hours{cost}"

@@ -1,0 +1,150 @@
+"""tools.plan: figures of a run, its refusal, and sentences about mistakes."""
+
+import io
+import json
+import sys
+
+import pytest
+import yaml
+
+from stages.lib.model.flops import flops_per_token, parameter_count
+from stages.lib.planning import estimate, measured, subject
+from stages.lib.planning.estimate import Speed
+from tests.workflow.checkout import HOME
+from tools import plan
+
+MODEL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+KEYS = {"steps": 400, "weights": {"code": 3, "prose": 1}, "seq_len": 64, "global_batch_size": 8}
+CONFIG = {
+    "tokenizers": {"main": {"vocab_size": 512}},
+    "corpora": {"main": {"tokenizer": "main", "sources": ["code", "prose"]}},
+    "runs": {"base": {"corpus": "main", "model": MODEL, "pretrain": KEYS | {"milestones": [100, 400]}}},
+}
+# embedding and head; of each layer q, k, v and output, gate, up and down, two norms; the last norm
+PARAMETERS = 2 * 512 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch, capsys):
+    """A function that plans a config, or without one what stdin holds: (exit code, text, figures, last error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options, config=CONFIG, request=None):
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
+        source = ["config.yaml"] if request is None else []
+        code = plan.main([*source, *map(str, options), "--json", "plan.json", "--cache", "cache"])
+        printed = capsys.readouterr()
+        figures = json.loads((tmp_path / "plan.json").read_text())["runs"] if (tmp_path / "plan.json").exists() else {}
+        return code, printed.out, figures, (printed.err.strip().splitlines() or [""])[-1]
+
+    return run
+
+
+def test_parameters_flops_batch_time_and_disk_are_those_of_the_formulas(planned):
+    given = ["--gpu", "A100-80GB", "--ranks", 2, "--mfu", 0.5, "--price", 2, "--limit", 1]
+    code, text, figures, _ = planned(*given)
+    assert code == 0
+    run = figures["base"]
+    flops = 6 * (PARAMETERS - 512 * 64) + 12 * 2 * 64 * 64
+    assert run["model"]["parameters"] == run["model"]["trained_parameters"] == PARAMETERS
+    assert run["model"]["flops_per_token"] == flops
+    assert run["batch"]["tokens"] == 400 * 8 * 64 and run["batch"]["gradient_accumulation_steps"] == 4
+    assert run["disk"]["checkpoint_bytes"] == 12 * PARAMETERS
+    assert run["disk"]["checkpoints"] == 2  # of the milestones; the first is kept while the last is written
+    rate = 0.5 * 312e12 / flops
+    assert run["time"]["tokens_per_second"] == pytest.approx(rate)
+    assert run["time"]["step_seconds"] == pytest.approx(8 * 64 / rate / 2)
+    assert run["time"]["jobs"] == 2
+    assert run["data"]["code"] == {"tokens": 300 * 8 * 64, "epochs": None}
+    assert run["memory"]["fits"] is True
+    assert f"{PARAMETERS:,} parameters" in text and "epochs not known" in text
+
+
+def test_a_run_that_cannot_fit_is_refused_with_a_change_that_fits(planned):
+    config = json.loads(json.dumps(CONFIG))
+    config["runs"]["base"]["pretrain"] |= {"micro_batch_size": 8, "seq_len": 2048}
+    needs = planned(config=config)[2]["base"]["memory"]["peak_bytes"] * 1.05 / 2**30 + 2
+    gpu = ["--memory-gb", needs - 0.02]
+    code, text, _, error = planned(*gpu, config=config)
+    assert code == 2
+    assert "DOES NOT FIT" in text
+    assert error.startswith("plan: runs.base.pretrain needs 2.") and ": it fits with " in error
+    change = error.partition("it fits with ")[2]
+    changed = dict(part.split() for part in change.split(", "))
+    pretrain = config["runs"]["base"]["pretrain"]
+    pretrain["micro_batch_size"] = int(changed.pop("micro_batch_size", 8))
+    if "activation_checkpointing.mode" in changed:
+        pretrain["activation_checkpointing"] = {"mode": changed.pop("activation_checkpointing.mode")}
+    assert not changed
+    assert planned(*gpu, config=config)[0] == 0
+
+
+def test_proposals_that_fit_are_printed_with_the_fastest_first(planned):
+    code, text, _, _ = planned("--gpu", "L4", "--fit")
+    assert code == 0
+    lines = [line.strip() for line in text.splitlines() if "fits with" in line]
+    assert lines[0] == "fits with micro_batch_size 8"  # nothing is recomputed
+    assert "selective" in lines[1] and "full" in lines[2]
+
+
+def test_a_run_whose_vocabulary_is_not_known_yet_is_named(planned):
+    config = CONFIG | {"tokenizers": {"main": {"path": "tokenizer.json"}}}
+    code, text, _, _ = planned(config=config)
+    assert code == 0 and "no plan: the size of its vocabulary is not known" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--gpu", "H300"], "the GPU must be one of H100, A100,"),
+        (["--mfu", 40], "--mfu must be a share of the GPU's peak, at most 1, got 40"),
+        (["--price", 0], "--price must be greater than 0, got 0"),
+        (["--memory-gb", -1], "--memory-gb must be greater than 0, got -1"),
+        (["--ranks", 3], "runs.base.pretrain.global_batch_size must be divisible by the number of ranks (3), got 8"),
+        (["--run", "other"], "--run must be one of the runs of config.yaml (base), got 'other'"),
+        (["--fit"], "--fit needs --gpu, or --memory-gb: the GPU that the run must fit"),
+    ],
+)
+def test_a_mistake_is_one_sentence(planned, options, sentence):
+    code, _, _, error = planned(*options)
+    assert code == 2 and error.startswith(f"plan: {sentence}")
+
+
+def test_an_unknown_gpu_is_planned_by_its_numbers(planned):
+    code, _, figures, _ = planned("--gpu", "H300", "--memory-gb", 100, "--peak-tflops", 1000, "--mfu", 0.1)
+    assert code == 0
+    assert figures["base"]["memory"]["device_bytes"] == 100 << 30
+    assert figures["base"]["time"]["tokens_per_second"] == pytest.approx(
+        100e12 / figures["base"]["model"]["flops_per_token"]
+    )
+
+
+def test_the_published_7b_takes_162k_gpu_hours():
+    """2.2 T tokens at 3,700 tokens per second per A100, as fms-fsdp reports for 128 of them."""
+    hours = estimate.gpu_hours(2_200_000_000_000, Speed(3700, "published"))
+    assert hours == pytest.approx(162_000, rel=0.05)
+    pretrain = yaml.safe_load((HOME / "config/llama2-7b.yaml").read_text())["runs"]["llama2-7b"]
+    model = subject.load("pretrain", pretrain["pretrain"], pretrain["model"], 32000, "test").model
+    assert parameter_count(model, 32000) == 6_738_415_616  # of Llama 2 7B
+    assert 3700 * flops_per_token(model, 32000, 4096) / 312e12 == pytest.approx(0.55, abs=0.02)
+
+
+def test_the_mfu_of_earlier_runs_is_taken(planned, tmp_path):
+    directory = tmp_path / "results/runs/old/train/abc"
+    directory.mkdir(parents=True)
+    start = {"event": "start", "step": 0, "time": 1.0, "steps": 9, "device": "NVIDIA H100 80GB HBM3"}
+    (directory / "events.jsonl").write_text(json.dumps(start) + "\n")
+    rows = [{"step": step, "tokens": 64 * step, "loss": 1.0, "mfu": mfu} for step, mfu in enumerate([0.1, 0.4, 0.5], 1)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert measured.mfu_by_device(tmp_path / "results") == {"H100 80GB HBM3": (0.4, str(directory))}
+    _, text, _, _ = planned("--gpu", "H100")
+    assert "by an MFU of 40.0%, measured in results/runs/old/train/abc" in text
+
+
+def test_jobs_and_kept_checkpoints_are_counted():
+    assert estimate.jobs([100, 400], step_seconds=1, limit=150) == 3
+    assert estimate.jobs([100, 400], step_seconds=1, limit=None) == 2
+    # at step 400: the milestone 100, the newest two, and the one that is written
+    assert estimate.kept_checkpoints(400, every=100, keep=2, milestones=[100, 400]) == 4
+    assert estimate.kept_checkpoints(400, every=500, keep=2, milestones=[400]) == 1

@@ -1,0 +1,61 @@
+"""The target plan, and the refusal of a training that cannot fit the GPU of the profile."""
+
+import json
+
+import pytest
+
+LIST = "results/sources/code/list.json"
+
+
+def resources(**values):
+    """Options that give pretrain these resources."""
+    return ["--set-resources", *(f"pretrain:{name}={value}" for name, value in values.items())]
+
+
+def test_plan_writes_all_runs_of_all_and_makes_nothing_else(pretending):
+    done = pretending.snakemake("plan", "--cores", 1, *resources(ranks=2, device="H100", mfu="0.5", gpu_hour_price=2))
+    plans = json.loads((pretending.path / "results/plan.json").read_text())["runs"]
+    assert list(plans) == ["base"]
+    assert plans["base"]["batch"]["ranks"] == 2
+    assert plans["base"]["time"]["cost"] > 0 and plans["base"]["memory"]["fits"]
+    assert (pretending.path / "results/plan.txt").read_text() in done.stdout + done.stderr
+    assert not (pretending.path / LIST).exists()
+
+
+@pytest.mark.parametrize("dry", [True, False], ids=["dry", "started"])
+def test_a_training_that_cannot_fit_is_refused_before_any_job_with_a_change_that_fits(pretending, dry):
+    given = ["models", "--cores", 1, *(["-n"] if dry else []), *resources(device="L4", device_memory_gb="2.2")]
+    error = pretending.snakemake(*given, check=False).stderr.strip().splitlines()[-1]
+    assert error.startswith(
+        "config: runs.base.pretrain needs 2.2 GiB on each GPU, and the L4 has 2.2 GiB: it fits with "
+    )
+    assert not (pretending.path / LIST).exists()
+    # only what is trained needs the memory
+    pretending.snakemake("tokenizers", "--cores", 1, "-n", *resources(device="L4", device_memory_gb="2.2"))
+
+
+@pytest.mark.long  # it also looks for a change that fits
+def test_what_was_planned_is_kept(pretending):
+    given = ["models", "--cores", 1, "-n", *resources(device="H100")]
+    pretending.snakemake(*given)
+    (kept,) = pretending.path.rglob(".snakemake/caravan/planned_memory.json")
+    (key,) = json.loads(kept.read_text())
+    poisoned = json.loads(kept.read_text())
+    poisoned[key]["parts"]["weights"] = 1 << 50  # shows that nothing is computed again
+    kept.write_text(json.dumps(poisoned))
+    assert "runs.base.pretrain needs" in pretending.snakemake(*given, check=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"device": "H300"}, "config: the GPU must be one of H100, A100,"),
+        (
+            {"device_memory_gb": "much"},
+            "config: the resource device_memory_gb of pretrain must be a number, got 'much'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_profile_is_one_sentence(pretending, given, sentence):
+    failed = pretending.snakemake("models", "--cores", 1, "-n", *resources(**given), check=False)
+    assert failed.stderr.strip().splitlines()[-1].startswith(sentence)

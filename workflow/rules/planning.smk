@@ -1,0 +1,16 @@
+# The plan of all runs before anything is submitted: `snakemake plan`. It has no output, so that it always runs.
+
+
+rule plan:
+    log:
+        "results/logs/plan.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        request=plan_request,
+    shell:
+        "printf %s {params.request:q} > {log:q}.request && "
+        "python -m tools.plan --text results/plan.txt --json results/plan.json --cache .snakemake/caravan"
+        " --log {log:q}"
+        " < {log:q}.request"
