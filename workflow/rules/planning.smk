@@ -3,7 +3,7 @@
 
 rule plan:
     log:
-        "results/logs/plan.log",
+        f"{LOGS}/plan.log",
     localrule: True
     conda:
         "../../environment.yml"
