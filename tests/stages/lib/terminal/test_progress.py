@@ -1,4 +1,4 @@
-"""The progress line of a training."""
+"""The line of progress, on a terminal and in the log."""
 
 import io
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 
 from stages.lib import log
-from stages.lib.training.callbacks import progress
+from stages.lib.terminal import progress
 
 
 @pytest.mark.parametrize(
