@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from typing import TextIO, TypeVar
 
 from stages.lib.log import CLEAR, logger
+
+Item = TypeVar("Item")
 
 
 class Progress:
@@ -14,11 +18,15 @@ class Progress:
 
     TERMINAL_SECONDS, LOG_SECONDS = 0.2, 30
 
-    def __init__(self, title: str, total: int, done: int) -> None:
-        """`done` of the `total` were done before this attempt, and do not count for the time left."""
-        self.title, self.total, self.first = title, total, done
+    def __init__(self, title: str, total: int, done: int = 0, stream: TextIO | None = None) -> None:
+        """`done` of the `total` were done before this attempt, and do not count for the time left.
+
+        `stream`: the terminal, if stderr is redirected.
+        """
+        self.title, self.total, self.first, self.done = title, total, done, done
         self.started = time.monotonic()
-        self.terminal = sys.stderr.isatty()
+        self.stream = stream or sys.stderr
+        self.terminal = self.stream.isatty()
         self.shown = self.logged = -math.inf
 
     def show(self, done: int, text: str) -> None:
@@ -33,11 +41,24 @@ class Progress:
             self.shown = now
             self._rewrite(line, "\n" if done == self.total else "")
 
+    def advance(self) -> None:
+        """Show that one more is done, and the share of the total."""
+        self.done += 1
+        self.show(self.done, f"({self.done / self.total:.0%})")
+
     def _rewrite(self, line: str, end: str) -> None:
         try:
-            print(f"{CLEAR}{line}", end=end, file=sys.stderr, flush=True)
+            print(f"{CLEAR}{line}", end=end, file=self.stream, flush=True)
         except OSError:  # the terminal was closed, which must not end the training
             self.terminal = False
+
+
+def track(title: str, items: Sequence[Item], stream: TextIO | None = None) -> Iterator[Item]:
+    """Yield the items, and show how many of them the caller is done with."""
+    progress = Progress(title, len(items), stream=stream)
+    for item in items:
+        yield item
+        progress.advance()
 
 
 def format_duration(seconds: float) -> str:
