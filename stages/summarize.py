@@ -4,6 +4,10 @@
         --evaluations results/runs/*/eval/*/*.json --scores results/scores.csv --figures results/figures \\
         --text results/summary.txt --output results/summary.json
 
+All that exists, while trainings run or after a failed job, into results/so_far:
+
+    python -m stages.summarize --results results
+
 --expect holds the recipes and milestones of the config: a result of another recipe is refused, a missing result is
 listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n, and of tasks whose items were looked for in
 training text contaminated (the share that was found), clean, clean_stderr and clean_n (the score over the other items).
@@ -24,7 +28,7 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.report import summary_figures
+from stages.lib.report import so_far, summary_figures
 from stages.lib.report.curves import read_curves, tokens_before, training_problems
 from stages.lib.report.expected_recipes import check_code, check_recipes
 from stages.lib.report.expert_load import load_problems
@@ -133,7 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--figures", type=Path, required=True, metavar="DIR", help="the directory of the figures")
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")
-    return stage.execute(parser, run, argv)
+    parser.add_argument("--results", type=Path, metavar="DIR", help="all that exists in DIR, into DIR/so_far")
+    return stage.execute(parser, run, so_far.add_found(parser, sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,12 @@
 Jobs of the same workflow that run or wait in the queue of Slurm follow.
 
     python -m tools.status --results results
+    python -m tools.status --results results --watch
     python -m tools.status --results results --unused
+
+--watch shows one screen with one line per run, and refreshes it every 5 s, or every SECONDS, until Ctrl-C: runs that
+train, then those that wait, then those that are done; if there are more than fit on the screen, the others are counted.
+The curve is the loss of the whole run. Into a file or a pipe the screens go one after the other, with all runs.
 
 --unused lists the run directories that no milestone refers to, with their sizes; it deletes nothing. A run that has not
 reached its first milestone is among them: exclude its digest with --keep.
@@ -12,39 +17,27 @@ reached its first milestone is among them: exclude its digest with --keep.
 from __future__ import annotations
 
 import argparse
-import getpass
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stages.lib import files, manifest, stage
-from stages.lib.checkpoints.commit import COMMIT, read_commit
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.report import comparison
-from stages.lib.run_directory import crashes, history, lease
-from stages.lib.run_directory.events import read_events
-from stages.lib.training.callbacks.progress import format_duration
-from stages.lib.training.faults import stop_requests
-
-QUEUE_SECONDS = 10
-"""Longest wait for squeue."""
-
-RECENT = 20
-"""Number of last steps over which the speed and the slowest rank are computed."""
-
-SLOW = 1.2
-"""A rank is reported as slow if it takes more than this multiple of the median rank's time."""
+from stages.lib.run_directory import lease
+from stages.lib.run_status import watch
+from stages.lib.run_status.describe import describe
+from stages.lib.run_status.queue import jobs_of
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the state of all runs, or the unused run directories."""
+    """Print the state of all runs, or the unused run directories; or show one line per run until Ctrl-C."""
     if not arguments.results.is_dir():
         raise UserError(f"--results must be a directory, got {arguments.results}")
+    if arguments.watch is not None:
+        watch.watch(arguments.results, arguments.watch)
+        return
     directories = sorted(path for path in arguments.results.glob("runs/*/train/*") if path.is_dir())
     if arguments.unused:
         print_unused(directories, arguments.keep)
@@ -54,26 +47,21 @@ def run(arguments: argparse.Namespace) -> None:
         print_run(arguments.results / "runs" / name, own)
     if not directories:
         print(f"no run has started in {arguments.results}")
-    if jobs := queue(arguments.results.resolve().parent):
+    if jobs := jobs_of(arguments.results.resolve().parent):
         print("in the queue of Slurm")
         for job in jobs:
             print(f"  {job}")
 
 
-def queue(directory: Path) -> list[str]:
-    """Return one line per Slurm job of this user that was submitted in a directory; [] without Slurm."""
-    form = "%i|%j|%T|%M|%l|%R|%Z"
-    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", form]
+def seconds_of(text: str) -> float:
+    """Read the seconds of --watch. Raises argparse's error unless they are a number from 1 on."""
     try:
-        text = subprocess.run(command, capture_output=True, text=True, timeout=QUEUE_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [line.split("|", form.count("|")) for line in text.splitlines() if line.count("|") >= form.count("|")]
-    return [
-        f"{job:<12} {name}: {state.lower()}, {elapsed} of {limit}, {reason}"
-        for job, name, state, elapsed, limit, reason, place in rows
-        if place == str(directory)
-    ]
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"the seconds between two screens must be 1 to 86400, got {text}")
+    return seconds
 
 
 def print_run(home: Path, directories: Sequence[Path]) -> None:
@@ -89,130 +77,6 @@ def print_run(home: Path, directories: Sequence[Path]) -> None:
         label = f"scores {name.lstrip('0')}"
         for path in sorted(home.glob(f"eval/{name}/*.json")):
             print(f"  {label:<12} {path.stem}: {_scores(path)}")
-
-
-def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str]]:
-    """Return (label, text) lines on a run directory, without empty ones.
-
-    `models`: the manifests of its milestones.
-    """
-    events = read_events(directory)
-    entries = list(history.entries(directory, events, history.TAIL))
-    steps = [entry for entry in entries if "loss" in entry]
-    validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
-    total = total_steps(events, models)
-    lines = {
-        "step": _progress(steps, total),
-        "validation": validation and _validation(validation),
-        "speed": steps and _speed(steps, total),
-        "slowest rank": _slowest_rank(steps[-RECENT:]),
-        "problems": ", ".join(history.troubles(events)),
-        "last hang": _last_hang(events),
-        "checkpoint": _last_checkpoint(directory),
-        "state": _state(directory, events),
-        "milestones": ", ".join(f"{made.identity['step']:,}" for made in models) or "none",
-    }
-    return [(label, str(text)) for label, text in lines.items() if text]
-
-
-def total_steps(events: Sequence[dict[str, Any]], models: Sequence[Manifest]) -> int | None:
-    """Return the number of steps of the whole run, from the newest event or manifest that has it; None if none has."""
-    numbers = [event["steps"] for event in events if "steps" in event]
-    numbers = numbers or [made.record["horizon"]["steps"] for made in models if "horizon" in made.record]
-    return numbers[-1] if numbers else None
-
-
-def _progress(steps: Sequence[dict[str, Any]], total: int | None) -> str:
-    if not steps:
-        return "none yet" + (f" of {total:,}" if total else "")
-    newest = steps[-1]
-    share = f" of {total:,} ({newest['step'] / total:.0%})" if total else ""
-    loss = "loss not finite" if newest["loss"] is None else f"loss {newest['loss']:.4f}"
-    skipped = ", skipped" if newest.get("skipped") else ""
-    return f"{newest['step']:,}{share}, {newest['tokens']:,} tokens, {loss}{skipped}"
-
-
-def _validation(entry: dict[str, Any]) -> str:
-    losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["validation"].items())
-    return f"loss {losses} at step {entry['step']:,}"
-
-
-def _speed(steps: Sequence[dict[str, Any]], total: int | None) -> str:
-    timed = [entry for entry in steps[-RECENT:] if "tokens_per_second" in entry]
-    if not timed:
-        return ""
-    recent = sorted(timed, key=lambda entry: entry["tokens_per_second"])
-    median, newest = recent[len(recent) // 2], steps[-1]
-    text = f"{median['tokens_per_second']:,.0f} tokens/s"
-    if isinstance(median.get("mfu"), float):  # "n/a" if the device's peak is unknown
-        text += f", MFU {median['mfu']:.1%}"
-    # the overall speed includes saving and evaluation
-    rate = min(median["tokens_per_second"], newest.get("tokens_per_second_overall", float("inf")))
-    if total and newest["step"] and rate and newest["step"] < total:
-        left = newest["tokens"] / newest["step"] * (total - newest["step"]) / rate
-        text += f", {format_duration(left)} left"
-    return text
-
-
-def _slowest_rank(steps: Sequence[dict[str, Any]]) -> str | None:
-    """Return the host of the rank that delays the others, None if none does."""
-    timed = [entry["ranks"] for entry in steps if entry.get("ranks", {}).get("median")]
-    if not timed:
-        return None
-    ratio = statistics.median(ranks["max"] / ranks["median"] for ranks in timed)
-    host = statistics.mode(ranks["slowest"] for ranks in timed)
-    return f"on {host}, {ratio:.1f} times the median rank's time per step" if ratio > SLOW else None
-
-
-def _last_hang(events: Sequence[dict[str, Any]]) -> str | None:
-    hangs = [event for event in events if event["event"] == "hang"]
-    if not hangs:
-        return None
-    last = hangs[-1]
-    return f"at step {last['step']:,}, {_ago(last['time'])}; stacks of the ranks in hang/{last['stamp']}-rank*.txt"
-
-
-def _last_checkpoint(directory: Path) -> str:
-    complete = [path.parent for path in directory.glob(f"checkpoints/[0-9]*/{COMMIT}") if _is_complete(path.parent)]
-    if not complete:
-        return "none"
-    newest = max(complete)
-    return f"checkpoints/{newest.name} ({_ago(newest.stat().st_mtime)})"
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    """Return True if the commit marker of a checkpoint is valid and all its files have their sizes."""
-    try:
-        read_commit(checkpoint)
-    except UserError:
-        return False
-    return True
-
-
-def _state(directory: Path, events: Sequence[dict[str, Any]]) -> str:
-    if holder := lease.holder(directory):
-        return f"training now: {holder}"
-    if marker := stop_requests.read_marker(directory):
-        saved = f"saved at step {marker['step']:,}" if marker["step"] else "before its first checkpoint"
-        return f"stopped by {marker['reason']}, {saved}; restart to resume"
-    return _last_event(events)
-
-
-def _last_event(events: Sequence[dict[str, Any]]) -> str:
-    if not events:
-        return "not started"
-    last = events[-1]
-    at = f"at step {last['step']:,}"
-    if last["event"] == "finish":
-        return f"reached its milestone, step {last['step']:,}"
-    if last["event"] == "stop" and last.get("preempted"):
-        return last["reason"]
-    if last["event"] == "stop":
-        return f"stopped {at}: {last['reason'].removesuffix(': ')}"
-    if last["event"] == "hang":
-        detected = f"detected after {format_duration(last['seconds'])} by rank {last['rank']} on {last['host']}"
-        return f"hung {at}, {detected}; restart to resume"
-    return f"{crashes.describe_kill(last)}; restart to resume"
 
 
 def _scores(path: Path) -> str:
@@ -257,15 +121,20 @@ def _read(path: Path, *stages: str) -> Manifest | None:
     return manifest.parse(path, data, *stages)
 
 
-def _ago(moment: float) -> str:
-    return f"{format_duration(max(0, time.time() - moment))} ago"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; return its exit code."""
     parser = stage.parser("tools.status", __doc__)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    parser.add_argument("--unused", action="store_true", help="list run directories that no milestone refers to")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument(
+        "--watch",
+        type=seconds_of,
+        nargs="?",
+        const=watch.SECONDS,
+        metavar="SECONDS",
+        help=f"show one screen for all runs, every {watch.SECONDS} s",
+    )
+    only.add_argument("--unused", action="store_true", help="list run directories that no milestone refers to")
     parser.add_argument("--keep", nargs="*", default=[], metavar="DIGEST", help="with --unused: exclude these")
     return stage.execute(parser, run, argv)
 

@@ -15,6 +15,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.shard_writer import DTYPES, ShardWriter
 from stages.lib.model.keys import KeyTable, Weight, keys_of
 from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.terminal.progress import track
 
 MEGABYTE = 1 << 20
 
@@ -59,18 +60,18 @@ def write_weights(
     """
     table = model_config.key_table(vocab_size)
 
-    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        for group in table.groups:
+    def tensors(groups: Iterable[list[Weight]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for group in groups:
             yield from hf_tensors(cut(read(keys_of(group)), table), group).items()
             memory.trim()
 
     if dtype is None:
-        dtypes = {name: tensor.dtype for name, tensor in tensors()}
+        dtypes = {name: tensor.dtype for name, tensor in tensors(table.groups)}
     else:
         dtypes = dict.fromkeys(table.shapes(), DTYPES[dtype])
     writer = ShardWriter(directory, table.shapes(), dtypes, shard_mb * MEGABYTE)
     space.require(directory, writer.total_size, "the exported model", num_files=len(writer.names))
-    writer.write(tensors())
+    writer.write(tensors(track("weights written", table.groups)))
     return writer.parameters
 
 

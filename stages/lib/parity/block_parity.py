@@ -29,6 +29,7 @@ from stages.lib.parity import rounding, stored_weights
 from stages.lib.parity.logit_figures import LogitFigures
 from stages.lib.parity.parity import ParityError
 from stages.lib.parity.tensor_parity import Export, Tensors, empty_exported
+from stages.lib.terminal.progress import Progress
 
 ROUTER = "ff_sub_layer.gate"
 """Our router within a block."""
@@ -59,6 +60,8 @@ def compare_blocks(
     with contextlib.ExitStack() as stack:
         for number, (group, name) in enumerate(layers):
             stack.enter_context(pairs.watch(theirs, name, group, f"layer {number}", pairs.run_block))
+        if num_layers is None:
+            stack.enter_context(_shown([theirs.get_submodule(name) for _, name in layers]))
         name = norm.removesuffix(".weight")
         stack.enter_context(pairs.watch(theirs, name, [table.final_norm], "the last norm", nn.Module.__call__))
         last = theirs.base_model(inputs_embeds=_embedded(export, tokens), use_cache=False).last_hidden_state
@@ -66,6 +69,16 @@ def compare_blocks(
     figures |= {"num_rounding": pairs.num_rounding}
     figures |= {} if export.model_config.router is None else {"num_router_ties": pairs.num_ties}
     return figures, pairs.last, last
+
+
+@contextlib.contextmanager
+def _shown(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Show how many blocks ran, and were compared by hooks that were registered before."""
+    progress = Progress("layers compared", len(blocks))
+    with contextlib.ExitStack() as hooks:
+        for block in blocks:
+            hooks.callback(block.register_forward_hook(lambda *_: progress.advance()).remove)
+        yield
 
 
 def _embedded(export: Export, tokens: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ The last line of a step counts. Steps that a rollback discarded do not count, ev
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,26 @@ def entries(
             discarded = entry["step"] if _is_discarded(entry, rollbacks) else None
         if entry["step"] != discarded:
             yield entry
+
+
+def sample_losses(directory: Path, events: Sequence[dict[str, Any]], count: int) -> list[float]:
+    """Return at most `count` losses over the whole run, in the order of steps, without skipped and discarded steps.
+
+    `events`: those of the same directory. The cost does not grow with the run. Of steps that were repeated after a
+    kill only the later attempt counts.
+    """
+    rollbacks = [event for event in events if event["event"] == "rollback"]
+    losses: list[float] = []
+    lowest = sys.maxsize
+    for entry in reversed(journal.sample(directory / FILE, _is_step, count)):
+        if entry["step"] < lowest and is_good(entry) and not _is_discarded(entry, rollbacks):
+            lowest = entry["step"]
+            losses.append(entry["loss"])
+    return losses[::-1]
+
+
+def _is_step(entry: dict[str, Any]) -> bool:
+    return "validation" not in entry and _is_entry(entry)
 
 
 def _is_discarded(entry: dict[str, Any], rollbacks: Sequence[dict[str, Any]]) -> bool:

@@ -8,10 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+
+SAMPLE_BYTES, SAMPLE_LINES = 4096, 4
+"""Buffer of a place that `sample` reads, and the number of lines that it tries there: some are evaluations."""
 
 
 def append(path: Path, entry: dict[str, Any]) -> None:
@@ -62,6 +65,42 @@ def read(
             skipped.append(position)
     if skipped:
         _warn(path, len(skipped), skipped[0])
+
+
+def sample(path: Path, is_entry: Callable[[dict[str, Any]], bool], count: int) -> list[dict[str, Any]]:
+    """Return at most `count` entries at equal distances in the file, the first and the last among them.
+
+    It reads a few lines at each place, so its cost does not grow with the file. [] if the file does not exist. Raises
+    UserError if it cannot be read.
+    """
+    found = {}
+    try:
+        with open(path, "rb", buffering=SAMPLE_BYTES) as file:
+            end = file.seek(0, os.SEEK_END)
+            for number in range(count):
+                for position, line in _lines_from(file, end * number // count):
+                    entry = _parse(line)
+                    if entry is not None and is_entry(entry):
+                        found[position] = entry
+                        break
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}") from None
+    return [found[position] for position in sorted(found)]
+
+
+def _lines_from(file: BinaryIO, position: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the first few whole lines from a position on, with their positions."""
+    if position:
+        file.seek(position - 1)
+        position += len(file.readline()) - 1  # the rest of a line; only its newline if a line begins at the position
+    else:
+        file.seek(0)
+    for _ in range(SAMPLE_LINES):
+        line = file.readline()
+        yield position, line
+        position += len(line)
 
 
 def _lines(path: Path, last_bytes: int | None) -> Iterator[tuple[int, bytes]]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from lm_eval.models.huggingface import HFLM
-from tqdm import tqdm
 
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
@@ -25,6 +24,7 @@ from stages.lib.scoring import greedy, loglikelihood
 from stages.lib.scoring.encoding import Encoding, Request, prefix_of
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
 from stages.lib.scoring.tasks.generation_score import END
+from stages.lib.terminal.progress import track
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -103,9 +103,9 @@ class Model(Encoding, HFLM):
             raise UserError("a task gives each process other questions: score it with one (ranks: 1)")
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         own_numbers = range(rank, len(batches), num_ranks)
-        progress = tqdm(own_numbers, "batches", file=self.terminal, disable=rank > 0 or not self.terminal.isatty())
+        shown = track("batches", own_numbers, self.terminal) if rank == 0 else own_numbers
         with collectives.raise_on_all_ranks():
-            own = {number: work(number, batches[number]) for number in progress}
+            own = {number: work(number, batches[number]) for number in shown}
         found: dict[int, Result] = {}
         for of_rank in collectives.all_gather_object(own):
             found |= of_rank

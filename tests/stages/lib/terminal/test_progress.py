@@ -1,4 +1,4 @@
-"""The progress line of a training."""
+"""The line of progress, on a terminal and in the log."""
 
 import io
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 
 from stages.lib import log
-from stages.lib.training.callbacks import progress
+from stages.lib.terminal import progress
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,18 @@ def test_training_continues_after_its_terminal_is_closed(monkeypatch, tmp_path):
     for step in range(2, 60_001):
         line.show(step, "loss 1.0")
     assert "step 60000/60000" in (tmp_path / "log").read_text()
+
+
+def test_items_that_are_worked_on_are_counted_on_the_terminal_that_is_given(monkeypatch, tmp_path):
+    other = terminal_of(monkeypatch, tmp_path)
+    made = Terminal()
+    assert list(progress.track("layers", ["a", "b"], made)) == ["a", "b"]
+    assert made.getvalue().endswith("\r\x1b[2Klayers 2/2 (100%), 0:00 left\n") and other.getvalue() == ""
+    assert (tmp_path / "log").read_text().endswith("layers 2/2 (100%), 0:00 left\n")
+
+
+def test_nothing_is_shown_where_no_terminal_is(monkeypatch, tmp_path):
+    terminal_of(monkeypatch, tmp_path)
+    made = io.StringIO()
+    assert list(progress.track("layers", [], made)) == []
+    assert list(progress.track("layers", ["a"], made)) == ["a"] and made.getvalue() == ""

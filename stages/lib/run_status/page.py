@@ -1,0 +1,102 @@
+"""The screen of all runs: a headline, one line per run, the jobs in the queue."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.lib.run_status.overview import GROUPS, TRAINING, WAITING, Overview
+from stages.lib.run_status.queue import Job
+from stages.lib.terminal.drawing import Glyphs, bar, fit, short_duration, short_number, sparkline
+
+MIN_NAME, MAX_NAME = 8, 32
+WIDE = 100
+"""Columns from which bars and curves are longer."""
+
+QUEUE_SHARE = 4
+"""At most one line in so many is of the queue."""
+
+
+@dataclass(frozen=True)
+class _Widths:
+    name: int
+    bar: int
+    curve: int
+    all: int
+
+
+def lines_of(
+    title: str, overviews: Sequence[Overview], jobs: Sequence[Job], columns: int, height: int, glyphs: Glyphs
+) -> list[str]:
+    """Return at most `height` lines of at most `columns` characters.
+
+    Runs that train come first, then those that wait, then those that are done; what does not fit is counted.
+    """
+    counts = Counter(overview.group for overview in overviews)
+    states = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group]) or "no run has started"
+    lines = [f"{time.strftime('%H:%M:%S')}  {title}: {states}"]
+    queue = _queue_lines(jobs, max(2, height // QUEUE_SHARE))
+    room = max(0, height - len(lines) - len(queue) - 1)
+    rows = sorted(overviews, key=lambda overview: GROUPS.index(overview.group))
+    if rows and room:
+        widths = _widths(rows, columns)
+        lines.append(_row("run", "progress", "", "left", "tok/s", "loss", "curve", "last", widths))
+        shown = rows if len(rows) <= room else rows[: room - 1]
+        lines += [_line(overview, jobs, widths, glyphs) for overview in shown]
+        lines += _rest(rows[len(shown) :])
+    return [fit(line, columns, glyphs).rstrip() for line in [*lines, *queue]][:height]
+
+
+def _widths(rows: Sequence[Overview], columns: int) -> _Widths:
+    longest = max(len(overview.name) for overview in rows)
+    most = MAX_NAME if columns >= WIDE else MIN_NAME + 6
+    name = min(most, max(MIN_NAME, longest))
+    return _Widths(name, 16 if columns >= WIDE else 8, 24 if columns >= WIDE else 8, columns)
+
+
+def _line(overview: Overview, jobs: Sequence[Job], widths: _Widths, glyphs: Glyphs) -> str:
+    speed, trains = overview.tokens_per_second, overview.group == TRAINING
+    share = min(1.0, overview.step / overview.total) if overview.total else None
+    return _row(
+        fit(overview.name, widths.name, glyphs),
+        bar(share or 0.0, widths.bar, glyphs),
+        short_number(overview.step) if share is None else f"{int(share * 100)}%",
+        short_duration(overview.left) if overview.left is not None and trains else "",
+        short_number(speed) if speed is not None and trains else "",
+        "-" if overview.loss is None else f"{overview.loss:.3f}"[:6],
+        sparkline(overview.losses, widths.curve, glyphs),
+        _last(overview, jobs),
+        widths,
+    )
+
+
+def _row(name: str, drawn: str, step: str, left: str, speed: str, loss: str, curve: str, last: str, w: _Widths) -> str:
+    first = f"{name:<{w.name}} {drawn:<{w.bar}} {step:>4} {left:>8}"
+    return f"{first} {speed:>6} {loss:>6} {curve:<{w.curve}} {last}"
+
+
+def _last(overview: Overview, jobs: Sequence[Job]) -> str:
+    """Return what happened last; for a run that waits, its job in the queue."""
+    own = [job for job in jobs if job.trains(overview.name)] if overview.group == WAITING else []
+    return f"job {own[0].number} {own[0].state} {own[0].reason}" if own else overview.last
+
+
+def _rest(overviews: Sequence[Overview]) -> list[str]:
+    counts = Counter(overview.group for overview in overviews)
+    more = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group])
+    return [f"and {len(overviews)} more: {more}"] if overviews else []
+
+
+def _queue_lines(jobs: Sequence[Job], most: int) -> list[str]:
+    if not jobs:
+        return []
+    counts = Counter(job.state for job in jobs)
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    listed = sorted(jobs, key=lambda job: job.state != "running")[: most - 1]
+    hidden = len(jobs) - len(listed)
+    return [
+        f"queue of Slurm: {states}" + (f" ({hidden} not listed)" if hidden else ""),
+        *(f"  {job}" for job in listed),
+    ]

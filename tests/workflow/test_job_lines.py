@@ -1,0 +1,177 @@
+"""What Snakemake shows while it works: one line per start and end of a job."""
+
+import io
+import json
+import logging
+import re
+import time
+
+import pytest
+from snakemake.logging import DefaultFilter, LogEvent
+
+from scripts import job_lines, last_line, training_line
+
+CLOCK = r"\d\d:\d\d:\d\d"
+
+
+@pytest.fixture
+def small(config):
+    """A config with one source and one part."""
+    config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
+    config["tokenizers"]["main"]["sample"] = {"code": 1}
+    config["runs"] = {"base": config["runs"]["base"]}
+    config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [2], "weights": {"code": 1}}
+    return config
+
+
+def test_each_job_is_one_line_at_its_start_and_one_at_its_end_and_the_log_keeps_all(pretending, small):
+    given = ["models", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
+    printed = pretending.snakemake(*given).stderr
+    assert re.search(
+        rf"^{CLOCK} start pretrain base 2\n{CLOCK} done  pretrain base 2, \d+ s \(\d of \d\)$", printed, re.M
+    )
+    starts, ends = (re.findall(rf"^{CLOCK} {word} (\w+)", printed, re.M) for word in ("start", "done "))
+    jobs = ["list", "train_tokenizer", "tokenize", "index", "pretrain"]
+    jobs = jobs if "hash_documents" not in starts else [*jobs, "hash_documents", "find_duplicates"]
+    assert sorted(starts) == sorted(jobs) and sorted(ends) == sorted([*jobs, "models"])
+    assert len(printed.splitlines()) <= 2 * len(jobs) + 8
+    assert printed.splitlines()[-1] == "models made: results/runs/base/models/00000002.json"
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", printed), "no control characters where no terminal is"
+    (log,) = (pretending.path / ".snakemake/log").glob("*.snakemake.log")
+    kept = log.read_text()
+    assert "localrule pretrain:\n    input: results/tokens/main/manifest.json\n" in kept
+    assert "reason: Missing output files" in kept and "Finished jobid" in kept and "steps (100%) done" in kept
+
+
+def test_a_failed_job_is_shown_as_snakemake_shows_it_with_its_log(pretending, small):
+    (pretending.path / "stages/list.py").write_text(
+        "import sys\n"
+        "lines = ''.join(f'line {number}\\n' for number in range(50)) + '2026 ERROR list: no file\\n'\n"
+        "open(sys.argv[sys.argv.index('--log') + 1], 'w').write(lines)\n"
+        "sys.exit(2)\n"
+    )
+    given = ["tokenizers", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
+    printed = pretending.snakemake(*given, check=False).stderr
+    assert re.search(
+        r"Error in rule list:\n    message: None\n    jobid: \d\n    output: results/sources/code/list.json", printed
+    )
+    assert "python -m stages.list" in printed and "(command exited with non-zero exit code)" in printed
+    assert all(f"line {number}\n" in printed for number in range(50))
+    assert printed.splitlines()[-1] == "list: no file" and " made" not in printed
+
+
+def test_verbose_shows_snakemakes_blocks(pretending, small):
+    given = ["results/sources/code/list.json", "--cores", 1, "--configfile", pretending.write_config(small)]
+    printed = pretending.snakemake(*given, "--verbose").stderr
+    assert "localrule list:\n    output: results/sources/code/list.json" in printed
+    assert not re.search(rf"{CLOCK} start", printed)
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def record(event, text="", level=logging.INFO, **more):
+    made = logging.LogRecord("snakemake", level, __file__, 1, text, (), None)
+    made.__dict__ |= {"event": event, **more}
+    return made
+
+
+def started(model, *, local=False, jobid=1):
+    wildcards = {"run": "base", "step": model.stem}
+    of_job = {"rule_name": "pretrain", "wildcards": wildcards, "output": [str(model)], "shellcmd": "python"}
+    return record(LogEvent.JOB_INFO, jobid=jobid, local=local, **of_job)
+
+
+def terminal(stream):
+    shown = DefaultFilter(quiet=set(), debug_dag=False, verbose=False, dryrun=False, printshellcmds=False)
+    return job_lines.Terminal(True, stream, job_lines.JobLines(set(), True), shown)
+
+
+def write_steps(model, first, last, *, at=None, seconds=1.0):
+    directory = model.parents[1] / "train/0123"
+    directory.mkdir(parents=True, exist_ok=True)
+    at = at or time.time()
+    with open(directory / "metrics.jsonl", "a") as file:
+        for step in range(first, last + 1):
+            file.write(
+                json.dumps({"step": step, "loss": 5.0 - step / 100, "time": at + (step - last) * seconds}) + "\n"
+            )
+
+
+def test_training_on_a_cluster_shows_step_loss_and_time_left_in_place(tmp_path, monkeypatch):
+    model, stream = tmp_path / "runs/base/models/00000100.json", FakeTerminal()
+    monkeypatch.setattr(job_lines, "REFRESH_SECONDS", 0.02)
+    handler = terminal(stream)
+    handler.emit(started(model))
+    time.sleep(0.2)
+    assert "step" not in stream.getvalue(), "it waits in the queue"
+    write_steps(model, 1, 20, at=time.time() + 20)
+    wanted = "\r\x1b[2Kpretrain base 100: step 20/100, loss 4.800, 1:20 left"
+    deadline = time.monotonic() + 10
+    while not stream.getvalue().endswith(wanted):
+        assert time.monotonic() < deadline, stream.getvalue()
+        time.sleep(0.02)
+    handler.emit(record(LogEvent.JOB_FINISHED, job_id=1))
+    handler.emit(record(LogEvent.PROGRESS, done=1, total=2))
+    assert re.search(r"left\r\x1b\[2K\d\d:\d\d:\d\d done  pretrain base 100, \d+ s \(1 of 2\)\n", stream.getvalue())
+
+
+def test_training_on_this_machine_shows_its_own_line(tmp_path):
+    handler = terminal(FakeTerminal())
+    handler.emit(started(tmp_path / "runs/base/models/00000100.json", local=True))
+    assert handler._follower is None
+
+
+def test_line_of_a_training_needs_steps_of_this_job(tmp_path):
+    model = tmp_path / "runs/base/models/00000100.json"
+    assert training_line.training_line(model, 0) is None
+    write_steps(model, 1, 20, at=time.time() - 3600)
+    assert training_line.training_line(model, time.time() - 1800) is None
+    write_steps(model, 21, 21)
+    assert training_line.training_line(model, time.time() - 1800) == "step 21/100, loss 4.790"
+    cut = ['{"step": 22, "loss": null, "time": 4e9}', "[1]", '{"step": 22, "validation": {}, "time": 4e9}', '{"st']
+    with open(model.parents[1] / "train/0123/metrics.jsonl", "a") as file:
+        file.write("\n".join(cut))
+    assert training_line.training_line(model, 3e9) == "step 22/100"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.4, "59 s"), (187, "3:07"), (7387.2, "2:03:07")])
+def test_durations(seconds, text):
+    assert training_line.duration(seconds) == text
+
+
+def test_warnings_and_lines_of_executors_are_shown(tmp_path):
+    stream = FakeTerminal()
+    handler = terminal(stream)
+    shown = [
+        record(None, "Job 1 has been submitted with SLURM jobid 7"),
+        record(None, "Select jobs to execute...", logging.WARNING),
+        record(LogEvent.RESOURCES_INFO, "Provided cores: 1", logging.WARNING),
+    ]
+    hidden = [
+        record(None, "Select jobs to execute..."),
+        record(LogEvent.JOB_STARTED, "Execute 2 jobs..."),
+        record(LogEvent.RESOURCES_INFO, "Provided cores: 2"),
+    ]
+    for one in [*shown, *hidden]:
+        if handler.filter(one):
+            handler.emit(one)
+    assert stream.getvalue().replace(job_lines.CLEAR, "").splitlines() == [one.msg for one in shown]
+
+
+def test_last_line_names_what_was_made(tmp_path):
+    summary = tmp_path / "summary.txt"
+    assert last_line.last_line(["all"], ["a.json"], str(summary), "t.csv") == "all made: a.json"
+    summary.write_text("")
+    assert last_line.last_line(["all"], [], str(summary), "t.csv").endswith(f"are in {summary}, the table in t.csv")
+    assert last_line.last_line(["a.json"], ["a.json"], str(summary), "t.csv") == "a.json made"
+
+
+def test_a_closed_terminal_does_not_end_the_workflow(tmp_path, monkeypatch):
+    stream = FakeTerminal()
+    handler = terminal(stream)
+    monkeypatch.setattr(handler, "handleError", lambda record: None)
+    monkeypatch.setattr(stream, "write", lambda text: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    handler.emit(record(None, "text"))

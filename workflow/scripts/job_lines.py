@@ -1,0 +1,174 @@
+"""One line on the terminal per start and end of a job, in place of Snakemake's blocks of ten.
+
+Snakemake's own log, .snakemake/log/*.log, keeps the blocks. Errors, warnings and dry runs are as Snakemake shows them,
+and with --verbose so is everything. On a terminal the last line shows how far trainings on a cluster are; those on this
+machine show it themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LogEvent, get_event
+
+from scripts.training_line import TRAINING, duration, training_line
+
+DEFAULT_HANDLER = "DefaultStreamHandler"
+"""Snakemake's name of the handler that writes to the terminal; a logger plugin of the user's stands in its place."""
+
+CLEAR = "\r\x1b[2K"
+"""Clears the terminal's line, which may have the progress of a stage."""
+
+HIDDEN_EVENTS = (LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO)
+HIDDEN_LINES = ("Select jobs to execute", "Using shell: ", "Conda environments: ignored")
+"""What does not change from run to run."""
+
+REFRESH_SECONDS = 5
+"""Between two looks at the trainings on a cluster."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was started, or submitted."""
+
+    name: str
+    is_target: bool
+    """It runs no command, as `all`."""
+
+    model: Path | None
+    """The manifest that a training on a cluster makes."""
+
+    started: float
+    """In seconds since 1970."""
+
+
+class JobLines(DefaultFormatter):
+    """Texts of log records; "" for those that are not shown."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.jobs: dict[int, Job] = {}
+        self._ended: list[str] = []
+        """Lines of ended jobs, which wait for the record with the count of all that ended."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        event = get_event(record)
+        if event in HIDDEN_EVENTS and record.levelno <= logging.INFO:
+            return ""
+        if event is None and record.levelno == logging.INFO and str(record.msg).startswith(HIDDEN_LINES):
+            return ""
+        return super().format(record)
+
+    def format_run_info(self, msg: Mapping[str, Any]) -> str:
+        """Return the numbers of jobs as one line."""
+        counts = {rule: count for rule, count in msg["stats"].items() if rule != "total"}
+        return f"{msg['stats']['total']} jobs: " + ", ".join(f"{count} {rule}" for rule, count in counts.items())
+
+    def format_job_info(self, msg: Mapping[str, Any]) -> str:
+        """Return the line of a job's start."""
+        name = " ".join([msg["rule_name"], *map(_short, msg["wildcards"].items())])
+        is_remote = msg["rule_name"] in TRAINING and not msg["local"]
+        job = Job(name, msg["shellcmd"] is None, Path(msg["output"][0]) if is_remote else None, time.time())
+        self.jobs[msg["jobid"]] = job
+        return "" if job.is_target else f"{_clock()} start {name}"
+
+    def format_job_error(self, msg: Mapping[str, Any]) -> str:
+        """Return Snakemake's block."""
+        self.jobs.pop(msg["jobid"], None)
+        return str(super().format_job_error(msg))
+
+    def format_job_finished(self, msg: Mapping[str, Any]) -> str:
+        """Keep the line of a job's end for `format_progress`."""
+        job = self.jobs.pop(msg["job_id"], None)
+        if job is not None:
+            seconds = "" if job.is_target else f", {duration(time.time() - job.started)}"
+            self._ended.append(f"{_clock()} done  {job.name}{seconds}")
+        return ""
+
+    def format_progress(self, msg: Mapping[str, Any]) -> str:
+        """Return the lines of the jobs that ended."""
+        lines, self._ended = self._ended, []
+        return "\n".join(f"{line} ({msg['done']} of {msg['total']})" for line in lines)
+
+
+def _short(wildcard: tuple[str, str]) -> str:
+    """Return the value of a wildcard; a step as a number."""
+    name, value = wildcard
+    return value.lstrip("0") or "0" if name == "step" else value
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+class Terminal(ColorizingTextHandler):
+    """Snakemake's handler without its blank lines; it clears the terminal's line before it writes."""
+
+    def __init__(self, nocolor: bool, stream: Any, lines: JobLines, shown: logging.Filter) -> None:
+        super().__init__(nocolor, stream, lines, shown)
+        self.lines = lines
+        self._follower: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            text = self.format(record)
+            if text and text != "None":
+                self._write(self.decorate(record, text) + "\n")
+        except BrokenPipeError:
+            raise
+        except Exception:
+            self.handleError(record)
+        if self.is_tty and self._follower is None and self._trainings():
+            self._follower = threading.Thread(target=self._follow, name="trainings", daemon=True)
+            self._follower.start()
+
+    def _write(self, text: str) -> None:
+        with self._output_lock:
+            self.stream.write(f"{CLEAR if self.is_tty else ''}{text}")
+            self.flush()
+
+    def _trainings(self) -> list[Job]:
+        return [job for job in list(self.lines.jobs.values()) if job.model is not None]
+
+    def _follow(self) -> None:
+        """Show how far the trainings on a cluster are, until the process ends."""
+        while True:
+            time.sleep(REFRESH_SECONDS)
+            try:
+                self._write(self._progress())
+            except OSError:  # the terminal was closed, or a file vanished
+                continue
+
+    def _progress(self) -> str:
+        """Return one line that fits the terminal; trainings that wait in the queue have no part in it."""
+        found = [(job.name, training_line(job.model, job.started)) for job in self._trainings() if job.model]
+        text = " | ".join(f"{name}: {line}" for name, line in found if line)
+        return text[: shutil.get_terminal_size().columns - 1]
+
+
+def install(workflow: Any) -> None:
+    """Let Snakemake's terminal show one line per job.
+
+    Not in a dry run, with --verbose, in a cluster's job, or in a workflow that imports this one.
+    """
+    settings = workflow.output_settings
+    if not workflow.is_main_process or settings.dryrun or settings.verbose:
+        return
+    if not workflow.modifier.is_main_snakefile():
+        return
+    logger = workflow.logger_manager.logger
+    for before in [handler for handler in logger.handlers if handler.name == DEFAULT_HANDLER]:
+        lines = JobLines(settings.quiet, settings.show_failed_logs)
+        handler = Terminal(settings.nocolor, before.stream, lines, workflow.logger_manager._default_filter())
+        handler.name = DEFAULT_HANDLER
+        logger.removeHandler(before)
+        logger.addHandler(handler)
