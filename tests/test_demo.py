@@ -62,7 +62,7 @@ def test_demo_ends_with_scores_that_show_learning(demo):
     assert float(accuracy["value"]) > 0.25 + 2 * float(accuracy["stderr"])
     assert (clone / "results/summary.txt").read_text().strip() in printed
     assert "results/report.html" in printed.splitlines()[-1]
-    for name in ("report.html", "figures/loss.svg", "figures/bits_per_byte.svg", "figures/accuracy.svg"):
+    for name in ("report.html", "card.html", "figures/loss.svg", "figures/bits_per_byte.svg", "figures/accuracy.svg"):
         assert (clone / "results" / name).stat().st_size > 1000
 
 

@@ -17,6 +17,8 @@ CARD = "results/runs/{run}/export/{step}/card.json"
 SCORES = "results/scores.csv"
 TEXT = "results/summary.txt"
 SUMMARY = "results/summary.json"
+PAGE = "results/card.html"
+PAGES = "results/pages/{category}.html"
 FIGURES = ["results/figures/loss.svg", "results/figures/bits_per_byte.svg", "results/figures/accuracy.svg"]
 
 # `pretrain` and `finetune` make the same files for different runs. An unknown run matches pretrain, whose input
