@@ -28,6 +28,7 @@ class Browser:
         self.writer, self.reader = to_browser, from_browser
         self.numbers, self.buffer, self.session = itertools.count(1), b"", None
         self.errors, self.requests = [], []
+        self.contexts = []  # (session, number) of each document, frames included
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -64,9 +65,11 @@ class Browser:
         if method == "Target.attachedToTarget":
             for domain in ("Runtime", "Log", "Network"):
                 self._send(f"{domain}.enable", found["sessionId"], {})
+        if method == "Runtime.executionContextCreated":
+            self.contexts.append((message["sessionId"], found["context"]["id"]))
         if method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(found["exceptionDetails"])[:500])
-        if method == "Runtime.consoleAPICalled" and found["type"] in ("error", "warning", "assert"):
+        if method == "Runtime.consoleAPICalled" and found["type"] in ("error", "assert"):
             self.errors.append(json.dumps(found["args"])[:500])
         if method == "Log.entryAdded" and found["entry"]["level"] == "error":
             self.errors.append(found["entry"]["text"])
@@ -81,6 +84,7 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.contexts.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.until("document.readyState === 'complete'")
         time.sleep(settle)
@@ -91,6 +95,16 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def in_any_frame(self, condition):
+        """Return whether a JavaScript condition holds in the document or in one of its frames."""
+        return any(self._evaluate_in(session, number, condition) for session, number in [*self.contexts])
+
+    def _evaluate_in(self, session, number, expression):
+        sent = self._send("Runtime.evaluate", session, {"expression": expression, "contextId": number})
+        while (message := self._receive()).get("id") != sent:
+            self._note(message)
+        return message.get("result", {}).get("result", {}).get("value")  # a frame that is gone has none
 
     def until(self, condition):
         """Wait until a JavaScript condition holds."""

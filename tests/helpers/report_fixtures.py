@@ -26,12 +26,12 @@ def write_data(root):
     write(root / "tokens/main/manifest.json", "index", identity, {"code": "i1", "dropped": {"code": {"duplicate": 3}}})
 
 
-def write_run(root, name="base", steps=300, milestones=(100, 300), bits=2.5, **more):
+def write_run(root, name="base", steps=300, milestones=(100, 300), bits=2.5, sources=SOURCES, **more):
     """Write a run: metrics of each step, events with a restart at step 100, and its milestones, scored."""
     train = root / "runs" / name / "train" / DIRECTORY
     train.mkdir(parents=True)
     with open(train / "metrics.jsonl", "w") as file:
-        file.writelines(json.dumps(entry) + "\n" for entry in entries_of(steps))
+        file.writelines(json.dumps(entry) + "\n" for entry in entries_of(steps, sources))
     events = [("attempt", 0), ("start", 0), ("attempt", 100), ("resume", 100), ("finish", steps)]
     with open(train / "events.jsonl", "w") as file:
         file.writelines(json.dumps({"event": event, "step": at, "time": at}) + "\n" for event, at in events)
@@ -39,16 +39,16 @@ def write_run(root, name="base", steps=300, milestones=(100, 300), bits=2.5, **m
         write_milestone(root, name, step, bits * (1 + 10 / step), **more)
 
 
-def entries_of(steps):
+def entries_of(steps, sources):
     """Yield the lines of metrics.jsonl."""
     for step in range(1, steps + 1):
-        drawn = {"code": 150 * step, "prose": 106 * step}
+        drawn = {source: number * step for source, number in zip(sources, (150, 106), strict=False)}
         yield {
             **{"step": step, "tokens": step * 256, "loss": 3 + 5 * math.exp(-step / 50), "grad_norm": 1.0},
             **{"learning_rate": 1e-3, "tokens_per_second": 1000.0 + step % 7, "mfu": 0.4, "samples": [step, step + 1]},
-            **{"source_tokens": drawn, "source_epochs": {"code": 1.5, "prose": 2.5}, "time": step},
+            **{"source_tokens": drawn, "source_epochs": dict.fromkeys(sources, 1.5), "time": step},
         }
-    yield {"step": steps, "tokens": steps * 256, "validation": {source: {"loss": 3.1} for source in SOURCES}}
+    yield {"step": steps, "tokens": steps * 256, "validation": {source: {"loss": 3.1} for source in sources}}
 
 
 def write_milestone(root, name, step, bits, commit=COMMIT, code="p1"):

@@ -89,6 +89,17 @@ def test_long_curves_are_thinned_and_the_page_says_so(tmp_path):
     assert len(loss["lines"][0]["x"]) == 1000
 
 
+def test_runs_of_different_sources_stand_beside_each_other(tmp_path):
+    root = tmp_path / "results"
+    write_data(root)
+    write_run(root)
+    write_run(root, "small", sources=("code",))
+    assert summarized(root) == 0
+    text = text_of(root)
+    assert "code 59%, prose 41%" in text
+    assert "code 100%" in text
+
+
 def test_no_results_make_a_page_that_says_so(tmp_path):
     assert summarized(tmp_path) == 0
     assert "There are no results yet." in text_of(tmp_path)

@@ -54,6 +54,11 @@ def pages_directory(wildcards, output):
     return str(Path(output.answer).parent)
 
 
+def base64_lines(path):
+    """Return a file as lines of base64, for report/workflow.rst."""
+    return base64.encodebytes(Path(path).read_bytes()).decode()
+
+
 def attempt_of_job(wildcards, attempt):
     """Return the number of a job's attempt, from 1."""
     return attempt

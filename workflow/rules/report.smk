@@ -14,13 +14,36 @@ rule summarize:
         corpora=corpora_of_all,
         lists=lists_of_all,
     output:
-        scores=report(SCORES, caption="../report/scores.rst", category="Scores"),
-        answer=report(PAGES.format(category="answer"), caption="../report/answer.rst", category="Answer"),
-        data=report(PAGES.format(category="data"), caption="../report/data.rst", category="Data"),
-        training=report(PAGES.format(category="training"), caption="../report/training.rst", category="Training"),
-        tasks=report(PAGES.format(category="scores"), caption="../report/tasks.rst", category="Scores"),
+        scores=report(SCORES, caption="../report/scores.rst", category="Scores", labels={"page": "scores.csv, to save"}),
+        answer=report(
+            PAGES.format(category="answer"),
+            caption="../report/answer.rst",
+            category="Answer",
+            labels={"page": "results of all runs"},
+        ),
+        data=report(
+            PAGES.format(category="data"),
+            caption="../report/data.rst",
+            category="Data",
+            labels={"page": "sources, data mix"},
+        ),
+        training=report(
+            PAGES.format(category="training"),
+            caption="../report/training.rst",
+            category="Training",
+            labels={"page": "curves, health"},
+        ),
+        tasks=report(
+            PAGES.format(category="scores"),
+            caption="../report/tasks.rst",
+            category="Scores",
+            labels={"page": "all tasks of all runs"},
+        ),
         provenance=report(
-            PAGES.format(category="provenance"), caption="../report/provenance.rst", category="Provenance"
+            PAGES.format(category="provenance"),
+            caption="../report/provenance.rst",
+            category="Provenance",
+            labels={"page": "digests, code, time"},
         ),
         page=PAGE,
         figures=FIGURES,

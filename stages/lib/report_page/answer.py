@@ -9,6 +9,7 @@ from stages.lib.report_page.section import Block, Cell, Notes, Section, Table
 from stages.lib.report_page.training import loss_charts
 
 CATEGORY = "Answer"
+PROBLEMS = 6  # that are listed
 COMMIT = 10  # letters of a commit that are shown
 
 
@@ -17,13 +18,15 @@ def section(inputs: PageInputs) -> Section:
     if not inputs.results.runs():
         nothing = [Notes(lines=["There are no results yet."]), *_problems(inputs)]
         return Section(category=CATEGORY, title="Results", blocks=nothing)
-    blocks: list[Block] = [*_problems(inputs), _runs(inputs), *_verdicts(inputs)]
+    blocks: list[Block] = [_runs(inputs), *_verdicts(inputs), *_problems(inputs)]
     blocks += [*loss_charts(inputs), *mix.bars(inputs), *health_table.blocks(inputs)]
     return Section(category=CATEGORY, title="Results", blocks=blocks)
 
 
 def _problems(inputs: PageInputs) -> list[Block]:
     lines = [f"missing: {name}" for name in inputs.missing] + [*inputs.warnings]
+    if len(lines) > PROBLEMS:
+        lines = [*lines[:PROBLEMS], f"{len(lines) - PROBLEMS:,} more, in summary.txt"]
     return [Notes(lines=lines, warning=True)] if lines else []
 
 
