@@ -36,6 +36,7 @@
   }
 
   const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+  const BORDERS = ["solid", "dashed", "dotted", "double"]; // the same in the legend
 
   function seriesOf(chart) {
     const lines = chart.lines.map((line) => ({
@@ -149,6 +150,7 @@
       width: Math.max(place.clientWidth, 260),
       height: place.clientWidth < 500 ? 260 : 340,
       cursor: { dataIdx: (plot, series, index) => (series === 0 ? index : nearest(plot, series, index)), drag: { x: true, y: false } },
+      legend: { markers: { width: 3, dash: (plot, number) => BORDERS[(chart.lines[number - 1]?.part ?? 2) % BORDERS.length] } },
       scales: { x: { time: false }, y: { range: bounds(chart) } },
       series: seriesOf(chart),
       axes: [{ ...axis, label: "training tokens", labelSize: 22, size: 40 }, { ...axis, label: chart.y_label, labelSize: 22, size: 62 }],
