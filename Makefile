@@ -21,7 +21,7 @@ help: ## show this list
 
 env: $(VENV)/demo.stamp ## create the environment in .venv
 
-demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends with results/report.html
+demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends with results/card.html, and report.html beside it
 	$(BIN)/snakemake --profile profiles/local all --report results/report.html --report-after-run
 	@cat results/summary.txt
 	@echo "The report is results/report.html"

@@ -1,8 +1,11 @@
-"""Gather the scores and curves of all runs: a table, three figures, and a summary as text.
+"""Gather the scores and curves of all runs: a table, figures, a summary as text, and the report as HTML pages.
 
     python -m stages.summarize --models results/runs/*/models/*.json --exports results/runs/*/export/*/manifest.json \\
         --evaluations results/runs/*/eval/*/*.json --scores results/scores.csv --figures results/figures \\
         --text results/summary.txt --output results/summary.json
+
+--page is the report as one page that needs no other file, --pages a directory of pages for Snakemake's report, one per
+category. --corpora and --lists, the manifests of stages.index and stages.list, add the data and its provenance to them.
 
 All that exists, while trainings run or after a failed job, into results/so_far:
 
@@ -36,6 +39,8 @@ from stages.lib.report.references import reference_rows
 from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow, score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
+from stages.lib.report_page import page
+from stages.lib.report_page.inputs import PageInputs, read_corpora, read_lists
 from stages.lib.run_table import text as run_table_text
 from stages.lib.run_table.table import RunTable, run_tables
 from stages.lib.scaling_law import outcome
@@ -97,9 +102,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Check the results, and write table, figures, text and manifest."""
     clock = manifest.Clock(arguments.code)
     text = arguments.text or arguments.output.with_suffix(".txt")
-    for path in (arguments.output, arguments.scores, text):
+    arguments.page = arguments.page or arguments.output.with_name("card.html")
+    for path in (arguments.output, arguments.scores, text, arguments.page):
         files.clear_leftovers(path)
-    files.clear_leftovers_in(arguments.figures)
+    for directory in (arguments.figures, arguments.pages):
+        if directory is not None:
+            files.clear_leftovers_in(directory)
     expected = read_expected(arguments.expect)
     given = (arguments.models, arguments.exports, arguments.evaluations, arguments.baselines, arguments.contamination)
     results = Results(*given)
@@ -114,27 +122,54 @@ def run(arguments: argparse.Namespace) -> None:
     tables = run_tables(results, rows, expected)
     write_scores(arguments.scores, [*with_keys(rows, tables), *references], keys_of(tables))
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
-    drawn = summary_figures.draw(arguments.figures, moved, references, curves)
-    places = [arguments.output.with_name("report.html"), arguments.scores, arguments.figures]
+    figures = summary_figures.summary_figures(moved, references, curves)
+    made = [arguments.scores, *summary_figures.draw(arguments.figures, figures)]
     warnings = [*training_problems(results), *load_problems(results), *warnings]
+    predicted = outcome.text(predictions, results.models)
+    inputs = PageInputs(
+        results=results,
+        rows=rows,
+        references=references,
+        curves=curves,
+        figures=figures,
+        missing=missing,
+        warnings=warnings,
+        corpora=read_corpora(arguments.corpora),
+        lists=read_lists(arguments.lists),
+        directory=arguments.output.parent,
+    )
+    made += write_pages(arguments, inputs)
     lines = [line for table in tables for line in [*run_table_text.lines_of(table, arguments.scores.name), ""]]
-    ladders = outcome.text(predictions, results.models)
-    summary = SummaryText(results, rows, references, missing, warnings, places, lines, ladders)
+    places = [arguments.page, arguments.scores, arguments.figures]
+    summary = SummaryText(results, rows, references, missing, warnings, places, lines, predicted)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
-    write_manifest(arguments, clock, [*results.all(), *predictions], missing, [arguments.scores, *drawn, text])
+    write_manifest(arguments, clock, [*results.all(), *predictions], missing, [*made, text])
+
+
+def write_pages(arguments: argparse.Namespace, inputs: PageInputs) -> list[Path]:
+    """Write the pages of the report; returns their paths."""
+    sections, runs = page.sections(inputs), inputs.results.runs()
+    page.write_card(arguments.page, sections, runs)
+    return [arguments.page, *(page.write_categories(arguments.pages, sections, runs) if arguments.pages else [])]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; returns its exit code."""
     parser = stage.parser("stages.summarize", __doc__)
-    for name in ("models", "exports", "evaluations", "contamination"):
+    for name in ("models", "exports", "evaluations", "contamination", "corpora", "lists"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="MANIFEST", help=f"all {name}")
     parser.add_argument("--baselines", type=Path, nargs="*", default=[], metavar="MANIFEST", help="scores of baselines")
     parser.add_argument("--ladders", type=Path, nargs="*", default=[], metavar="MANIFEST", help="predictions")
     parser.add_argument("--expect", default="{}", metavar="JSON|FILE", help="recipes and milestones of the config")
     parser.add_argument("--scores", type=Path, required=True, metavar="FILE", help="the table of scores to write")
     parser.add_argument("--figures", type=Path, required=True, metavar="DIR", help="the directory of the figures")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="the page to write (default: card.html beside OUTPUT)"
+    )
+    parser.add_argument(
+        "--pages", type=Path, metavar="DIR", help="the directory of a page per category (default: none)"
+    )
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")
     parser.add_argument("--results", type=Path, metavar="DIR", help="all that exists in DIR, into DIR/so_far")

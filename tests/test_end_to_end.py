@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.browser import browser, needs_chromium
 from tools import push
 
 HOME = Path(__file__).resolve().parents[1]
@@ -160,11 +162,40 @@ def test_deleted_run_directory_is_refused_with_the_remedy(place, tmp_path):
     assert "is missing, but" in done.stdout + done.stderr
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="the browser (Debian's chromium) is not installed")
-def test_report_opens_in_a_browser(place, tmp_path):
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    flags += ["--disable-component-update", f"--user-data-dir={tmp_path}", "--virtual-time-budget=8000", "--dump-dom"]
-    page = (place / "results/report.html").as_uri()
-    shown = subprocess.run(["chromium", *flags, page], capture_output=True, text=True, check=True, timeout=120).stdout
-    for word in ("train_tokenizer", "Scores", "Training", "tiny"):
-        assert word in shown
+@needs_chromium
+def test_report_opens_with_the_answer_and_its_categories_have_their_pages(place, tmp_path):
+    with browser(tmp_path) as page:
+        page.open(place / "results/report.html", settle=1)
+        assert page.evaluate("document.querySelector('iframe.answer').clientWidth > 800")
+        wait_for(page, "the best run of a column is bold", ".plot canvas")
+        assert page.evaluate("document.querySelector('#rulegraph canvas').clientHeight > 300")
+        for category, label, words, drawn in (
+            ("Data", "sources, data mix", "filters.min_words", ".bars"),
+            ("Training", "curves, health", "Learning rate", ".plot canvas"),
+            ("Scores", "all tasks of all runs", "scores.csv:", ".plot canvas"),
+            ("Provenance", "digests, code, time", "From raw files to scores", ".graph"),
+        ):
+            page.evaluate("app.setView({navbarMode: 'menu'})")  # home: Snakemake shows a category from there alone
+            page.until("document.querySelector('nav td') === null")
+            page.evaluate(f"app.showCategory({category!r})")
+            page.until(f"document.querySelector('nav td')?.textContent === {label!r}")
+            page.evaluate("document.querySelector('nav td a').click()")
+            wait_for(page, words, drawn)
+        assert (page.errors, page.requests) == ([], [])
+
+
+@needs_chromium
+def test_card_opens_in_a_browser(place, tmp_path):
+    with browser(tmp_path) as page:
+        page.open(place / "results/card.html", width=390, dark=True)
+        assert "tiny" in page.evaluate("document.body.textContent")
+        assert page.evaluate("document.querySelectorAll('.plot canvas').length") == 6  # no MFU on a CPU
+        assert (page.errors, page.requests) == ([], [])
+
+
+def wait_for(page, words, drawn):
+    """Wait until a frame shows some words, and what a selector finds."""
+    end = time.monotonic() + 30
+    condition = f"document.body.textContent.includes({words!r}) && document.querySelector({drawn!r}) !== null"
+    while not page.in_any_frame(condition):
+        assert time.monotonic() < end, words

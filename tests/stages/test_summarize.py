@@ -106,7 +106,7 @@ def test_text_names_runs_scores_and_paths(results):
         str(results / "runs/base/export/00000300"),
         "bits_per_byte_code fell from 3.000 to 2.500",
         "0.450 +- 0.030, 6.7 standard errors above chance (0.25)",
-        f"See {results / 'scores.csv'}, {results / 'figures'}",
+        f"See {results / 'card.html'}, {results / 'scores.csv'}, {results / 'figures'}",
     ):
         assert words in text
     assert "Missing" not in text

@@ -515,7 +515,7 @@ def test_a_users_config_holds_nothing_of_the_default(finished, config):
     }
     mine["runs"]["first"]["pretrain"]["weights"] = {"books": 1}
     planned = [output for output in finished.plan(config=mine) if "/" in output]
-    shared = ("results/scores.csv", "results/summary", "results/figures/")
+    shared = ("results/scores.csv", "results/summary", "results/figures/", "results/card.html", "results/pages/")
     names = ("/books/", "/small/", "/library/", "/first/")
     assert all(output.startswith(shared) or any(name in output for name in names) for output in planned)
     assert not any("base" in output or "main" in output for output in planned)

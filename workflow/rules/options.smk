@@ -46,7 +46,17 @@ def train_directory(wildcards, output):
 
 def figures_directory(wildcards, output):
     """Directory of the figures."""
-    return str(Path(output.loss).parent)
+    return str(Path(output.figures[0]).parent)
+
+
+def pages_directory(wildcards, output):
+    """Directory of the pages of Snakemake's report."""
+    return str(Path(output.answer).parent)
+
+
+def base64_lines(path):
+    """Return a file as lines of base64, for report/workflow.rst."""
+    return base64.encodebytes(Path(path).read_bytes()).decode()
 
 
 def attempt_of_job(wildcards, attempt):

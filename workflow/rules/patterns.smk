@@ -18,6 +18,10 @@ BEST = f"{RESULTS}/sweeps/{{sweep}}/best.json"
 SCORES = f"{RESULTS}/scores.csv"
 TEXT = f"{RESULTS}/summary.txt"
 SUMMARY = f"{RESULTS}/summary.json"
+PAGE = f"{RESULTS}/card.html"
+PAGES = f"{RESULTS}/pages/{{category}}.html"
+PLAN = f"{RESULTS}/plan.json"
+PLAN_TEXT = f"{RESULTS}/plan.txt"
 LOGS = f"{RESULTS}/logs"
 FIGURES = [f"{RESULTS}/figures/loss.svg", f"{RESULTS}/figures/bits_per_byte.svg", f"{RESULTS}/figures/accuracy.svg"]
 

@@ -9,8 +9,10 @@ rule plan:
         "../../environment.yml"
     params:
         request=plan_request,
+        text=PLAN_TEXT,
+        json=PLAN,
     shell:
         "printf %s {params.request:q} > {log:q}.request && "
-        "python -m tools.plan --text results/plan.txt --json results/plan.json --cache .snakemake/caravan"
+        "python -m tools.plan --text {params.text:q} --json {params.json:q} --cache .snakemake/caravan"
         " --log {log:q}"
         " < {log:q}.request"

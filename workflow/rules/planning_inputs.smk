@@ -70,4 +70,4 @@ def model_of_origin(name):
 
 def plan_request(wildcards):
     """The request of `tools.plan`: all runs that `all` makes."""
-    return as_json({"results": "results", "runs": {run: planned_run(run) for run in runs_of_all()}})
+    return as_json({"results": RESULTS, "runs": {run: planned_run(run) for run in runs_of_all()}})

@@ -1,4 +1,5 @@
-# Scores and curves of all runs in one table and three figures.
+# Scores and curves of all runs: tables, figures, and the report as pages. Snakemake's report shows a page per category;
+# its first screen, ../report/workflow.rst, is the page `answer`.
 
 
 # `expected` grows with the runs, and Linux limits an argument to 128 KiB, so it goes through a file: printf is a
@@ -11,11 +12,42 @@ rule summarize:
         baselines=all_baselines,
         contamination=all_contamination,
         ladders=predictions_of_all,
+        corpora=corpora_of_all,
+        lists=lists_of_all,
     output:
-        scores=report(SCORES, caption="../report/scores.rst", category="Scores"),
-        loss=report(FIGURES[0], caption="../report/loss.rst", category="Training"),
-        bits=report(FIGURES[1], caption="../report/bits_per_byte.rst", category="Scores"),
-        accuracy=report(FIGURES[2], caption="../report/accuracy.rst", category="Scores"),
+        scores=report(SCORES, caption="../report/scores.rst", category="Scores", labels={"page": "scores.csv, to save"}),
+        answer=report(
+            PAGES.format(category="answer"),
+            caption="../report/answer.rst",
+            category="Answer",
+            labels={"page": "results of all runs"},
+        ),
+        data=report(
+            PAGES.format(category="data"),
+            caption="../report/data.rst",
+            category="Data",
+            labels={"page": "sources, data mix"},
+        ),
+        training=report(
+            PAGES.format(category="training"),
+            caption="../report/training.rst",
+            category="Training",
+            labels={"page": "curves, health"},
+        ),
+        tasks=report(
+            PAGES.format(category="scores"),
+            caption="../report/tasks.rst",
+            category="Scores",
+            labels={"page": "all tasks of all runs"},
+        ),
+        provenance=report(
+            PAGES.format(category="provenance"),
+            caption="../report/provenance.rst",
+            category="Provenance",
+            labels={"page": "digests, code, time"},
+        ),
+        page=PAGE,
+        figures=FIGURES,
         text=TEXT,
         summary=SUMMARY,
     log:
@@ -26,11 +58,11 @@ rule summarize:
     params:
         expected=expected,
         figures=figures_directory,
+        pages=pages_directory,
         code=CODE["summarize"],
     shell:
         "printf %s {params.expected:q} > {log:q}.expect && "
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
         " --evaluations {input.evaluations:q} --baselines {input.baselines:q} --contamination {input.contamination:q}"
-        " --ladders {input.ladders:q}"
-        " --expect {log:q}.expect --scores {output.scores:q}"
-        " --figures {params.figures:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"
+        " --ladders {input.ladders:q} --corpora {input.corpora:q} --lists {input.lists:q} --expect {log:q}.expect --scores {output.scores:q}"
+        " --figures {params.figures:q} --page {output.page:q} --pages {params.pages:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"

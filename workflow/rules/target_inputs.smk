@@ -56,6 +56,16 @@ def all_evaluations(wildcards):
     return list(dict.fromkeys(path for run in runs_of_all() for path in evaluations_of(run)))
 
 
+def corpora_of_all(wildcards):
+    """Manifests of the corpora of all runs, each once."""
+    return expand(CORPUS, corpus=dict.fromkeys(map(corpus_name, runs_of_all())))
+
+
+def lists_of_all(wildcards):
+    """Lists of the sources of all runs, each once."""
+    return expand(LIST, source=dict.fromkeys(source for run in runs_of_all() for source in sources_of_run(run)))
+
+
 def all_contamination(wildcards):
     """Manifests of the contamination of all corpora by the suites of their runs; [] without `contamination`."""
     return contamination_of(runs_of_all())

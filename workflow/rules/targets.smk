@@ -56,6 +56,7 @@ rule report:
     input:
         SCORES,
         FIGURES,
+        PAGE,
         TEXT,
         SUMMARY,
     localrule: True

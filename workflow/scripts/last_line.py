@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def last_line(targets: Sequence[str], files: Sequence[str], summary: str, table: str) -> str:
+def last_line(targets: Sequence[str], files: Sequence[str], summary: str, page: str) -> str:
     """Return what was made. `files`: those that the targets name."""
     names = ", ".join(targets)
     if {"all", "report"} & {*targets} and Path(summary).exists():
-        return f"{names} made: scores and problems of all runs are in {summary}, the table in {table}"
+        return f"{names} made: scores and problems of all runs are in {summary}, the report is {page}"
     others = [path for path in files if path not in targets]
     if not others:
         return f"{names} made"

@@ -56,7 +56,7 @@ def table(rows: Sequence[ScoreRow], origin: ModelKey, run_name: str) -> list[str
     for task, both in found.items():
         cells = {(row["run"], row["step"]): shown(row) for row in both}
         lines.append(f"  {task:{left}}" + cells_of([cells.get(place, "-") for place in steps], widths))
-    return lines + [f"  {task} {_verdict(both[0], both[-1])}" for task, both in found.items()]
+    return lines + [f"  {task} {verdict(both[0], both[-1])}" for task, both in found.items()]
 
 
 def cells_of(texts: Sequence[str], widths: Sequence[int]) -> str:
@@ -74,7 +74,7 @@ def shown(row: ScoreRow) -> str:
     return f"{row['value']:.3f}" + (f" +- {row['stderr']:.3f}" if row["stderr"] is not None else "")
 
 
-def _verdict(before: ScoreRow, after: ScoreRow) -> str:
+def verdict(before: ScoreRow, after: ScoreRow) -> str:
     """Compare two scores. Their errors count as independent, which is cautious: the examples are the same."""
     gain = after["value"] - before["value"]
     gain = -gain if after["metric"] in LOWER_IS_BETTER else gain

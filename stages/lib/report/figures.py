@@ -93,7 +93,7 @@ def svg(
         if 0 < len(lines) <= LEGEND_LINES:
             axes.legend(loc="best")
         elif lines:
-            axes.set_title(f"{len(lines)} lines, named in scores.csv", loc="right", fontsize=9)
+            axes.set_title(f"{len(lines)} lines, named in card.html", loc="right", fontsize=9)
         else:
             axes.text(0.5, 0.5, "no results yet", ha="center", va="center", transform=axes.transAxes)
         axes.set_title(title, loc="center" if len(lines) <= LEGEND_LINES else "left")
@@ -128,14 +128,14 @@ def _draw_line(axes: Axes, line: Line, group: int, part: int) -> None:
         axes.plot(tokens, values, **style)
 
 
-def thinned(points: list[Point]) -> list[Point]:
-    """Return at most POINTS points: means of equally many neighbors."""
-    stride = -(-len(points) // POINTS)
+def thinned(points: list[Point], limit: int = POINTS, largest: bool = False) -> list[Point]:
+    """Return at most `limit` points: means of equally many neighbors, or the `largest` of them."""
+    stride = -(-len(points) // limit)
     if stride <= 1:
         return points
-    return [_mean(points[at : at + stride]) for at in range(0, len(points), stride)]
+    return [_joined(points[at : at + stride], largest) for at in range(0, len(points), stride)]
 
 
-def _mean(points: Sequence[Point]) -> Point:
+def _joined(points: Sequence[Point], largest: bool) -> Point:
     tokens, values, _ = zip(*points, strict=True)
-    return sum(tokens) / len(points), sum(values) / len(points), None
+    return sum(tokens) / len(points), max(values) if largest else sum(values) / len(points), None

@@ -13,6 +13,9 @@ PATTERNS = {
     "evaluations": "runs/*/eval/*/*.json",
     "baselines": "baselines/*/*/*.json",
     "contamination": "contamination/*/*.json",
+    "ladders": "ladders/*.json",
+    "corpora": "tokens/*/manifest.json",
+    "lists": "sources/*/list.json",
 }
 OUTPUTS = {"scores": "scores.csv", "figures": "figures", "output": "summary.json"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stages.lib.report import figures
@@ -16,24 +17,50 @@ from stages.lib.scoring.tasks import local_tasks
 ACCURACIES = ("acc", "acc_mutual_info")
 
 
-def draw(
-    directory: Path, rows: Sequence[ScoreRow], references: Sequence[ScoreRow], curves: Mapping[str, Curves]
-) -> list[Path]:
-    """Draw the figures; returns their paths. `rows`: scores, with the tokens of the models before added."""
-    paths = [directory / name for name in ("loss.svg", "bits_per_byte.svg", "accuracy.svg")]
+@dataclass(frozen=True, kw_only=True)
+class ScoreFigure:
+    """A figure against training tokens: lines, and `levels`, {label: value} of horizontal lines."""
+
+    name: str
+    title: str
+    y_label: str
+    lines: list[Line]
+    levels: dict[str, float] = field(default_factory=dict)
+
+
+def summary_figures(
+    rows: Sequence[ScoreRow], references: Sequence[ScoreRow], curves: Mapping[str, Curves]
+) -> list[ScoreFigure]:
+    """Return loss, bits per byte and accuracy. `rows`: scores, with the tokens of the models before added."""
     bits = [row for row in rows if row["metric"] == "bits_per_byte" and local_tasks.find(row["task"]) is not None]
     accuracy = [row for metric in ACCURACIES for row in rows if row["metric"] == metric]
     tasks = [local_tasks.find(row["task"]) for row in rows]
     chances = sorted({task.chance for task in tasks if task is not None and task.chance is not None})
-    levels = {f"chance ({chance:g})": chance for chance in chances}
-    figures.draw(paths[0], "Loss", "nats per token", _loss_lines(curves))
-    baselines = _levels(bits, references, with_trivial=False)  # counted bytes would need twice the height
-    figures.draw(paths[1], "Validation text", "bits per byte", _score_lines(bits), baselines)
-    figures.draw(paths[2], "Accuracy", "accuracy", _score_lines(accuracy), levels | _levels(accuracy, references))
+    levels = {f"chance ({chance:g})": chance for chance in chances} | levels_of(accuracy, references)
+    baselines = levels_of(bits, references, with_trivial=False)  # counted bytes would need twice the height
+    return [
+        ScoreFigure(name="loss", title="Loss", y_label="nats per token", lines=loss_lines(curves)),
+        ScoreFigure(
+            name="bits_per_byte",
+            title="Validation text",
+            y_label="bits per byte",
+            lines=score_lines(bits),
+            levels=baselines,
+        ),
+        ScoreFigure(name="accuracy", title="Accuracy", y_label="accuracy", lines=score_lines(accuracy), levels=levels),
+    ]
+
+
+def draw(directory: Path, drawn: Iterable[ScoreFigure]) -> list[Path]:
+    """Draw figures as SVG files; returns their paths."""
+    paths = []
+    for figure in drawn:
+        paths.append(directory / f"{figure.name}.svg")
+        figures.draw(paths[-1], figure.title, figure.y_label, figure.lines, figure.levels)
     return paths
 
 
-def _levels(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_trivial: bool = True) -> dict[str, float]:
+def levels_of(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_trivial: bool = True) -> dict[str, float]:
     """Return {label: score} of each task's baselines, and of its best trivial reader."""
     levels = {}
     for row in {row["task"]: row for row in rows}.values():
@@ -46,7 +73,8 @@ def _levels(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_trivi
     return levels
 
 
-def _loss_lines(curves: Mapping[str, Curves]) -> list[Line]:
+def loss_lines(curves: Mapping[str, Curves]) -> list[Line]:
+    """Return the lines of training and validation loss of all runs."""
     lines = []
     for run_name, curve in curves.items():
         if curve.train:
@@ -57,7 +85,8 @@ def _loss_lines(curves: Mapping[str, Curves]) -> list[Line]:
     return lines
 
 
-def _score_lines(rows: Iterable[ScoreRow]) -> list[Line]:
+def score_lines(rows: Iterable[ScoreRow]) -> list[Line]:
+    """Return a line per run and task: scores against tokens."""
     points: defaultdict[tuple[str, str, str], list[Point]] = defaultdict(list)
     for row in rows:
         if row["value"] is not None:

@@ -105,17 +105,21 @@ def is_good(entry: dict[str, Any]) -> bool:
     return entry["loss"] is not None and not entry.get("skipped")
 
 
-def troubles(events: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the counts of skipped steps, rollbacks and hangs, as text: ["3 steps skipped", "1 rollback"].
+def trouble_counts(events: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return how often each trouble happened: {"step skipped": 3, "rollback": 1, "hang": 0}.
 
     A step that was skipped again after a kill counts once; so does a rollback.
     """
-    counts = {
+    return {
         "step skipped": len({_step_and_samples(event) for event in events if event["event"] == "skip"}),
         "rollback": len({_step_and_samples(event) for event in events if event["event"] == "rollback"}),
         "hang": sum(event["event"] == "hang" for event in events),
     }
-    return [f"{count:,} {_plural(name, count)}" for name, count in counts.items() if count]
+
+
+def troubles(events: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the counts of skipped steps, rollbacks and hangs, as text: ["3 steps skipped", "1 rollback"]."""
+    return [f"{count:,} {_plural(name, count)}" for name, count in trouble_counts(events).items() if count]
 
 
 def _step_and_samples(event: dict[str, Any]) -> tuple[int, ...]:

@@ -1,0 +1,61 @@
+"""Everything that the sections of the report read: manifests, scores, curves, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import manifest
+from stages.lib.manifest import Manifest
+from stages.lib.report.curves import Curves
+from stages.lib.report.results import Results
+from stages.lib.report.scores import ScoreRow
+from stages.lib.report.summary_figures import ScoreFigure
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageInputs:
+    """The data of the report.
+
+    `rows`: scores, with their own tokens; `references`: those to compare with. `corpora`: {digest: manifest of a
+    corpus}, `lists`: {source: its list}. `directory`: that of card.html, from which links start.
+    """
+
+    results: Results
+    rows: Sequence[ScoreRow]
+    references: Sequence[ScoreRow]
+    curves: Mapping[str, Curves]
+    figures: Sequence[ScoreFigure]
+    missing: Sequence[str]
+    warnings: Sequence[str]
+    corpora: Mapping[str, Manifest]
+    lists: Mapping[str, Manifest]
+    directory: Path
+
+    def last_models(self) -> dict[str, Manifest]:
+        """Return the newest model of each run."""
+        return {name: made for (name, _), made in self.results.models.items()}  # sorted by step: the last one stays
+
+    def corpus_of(self, model: Manifest) -> Manifest | None:
+        """Return the manifest of a model's corpus; None if it is not among these."""
+        return self.corpora.get(model.identity.get("corpus", ""))
+
+
+def read_corpora(paths: Iterable[Path]) -> dict[str, Manifest]:
+    """Return {digest: corpus} of the paths that exist."""
+    made = [manifest.read(path, "index") for path in paths if path.exists()]
+    return {found.digest: found for found in made}
+
+
+def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
+    """Return {source: its list} of the paths that exist."""
+    made = [manifest.read(path, "list") for path in paths if path.exists()]
+    return {found.identity["source"]: found for found in made}
+
+
+def shares(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of each number in their sum; {} of nothing."""
+    total = sum(numbers.values())
+    return {name: number / total for name, number in numbers.items()} if total else {}

@@ -1,0 +1,210 @@
+"use strict";
+// Draws the charts of the page. Names of runs reach the document as text only, never as HTML.
+(() => {
+  const { runs, charts } = JSON.parse(document.getElementById("chart-data").textContent);
+  const COLORS = 7;
+  const hidden = new Set();
+  let drawn = [];
+  let waiting;
+
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function color(run) {
+    const number = Math.max(runs.indexOf(run), 0);
+    if (number < COLORS) return style(`--c${number}`);
+    const light = matchMedia("(prefers-color-scheme: dark)").matches ? 68 : 38;
+    return `hsl(${Math.round(number * 137.508) % 360} 60% ${light}%)`; // the golden angle: neighbors differ
+  }
+
+  function short(value) {
+    if (value == null) return "-";
+    const size = Math.abs(value);
+    for (const [unit, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]])
+      if (size >= unit) return +(value / (letter === "k" ? 1e3 : unit)).toPrecision(4) + letter;
+    return size !== 0 && size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
+  }
+
+  // A point of another line may lie at the tokens under the pointer: take the nearest point of this line.
+  function nearest(plot, series, index) {
+    const values = plot.data[series];
+    for (let step = 0; step < values.length; step++) {
+      if (values[index - step] != null) return index - step;
+      if (values[index + step] != null) return index + step;
+      if (index - step < 0 && index + step >= values.length) break;
+    }
+    return null;
+  }
+
+  const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+  const BORDERS = ["solid", "dashed", "dotted", "double"]; // the same in the legend
+
+  function seriesOf(chart) {
+    const lines = chart.lines.map((line) => ({
+      label: line.label,
+      group: line.group,
+      show: !hidden.has(line.group),
+      stroke: color(line.group),
+      width: line.marked ? 1.8 : 1.3,
+      dash: DASHES[line.part % DASHES.length],
+      points: { show: line.marked || line.x.length === 1, size: 6 },
+      spanGaps: true,
+      errors: line.error,
+      value: (plot, value) => short(value),
+    }));
+    const levels = chart.levels.map((level, number) => ({
+      label: level.label,
+      stroke: style("--faint"),
+      width: 1,
+      dash: DASHES[1 + (number % 3)],
+      points: { show: false },
+      spanGaps: true,
+      value: (plot, value) => short(value),
+    }));
+    return [{ label: "tokens", value: (plot, value) => short(value) }, ...lines, ...levels];
+  }
+
+  function dataOf(chart) {
+    const ends = [Infinity, -Infinity];
+    for (const line of chart.lines)
+      for (const x of line.x) { ends[0] = Math.min(ends[0], x); ends[1] = Math.max(ends[1], x); }
+    if (ends[0] === ends[1]) ends[1] = ends[0] + 1;
+    const tables = chart.lines.map((line) => [line.x, line.y]);
+    for (const level of chart.levels) tables.push([ends, [level.value, level.value]]);
+    return tables.length > 1 ? uPlot.join(tables) : tables[0];
+  }
+
+  function drawErrors(plot) {
+    const context = plot.ctx;
+    context.save();
+    context.beginPath();
+    context.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
+    context.clip();
+    plot.series.forEach((series, number) => {
+      if (!series.show || !series.errors) return;
+      context.strokeStyle = series.stroke(plot, number);
+      context.lineWidth = devicePixelRatio;
+      let point = 0;
+      plot.data[number].forEach((value, index) => {
+        if (value == null) return;
+        const error = series.errors[point++];
+        if (!error) return;
+        const x = plot.valToPos(plot.data[0][index], "x", true);
+        context.beginPath();
+        context.moveTo(x, plot.valToPos(value - error, "y", true));
+        context.lineTo(x, plot.valToPos(value + error, "y", true));
+        context.stroke();
+      });
+    });
+    context.restore();
+  }
+
+  function drawMarks(plot, marks) {
+    const context = plot.ctx;
+    context.save();
+    context.textAlign = "left";
+    context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    for (const [run, kinds] of Object.entries(marks)) {
+      if (hidden.has(run)) continue;
+      for (const [kind, places] of Object.entries(kinds))
+        for (const tokens of places) {
+          const x = plot.valToPos(tokens, "x", true);
+          if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue;
+          context.strokeStyle = context.fillStyle = color(run);
+          context.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+          context.beginPath();
+          context.moveTo(x, plot.bbox.top);
+          context.lineTo(x, plot.bbox.top + plot.bbox.height);
+          context.stroke();
+          context.fillText(kind, x + 4 * devicePixelRatio, plot.bbox.top + 11 * devicePixelRatio);
+        }
+    }
+    context.restore();
+  }
+
+  function bounds(chart) {
+    // Levels and errors count too: uPlot's own range knows visible points alone.
+    return (plot, low, high) => {
+      if (low == null) return [0, 1];
+      plot.series.forEach((series, number) => {
+        if (!series.show || !series.errors) return;
+        let point = 0;
+        plot.data[number].forEach((value) => {
+          if (value == null) return;
+          const error = series.errors[point++] || 0;
+          low = Math.min(low, value - error);
+          high = Math.max(high, value + error);
+        });
+      });
+      const pad = (high - low || Math.abs(high) || 1) * 0.06;
+      return [low - pad, high + pad];
+    };
+  }
+
+  function draw(figure) {
+    const chart = charts[+figure.dataset.chart];
+    const place = figure.querySelector(".plot");
+    place.replaceChildren();
+    const axis = { stroke: style("--ink"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 },
+      values: (plot, splits) => splits.map(short) };
+    const plot = new uPlot({
+      width: Math.max(place.clientWidth, 260),
+      height: place.clientWidth < 500 ? 260 : 340,
+      cursor: { dataIdx: (plot, series, index) => (series === 0 ? index : nearest(plot, series, index)), drag: { x: true, y: false } },
+      legend: { markers: { width: 3, dash: (plot, number) => BORDERS[(chart.lines[number - 1]?.part ?? 2) % BORDERS.length] } },
+      scales: { x: { time: false }, y: { range: bounds(chart) } },
+      series: seriesOf(chart),
+      axes: [{ ...axis, label: "training tokens", labelSize: 22, size: 40 }, { ...axis, label: chart.y_label, labelSize: 22, size: 62 }],
+      hooks: { draw: [drawErrors, (plot) => drawMarks(plot, chart.marks)] },
+    }, dataOf(chart), place);
+    drawn.push(plot);
+  }
+
+  // One chart after another, so that the page can be read while the charts of hundreds of runs are drawn.
+  function drawAll() {
+    for (const plot of drawn) plot.destroy();
+    drawn = [];
+    clearTimeout(waiting);
+    const left = [...document.querySelectorAll("figure.chart")];
+    const next = () => {
+      draw(left.shift());
+      if (left.length) waiting = setTimeout(next);
+    };
+    next();
+    showRuns();
+  }
+
+  function toggle(run) {
+    if (!hidden.delete(run)) hidden.add(run);
+    for (const plot of drawn)
+      plot.batch(() => plot.series.forEach((series, number) => {
+        if (series.group === run) plot.setSeries(number, { show: !hidden.has(run) });
+      }));
+    showRuns();
+  }
+
+  function showRuns() {
+    const place = document.getElementById("shown-runs");
+    const shown = runs.filter((run) => charts.some((chart) => chart.lines.some((line) => line.group === run)));
+    place.hidden = shown.length < 2;
+    place.replaceChildren(...shown.map((run) => {
+      const button = document.createElement("button");
+      const mark = document.createElement("i");
+      mark.style.background = color(run);
+      button.append(mark, run);
+      button.type = "button";
+      button.title = "hide or show this run in all charts";
+      button.setAttribute("aria-pressed", String(!hidden.has(run)));
+      button.addEventListener("click", () => toggle(run));
+      return button;
+    }));
+  }
+
+  for (const figure of document.querySelectorAll("figure.chart")) {
+    const { steps_per_point: steps } = charts[+figure.dataset.chart];
+    if (steps > 1) figure.querySelector(".thinned").textContent = ` Thinned: a point stands for up to ${steps} steps.`;
+  }
+  drawAll();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawAll(); } });
+})();

@@ -1,0 +1,100 @@
+"""The blocks that a page is made of: tables, charts, bars, notes. The template shows each by its `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stages.lib.report.figures import Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell of a table. `strong`: the best of its column; `note`: smaller text after it; `title`: shown on hover."""
+
+    text: str
+    note: str = ""
+    title: str = ""
+    strong: bool = False
+    code: bool = False
+    path: str = ""
+    """A path relative to card.html, to which the cell links."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; its caption stands beside it. `numeric`: columns that are right-aligned, from -1 for the last."""
+
+    kind: ClassVar[str] = "table"
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    caption: str = ""
+    numeric: range = range(0)
+
+    def is_numeric(self, column: int) -> bool:
+        """Return whether a column, from 0, is right-aligned."""
+        return column in self.numeric or column - len(self.titles) in self.numeric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines that a reader can zoom, point at, and turn on and off, run by run.
+
+    `levels`: {label: value} of horizontal lines. `marks`: {run: {what happened: tokens at which it did}}.
+    `steps_per_point`: the most steps that a point of a line stands for.
+    """
+
+    kind: ClassVar[str] = "chart"
+    title: str
+    y_label: str
+    lines: Sequence[Line]
+    caption: str
+    levels: Mapping[str, float] = field(default_factory=dict)
+    marks: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    steps_per_point: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Bars of shares, {part: share}, that add up to 1: one per (label, note), with the same parts in the same color."""
+
+    kind: ClassVar[str] = "bars"
+    parts: Sequence[str]
+    rows: Sequence[tuple[str, str, Mapping[str, float]]]
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notes:
+    """Short paragraphs. `warning`: they need the reader's attention."""
+
+    kind: ClassVar[str] = "notes"
+    lines: Sequence[str]
+    warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A drawing of jobs in columns, as `job_graph` lays it out."""
+
+    kind: ClassVar[str] = "graph"
+    svg: str
+    caption: str
+
+
+Block = Table | Chart | Bars | Notes | Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a page. `category`: the page of Snakemake's report that it stands on."""
+
+    category: str
+    title: str
+    blocks: Sequence[Block]
+
+    @property
+    def anchor(self) -> str:
+        """The name of the section in links."""
+        return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
