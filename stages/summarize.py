@@ -40,7 +40,7 @@ from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow, score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
 from stages.lib.report_page import page
-from stages.lib.report_page.inputs import PageInputs, read_corpora, read_lists
+from stages.lib.report_page.inputs import PageInputs, read_corpora, read_lists, read_plan
 from stages.lib.run_table import text as run_table_text
 from stages.lib.run_table.table import RunTable, run_tables
 from stages.lib.scaling_law import outcome
@@ -136,6 +136,10 @@ def run(arguments: argparse.Namespace) -> None:
         warnings=warnings,
         corpora=read_corpora(arguments.corpora),
         lists=read_lists(arguments.lists),
+        tables=tables,
+        sweeps={name: run_tables(results, rows, expected, runs) for name, runs in expected.get("sweeps", {}).items()},
+        predictions=predictions,
+        plan=read_plan(arguments.plan),
         directory=arguments.output.parent,
     )
     made += write_pages(arguments, inputs)
@@ -170,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pages", type=Path, metavar="DIR", help="the directory of a page per category (default: none)"
     )
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="the plan of the runs, if it exists (default: none)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")
     parser.add_argument("--results", type=Path, metavar="DIR", help="all that exists in DIR, into DIR/so_far")

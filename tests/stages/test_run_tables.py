@@ -159,14 +159,7 @@ def test_the_text_of_200_runs_is_short_and_names_only_files_that_exist(tmp_path)
     assert max(map(len, lines[:-1])) < 120
     assert "  scores.csv also has 170 runs" in lines
     assert [line.split()[0] for line in lines if line.startswith("  run0")] == [f"run{n:03d}" for n in range(30)]
-    assert lines[-1] == f"See {tmp_path / 'scores.csv'}, {tmp_path / 'figures'}"
-
-
-def test_the_report_is_named_if_it_exists(tmp_path):
-    write_run(tmp_path, "base", 2.0)
-    (tmp_path / "report.html").touch()
-    lines, _ = summarized(tmp_path)
-    assert lines[-1] == f"See {tmp_path / 'report.html'}, {tmp_path / 'scores.csv'}, {tmp_path / 'figures'}"
+    assert lines[-1] == f"See {tmp_path / 'card.html'}, {tmp_path / 'scores.csv'}, {tmp_path / 'figures'}"
 
 
 def test_many_keys_and_tasks_are_cut_and_named(tmp_path):

@@ -163,10 +163,12 @@ def test_warnings_and_lines_of_executors_are_shown(tmp_path):
 
 def test_last_line_names_what_was_made(tmp_path):
     summary = tmp_path / "summary.txt"
-    assert last_line.last_line(["all"], ["a.json"], str(summary), "t.csv") == "all made: a.json"
+    assert last_line.last_line(["all"], ["a.json"], str(summary), "card.html") == "all made: a.json"
     summary.write_text("")
-    assert last_line.last_line(["all"], [], str(summary), "t.csv").endswith(f"are in {summary}, the table in t.csv")
-    assert last_line.last_line(["a.json"], ["a.json"], str(summary), "t.csv") == "a.json made"
+    assert last_line.last_line(["all"], [], str(summary), "card.html").endswith(
+        f"are in {summary}, the report is card.html"
+    )
+    assert last_line.last_line(["a.json"], ["a.json"], str(summary), "card.html") == "a.json made"
 
 
 def test_a_closed_terminal_does_not_end_the_workflow(tmp_path, monkeypatch):

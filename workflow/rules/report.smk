@@ -59,10 +59,12 @@ rule summarize:
         expected=expected,
         figures=figures_directory,
         pages=pages_directory,
+        plan=PLAN,
         code=CODE["summarize"],
     shell:
         "printf %s {params.expected:q} > {log:q}.expect && "
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
         " --evaluations {input.evaluations:q} --baselines {input.baselines:q} --contamination {input.contamination:q}"
-        " --ladders {input.ladders:q} --corpora {input.corpora:q} --lists {input.lists:q} --expect {log:q}.expect --scores {output.scores:q}"
+        " --ladders {input.ladders:q} --corpora {input.corpora:q} --lists {input.lists:q} --plan {params.plan:q}"
+        " --expect {log:q}.expect --scores {output.scores:q}"
         " --figures {params.figures:q} --page {output.page:q} --pages {params.pages:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"

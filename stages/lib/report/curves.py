@@ -29,6 +29,8 @@ class Curves:
 
     Lines of more points than a figure shows are thinned: a point is the mean of several steps, of grad_norm the
     largest value. `drawn`: {source: tokens that were drawn from it}, `epochs`: {source: epochs} at the last step.
+    `seconds`: of all steps, those that were repeated too; `peak_bytes`: memory of the first rank;
+    `world_size`: the newest.
     """
 
     train: list[Point]
@@ -38,6 +40,9 @@ class Curves:
     epochs: dict[str, float] = field(default_factory=dict)
     health: Health = field(default_factory=Health)
     steps_per_point: int = 1
+    seconds: float | None = None
+    peak_bytes: float | None = None
+    world_size: int | None = None
 
 
 def tokens_before(results: Results) -> dict[str, int]:
@@ -72,9 +77,10 @@ def read_curves(results: Results, before: Mapping[str, int]) -> dict[str, Curves
 def _read(directory: Path, run_name: str, before: int, with_loss: bool) -> Curves:
     steps: dict[int, tuple[float | None, ...]] = {}  # tokens, loss, FIGURES
     validation: defaultdict[str, dict[int, Point]] = defaultdict(dict)
-    events, spikes, last = read_events(directory), Spikes(), {}
+    events, spikes, last, seconds = read_events(directory), Spikes(), {}, 0.0
     for entry in history.entries(directory, events):
         step, tokens = entry["step"], entry["tokens"] + before
+        seconds += _number(entry.get("seconds")) or 0.0
         if "validation" in entry:
             for source, score in entry["validation"].items():
                 validation[source][step] = (tokens, score["loss"], None)
@@ -94,6 +100,9 @@ def _read(directory: Path, run_name: str, before: int, with_loss: bool) -> Curve
         drawn=_by_source(last.get("source_tokens")),
         epochs=_by_source(last.get("source_epochs")),
         steps_per_point=max(1, -(-len(rows) // POINTS)),
+        seconds=seconds or None,
+        peak_bytes=memory * 1e6 if (memory := _number(last.get("memory_mb"))) else None,
+        world_size=next((event["world_size"] for event in reversed(events) if "world_size" in event), None),
         health=health_of(events, {step: row[0] for step, row in steps.items()}, spikes.steps),
     )
 

@@ -36,6 +36,7 @@ def add_found(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]
     for name, pattern in PATTERNS.items():
         paths = sorted(str(path) for path in results.glob(pattern) if not path.name.startswith("."))
         found += [f"--{name}", *paths] if paths else []
+    found += ["--plan", str(results / "plan.json")]
     for name, file in OUTPUTS.items():
         found += [f"--{name}", str(results / FOLDER / file)]
     return [*found, *argv]

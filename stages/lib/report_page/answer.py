@@ -48,8 +48,7 @@ def _runs(inputs: PageInputs) -> Table:
 
 def _facts(inputs: PageInputs, run_name: str) -> list[Cell | str]:
     model = inputs.last_models().get(run_name)
-    exports = [made for (name, _), made in inputs.results.exports.items() if name == run_name]
-    parameters = exports[-1].record.get("parameters") if exports else None
+    parameters = inputs.parameters(run_name)
     size = f"{parameters / 1e6:,.1f} M" if parameters else "-"
     if model is None:
         return ["-", "-", size, "-"]

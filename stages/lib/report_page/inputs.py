@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.lib import manifest
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.report.curves import Curves
 from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow
 from stages.lib.report.summary_figures import ScoreFigure
+from stages.lib.run_table.table import RunTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,8 @@ class PageInputs:
     """The data of the report.
 
     `rows`: scores, with their own tokens; `references`: those to compare with. `corpora`: {digest: manifest of a
-    corpus}, `lists`: {source: its list}. `directory`: that of card.html, from which links start.
+    corpus}, `lists`: {source: its list}. `tables`: of all runs, `sweeps`: of the runs of each. `plan`: {run: its plan}.
+    `directory`: that of card.html, from which links start.
     """
 
     results: Results
@@ -32,11 +35,20 @@ class PageInputs:
     warnings: Sequence[str]
     corpora: Mapping[str, Manifest]
     lists: Mapping[str, Manifest]
+    tables: Sequence[RunTable]
+    sweeps: Mapping[str, Sequence[RunTable]]
+    predictions: Sequence[Manifest]
+    plan: Mapping[str, Any]
     directory: Path
 
     def last_models(self) -> dict[str, Manifest]:
         """Return the newest model of each run."""
         return {name: made for (name, _), made in self.results.models.items()}  # sorted by step: the last one stays
+
+    def parameters(self, run_name: str) -> int | None:
+        """Return the number of parameters of a run's newest export; None without one."""
+        exports = [made for (name, _), made in self.results.exports.items() if name == run_name]
+        return exports[-1].record.get("parameters") if exports else None
 
     def corpus_of(self, model: Manifest) -> Manifest | None:
         """Return the manifest of a model's corpus; None if it is not among these."""
@@ -53,6 +65,18 @@ def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
     """Return {source: its list} of the paths that exist."""
     made = [manifest.read(path, "list") for path in paths if path.exists()]
     return {found.identity["source"]: found for found in made}
+
+
+def read_plan(path: Path | None) -> dict[str, Any]:
+    """Return {run: its plan} of the file that `tools.plan` wrote; {} without it. Raises UserError for another file."""
+    if path is None or not path.exists():
+        return {}
+    runs = files.read_json_object(path).get("runs")
+    if not isinstance(runs, dict) or not all(isinstance(plan, dict) for plan in runs.values()):
+        raise UserError(
+            f"{path} must be a plan that tools.plan --json wrote; delete it, and run `snakemake plan` again"
+        )
+    return runs
 
 
 def shares(numbers: Mapping[str, Any]) -> dict[str, float]:

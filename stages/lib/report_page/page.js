@@ -7,10 +7,12 @@
   let drawn = [];
   let waiting;
 
+  const groups = [...new Set([...runs, ...charts.flatMap((chart) => chart.lines.map((line) => line.group))])];
+
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function color(run) {
-    const number = Math.max(runs.indexOf(run), 0);
+  function color(group) {
+    const number = groups.indexOf(group);
     if (number < COLORS) return style(`--c${number}`);
     const light = matchMedia("(prefers-color-scheme: dark)").matches ? 68 : 38;
     return `hsl(${Math.round(number * 137.508) % 360} 60% ${light}%)`; // the golden angle: neighbors differ
@@ -151,7 +153,7 @@
       height: place.clientWidth < 500 ? 260 : 340,
       cursor: { dataIdx: (plot, series, index) => (series === 0 ? index : nearest(plot, series, index)), drag: { x: true, y: false } },
       legend: { markers: { width: 3, dash: (plot, number) => BORDERS[(chart.lines[number - 1]?.part ?? 2) % BORDERS.length] } },
-      scales: { x: { time: false }, y: { range: bounds(chart) } },
+      scales: { x: { time: false, ...(chart.log_tokens && { distr: 3 }) }, y: { range: bounds(chart) } },
       series: seriesOf(chart),
       axes: [{ ...axis, label: "training tokens", labelSize: 22, size: 40 }, { ...axis, label: chart.y_label, labelSize: 22, size: 62 }],
       hooks: { draw: [drawErrors, (plot) => drawMarks(plot, chart.marks)] },

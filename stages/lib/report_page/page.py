@@ -14,7 +14,7 @@ from typing import Any
 
 from stages.lib import files
 from stages.lib.report.figures import Point, thinned
-from stages.lib.report_page import answer, data, provenance, scores, training
+from stages.lib.report_page import answer, data, ladders, planned, provenance, scores, side_by_side, training
 from stages.lib.report_page.inputs import PageInputs
 from stages.lib.report_page.section import Block, Chart, Section
 
@@ -22,7 +22,10 @@ SECTIONS: tuple[Callable[[PageInputs], Section | None], ...] = (
     answer.section,
     data.section,
     training.section,
+    planned.section,
+    ladders.section,
     scores.section,
+    side_by_side.section,
     provenance.section,
 )
 CATEGORIES = (answer.CATEGORY, data.CATEGORY, training.CATEGORY, scores.CATEGORY, provenance.CATEGORY)
@@ -108,7 +111,14 @@ def _chart_data(chart: Chart) -> Mapping[str, Any]:
     levels = [{"label": label, "value": value} for label, value in chart.levels.items()]
     again = max((-(-len(line.points) // limit) for line in chart.lines), default=1)
     steps = chart.steps_per_point * again
-    return {"y_label": chart.y_label, "lines": lines, "levels": levels, "marks": chart.marks, "steps_per_point": steps}
+    return {
+        "y_label": chart.y_label,
+        "lines": lines,
+        "levels": levels,
+        "marks": chart.marks,
+        "steps_per_point": steps,
+        "log_tokens": chart.log_tokens,
+    }
 
 
 def _columns(points: Iterable[Point]) -> dict[str, list[Any]]:

@@ -42,7 +42,7 @@ class Chart:
     """Lines that a reader can zoom, point at, and turn on and off, run by run.
 
     `levels`: {label: value} of horizontal lines. `marks`: {run: {what happened: tokens at which it did}}.
-    `steps_per_point`: the most steps that a point of a line stands for.
+    `steps_per_point`: the most steps that a point of a line stands for. `log_tokens`: tokens on a logarithmic axis.
     """
 
     kind: ClassVar[str] = "chart"
@@ -53,6 +53,7 @@ class Chart:
     levels: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     steps_per_point: int = 1
+    log_tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,27 @@ class Bars:
     parts: Sequence[str]
     rows: Sequence[tuple[str, str, Mapping[str, float]]]
     caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatCell:
+    """A cell of a heat map. `share`: from 0, the worst, to 1, the best."""
+
+    text: str
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMap:
+    """Values over two keys, colored from the worst to the best. A cell is None where there is no value."""
+
+    kind: ClassVar[str] = "heat"
+    caption: str
+    x_label: str
+    y_label: str
+    x_values: Sequence[str]
+    y_values: Sequence[str]
+    rows: Sequence[Sequence[HeatCell | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +105,7 @@ class Graph:
     caption: str
 
 
-Block = Table | Chart | Bars | Notes | Graph
+Block = Table | Chart | Bars | HeatMap | Notes | Graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ def loss_charts(inputs: PageInputs) -> Iterator[Block]:
     """Yield the chart of training and validation loss; nothing without a point."""
     for figure in inputs.figures:
         if figure.name == "loss" and figure.lines:
-            yield _chart(inputs, "Training and validation loss", figure.y_label, figure.lines, LOSS)
+            yield line_chart(inputs, "Training and validation loss", figure.y_label, figure.lines, LOSS)
 
 
 def _figures(inputs: PageInputs) -> Iterator[Chart]:
@@ -44,10 +44,11 @@ def _figures(inputs: PageInputs) -> Iterator[Chart]:
             if curves.figures.get(name)
         ]
         if lines:
-            yield _chart(inputs, title, y_label, lines, caption)
+            yield line_chart(inputs, title, y_label, lines, caption)
 
 
-def _chart(inputs: PageInputs, title: str, y_label: str, lines: Sequence[Line], caption: str) -> Chart:
+def line_chart(inputs: PageInputs, title: str, y_label: str, lines: Sequence[Line], caption: str) -> Chart:
+    """Return a chart of lines of runs, with their restarts and rollbacks marked."""
     steps = max((curves.steps_per_point for curves in inputs.curves.values()), default=1)
     marks = _marks(inputs)
     return Chart(title=title, y_label=y_label, lines=lines, caption=caption, marks=marks, steps_per_point=steps)
