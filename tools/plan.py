@@ -33,19 +33,20 @@ def run(arguments: argparse.Namespace) -> None:
     asked_for = request_of(arguments)
     reached = measured.mfu_by_device(Path(asked_for["results"]))
     plans: dict[str, Any] = {}
-    texts, fitting = [], []
+    paragraphs: dict[str, str] = {}
+    fitting = []
     for name, asked_run in asked_for["runs"].items():
         asked = request.read(name, asked_run)
         if isinstance(asked, str):
-            plans[name], text = {"unknown": asked}, f"run {name}\n  no plan: {asked}"
+            plans[name], text = {"unknown": asked}, f"  no plan: {asked}"
         else:
             plans[name] = run_plan.plan_of(asked, reached, arguments.cache)
-            text = plan_text.of_run(name, plans[name])
+            text = plan_text.of_run(plans[name])
             fitting.append(asked)
             if arguments.fit:
                 text += "\n" + proposals(asked, arguments.cache)
-        texts.append(text)
-    text = "\n\n".join(texts) + "\n"
+        paragraphs[name] = text
+    text = plan_text.of_runs(paragraphs, plans)
     print(text, end="")
     write(arguments, text, plans)
     if not arguments.fit:

@@ -88,6 +88,17 @@ def test_proposals_that_fit_are_printed_with_the_fastest_first(planned):
     assert "selective" in lines[1] and "full" in lines[2]
 
 
+def test_runs_with_equal_plans_are_one_paragraph_and_all_are_added_up(planned):
+    runs = dict.fromkeys(("one", "two", "three"), CONFIG["runs"]["base"])
+    runs["wide"] = CONFIG["runs"]["base"] | {"model": MODEL | {"intermediate_size": 192}}
+    _, text, figures, _ = planned("--gpu", "A100", "--mfu", 0.5, "--price", 2, config=CONFIG | {"runs": runs})
+    assert "run wide\n" in text and "runs one, three, two\n" in text
+    hours = sum(plan["time"]["gpu_hours"] for plan in figures.values())
+    cost = sum(plan["time"]["cost"] for plan in figures.values())
+    assert text.splitlines()[-1].startswith("all 4 runs: ")
+    assert text.splitlines()[-1].endswith(f"{hours:.3g} GPU-hours in 8 jobs, cost {cost:.2f}")
+
+
 def test_a_run_whose_vocabulary_is_not_known_yet_is_named(planned):
     config = CONFIG | {"tokenizers": {"main": {"path": "tokenizer.json"}}}
     code, text, _, _ = planned(config=config)

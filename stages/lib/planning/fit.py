@@ -29,9 +29,6 @@ STATE_BYTES = 4 + 4 + 2
 GATHERED_BYTES = 2
 """Bytes per parameter that stays gathered until the backward pass."""
 
-ACCUMULATED_BYTES = 4
-"""Bytes per parameter of gradients that are accumulated over micro-batches: whole ones, not a shard."""
-
 RANKS = (2, 4, 8, 16, 32, 64)
 """Multiples of the number of ranks that are tried if nothing fits."""
 
@@ -99,10 +96,7 @@ def _settings(subject: Subject) -> Iterator[Subject]:
 
 
 def _micro_batches(subject: Subject) -> list[int]:
-    """Return powers of 2 that divide a rank's share of the batch, the largest first.
-
-    A smaller one may need more: gradients that are accumulated over micro-batches are not sharded.
-    """
+    """Return powers of 2 that divide a rank's share of the batch, the largest first."""
     share = subject.recipe.global_batch_size // subject.world_size
     sizes = [1 << exponent for exponent in range(LARGEST.bit_length())]
     return [size for size in reversed(sizes) if share % size == 0]
@@ -119,6 +113,4 @@ def _too_large(subject: Subject, gpu: Device) -> bool:
     least = parameters * STATE_BYTES // shards
     if shards > 1 and recipe.sharding in ("grad", "hybrid-grad"):
         least += parameters * GATHERED_BYTES
-    if shards > 1 and subject.accumulation > 1:
-        least += parameters * ACCUMULATED_BYTES
     return gpu.needed(least) > gpu.memory

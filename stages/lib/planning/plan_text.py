@@ -1,18 +1,57 @@
-"""A plan as text: one paragraph per run."""
+"""Plans as text: a paragraph per run, those with equal plans in one, and what all need together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stages.lib.planning.devices import FRAGMENTATION, GIB, RESERVED
 
 Figures = Mapping[str, Any]
+MIB = 1 << 20
+NAMED = 6  # runs with the same plan that are named
 UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
-def of_run(name: str, plan: Figures) -> str:
-    """Return the lines of a run's plan."""
+def of_runs(paragraphs: Mapping[str, str], plans: Mapping[str, Figures]) -> str:
+    """Return all plans. `paragraphs`: {run: the lines of its plan}."""
+    runs: dict[str, list[str]] = {}
+    for name, paragraph in paragraphs.items():
+        runs.setdefault(paragraph, []).append(name)
+    parts = [f"{_title(names)}\n{paragraph}" for paragraph, names in runs.items()]
+    return "\n\n".join([*parts, *([_together(plans)] if len(plans) > 1 else [])]) + "\n"
+
+
+def _title(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"run{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}"
+
+
+def _together(plans: Mapping[str, Figures]) -> str:
+    """Return a line on what all runs need, of those that have each figure."""
+    known = [plan for plan in plans.values() if "unknown" not in plan]
+    disk = sum(plan["disk"].get("checkpoints_bytes", 0) + plan["disk"].get("exports_bytes", 0) for plan in known)
+    times = [plan["time"] for plan in known if plan["time"] is not None and "gpu_hours" in plan["time"]]
+    parts = [f"{_size(disk)} of checkpoints and exports"]
+    if times:
+        of = "" if len(times) == len(plans) else f" (of {len(times)} runs)"
+        parts.append(f"{_hours(sum(time['gpu_hours'] for time in times))} in {_jobs(times)}{of}")
+    if costs := [time["cost"] for time in times if time["cost"] is not None]:
+        parts.append(f"cost {sum(costs):,.2f}")
+    return f"all {len(plans)} runs: {', '.join(parts)}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f} GPU-hours" if hours >= 100 else f"{hours:.3g} GPU-hours"
+
+
+def _jobs(times: Sequence[Figures]) -> str:
+    count = sum(time["jobs"] for time in times)
+    return f"{count:,} job{'s' if count > 1 else ''}"
+
+
+def of_run(plan: Figures) -> str:
+    """Return the lines of a run's plan, without its name."""
     lines = {
         "model": _model(plan["model"]),
         "batch": _batch(plan["batch"]),
@@ -22,7 +61,7 @@ def of_run(name: str, plan: Figures) -> str:
         "disk": _disk(plan["disk"]),
         "time": _time(plan["time"]),
     }
-    return "\n".join([f"run {name}", *(f"  {label:<7} {text}" for label, text in lines.items())])
+    return "\n".join(f"  {label:<7} {text}" for label, text in lines.items())
 
 
 def short(number: float) -> str:
@@ -33,8 +72,8 @@ def short(number: float) -> str:
     return f"{number:.3g}"
 
 
-def _gib(number: int) -> str:
-    return f"{number / GIB:,.2f} GiB"
+def _size(number: int) -> str:
+    return f"{number / GIB:,.2f} GiB" if number >= GIB else f"{number / MIB:,.1f} MiB"
 
 
 def _model(model: Figures) -> str:
@@ -49,27 +88,27 @@ def _model(model: Figures) -> str:
 def _batch(batch: Figures) -> str:
     total = "" if batch["tokens"] is None else f", {batch['steps']:,} steps, {short(batch['tokens'])} tokens"
     return (
-        f"{batch['global_batch_size']} samples = {batch['ranks']} ranks x {batch['micro_batch_size']} per micro-batch "
+        f"{batch['global_batch_size']} samples = {batch['ranks']} rank{'s' if batch['ranks'] > 1 else ''} x {batch['micro_batch_size']} per micro-batch "
         f"x {batch['gradient_accumulation_steps']}; {batch['tokens_per_step']:,} tokens per step{total}; sharding "
         f"{batch['sharding']}, activation checkpointing {batch['activation_checkpointing']}"
     )
 
 
 def _memory(memory: Figures) -> str:
-    peak = f"{_gib(memory['peak_bytes'])} per rank at the peak (in: {memory['at']})"
-    host = f"; {_gib(memory['host_bytes_per_node'])} of CPU memory per node for checkpoints and what is offloaded"
+    peak = f"{_size(memory['peak_bytes'])} per rank at the peak (in: {memory['at']})"
+    host = f"; {_size(memory['host_bytes_per_node'])} of CPU memory per node for checkpoints and what is offloaded"
     if "device" not in memory:
         return f"{peak}{host}; no GPU is named: whether it fits is not known"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    margin = f"{(FRAGMENTATION - 1):.0%} for fragmentation and {_gib(RESERVED)} for CUDA and NCCL"
+    margin = f"{(FRAGMENTATION - 1):.0%} for fragmentation and {_size(RESERVED)} for CUDA and NCCL"
     return (
-        f"{peak}, {_gib(memory['needed_bytes'])} with {margin}: {verdict} the {memory['device']} "
-        f"({_gib(memory['device_bytes'])}){host}"
+        f"{peak}, {_size(memory['needed_bytes'])} with {margin}: {verdict} the {memory['device']} "
+        f"({_size(memory['device_bytes'])}){host}"
     )
 
 
 def _parts(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{part.replace('_', ' ')} {_gib(size)}" for part, size in parts.items() if size)
+    return ", ".join(f"{part.replace('_', ' ')} {_size(size)}" for part, size in parts.items() if size)
 
 
 def _data(data: Figures | None) -> str:
@@ -85,12 +124,12 @@ def _epochs(epochs: float | None) -> str:
 
 
 def _disk(disk: Figures) -> str:
-    each = f"{_gib(disk['checkpoint_bytes'])} per checkpoint"
+    each = f"{_size(disk['checkpoint_bytes'])} per checkpoint"
     if "checkpoints" not in disk:
         return each
     return (
-        f"{each}, at most {disk['checkpoints']} at a time ({_gib(disk['checkpoints_bytes'])}); exports "
-        f"{_gib(disk['exports_bytes'])}"
+        f"{each}, at most {disk['checkpoints']} at a time ({_size(disk['checkpoints_bytes'])}); exports "
+        f"{_size(disk['exports_bytes'])}"
     )
 
 
@@ -106,5 +145,4 @@ def _time(time: Figures | None) -> str:
     if "days" not in time:
         return speed
     cost = "" if time["cost"] is None else f", cost {time['cost']:,.2f}"
-    jobs = f"{time['jobs']} job{'s' if time['jobs'] > 1 else ''}"
-    return f"{speed}; {time['days']:.3g} days in {jobs}, {time['gpu_hours']:,.0f} GPU-hours{cost}"
+    return f"{speed}; {time['days']:.3g} days in {_jobs([time])}, {_hours(time['gpu_hours'])}{cost}"

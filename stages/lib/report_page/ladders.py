@@ -68,7 +68,7 @@ def _ladder(figure: Mapping[str, Any]) -> Iterator[Line]:
 
 def _law(figure: Mapping[str, Any], level: str) -> Iterator[Line]:
     for key, label in {"value": "law", "low": f"{level} interval, low", "high": f"{level} interval, high"}.items():
-        points = [(point["tokens"], point[key], None) for point in figure["curve"]]
+        points: list[Point] = [(point["tokens"], point[key], None) for point in figure["curve"]]
         yield Line(label=label, group="law", part="law" if key == "value" else "interval", points=points, marked=False)
 
 
@@ -78,5 +78,5 @@ def _target(figure: Mapping[str, Any]) -> Iterator[Line]:
         label="predicted", group="predicted", part="predicted", points=[(target["tokens"], target["value"], None)]
     )
     if "measured" in target:
-        points = [(target["tokens"], target["measured"], None)]
+        points: list[Point] = [(target["tokens"], target["measured"], None)]
         yield Line(label="measured", group="measured", part="measured", points=points)

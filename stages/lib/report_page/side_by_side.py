@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stages.lib.report.summary_figures import loss_lines
 from stages.lib.report_page.inputs import PageInputs
@@ -74,23 +74,24 @@ def _score(score: Score | None) -> str | Cell:
 
 def _heat_map(found: run_table.HeatMap, sweep: str) -> HeatMap:
     labels = labels_of([found.x_key, found.y_key])
-    values = [score.value for row in found.scores for score in row if score is not None]
-    worst, best = (max(values), min(values)) if found.column.lower_is_better else (min(values), max(values))
-    cells = [
-        [
-            score and HeatCell(text=f"{score.value:.3f}", share=(score.value - worst) / ((best - worst) or 1))
-            for score in row
-        ]
-        for row in found.scores
-    ]
-    means = (
-        " Means over seeds." if any(score and score.error is not None for row in found.scores for score in row) else ""
-    )
+    scores = [score for row in found.scores for score in row if score is not None]
+    worst, best = (pick(score.value for score in scores) for pick in _worst_and_best(found.column))
+    means = " Means over seeds." if any(score.error is not None for score in scores) else ""
     return HeatMap(
         caption=f"{_title(found.column)} over the grid of {sweep}: the deeper the color, the better.{means}",
         x_label=labels[found.x_key],
         y_label=labels[found.y_key],
         x_values=[value_text(value) for value in found.x_values],
         y_values=[value_text(value) for value in found.y_values],
-        rows=cells,
+        rows=[[_heat_cell(score, worst, best) for score in row] for row in found.scores],
     )
+
+
+def _worst_and_best(column: Column) -> tuple[Callable[[Iterable[float]], float], ...]:
+    return (max, min) if column.lower_is_better else (min, max)
+
+
+def _heat_cell(score: Score | None, worst: float, best: float) -> HeatCell | None:
+    if score is None:
+        return None
+    return HeatCell(text=f"{score.value:.3f}", share=(score.value - worst) / (best - worst) if best != worst else 1.0)

@@ -120,7 +120,12 @@ def reshard(model: torch.nn.Module) -> None:
             module.reshard()
 
 
-def set_gradient_sync(model: torch.nn.Module, enabled: bool) -> None:
-    """Let the next backward pass reduce gradients over the ranks, or not: only the last of a step must."""
+def set_gradient_sync(model: torch.nn.Module, sharding: str, is_last: bool) -> None:
+    """Let the next backward pass of a step reduce gradients over the ranks. `is_last`: that of the last micro-batch.
+
+    Replicas are summed with the last one alone. Shards are with each: gradients that wait for the last micro-batch
+    would be whole, 4 bytes per parameter of the model on each rank.
+    """
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(enabled)
+        model.set_requires_gradient_sync(is_last or sharding != "none")
+        model.set_requires_all_reduce(is_last)

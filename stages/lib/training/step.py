@@ -64,7 +64,7 @@ class Stepper:
             end = row + len(micro_batch[0]) * self.objective.rows_per_sample
             self.state.set_rows(range(row, end))
             row = end
-            sharding.set_gradient_sync(model, number == len(micro_batches) - 1)
+            sharding.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
             loss, figures = self.objective.sums(model, micro_batch, self.document_end)
             (loss / count.to(loss.dtype)).backward()
             sums += figures
