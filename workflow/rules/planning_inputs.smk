@@ -22,9 +22,8 @@ def hardware_of(stage):
     nodes = resource_of(stage, "nodes") or ""
     if nodes.isdigit():
         found["nodes"] = int(nodes)
-    minutes = resource_of(stage, "runtime") or ""
-    if minutes.isdigit():
-        found["minutes"] = int(minutes)
+    if minutes := minutes_of(stage):
+        found["minutes"] = minutes
     for name, kind in PLAN_RESOURCES.items():
         text = resource_of(stage, name)
         try:
@@ -33,6 +32,15 @@ def hardware_of(stage):
         except ValueError:
             raise ConfigError(f"the resource {name} of {stage} must be a number, got {text!r}") from None
     return found
+
+
+def minutes_of(stage):
+    """Return the time limit of a stage by the profile, 90 or "2h", in minutes; None for an expression, or without."""
+    try:
+        found = Resource.parse_human_friendly("runtime", resource_of(stage, "runtime"))
+    except WorkflowError:
+        return None
+    return found if isinstance(found, int) else None
 
 
 def ranks_per_node(stage):

@@ -13,6 +13,9 @@ from stages.lib.scaling_law import outcome
 
 CATEGORY = "Training"
 TITLES = ("ladder", "target", "measure", "predicted", "low", "high", "measured", "off by", "inside the interval")
+SAME = 1.1
+"""Tokens per parameter that differ by less are the same: a run has a whole number of steps."""
+
 CAPTION = (
     "Predictions of runs from smaller ones: value and interval, and what the trained run has. A measured value is that "
     "of the validation text at the predicted number of tokens."
@@ -57,13 +60,19 @@ def _chart(prediction: Manifest, measured: Mapping[str, float]) -> Chart:
 
 def _ladder(figure: Mapping[str, Any]) -> Iterator[Line]:
     """Yield a line per number of tokens per parameter."""
+    ratios: list[float] = []
     by_ratio: dict[float, list[Point]] = {}
-    for point in sorted(figure["points"], key=lambda point: point["tokens"]):
-        ratio = float(f"{point['tokens'] / point['parameters']:.2g}")
-        by_ratio.setdefault(ratio, []).append((point["tokens"], point["loss"], None))
-    for ratio, points in sorted(by_ratio.items()):
-        label = f"{ratio:g} tokens per parameter"
-        yield Line(label=label, group=label, part="models", points=points)
+    for point in sorted(figure["points"], key=_ratio):
+        if not ratios or _ratio(point) > SAME * ratios[-1]:
+            ratios.append(_ratio(point))
+        by_ratio.setdefault(ratios[-1], []).append((point["tokens"], point["loss"], None))
+    for ratio, points in by_ratio.items():
+        label = f"{ratio:.2g} tokens per parameter"
+        yield Line(label=label, group=label, part="models", points=sorted(points))
+
+
+def _ratio(point: Mapping[str, Any]) -> float:
+    return point["tokens"] / point["parameters"]
 
 
 def _law(figure: Mapping[str, Any], level: str) -> Iterator[Line]:

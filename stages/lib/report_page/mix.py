@@ -9,7 +9,7 @@ from stages.lib.manifest import Manifest
 from stages.lib.report_page.inputs import PageInputs, shares
 from stages.lib.report_page.section import Bars, Block
 
-SHOWN = 12  # runs with bars; the table under Data has all
+SHOWN = 12  # mixes with bars; the table under Data has all
 
 
 def planned(model: Manifest) -> dict[str, float]:
@@ -44,14 +44,20 @@ def in_words(inputs: PageInputs, run_name: str) -> str:
 
 
 def bars(inputs: PageInputs) -> Iterator[Block]:
-    """Yield bars of the planned and seen mix of the first runs."""
+    """Yield bars of the planned and seen mix of the runs; runs with the same mix, to a percent, share their bars."""
     rows: list[tuple[str, str, Mapping[str, float]]] = []
-    models = inputs.last_models()
-    for name, model in [*models.items()][:SHOWN]:
+    runs: dict[str, list[str]] = {}  # those of the same mix are one
+    mixes = {}
+    for name, model in inputs.last_models().items():
         found = {"planned": planned(model), "seen": seen(inputs, name)}
-        rows += [(name, kind, mix) for kind, mix in found.items() if mix]
+        key = repr([{source: round(share, 2) for source, share in mix.items()} for mix in found.values()])
+        mixes.setdefault(key, found)
+        runs.setdefault(key, []).append(name)
+    for key, names in [*runs.items()][:SHOWN]:
+        label = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        rows += [(label, kind, mix) for kind, mix in mixes[key].items() if mix]
     parts = list(dict.fromkeys(source for _, _, mix in rows for source in mix))
-    more = f" The first {SHOWN} of {len(models)} runs; the others stand under Data." if len(models) > SHOWN else ""
+    more = f" The first {SHOWN} of {len(runs)} mixes; the others stand under Data." if len(runs) > SHOWN else ""
     if rows:
         caption = (
             "Data mix. Planned: shares of the samples by the run's weights. Seen: shares of the tokens that were drawn."

@@ -147,7 +147,8 @@
     const place = figure.querySelector(".plot");
     place.replaceChildren();
     const axis = { stroke: style("--ink"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 },
-      values: (plot, splits) => splits.map(short) };
+      values: (plot, splits) => splits.map((value) => (value == null ? "" : short(value))) };
+    const named = (plot, splits) => splits.map((value) => ("125".includes(String(value)[0]) ? value : null)); // 1, 2, 5, 10, ...
     const plot = new uPlot({
       width: Math.max(place.clientWidth, 260),
       height: place.clientWidth < 500 ? 260 : 340,
@@ -155,7 +156,7 @@
       legend: { markers: { width: 3, dash: (plot, number) => BORDERS[(chart.lines[number - 1]?.part ?? 2) % BORDERS.length] } },
       scales: { x: { time: false, ...(chart.log_tokens && { distr: 3 }) }, y: { range: bounds(chart) } },
       series: seriesOf(chart),
-      axes: [{ ...axis, label: "training tokens", labelSize: 22, size: 40 }, { ...axis, label: chart.y_label, labelSize: 22, size: 62 }],
+      axes: [{ ...axis, ...(chart.log_tokens && { filter: named }), label: "training tokens", labelSize: 22, size: 40 }, { ...axis, label: chart.y_label, labelSize: 22, size: 62 }],
       hooks: { draw: [drawErrors, (plot) => drawMarks(plot, chart.marks)] },
     }, dataOf(chart), place);
     drawn.push(plot);

@@ -20,12 +20,12 @@ from stages.lib.report_page.section import Block, Chart, Section
 
 SECTIONS: tuple[Callable[[PageInputs], Section | None], ...] = (
     answer.section,
+    side_by_side.section,
     data.section,
     training.section,
     planned.section,
     ladders.section,
     scores.section,
-    side_by_side.section,
     provenance.section,
 )
 CATEGORIES = (answer.CATEGORY, data.CATEGORY, training.CATEGORY, scores.CATEGORY, provenance.CATEGORY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -17,8 +18,9 @@ TITLES = (
     "checkpoint",
 )
 CAPTION = (
-    "What came out; below it the plan that `snakemake plan` wrote, and how far off it was. Memory is that of the "
-    "first rank: allocated on a GPU, resident on a CPU, where it holds Python and its libraries too. Tokens per second "
+    "What came out; below it the plan by the target plan, and how far off it was. Memory is that of the first "
+    "rank: what it allocated on a GPU; on a CPU all that is resident, with Python and its libraries, beside a plan of "
+    "tensors alone. Tokens per second "
     "are the median over the steps; hours are the sum of the steps, without starts and saves."
 )
 
@@ -46,13 +48,19 @@ def _cells(inputs: PageInputs, name: str, plan: Figures) -> list[str | Cell]:
     return [
         _cell(inputs.parameters(name), plan["model"]["parameters"], "{:,}"),
         _cell(model.identity["tokens"], batch["tokens"], "{:,}"),
-        _cell(curves.peak_bytes, plan["memory"]["peak_bytes"], "{:,.2f} GB", 1e9),
+        _memory(curves.peak_bytes, plan["memory"]),
         _cell(median(rates) if rates else None, time.get("tokens_per_second"), "{:,.0f}"),
         _cell(curves.seconds, seconds, "{:,.2f}", HOUR),
         _cell(curves.seconds and curves.seconds * ranks, seconds and seconds * batch["ranks"], "{:,.2f}", HOUR),
         _cell(curves.health.jobs or None, time.get("jobs"), "{:,}"),
         _cell(_bytes(model.identity["outputs"]), plan["disk"]["checkpoint_bytes"], "{:,.3f} GB", 1e9),
     ]
+
+
+def _memory(actual: float | None, plan: Figures) -> Cell:
+    """Return the peak memory of a rank; the plan is of tensors, which are not all that is resident on a CPU."""
+    cell = _cell(actual, plan["peak_bytes"], "{:,.2f} GB", 1e9)
+    return cell if "device" in plan else replace(cell, note=f"plan {plan['peak_bytes'] / 1e9:,.2f} GB")
 
 
 def _bytes(outputs: Mapping[str, Figures]) -> int | None:

@@ -78,7 +78,7 @@ def _heat_map(found: run_table.HeatMap, sweep: str) -> HeatMap:
     worst, best = (pick(score.value for score in scores) for pick in _worst_and_best(found.column))
     means = " Means over seeds." if any(score.error is not None for score in scores) else ""
     return HeatMap(
-        caption=f"{_title(found.column)} over the grid of {sweep}: the deeper the color, the better.{means}",
+        caption=f"{_title(found.column)} over the grid of the sweep {sweep}: the deeper the color, the better.{means}",
         x_label=labels[found.x_key],
         y_label=labels[found.y_key],
         x_values=[value_text(value) for value in found.x_values],

@@ -145,8 +145,12 @@ def _row(name: str, recipe: Recipe, keys: Sequence[str], columns: Sequence[Colum
 def _means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
     """Return the mean of each group of rows that differ in their seed only; [] if no group has two."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
+    seen = set()  # a run that repeats another counts once
     for row in rows:
-        groups.setdefault(tuple(row.values[key] for key in keys if key != SEED), []).append(row)
+        values = tuple(row.values[key] for key in keys)
+        if values not in seen:
+            groups.setdefault(tuple(row.values[key] for key in keys if key != SEED), []).append(row)
+        seen.add(values)
     if SEED not in keys or all(len(group) < 2 for group in groups.values()):
         return []
     return [_mean(group) for group in groups.values()]
