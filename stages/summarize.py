@@ -82,16 +82,25 @@ def write_manifest(
     made: Sequence[Manifest],
     missing: Sequence[str],
     outputs: Sequence[Path],
+    pages: Sequence[Path],
 ) -> None:
-    """Write the summary's manifest, last; its paths are relative to its directory."""
+    """Write the summary's manifest, last; its paths are relative to its directory.
+
+    The pages stand in its record: they show times, which may differ between two equal results.
+    """
     home = arguments.output.parent
     identity = {
         "recipe": {},
         "inputs": {_relative(one.path, home): one.digest for one in made},
         "missing": missing,
-        "outputs": {_relative(path, home): manifest.describe(path) for path in outputs},
+        "outputs": _described(outputs, home),
     }
-    manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
+    record = clock.record(pages=_described(pages, home))
+    manifest.write(arguments.output, arguments.stage_name, identity, record)
+
+
+def _described(paths: Sequence[Path], home: Path) -> dict[str, Any]:
+    return {_relative(path, home): manifest.describe(path) for path in paths}
 
 
 def _relative(path: Path, home: Path) -> str:
@@ -142,13 +151,14 @@ def run(arguments: argparse.Namespace) -> None:
         plan=read_plan(arguments.plan),
         directory=arguments.output.parent,
     )
-    made += write_pages(arguments, inputs)
+    pages = write_pages(arguments, inputs)
     lines = [line for table in tables for line in [*run_table_text.lines_of(table, arguments.scores.name), ""]]
     places = [arguments.page, arguments.scores, arguments.figures]
     summary = SummaryText(results, rows, references, missing, warnings, places, lines, predicted)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
-    write_manifest(arguments, clock, [*results.all(), *predictions], missing, [*made, text])
+    read = [*results.all(), *predictions, *inputs.corpora.values(), *inputs.lists.values()]
+    write_manifest(arguments, clock, read, missing, [*made, text], pages)
 
 
 def write_pages(arguments: argparse.Namespace, inputs: PageInputs) -> list[Path]:

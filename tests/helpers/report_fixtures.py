@@ -34,7 +34,9 @@ def write_run(root, name="base", steps=300, milestones=(100, 300), bits=2.5, sou
         file.writelines(json.dumps(entry) + "\n" for entry in entries_of(steps, sources))
     events = [("attempt", 0), ("start", 0), ("attempt", 100), ("resume", 100), ("finish", steps)]
     with open(train / "events.jsonl", "w") as file:
-        file.writelines(json.dumps({"event": event, "step": at, "time": at}) + "\n" for event, at in events)
+        file.writelines(
+            json.dumps({"event": event, "step": at, "time": at, "world_size": 2}) + "\n" for event, at in events
+        )
     for step in milestones:
         write_milestone(root, name, step, bits * (1 + 10 / step), **more)
 
@@ -47,14 +49,15 @@ def entries_of(steps, sources):
             **{"step": step, "tokens": step * 256, "loss": 3 + 5 * math.exp(-step / 50), "grad_norm": 1.0},
             **{"learning_rate": 1e-3, "tokens_per_second": 1000.0 + step % 7, "mfu": 0.4, "samples": [step, step + 1]},
             **{"source_tokens": drawn, "source_epochs": dict.fromkeys(sources, 1.5), "time": step},
+            **{"seconds": 1.0, "memory_mb": 2500},
         }
     yield {"step": steps, "tokens": steps * 256, "validation": {source: {"loss": 3.1} for source in sources}}
 
 
-def write_milestone(root, name, step, bits, commit=COMMIT, code="p1"):
-    """Write the manifests of a model, its export and its scores."""
+def write_milestone(root, name, step, bits, commit=COMMIT, code="p1", recipe=None):
+    """Write the manifests of a model, its export and its scores. `recipe`: further keys of the model's."""
     run, corpus = root / "runs" / name, manifest.read(root / "tokens/main/manifest.json").digest
-    recipe = {"model": {}, "weights": {"code": 1.0, "prose": 1.0}, "name": name}
+    recipe = {"model": {}, "weights": {"code": 1.0, "prose": 1.0}} | (recipe or {"name": name})
     identity = {
         "recipe": recipe,
         "corpus": corpus,
@@ -65,6 +68,7 @@ def write_milestone(root, name, step, bits, commit=COMMIT, code="p1"):
     }
     mixture = [{"from_sample": 0, "slots": {"code": 2048, "prose": 2048}}]
     record = {"run_directory": f"../train/{DIRECTORY}", "data": {"mixture": mixture}, "code": code, "commit": commit}
+    record["validation"] = {source: {"loss": 3.1, "bits_per_byte": 1.55} for source in SOURCES}
     record |= {"seconds": 90.0, "world_size": 2, "host": "node1", "versions": {"torch": "2.13.0"}}
     model = run / f"models/{step:08d}.json"
     write(model, "pretrain", identity, record)

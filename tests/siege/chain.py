@@ -30,9 +30,10 @@ PATHS = {
     "export": "results/runs/tiny/export/00000006/manifest.json",
     "scores": "results/runs/tiny/eval/00000006/validation.json",
     "card": "results/runs/tiny/export/00000006/card.json",
+    "best": "results/sweeps/lr/best.json",
     "summary": "results/summary.json",
 }
-NOT_RESULTS = ("metrics.jsonl", "events.jsonl", "receipt.json", "*.yaml", "README.md", "card.json")
+NOT_RESULTS = ("metrics.jsonl", "events.jsonl", "receipt.json", "*.yaml", "README.md", "card.json", "card.html")
 """Files that tell when or where something was made."""
 
 
@@ -80,12 +81,15 @@ def steps():
     made.append(_step("convert", [*given, *_recipe({"dtype": "float32"})], PATHS["export"]))
     given = ["--export", PATHS["export"], "--corpus", PATHS["corpus"]]
     made.append(_step("evaluate", [*given, *_recipe({"tasks": ["bits_per_byte"]})], PATHS["scores"]))
+    given = ["--models", PATHS["model"], "--evaluations", PATHS["scores"]]
+    made.append(_step("select_best", [*given, *_recipe({"metric": "bits_per_byte", "mode": "min"})], PATHS["best"]))
     given = ["--name", "tiny", "--model", PATHS["model"], "--export", PATHS["export"], "--corpus", PATHS["corpus"]]
     given += ["--lists", *PATHS["lists"], "--evaluations", PATHS["scores"]]
     made.append(_step("describe", given, PATHS["card"], PATHS["card"].replace("card.json", "README.md")))
     given = ["--models", PATHS["model"], "--exports", PATHS["export"], "--evaluations", PATHS["scores"]]
     given += ["--scores", "results/scores.csv", "--figures", "results/figures"]
-    more = ("results/scores.csv", "results/figures", "results/summary.txt")
+    given += ["--corpora", PATHS["corpus"], "--lists", *PATHS["lists"]]
+    more = ("results/scores.csv", "results/figures", "results/summary.txt", "results/card.html")
     made.append(_step("summarize", given, PATHS["summary"], *more))
     return made
 

@@ -115,6 +115,25 @@ def test_evaluation_with_other_scores_and_a_valid_digest_is_another(place, capsy
     assert "has other scores than" in chain(capsys, EVALUATION)[1]
 
 
+def test_prediction_and_best_run_of_a_sweep_lead_to_their_models(place, capsys):
+    model = manifest.read(f"results/runs/base/models/{STEP}.json")
+    prediction, best = Path("results/ladders/tiny.json"), Path("results/sweeps/lr/best.json")
+    for path in (prediction, best):
+        path.parent.mkdir(parents=True)
+    manifest.write(prediction, "predict", {"models": {"tiny-1": model.digest}, "corpus": model.identity["corpus"]}, {})
+    manifest.write(best, "select_best", {"model": model.digest, "outputs": {}}, {})
+    summary = manifest.read("results/summary.json")
+    inputs = summary.identity["inputs"] | {"ladders/tiny.json": manifest.read(prediction).digest}
+    manifest.write(summary.path, "summarize", summary.identity | {"inputs": inputs}, summary.record)
+    for first in (prediction, best):
+        tree, error = chain(capsys, first)
+        assert error == "" and f"  {model.path}: pretrain" in tree[1]
+    assert any(line.startswith(f"  {prediction}: predict") for line in chain(capsys)[0])
+    manifest.write(prediction, "predict", {"models": {"tiny-1": "0" * 64}}, {})
+    assert f"{prediction} must be the prediction that results/summary.json was made from" in chain(capsys)[1]
+    assert f"must hold the model that {prediction} was made from" in chain(capsys, prediction)[1]
+
+
 def test_manifest_of_another_run_is_refused(place, capsys):
     shutil.copyfile(f"results/runs/tuned/models/{STEP}.json", f"results/runs/base/models/{STEP}.json")
     error = chain(capsys, EVALUATION)[1]

@@ -13,10 +13,13 @@ def resources(**values):
 
 
 def test_plan_writes_all_runs_of_all_and_makes_nothing_else(pretending):
-    done = pretending.snakemake("plan", "--cores", 1, *resources(ranks=2, device="H100", mfu="0.5", gpu_hour_price=2))
+    given = resources(ranks=2, device="H100", mfu="0.5", gpu_hour_price=2, runtime="2h")
+    done = pretending.snakemake("plan", "--cores", 1, *given)
     plans = json.loads((pretending.path / "results/plan.json").read_text())["runs"]
     assert list(plans) == ["base"]
     assert plans["base"]["batch"]["ranks"] == 2
+    request = json.loads((pretending.path / "results/logs/plan.log.request").read_text())
+    assert request["runs"]["base"]["hardware"]["minutes"] == 120
     assert plans["base"]["time"]["cost"] > 0 and plans["base"]["memory"]["fits"]
     assert (pretending.path / "results/plan.txt").read_text() in done.stdout + done.stderr
     assert not (pretending.path / LIST).exists()

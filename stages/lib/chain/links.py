@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stages.lib import manifest
-from stages.lib.chain.places import Link
+from stages.lib.chain.places import MANIFESTS, Link
 from stages.lib.manifest import Manifest
 
-ORDER = ("evaluation", "baseline", "contamination", "export", "model")
+ORDER = ("evaluation", "prediction", "baseline", "contamination", "export", "model", "corpus", "list")
 """Inputs of the summary: first those that were made last, so that the tree goes from a score back."""
 
 
@@ -30,6 +30,10 @@ def links_of(made: Manifest, root: Path) -> Iterator[Link]:
     elif made.stage == "evaluate" and "export" in made.identity:
         place = root / "runs" / folders[2] / "export" / folders[0] / "manifest.json"
         yield Link("export", made.identity["export"], place)
+    elif made.stage == "predict":
+        yield from (Link("model", digest) for digest in made.identity["models"].values())
+    elif made.stage == "select_best":
+        yield Link("model", made.identity["model"])
     elif made.stage == "convert":
         yield Link("model", made.identity["model"], root / "runs" / folders[2] / "models" / f"{folders[0]}.json")
     yield from _of_data(made.identity)
@@ -37,11 +41,8 @@ def links_of(made: Manifest, root: Path) -> Iterator[Link]:
 
 def _kind_of(path: str) -> str:
     """Return the kind of a manifest of the summary by its path."""
-    folders = PurePosixPath("/////", path).parts[-5:-1]
-    if folders[2] == "baselines" or folders[1] == "baselines":
-        return "baseline"
-    kinds = {"models": "model", "export": "export", "eval": "evaluation", "contamination": "contamination"}
-    return next((kinds[folder] for folder in reversed(folders) if folder in kinds), "evaluation")
+    found = (kind for kind, pattern in MANIFESTS.items() if PurePosixPath(path).match(pattern))
+    return next(found, "evaluation")
 
 
 def _of_card(made: Manifest, run: Path) -> Iterator[Link]:

@@ -15,6 +15,7 @@ BASELINES = "baselines"
 ABOVE = {
     **{"summarize": 0, "list": 2, "train_tokenizer": 2, "index": 2, "list_items": 2, "find_contamination": 2},
     **{"find_duplicates": 2, "tokenize": 3, "hash_documents": 3, "pretrain": 3, "finetune": 3},
+    **{"predict": 1, "select_best": 2},
     **{"convert": 4, "evaluate": 4, "describe": 4, "find_overlaps": 4},
 }
 """{stage: number of directories between its manifest and the results directory}"""
@@ -29,6 +30,7 @@ MANIFESTS = {
     "list": "sources/*/list.json",
     "items": "suites/*/items.json",
     "contamination": "contamination/*/*.json",
+    "prediction": "ladders/*.json",
 }
 """{what it describes: the places of the manifests, below the results directory}"""
 

@@ -94,4 +94,6 @@ def _worst_and_best(column: Column) -> tuple[Callable[[Iterable[float]], float],
 def _heat_cell(score: Score | None, worst: float, best: float) -> HeatCell | None:
     if score is None:
         return None
-    return HeatCell(text=f"{score.value:.3f}", share=(score.value - worst) / (best - worst) if best != worst else 1.0)
+    return HeatCell(
+        text=f"{score.value:.3f}", share=abs((score.value - worst) / (best - worst)) if best != worst else 1.0
+    )
