@@ -96,12 +96,12 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     weights = milestone_weights.read_weights(checkpoint_of(model), recipe.merge, arguments.base)
     partial = begin(directory, arguments.output)
     try:
-        parameters = write_export(partial, recipe, weights, model, corpus, tokenizer)
+        counts = write_export(partial, recipe, weights, model, corpus, tokenizer)
         parity = check_parity(partial, recipe, weights, model, corpus, tokenizer, directory)
         outputs = publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    record = clock.record(**parameters, parity=parity)
+    record = clock.record(**counts, parity=parity)
     manifest.write(directory / KEPT, arguments.stage_name, {**expected, "outputs": outputs}, record)
     manifest.write(arguments.output, arguments.stage_name, {**expected, "outputs": outputs}, record)
 
@@ -138,14 +138,15 @@ def write_export(
     corpus: Manifest,
     tokenizer: Manifest,
 ) -> dict[str, int]:
-    """Write weights, config and tokenizer; returns the numbers of parameters, all and those that a token uses."""
+    """Write weights, config and tokenizer; returns the numbers of parameters, all and those that a token uses, and of token ids."""
     from stages.lib.huggingface import adapter_files, export, tokenizer_files
     from stages.lib.model import flops
 
     model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
     vocab_size = described["vocab_size"]
     counts = {
-        "parameters": export.write_weights(directory, model_config, vocab_size, read, recipe.dtype, recipe.shard_mb)
+        "parameters": export.write_weights(directory, model_config, vocab_size, read, recipe.dtype, recipe.shard_mb),
+        "vocab_size": vocab_size,
     }
     if model_config.router is not None:
         counts["active_parameters"] = flops.active_count(model_config, vocab_size)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.lib import manifest, stage
+from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.log import logger
 from stages.lib.model.flops import active_count
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     """Fit the law to each measure, and write the prediction."""
     from stages.lib.scaling_law.measures import curve, predict, result  # scipy is slow to import
 
+    files.clear_leftovers(arguments.output)
     clock = manifest.Clock(arguments.code)
     corpus = manifest.read(arguments.corpus, "index")
     models = [manifest.read(path, "pretrain") for path in arguments.models]

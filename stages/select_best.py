@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from stages.lib import manifest, stage
+from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -87,6 +87,7 @@ def moved(made: Manifest, home: Path) -> dict[str, object]:
 
 def run(arguments: argparse.Namespace, recipe: BestRecipe) -> None:
     """Write the manifest of the best run's model."""
+    files.clear_leftovers(arguments.output)
     scores = scores_of(arguments.evaluations, recipe)
     name = best_of(scores, recipe.mode)
     models = {path.absolute().parents[1].name: path for path in arguments.models}

@@ -57,8 +57,7 @@ def write_milestone(run, step, bits, accuracy):
     )
     export = run / "export" / f"{step:08d}" / "manifest.json"
     identity = {"recipe": {}, "model": manifest.read(models).digest, "step": step, "tokens": step * 256, "outputs": {}}
-    write(export, "convert", identity, {"parameters": 4_200_000, "code": "c1"})
-    export.with_name("config.json").write_text('{"vocab_size": 4096}')
+    write(export, "convert", identity, {"parameters": 4_200_000, "vocab_size": 4096, "code": "c1"})
     scores = {
         "next_line": {"acc_mutual_info": {"value": accuracy, "stderr": 0.03, "n": 64}},
         "bits_per_byte_code": {"bits_per_byte": {"value": bits, "stderr": None}},

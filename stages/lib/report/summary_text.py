@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages.lib import files
 from stages.lib.manifest import Manifest
 from stages.lib.report import comparison, contamination_text
 from stages.lib.report.references import BASELINE, beside, readers_sentence
@@ -72,8 +71,8 @@ class SummaryText:
                 active = exports[-1].record.get("active_parameters")
                 shown = f" ({active / 1e6:,.1f} M active)" if active else ""
                 parts.append(f"{parameters / 1e6:,.1f} M parameters{shown}")
-            if vocabulary := _vocabulary(exports[-1]):
-                parts.append(vocabulary)
+            if vocabulary := exports[-1].record.get("vocab_size"):
+                parts.append(f"a vocabulary of {vocabulary:,} tokens")
         lines = [f"Run {run_name}: {', '.join(parts) or 'scores only'}"]
         if exports:
             lines.append(f"  Hugging Face model: {exports[-1].directory}")
@@ -152,11 +151,6 @@ def _validation_of(source: str, scores: Mapping[str, float]) -> str:
         f"  validation {source}: the chosen completion has the higher reward in {scores['rewards/accuracies']:.1%} of "
         f"the pairs; margin {scores['rewards/margins']:.3f}"
     )
-
-
-def _vocabulary(export: Manifest) -> str | None:
-    path = export.directory / "config.json"
-    return f"a vocabulary of {files.read_json(path)['vocab_size']:,} tokens" if path.exists() else None
 
 
 def _table(shown: dict[str, list[ScoreRow]]) -> list[str]:
