@@ -138,7 +138,7 @@ def write_export(
     corpus: Manifest,
     tokenizer: Manifest,
 ) -> dict[str, int]:
-    """Write weights, config and tokenizer; returns the numbers of parameters, of those that a token uses, and of ids."""
+    """Write weights, config and tokenizer; returns the numbers of parameters (all, and per token) and of token ids."""
     from stages.lib.huggingface import adapter_files, export, tokenizer_files
     from stages.lib.model import flops
 
