@@ -10,7 +10,7 @@ from stages.lib import manifest
 from stages.lib.chain.places import Link
 from stages.lib.manifest import Manifest
 
-ORDER = ("evaluation", "baseline", "contamination", "export", "model")
+ORDER = ("evaluation", "baseline", "contamination", "prediction", "export", "model")
 """Inputs of the summary: first those that were made last, so that the tree goes from a score back."""
 
 
@@ -32,15 +32,20 @@ def links_of(made: Manifest, root: Path) -> Iterator[Link]:
         yield Link("export", made.identity["export"], place)
     elif made.stage == "convert":
         yield Link("model", made.identity["model"], root / "runs" / folders[2] / "models" / f"{folders[0]}.json")
+    elif made.stage == "predict":
+        yield from (Link("model", digest) for digest in made.identity["models"].values())
+    elif made.stage == "select_best":
+        yield Link("model", made.identity["model"])
     yield from _of_data(made.identity)
 
 
 def _kind_of(path: str) -> str:
     """Return the kind of a manifest of the summary by its path."""
-    folders = PurePosixPath("/////", path).parts[-5:-1]
-    if folders[2] == "baselines" or folders[1] == "baselines":
+    folders = PurePosixPath(path).parts[:-1][-4:]
+    if "baselines" in folders[-3:-1]:
         return "baseline"
     kinds = {"models": "model", "export": "export", "eval": "evaluation", "contamination": "contamination"}
+    kinds |= {"ladders": "prediction"}
     return next((kinds[folder] for folder in reversed(folders) if folder in kinds), "evaluation")
 
 
