@@ -80,10 +80,10 @@ def proposals(asked: Asked, cache: Path | None) -> str:
     if gpu is None:
         raise UserError("--fit needs --gpu, or --memory-gb: the GPU that the run must fit")
     found = itertools.islice(fit.proposals(asked.subject, gpu, cache), PROPOSALS)
-    lines = [fit.sentence(asked.subject, subject) or "as it is" for subject in found]
+    lines = [fit.sentence(asked.subject, subject) for subject in found]
     if not lines and (more := fit.more_ranks(asked.subject, gpu, cache)) is not None:
         lines = [fit.sentence(asked.subject, more)]
-    return "  " + "\n  ".join([f"fits with {line}" for line in lines] or ["nothing fits"])
+    return "  " + "\n  ".join([f"fits with {line}" if line else "fits as it is" for line in lines] or ["nothing fits"])
 
 
 def write(arguments: argparse.Namespace, text: str, plans: dict[str, Any]) -> None:
