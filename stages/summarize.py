@@ -128,7 +128,9 @@ def run(arguments: argparse.Namespace) -> None:
     rows, references = score_rows(results), reference_rows(results)
     before = tokens_before(results)
     curves = read_curves(results, before)
-    tables = run_tables(results, rows, expected)
+    rungs = {name for prediction in predictions for name in prediction.identity["models"]}
+    compared = {name for name, _ in results.models} - rungs
+    tables = run_tables(results, rows, expected, compared)
     write_scores(arguments.scores, [*with_keys(rows, tables), *references], keys_of(tables))
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
     figures = summary_figures.summary_figures(moved, references, curves)

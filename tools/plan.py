@@ -57,10 +57,16 @@ def run(arguments: argparse.Namespace) -> None:
 def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the request: of the config with the options, or of stdin."""
     if arguments.config is None:
-        found = files.parse_json(sys.stdin.read())
-        if not isinstance(found, dict) or not isinstance(found.get("runs"), dict):
-            raise UserError("without CONFIG, stdin must hold a request with runs, see stages/lib/planning/request.py")
-        return found
+        try:
+            found = files.parse_json(sys.stdin.read())
+        except ValueError:
+            found = None
+        keys = found if isinstance(found, dict) else {}
+        if not (isinstance(keys.get("results"), str) and isinstance(keys.get("runs"), dict)):
+            raise UserError(
+                "without CONFIG, stdin must hold a request with results and runs, see stages/lib/planning/request.py"
+            )
+        return keys
     fields = {field.name for field in dataclasses.fields(request.Hardware)}
     hardware = {name: value for name, value in vars(arguments).items() if name in fields and value is not None}
     runs = config_file.runs_of(arguments.config, arguments.run, arguments.vocab_size, arguments.results)
@@ -74,10 +80,10 @@ def proposals(asked: Asked, cache: Path | None) -> str:
     if gpu is None:
         raise UserError("--fit needs --gpu, or --memory-gb: the GPU that the run must fit")
     found = itertools.islice(fit.proposals(asked.subject, gpu, cache), PROPOSALS)
-    lines = [fit.sentence(asked.subject, subject) or "as it is" for subject in found]
+    lines = [fit.sentence(asked.subject, subject) for subject in found]
     if not lines and (more := fit.more_ranks(asked.subject, gpu, cache)) is not None:
         lines = [fit.sentence(asked.subject, more)]
-    return "  " + "\n  ".join([f"fits with {line}" for line in lines] or ["nothing fits"])
+    return "  " + "\n  ".join([f"fits with {line}" if line else "fits as it is" for line in lines] or ["nothing fits"])
 
 
 def write(arguments: argparse.Namespace, text: str, plans: dict[str, Any]) -> None:

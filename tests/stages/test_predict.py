@@ -79,6 +79,9 @@ def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after
     assert "Ladder tiny: base (" in text.read_text()
     assert text.read_text().count("not trained yet") == 2
 
+    assert summarize.main(["--results", str(tmp_path / "results")]) == 0
+    assert "runs" not in (tmp_path / "results/so_far/summary.txt").read_text().partition("Ladder")[0]
+
     trained = manifest.read(write_model(tmp_path, corpus, "base", TARGET, TOKENS, 0.01))
     models = {("base", 30): trained}
     lines = outcome.text([made], models)

@@ -50,6 +50,15 @@ def screen(root, *, jobs=(), columns=80, height=24, reader=None):
     return lines_of("results", (reader or Reader()).read_all(root), jobs, columns, height, ASCII)
 
 
+def test_runs_of_a_sweep_are_told_apart_on_a_narrow_screen(tmp_path):
+    for rate in ("0.001", "0.003"):
+        for seed in (0, 1):
+            add_run(tmp_path, f"lr-learning_rate_{rate}-num_hidden_layers_2-seed_{seed}", 2, 4)
+    add_run(tmp_path, "a-run-with-a-long-name", 2, 4)
+    names = [line.split()[0] for line in screen(tmp_path)[2:]]
+    assert names == ["a-run-with-a-~", "lr-0.001-0", "lr-0.001-1", "lr-0.003-0", "lr-0.003-1"]
+
+
 @pytest.fixture
 def runs(tmp_path):
     """One run of each kind: done, stopped, killed, at its milestone, in training."""

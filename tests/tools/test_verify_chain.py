@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stages import select_best
 from stages.lib import manifest
 from tests.helpers.chain_fixtures import STEPS, make_results
 from tools import verify
@@ -115,25 +116,6 @@ def test_evaluation_with_other_scores_and_a_valid_digest_is_another(place, capsy
     assert "has other scores than" in chain(capsys, EVALUATION)[1]
 
 
-def test_prediction_and_best_run_of_a_sweep_lead_to_their_models(place, capsys):
-    model = manifest.read(f"results/runs/base/models/{STEP}.json")
-    prediction, best = Path("results/ladders/tiny.json"), Path("results/sweeps/lr/best.json")
-    for path in (prediction, best):
-        path.parent.mkdir(parents=True)
-    manifest.write(prediction, "predict", {"models": {"tiny-1": model.digest}, "corpus": model.identity["corpus"]}, {})
-    manifest.write(best, "select_best", {"model": model.digest, "outputs": {}}, {})
-    summary = manifest.read("results/summary.json")
-    inputs = summary.identity["inputs"] | {"ladders/tiny.json": manifest.read(prediction).digest}
-    manifest.write(summary.path, "summarize", summary.identity | {"inputs": inputs}, summary.record)
-    for first in (prediction, best):
-        tree, error = chain(capsys, first)
-        assert error == "" and f"  {model.path}: pretrain" in tree[1]
-    assert any(line.startswith(f"  {prediction}: predict") for line in chain(capsys)[0])
-    manifest.write(prediction, "predict", {"models": {"tiny-1": "0" * 64}}, {})
-    assert f"{prediction} must be the prediction that results/summary.json was made from" in chain(capsys)[1]
-    assert f"must hold the model that {prediction} was made from" in chain(capsys, prediction)[1]
-
-
 def test_manifest_of_another_run_is_refused(place, capsys):
     shutil.copyfile(f"results/runs/tuned/models/{STEP}.json", f"results/runs/base/models/{STEP}.json")
     error = chain(capsys, EVALUATION)[1]
@@ -212,3 +194,62 @@ def test_initial_model_from_elsewhere_and_remote_files_are_not_proven(place, cap
 @pytest.mark.parametrize("path", ["results", "results/summary.txt", "none.json", "none/scores.csv"])
 def test_file_without_a_chain_is_refused(place, capsys, path):
     assert f"{path}" in chain(capsys, path)[1]
+
+
+def written_again(path, change):
+    """Change a manifest, and give it the sha256 of what it then holds."""
+    data = json.loads(Path(path).read_text())
+    change(data)
+    manifest.write(path, data["stage"], data["identity"], data["record"])
+
+
+def test_score_without_an_evaluation_is_found_though_the_summary_was_written_again(place, capsys):
+    inside = Path(EVALUATION).relative_to("results").as_posix()
+    written_again("results/summary.json", lambda data: data["identity"]["inputs"].pop(inside))
+    tree, error = chain(capsys)
+    assert f"{SCORES} line 2 has bits_per_byte_a (bits_per_byte) of base at step {STEPS}, which no evaluation" in error
+
+
+@pytest.fixture
+def ladder(place):
+    """A prediction from one model, that the summary was made with."""
+    model = manifest.read(f"results/runs/base/models/{STEP}.json")
+    validation = {"a": {"loss": 2.0, "bits_per_byte": 1.5}}
+    written_again(model.path, lambda data: data["record"].update(validation=validation))
+    known = {
+        "recipe": {"target": "large", "weights": {"a": 1.0}},
+        "corpus": model.identity["corpus"],
+        "models": {"base": model.digest},
+        "points": [{"run": "base", "loss": 2.0, "bits_per_byte": 1.5}],
+    }
+    path = Path("results/ladders/small.json")
+    manifest.write(path, "predict", known, {})
+    digest = manifest.read(path).digest
+    written_again(
+        "results/summary.json", lambda data: data["identity"]["inputs"].update({"ladders/small.json": digest})
+    )
+    return path
+
+
+def test_chain_has_the_models_of_a_ladder(ladder, capsys):
+    tree, error = chain(capsys)
+    assert error == "" and f"  {ladder}: predict" in "\n".join(tree)
+    tree, error = chain(capsys, ladder)
+    assert error == "" and tree[2].startswith(f"  results/runs/base/models/{STEP}.json: pretrain")
+
+
+def test_point_of_a_ladder_that_its_model_does_not_have_is_named(ladder, capsys):
+    path = f"results/runs/base/models/{STEP}.json"
+    written_again(path, lambda data: data["record"]["validation"]["a"].update(loss=1.0))
+    assert chain(capsys)[1].endswith(f"{ladder} has a validation loss of 2.0, and {path} has 1.0")
+
+
+def test_chain_goes_from_the_best_of_a_sweep(place, capsys):
+    evaluation, model = manifest.read(EVALUATION), manifest.read(f"results/runs/base/models/{STEP}.json")
+    best = Path("results/sweeps/lr/best.json")
+    recipe = json.dumps({"metric": "bits_per_byte", "mode": "min"})
+    arguments = ["--models", str(model.path), "--evaluations", str(evaluation.path), "--output", str(best)]
+    assert select_best.main([*arguments, "--recipe", recipe]) == 0
+    capsys.readouterr()
+    tree, error = chain(capsys, best)
+    assert error == "" and any(line.startswith(f"  {model.path}: pretrain") for line in tree)

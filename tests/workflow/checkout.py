@@ -211,9 +211,11 @@ options = {name: value for name, value in zip(sys.argv, sys.argv[1:], strict=Fal
 argv = [Path(word).read_text() if word.endswith(".expect") else word for word in sys.argv[1:]]
 said = {"argv": argv, "python": sys.executable, "file": __file__, "cwd": os.getcwd()}
 said["ranks"], said["threads"] = os.environ.get("WORLD_SIZE"), os.environ["OMP_NUM_THREADS"]
-written = [options[name] for name in ("--output", "--scores", "--text", "--log") if name in options]
+written = [options[name] for name in ("--output", "--scores", "--text", "--page", "--log") if name in options]
 if "--figures" in options:
     written += [f"{options['--figures']}/{name}.svg" for name in ("loss", "bits_per_byte", "accuracy")]
+if "--pages" in options:
+    written += [f"{options['--pages']}/{name}.html" for name in ("answer", "data", "training", "scores", "provenance")]
 for path in map(Path, written if os.environ.get("RANK", "0") == "0" else ()):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(said), encoding="utf-8")

@@ -110,6 +110,11 @@ MISTAKES = [
     ({"target": "statements"}, "ladders.tiny.target must be a run with pretrain and without initial (base), got"),
     ({"target": None}, "ladders.tiny.target is missing: it must be text"),
     ({"sizes": [4e5, 8e5, 9e6, 2e6]}, "ladders.tiny.sizes[2] must be smaller than the target base (4,212,992 param"),
+    (
+        {"sizes": [4e5, 8e5, 1e9, 2e6]},
+        "ladders.tiny.sizes[2] must be smaller than the target base (4,212,992 parameters), got 1,000,000,000",
+    ),
+    ({"sizes": [10, 4e5, 8e5, 2e6]}, "ladders.tiny.sizes[0] must be near a model with the target's head size and voc"),
     ({"sizes": [4e5, 4.1e5, 8e5, 2e6]}, "ladders.tiny.sizes[1] must be another model than the sizes before it: 313k"),
     ({"sizes": [4e5, 8e5, 2e6, {"hidden_size": 64}]}, "ladders.tiny.sizes[3] must have parameters, or hidden_size"),
     (

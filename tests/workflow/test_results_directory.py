@@ -40,9 +40,8 @@ def test_jobs_write_logs_figures_and_runs_below_it(pretending, config):
     pretending.snakemake("all", "--cores", 2, *given)
     assert not (pretending.path / "results").exists()
     made = {path.name for path in (pretending.path / "mine").iterdir()}
-    assert made == {"figures", "logs", "runs", "scores.csv", "sources", "summary.json", "summary.txt", "tokenizers"} | {
-        "tokens"
-    }
+    files = {"card.html", "scores.csv", "summary.json", "summary.txt"}
+    assert made == files | {"figures", "logs", "pages", "runs", "sources", "tokenizers", "tokens"}
     assert pretending.plan("all", config=config | {"results": "mine/"}) == {}
     (pretending.path / "mine").rename(pretending.path / "moved")
     assert pretending.plan("all", config=config | {"results": "moved"}) == {}

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from scripts.config_references import ConfigError
+from scripts.config_references import ConfigError, listed
 from scripts.ladder_shapes import num_parameters, of_shape, of_size
 
 Config = dict[str, Any]
@@ -20,6 +20,9 @@ MIN_RUNS = 7
 
 MIN_STEPS = 10
 """Fewest steps of a run: a schedule with a warm-up needs some."""
+
+MOST_OFF = 1.5
+"""How many times more or fewer parameters than a ladder asks for its model may have."""
 
 RATE_EXPONENT, BATCH_EXPONENT = -1 / 3, 2 / 3
 """Powers of the number of parameters by which learning rate and batch follow it: those of OLMo's ladder (Bhagia et al.,
@@ -75,10 +78,15 @@ def _runs_of(where: str, name: str, ladder: Config, config: Config, schema: Conf
         here = f"{where}.sizes[{number}]"
         given = size if isinstance(size, dict) else {"parameters": size}
         model, parameters = _model_of(here, given, shape, vocab_size)
+        asked = given.get("parameters", parameters)
         if parameters >= largest:
             raise ConfigError(
-                f"{here} must be smaller than the target {ladder['target']} ({largest:,} parameters), "
-                f"got {parameters:,}"
+                f"{here} must be smaller than the target {ladder['target']} ({largest:,} parameters), got {asked:,.0f}"
+            )
+        if not 1 / MOST_OFF < parameters / asked < MOST_OFF:
+            raise ConfigError(
+                f"{here} must be near a model with the target's head size and vocabulary: the nearest has "
+                f"{parameters:,} parameters, got {asked:,.0f}"
             )
         for ratio in ladder["tokens_per_parameter"]:
             run = f"{name}-{_short(parameters)}-{ratio:g}"
@@ -100,7 +108,7 @@ def _target(where: str, ladder: Config, config: Config) -> Config:
     if "pretrain" not in target or "initial" in target:
         known = [name for name, run in config["runs"].items() if "pretrain" in run and "initial" not in run]
         raise ConfigError(
-            f"{where}.target must be a run with pretrain and without initial ({', '.join(known) or 'none'}), "
+            f"{where}.target must be a run with pretrain and without initial ({listed(known)}), "
             f"got {ladder['target']!r}"
         )
     return target

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 LOCAL_TASKS = ("bits_per_byte", "next_line", *OF_PROMPT_COMPLETION)
 """Tasks that are made from validation data, and have no items that could stand in every corpus."""
 
+SHOWN = 10
+"""Names that a sentence has at most."""
+
 Config = dict[str, Any]
 
 
@@ -55,8 +59,14 @@ def check_references(config: Config) -> None:
 
 def _must_be_one_of(section: str, config: Config, where: str, name: str) -> None:
     if name not in config[section]:
-        known = ", ".join(sorted(config[section])) or "none"
-        raise ConfigError(f"{where} must be one of the config's {section} ({known}), got {name!r}")
+        raise ConfigError(
+            f"{where} must be one of the config's {section} ({listed(sorted(config[section]))}), got {name!r}"
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a sentence: a sweep makes up to a thousand runs, of which the first are named."""
+    return (", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)) or "none"
 
 
 def _must_be_a_source(config: Config, where: str, name: str, prompt_completion: bool = False) -> None:

@@ -8,11 +8,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from scripts.config_references import ConfigError
+from scripts.config_references import ConfigError, listed
 from scripts.config_values import schema_of_key
 
 FROM = "from"
-SHOWN = 10  # names of known runs in a message
 
 Keys = dict[str, Any]
 
@@ -49,8 +48,7 @@ def known_run(where: str, name: Any, runs: Mapping[str, Any]) -> str:
         return name
     near = difflib.get_close_matches(str(name), runs, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    known = ", ".join(sorted(runs)[:SHOWN]) + ", ..." * (len(runs) > SHOWN)
-    raise ConfigError(f"{where} must be one of the config's runs ({known}), got {name!r}{hint}")
+    raise ConfigError(f"{where} must be one of the config's runs ({listed(sorted(runs))}), got {name!r}{hint}")
 
 
 def merged(base: Any, differences: Keys, schema: Keys) -> Keys:

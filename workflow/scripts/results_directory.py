@@ -82,4 +82,4 @@ def _runs_of_summary(path: Path) -> set[str]:
 
 
 def _names(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} others"
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} others"

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from stages.lib import files, manifest
 from stages.lib.chain import score_table
-from stages.lib.chain.places import Places
+from stages.lib.chain.places import Link, Places
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.scaling_law import outcome
+from stages.lib.scaling_law.rungs import weighted
 from stages.lib.scoring import inputs as scoring_inputs
 from stages.lib.scoring.tasks import local_tasks
 
@@ -40,17 +42,19 @@ def findings(made: Manifest, places: Places) -> Iterator[Finding]:
 
 def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
     """Compare the rows of the table with the evaluations that can be read; others are named by their links."""
-    evaluations = []
+    evaluations, unread = [], set()
     for path in made.identity["inputs"]:
         try:
             found = places.read(made.directory / path)
         except UserError:
+            run, _, step, _ = ("", "", "", *Path(path).parts)[-4:]
+            unread.add((run, step.lstrip("0")))
             continue
         if found.stage == "evaluate":
             evaluations.append(found)
     table = made.directory / SCORES
     if table.exists():
-        yield from map(Finding, score_table.differences(table, evaluations))
+        yield from map(Finding, score_table.differences(table, evaluations, unread))
 
 
 def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
@@ -106,6 +110,21 @@ def _contamination(made: Manifest, places: Places) -> Iterator[Finding]:
     yield Finding("its rates: the search in the shards is not repeated", wrong=False)
 
 
+def _prediction(made: Manifest, places: Places) -> Iterator[Finding]:
+    """Compare the points of a ladder with its models, whose digests do not cover what validation measured."""
+    digests, weights = made.identity["models"], made.identity["recipe"]["weights"]
+    for point in made.identity["points"]:
+        try:
+            model = places.find(Link("model", digests[point["run"]]), made)
+        except UserError:
+            continue  # its link is named
+        for name, words in outcome.NAMES.items():
+            found = weighted(model.record["validation"], weights, name, str(model.path))
+            if found != point[name]:
+                yield Finding(f"{made.path} has a {words} of {point[name]}, and {model.path} has {found}")
+    yield Finding("its law: it is not fitted again", wrong=False)
+
+
 CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
     "summarize": _summary,
     "evaluate": _evaluation,
@@ -113,4 +132,5 @@ CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
     "train_tokenizer": _tokenizer,
     "list_items": _items,
     "find_contamination": _contamination,
+    "predict": _prediction,
 }

@@ -30,12 +30,12 @@ def links_of(made: Manifest, root: Path) -> Iterator[Link]:
     elif made.stage == "evaluate" and "export" in made.identity:
         place = root / "runs" / folders[2] / "export" / folders[0] / "manifest.json"
         yield Link("export", made.identity["export"], place)
+    elif made.stage == "convert":
+        yield Link("model", made.identity["model"], root / "runs" / folders[2] / "models" / f"{folders[0]}.json")
     elif made.stage == "predict":
         yield from (Link("model", digest) for digest in made.identity["models"].values())
     elif made.stage == "select_best":
         yield Link("model", made.identity["model"])
-    elif made.stage == "convert":
-        yield Link("model", made.identity["model"], root / "runs" / folders[2] / "models" / f"{folders[0]}.json")
     yield from _of_data(made.identity)
 
 

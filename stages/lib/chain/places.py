@@ -13,9 +13,9 @@ from stages.lib.manifest import Manifest
 
 BASELINES = "baselines"
 ABOVE = {
-    **{"summarize": 0, "list": 2, "train_tokenizer": 2, "index": 2, "list_items": 2, "find_contamination": 2},
-    **{"find_duplicates": 2, "tokenize": 3, "hash_documents": 3, "pretrain": 3, "finetune": 3},
-    **{"predict": 1, "select_best": 2},
+    **{"summarize": 0, "predict": 1},
+    **{"list": 2, "train_tokenizer": 2, "index": 2, "list_items": 2, "find_contamination": 2},
+    **{"find_duplicates": 2, "select_best": 2, "tokenize": 3, "hash_documents": 3, "pretrain": 3, "finetune": 3},
     **{"convert": 4, "evaluate": 4, "describe": 4, "find_overlaps": 4},
 }
 """{stage: number of directories between its manifest and the results directory}"""

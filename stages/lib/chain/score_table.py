@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,19 @@ Known = dict[Key, list[tuple[Mapping[str, Any], Path]]]
 """{key: [(score, path of its evaluation)]}; a reference has one per corpus"""
 
 
-def differences(table: Path, evaluations: Iterable[Manifest]) -> list[str]:
+def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[tuple[str, str]] = ()) -> list[str]:
     """Return one sentence per row of a table that has another score than the evaluations.
 
-    Rows that name none of them (means, rules without a model) are held by the table's sha256 alone. Raises UserError
-    if the table is no CSV with these columns.
+    `unread`: (run, step) of evaluations that cannot be read; their links name them. Rows without a step (rules without
+    a model) are held by the table's sha256 alone. Raises UserError if the table is no CSV with these columns.
     """
     known = scores_of(evaluations)
-    runs = {(run, step) for run, step, *_ in known if step}
     found = []
     for line, row in _rows(table):
         key = (row["run"], row["step"], row["task"], row["metric"])
         given = {name: _number(row.get(name)) for name in COMPARED}
         if key not in known:
-            if key[:2] in runs:
+            if row["step"] and key[:2] not in unread:
                 score = f"{row['task']} ({row['metric']}) of {row['run']} at step {row['step']}"
                 found.append(f"{table} line {line} has {score}, which no evaluation has")
         elif all(_differing(known_score, given) for known_score, _ in known[key]):

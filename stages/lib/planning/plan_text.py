@@ -42,7 +42,22 @@ def _together(plans: Mapping[str, Figures]) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f} GPU-hours" if hours >= 100 else f"{hours:.3g} GPU-hours"
+    return f"{_three(hours)} GPU-hours"
+
+
+def _three(number: float) -> str:
+    """Return a number with three digits, without an exponent."""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}" if number >= 0.001 else "less than 0.001"
+
+
+def _duration(days: float) -> str:
+    """Return a time in days, or in a smaller unit if it is less than one."""
+    for unit, size in (("days", 1), ("hours", 24), ("minutes", 1440)):
+        if days * size >= 1:
+            return f"{_three(days * size)} {unit}"
+    return f"{_three(days * 86400)} seconds"
 
 
 def _jobs(times: Sequence[Figures]) -> str:
@@ -140,10 +155,9 @@ def _time(time: Figures | None) -> str:
             "not known: name a GPU and an MFU (--mfu), or tokens per second per GPU (--tokens-per-second); no run "
             "directory of these results has an MFU of this GPU"
         )
-    speed = (
-        f"{time['tokens_per_second']:,.0f} tokens/s per GPU ({time['source']}), {time['step_seconds']:.3g} s per step"
-    )
+    rate = f"{time['tokens_per_second']:,.0f} tokens/s per GPU ({time['source']})"
+    speed = f"{rate}, {_three(time['step_seconds'])} s per step"
     if "days" not in time:
         return speed
     cost = "" if time["cost"] is None else f", cost {time['cost']:,.2f}"
-    return f"{speed}; {time['days']:.3g} days in {_jobs([time])}, {_hours(time['gpu_hours'])}{cost}"
+    return f"{speed}; {_duration(time['days'])} in {_jobs([time])}, {_hours(time['gpu_hours'])}{cost}"

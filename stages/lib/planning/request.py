@@ -10,6 +10,7 @@ The workflow writes it as JSON, and `tools.plan CONFIG` makes the same from a co
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +61,11 @@ class Hardware:
         return devices.find(self.device, self.device_memory_gb, self.device_peak_tflops)
 
     def check(self) -> None:
-        """Raise UserError for a number that is not positive, or an MFU above 1."""
+        """Raise UserError for a number that is not positive or not finite, or an MFU above 1."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{_option(field.name)} must be a finite number, got {value:g}")
             # nodes: 0 is this machine alone
             if isinstance(value, int | float) and (value <= 0 and field.name != "nodes" or value < 0):
                 raise UserError(f"{_option(field.name)} must be greater than 0, got {value:g}")

@@ -30,8 +30,15 @@ Figures = Mapping[str, Any]
 def section(inputs: PageInputs) -> Section | None:
     """Return the section on the plans; None without one."""
     known = {name: plan for name, plan in inputs.plan.items() if name in inputs.last_models()}
-    rows = [[name, *_cells(inputs, name, plan)] for name, plan in known.items() if "unknown" not in plan]
-    unknown = [f"{name} has no plan: {plan['unknown']}" for name, plan in known.items() if "unknown" in plan]
+    rows, unknown = [], []
+    for name, plan in known.items():
+        if "unknown" in plan:
+            unknown.append(f"{name} has no plan: {plan['unknown']}")
+            continue
+        try:
+            rows.append([name, *_cells(inputs, name, plan)])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            unknown.append(f"{name} has a plan of another version: run `snakemake plan` again")
     if not known:
         return None
     table = [Table(titles=TITLES, rows=rows, caption=CAPTION, numeric=range(1, len(TITLES)))] if rows else []

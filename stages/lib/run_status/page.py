@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stages.lib.run_status.names import shortened
 from stages.lib.run_status.overview import GROUPS, TRAINING, WAITING, Overview
 from stages.lib.run_status.queue import Job
 from stages.lib.terminal.drawing import Glyphs, bar, fit, short_duration, short_number, sparkline
@@ -41,26 +42,29 @@ def lines_of(
     room = max(0, height - len(lines) - len(queue) - 1)
     rows = sorted(overviews, key=lambda overview: GROUPS.index(overview.group))
     if rows and room:
-        widths = _widths(rows, columns)
+        names = shortened((overview.name for overview in rows), _most_of_name(columns))
+        widths = _widths(names.values(), columns)
         lines.append(_row("run", "progress", "", "left", "tok/s", "loss", "curve", "last", widths))
         shown = rows if len(rows) <= room else rows[: room - 1]
-        lines += [_line(overview, jobs, widths, glyphs) for overview in shown]
+        lines += [_line(overview, names[overview.name], jobs, widths, glyphs) for overview in shown]
         lines += _rest(rows[len(shown) :])
     return [fit(line, columns, glyphs).rstrip() for line in [*lines, *queue]][:height]
 
 
-def _widths(rows: Sequence[Overview], columns: int) -> _Widths:
-    longest = max(len(overview.name) for overview in rows)
-    most = MAX_NAME if columns >= WIDE else MIN_NAME + 6
-    name = min(most, max(MIN_NAME, longest))
+def _most_of_name(columns: int) -> int:
+    return MAX_NAME if columns >= WIDE else MIN_NAME + 6
+
+
+def _widths(names: Iterable[str], columns: int) -> _Widths:
+    name = min(_most_of_name(columns), max(MIN_NAME, *map(len, names)))
     return _Widths(name, 16 if columns >= WIDE else 8, 24 if columns >= WIDE else 8, columns)
 
 
-def _line(overview: Overview, jobs: Sequence[Job], widths: _Widths, glyphs: Glyphs) -> str:
+def _line(overview: Overview, name: str, jobs: Sequence[Job], widths: _Widths, glyphs: Glyphs) -> str:
     speed, trains = overview.tokens_per_second, overview.group == TRAINING
     share = min(1.0, overview.step / overview.total) if overview.total else None
     return _row(
-        fit(overview.name, widths.name, glyphs),
+        fit(name, widths.name, glyphs),
         bar(share or 0.0, widths.bar, glyphs),
         short_number(overview.step) if share is None else f"{int(share * 100)}%",
         short_duration(overview.left) if overview.left is not None and trains else "",
