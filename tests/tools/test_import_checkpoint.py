@@ -152,6 +152,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):
 
 def test_a_disk_without_room_is_noticed_before_anything_is_written(tmp_path, capsys):
     before = hugging_face(tmp_path / "before", LlamaRecipe(**KEYS))
+    capsys.readouterr()  # its progress
     with files_of_at_most(30_000):
         assert run(before, tmp_path / "after") == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -73,7 +73,7 @@ def runs(tmp_path):
 
 def test_runs_that_train_come_first_then_those_that_wait_then_those_that_are_done(runs):
     title, head, *rows = screen(runs)
-    assert title.endswith("results: 1 training, 3 waiting, 1 done")
+    assert re.fullmatch(r"[\d:]{8}  1 training, 3 waiting, 1 done  .*results", title)
     assert head.split() == ["run", "progress", "left", "tok/s", "loss", "curve", "last"]
     assert [row.split()[0] for row in rows] == ["e-trains", "b-stopped", "c-killed", "d-milestone", "a-done"]
     assert re.fullmatch(r"e-trains +##------ +25% +1:00 +500 +7\.250 #\*\+=~-\._ saved 0:0\d ago", rows[0])
@@ -153,7 +153,7 @@ def environment(**more):
 def test_into_a_pipe_screens_follow_each_other_without_control_characters_until_ctrl_c(runs):
     watching = subprocess.Popen(command(runs), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lines = [watching.stdout.readline().decode() for _ in range(8)]
-    assert lines[0].endswith("1 training, 3 waiting, 1 done\n") and lines[7].endswith("1 training, 3 waiting, 1 done\n")
+    assert all("  1 training, 3 waiting, 1 done  " in lines[number] for number in (0, 7))
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", "".join(lines))
     watching.send_signal(signal.SIGINT)
     _, errors = watching.communicate(timeout=20)

@@ -37,7 +37,7 @@ def lines_of(
     """
     counts = Counter(overview.group for overview in overviews)
     states = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group]) or "no run has started"
-    lines = [f"{time.strftime('%H:%M:%S')}  {title}: {states}"]
+    lines = [f"{time.strftime('%H:%M:%S')}  {states}  {title}"]  # the path last: it may be cut
     queue = _queue_lines(jobs, max(2, height // QUEUE_SHARE))
     room = max(0, height - len(lines) - len(queue) - 1)
     rows = sorted(overviews, key=lambda overview: GROUPS.index(overview.group))
