@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages import select_best
+from stages import select_best, summarize
 from stages.lib import manifest
 from tests.helpers.chain_fixtures import STEPS, make_results
 from tools import verify
@@ -242,6 +242,13 @@ def test_point_of_a_ladder_that_its_model_does_not_have_is_named(ladder, capsys)
     path = f"results/runs/base/models/{STEP}.json"
     written_again(path, lambda data: data["record"]["validation"]["a"].update(loss=1.0))
     assert chain(capsys)[1].endswith(f"{ladder} has a validation loss of 2.0, and {path} has 1.0")
+
+
+def test_chain_goes_from_what_exists_so_far(place, capsys):
+    assert summarize.main(["--results", "results"]) == 0
+    capsys.readouterr()
+    tree, error = chain(capsys, "results/so_far/scores.csv")
+    assert error == "" and any("raw file of b" in line for line in tree)
 
 
 def test_chain_goes_from_the_best_of_a_sweep(place, capsys):

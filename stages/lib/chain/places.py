@@ -10,6 +10,7 @@ from pathlib import Path
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.report import so_far
 
 BASELINES = "baselines"
 ABOVE = {
@@ -68,6 +69,8 @@ class Places:
         above = ABOVE.get(made.stage, 0)
         if made.stage == "evaluate" and len(directories) > 3 and directories[2].name == BASELINES:
             above -= 1
+        if made.stage == "summarize" and directories[0].name == so_far.FOLDER:
+            above += 1
         # relative paths stay relative: messages and the tree show them
         root = made.path.parent
         for _ in range(above):
