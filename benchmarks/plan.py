@@ -5,13 +5,15 @@
 
 The plan is that of `tools.plan` for the CPU: the step under FakeTensorMode with a fake process group. The measurement
 is the same step by as many processes over gloo, on random tokens. Memory is what torch's CPU allocator hands out, as
-torch.profiler records it: the largest sum of the first rank within the second step. Buffers that libraries allocate
+torch.profiler records it: the largest sum of the first rank within a step, the median
+of several steps. Buffers that libraries allocate
 elsewhere (oneDNN's, the Python process) are in neither.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,9 @@ CASES = {
     ),
     "one rank": (1, WIDE, 8192, {"micro_batch_size": 4}),
 }
+STEPS = 5
+"""Steps after the first, whose median counts: a rank that waits for another holds the buffers of two all-gathers."""
+
 SETS = {"all": list(CASES), "tiny": ["tiny"]}
 CASES["tiny"] = (2, TINY, 512, {"micro_batch_size": 2})
 
@@ -85,26 +90,29 @@ def measure(name, output):
         state = State(recipe, recipe.model, recipe.vocab_size, device)
         state.init_weights()
         stepper, samples = Stepper(recipe, state, device), DummySamples(recipe.vocab_size, recipe.seq_len, 0)
-        for step in range(2):
+        for step in range(1 + STEPS):
             first = step * recipe.global_batch_size
             batch = samples.batch(share_of(first, dist.get_rank(), dist.get_world_size(), recipe.global_batch_size))
             with torch.profiler.record_function(f"step {step}"):
                 stepper.take(step, *batch)
         rank = dist.get_rank()
     if rank == 0:
-        output.write_text(json.dumps(peak_of(profiler)))
+        output.write_text(json.dumps(peaks_of(profiler)))
 
 
-def peak_of(profiler):
-    """Return the largest sum of allocated bytes within the second step."""
+def peaks_of(profiler):
+    """Return the largest sum of allocated bytes within each step after the first."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    (step,) = [event for event in events if event.get("name") == "step 1" and event.get("cat") == "user_annotation"]
-    begun, ended = step["ts"], step["ts"] + step["dur"]
-    memory_events = [event for event in events if event.get("name") == "[memory]"]
-    return max(e["args"]["Total Allocated"] for e in memory_events if begun <= e["ts"] <= ended)
+    named = {event["name"]: event for event in events if event.get("cat") == "user_annotation"}
+    changes = [(event["ts"], event["args"]["Total Allocated"]) for event in events if event.get("name") == "[memory]"]
+    peaks = []
+    for step in (named[f"step {number}"] for number in range(1, 1 + STEPS)):
+        begun, ended = step["ts"], step["ts"] + step["dur"]
+        peaks.append(max(total for time, total in changes if begun <= time <= ended))
+    return peaks
 
 
 def case(name):
@@ -116,9 +124,11 @@ def case(name):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = os.environ | {"PATH": path, "PYTHONPATH": os.getcwd()}
         subprocess.run([*launch, "--measure", name, "--output", str(output)], check=True, env=environment)
-        measured = json.loads(output.read_text())
+        peaks = json.loads(output.read_text())
     planned = memory.memory_of(subject.Subject(recipe_of(name), ranks, ranks), is_gpu=False)
-    return {"planned": planned.peak, "parts": planned.parts, "measured": measured, "ratio": planned.peak / measured}
+    measured = statistics.median(peaks)
+    ratio = planned.peak / measured
+    return {"planned": planned.peak, "parts": planned.parts, "measured": measured, "peaks": peaks, "ratio": ratio}
 
 
 def main():
