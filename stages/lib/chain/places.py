@@ -10,9 +10,11 @@ from pathlib import Path
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.report import so_far
 
 BASELINES = "baselines"
+SO_FAR = "so_far"
+"""The directory of the summary of all that exists, as `stages.summarize --results` writes it."""
+
 ABOVE = {
     **{"summarize": 0, "predict": 1},
     **{"list": 2, "train_tokenizer": 2, "index": 2, "list_items": 2, "find_contamination": 2},
@@ -69,7 +71,7 @@ class Places:
         above = ABOVE.get(made.stage, 0)
         if made.stage == "evaluate" and len(directories) > 3 and directories[2].name == BASELINES:
             above -= 1
-        if made.stage == "summarize" and directories[0].name == so_far.FOLDER:
+        if made.stage == "summarize" and directories[0].name == SO_FAR:
             above += 1
         # relative paths stay relative: messages and the tree show them
         root = made.path.parent
