@@ -46,6 +46,7 @@ def prediction(target):
     sizes = [(100, 590), (100, 1000), (200, 1210), (200, 2000)]
     return {
         "recipe": {"target": target, "tokens": 76_800, "weights": {"code": 1.0, "prose": 1.0}},
+        "models": {},
         "parameters": 7680,
         "results": {"loss": result, "bits_per_byte": result},
         "points": [{"run": "x", "parameters": n, "tokens": d, "loss": 4.0, "bits_per_byte": 3.0} for n, d in sizes],
@@ -105,10 +106,12 @@ def test_a_plan_of_a_cpu_is_not_compared_with_all_that_is_resident(results, tmp_
     assert "2.50 GB plan 2.00 GB" in cells_of(section_of(tmp_path, "plan-against-actual"))
 
 
-def test_a_file_that_is_no_plan_is_named(results, tmp_path, capsys):
-    (tmp_path / "plan.json").write_text('{"runs": [1]}')
-    assert summarized(results, "--plan", tmp_path / "plan.json", "--page", tmp_path / "card.html") == 2
-    assert f"{tmp_path / 'plan.json'} must be a plan that tools.plan --json wrote" in capsys.readouterr().err
+@pytest.mark.parametrize("content", ['{"runs": [1]}', "garbage"])
+def test_a_file_that_is_no_plan_is_named(results, tmp_path, capsys, content):
+    (tmp_path / "plan.json").write_text(content)
+    assert summarized(results, "--plan", tmp_path / "plan.json", "--page", tmp_path / "card.html") == 0
+    assert f"{tmp_path / 'plan.json'} is not a plan by tools.plan --json" in capsys.readouterr().err
+    assert "plan-against-actual" not in (tmp_path / "card.html").read_text()
 
 
 def test_a_prediction_stands_beside_the_trained_target(results):

@@ -403,7 +403,8 @@ def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     assert config_references.SHIPPED_TEMPLATES == template.SHIPPED
     assert config_references.NOT_BESIDE_DPO == finetune.NOT_BESIDE_DPO
     assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
-    assert set(config_references.LOCAL_TASKS) == set(local_tasks.NAMES)
+    metrics = {task.name: [m["metric"] for m in task.format.config["metric_list"]] for task in local_tasks.TASKS}
+    assert {name: list(known) for name, known in config_references.LOCAL_METRICS.items()} == metrics
     assert config_references.BASELINE_FILES == scored_model.FILES
 
 

@@ -161,6 +161,14 @@ def test_warnings_and_lines_of_executors_are_shown(tmp_path):
     assert stream.getvalue().replace(job_lines.CLEAR, "").splitlines() == [one.msg for one in shown]
 
 
+def test_a_long_line_of_an_error_is_cut_in_its_middle():
+    stream = FakeTerminal()
+    terminal(stream).emit(record(None, f"Command 'printf {'x' * 17_000}' failed\nthe reason", logging.ERROR))
+    line, reason = stream.getvalue().replace(job_lines.CLEAR, "").splitlines()[-2:]
+    assert line.startswith("Command 'printf xxx") and line.endswith("xxx' failed") and len(line) < 1100
+    assert " characters, in .snakemake/log] ... xxx" in line and reason.startswith("the reason")
+
+
 def test_last_line_names_what_was_made(tmp_path):
     summary = tmp_path / "summary.txt"
     assert last_line.last_line(["all"], ["a.json"], str(summary), "card.html") == "all made: a.json"

@@ -119,6 +119,17 @@ def test_a_tuned_run_has_the_corpus_of_the_sweep(config):
         (None, {}, "runs.final.initial.sweep must be one of the config's sweeps with best (none), got 'lr'"),
         (BEST, {"sweep": "rl"}, "runs.final.initial.sweep must be one of the config's sweeps with best (lr), got 'rl'"),
         ({"metric": "acc"}, {}, "sweeps.lr.best.mode is missing: it must be one of min, max"),
+        (BEST | {"metric": "nope"}, {}, "sweeps.lr.best.metric must be a metric of the suites (acc_mutual_info, "),
+        (
+            BEST | {"task": "nope"},
+            {},
+            "sweeps.lr.best.task must be a task of the runs' suites (bits_per_byte, next_line",
+        ),
+        (
+            BEST | {"task": "next_line"},
+            {},
+            "sweeps.lr.best.metric must be a metric of next_line (acc_mutual_info), got 'bits_per_byte'",
+        ),
         (BEST | {"mode": "least"}, {}, "sweeps.lr.best.mode must be one of min, max, got 'least'"),
     ],
 )

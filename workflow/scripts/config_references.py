@@ -34,8 +34,16 @@ OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits", "completion_matc
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
-LOCAL_TASKS = ("bits_per_byte", "next_line", *OF_PROMPT_COMPLETION)
-"""Tasks that are made from validation data, and have no items that could stand in every corpus."""
+LOCAL_METRICS = {
+    "bits_per_byte": ("bits_per_byte", "byte_perplexity"),
+    "next_line": ("acc_mutual_info",),
+    "completion_choice": ("acc_mutual_info",),
+    "completion_bits": ("bits_per_byte",),
+    "completion_match": ("exact_match", "stopped"),
+}
+"""Tasks that are made from validation data, and have no items that could stand in every corpus, with their metrics."""
+
+LOCAL_TASKS = tuple(LOCAL_METRICS)
 
 SHOWN = 10
 """Names that a sentence has at most."""

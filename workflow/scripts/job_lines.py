@@ -30,6 +30,9 @@ HIDDEN_EVENTS = (LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOU
 HIDDEN_LINES = ("Select jobs to execute", "Using shell: ", "Conda environments: ignored")
 """What does not change from run to run."""
 
+LONGEST_LINE = 1000
+"""Characters of a line of an error; its middle is left out of a longer one."""
+
 REFRESH_SECONDS = 5
 """Between two looks at the trainings on a cluster."""
 
@@ -65,7 +68,8 @@ class JobLines(DefaultFormatter):
             return ""
         if event is None and record.levelno == logging.INFO and str(record.msg).startswith(HIDDEN_LINES):
             return ""
-        return super().format(record)
+        text = super().format(record)
+        return "\n".join(map(_cut, text.split("\n"))) if record.levelno >= logging.ERROR else text
 
     def format_run_info(self, msg: Mapping[str, Any]) -> str:
         """Return the numbers of jobs as one line."""
@@ -97,6 +101,14 @@ class JobLines(DefaultFormatter):
         """Return the lines of the jobs that ended."""
         lines, self._ended = self._ended, []
         return "\n".join(f"{line} ({msg['done']} of {msg['total']})" for line in lines)
+
+
+def _cut(line: str) -> str:
+    """Return a line of an error, without most of a command that holds the recipes of hundreds of runs."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} ... [{len(line) - 2 * half:,} characters, in .snakemake/log] ... {line[-half:]}"
 
 
 def _short(wildcard: tuple[str, str]) -> str:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from scripts.config_references import ConfigError
+from scripts.config_references import LOCAL_METRICS, LOCAL_TASKS, ConfigError, listed
 from scripts.config_runs import corpus_of, length_of, training_of
 from scripts.derived_runs import FROM
 from scripts.identity import identity_of
@@ -14,9 +14,34 @@ Keys = dict[str, Any]
 def check_sweeps(config: Keys, schema: Keys) -> None:
     """Raise ConfigError for a sweep with equal runs, or whose best cannot be another run's initial model."""
     _check_equal_runs(config, schema)
+    for name, sweep in config.get("sweeps", {}).items():
+        if "best" in sweep:
+            _check_best(config, f"sweeps.{name}.best", sweep)
     for name, run in config["runs"].items():
         if "sweep" in run.get("initial", {}):
             _check_one_corpus(config, f"runs.{name}.initial.sweep", run)
+
+
+def _check_best(config: Keys, where: str, sweep: Keys) -> None:
+    """Raise ConfigError if no suite of the runs has the score; only lm-evaluation-harness knows those of its tasks."""
+    suites = {suite for run in sweep["runs"] for suite in config["runs"][run]["suites"]}
+    tasks = {task for suite in suites for task in config["suites"][suite]["tasks"]}
+    if not tasks <= set(LOCAL_TASKS):
+        return
+    best = sweep["best"]
+    given = best.get("task")
+    # a task of validation text has one task per source: bits_per_byte_code
+    named = {task for task in tasks if given is None or given == task or given.startswith(f"{task}_")}
+    if not named:
+        raise ConfigError(
+            f"{where}.task must be a task of the runs' suites ({listed(sorted(tasks))}, or one of their sources, as "
+            f"bits_per_byte_SOURCE), got {given!r}"
+        )
+    metrics = sorted({metric for task in named for metric in LOCAL_METRICS[task]})
+    if best["metric"] not in metrics:
+        raise ConfigError(
+            f"{where}.metric must be a metric of {given or 'the suites'} ({listed(metrics)}), got {best['metric']!r}"
+        )
 
 
 def _check_one_corpus(config: Keys, where: str, run: Keys) -> None:

@@ -160,4 +160,6 @@ def _time(time: Figures | None) -> str:
     if "days" not in time:
         return speed
     cost = "" if time["cost"] is None else f", cost {time['cost']:,.2f}"
-    return f"{speed}; {_duration(time['days'])} in {_jobs([time])}, {_hours(time['gpu_hours'])}{cost}"
+    more = "" if time.get("limit_minutes") else " (no time limit is given)"
+    jobs = f"{_jobs([time])}{more}"
+    return f"{speed}; {_duration(time['days'])} in {jobs}, {_hours(time['gpu_hours'])}{cost}"

@@ -69,6 +69,8 @@ class Hardware:
             # nodes: 0 is this machine alone
             if isinstance(value, int | float) and (value <= 0 and field.name != "nodes" or value < 0):
                 raise UserError(f"{_option(field.name)} must be greater than 0, got {value:g}")
+        if self.mfu is not None and self.tokens_per_second is not None:
+            raise UserError("--mfu must be omitted with --tokens-per-second, which is the speed itself")
         if self.mfu is not None and self.mfu > 1:
             raise UserError(f"--mfu must be a share of the GPU's peak, at most 1, got {self.mfu:g}")
 

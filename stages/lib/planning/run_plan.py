@@ -124,6 +124,7 @@ def _time(asked: Asked, memory: Memory, measured: Measured) -> Figures | None:
     return found | {
         "days": step_seconds * recipe.steps / (24 * estimate.HOUR),
         "jobs": estimate.jobs(asked.milestones or [recipe.steps], step_seconds, limit),
+        "limit_minutes": hardware.minutes,
         "gpu_hours": hours,
         "cost": None if hardware.price is None else math.ceil(hours * hardware.price * 100) / 100,
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.report.curves import Curves
 from stages.lib.report.results import Results
@@ -68,14 +69,16 @@ def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
 
 
 def read_plan(path: Path | None) -> dict[str, Any]:
-    """Return {run: its plan} of the file that `tools.plan` wrote; {} without it. Raises UserError for another file."""
+    """Return {run: its plan} of the file that `tools.plan` wrote; {} without it, or with a warning for another file."""
     if path is None or not path.exists():
         return {}
-    runs = files.read_json_object(path).get("runs")
+    try:
+        runs = files.read_json_object(path).get("runs")
+    except UserError:
+        runs = None
     if not isinstance(runs, dict) or not all(isinstance(plan, dict) for plan in runs.values()):
-        raise UserError(
-            f"{path} must be a plan that tools.plan --json wrote; delete it, and run `snakemake plan` again"
-        )
+        logger.warning("%s is not a plan by tools.plan --json: run `snakemake plan` again", path)
+        return {}
     return runs
 
 
