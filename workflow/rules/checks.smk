@@ -30,7 +30,7 @@ def wanted_files():
                 *all_cards(None),
                 *all_predictions(),
             ]
-        elif target == "report" or as_in_plan(target) in [SCORES, TEXT, SUMMARY, *FIGURES]:
+        elif target == "report" or as_in_plan(target) in [SCORES, TEXT, SUMMARY, PAGE, *FIGURES]:
             found += [*all_models(None), *all_exports(None), *all_scores(None), *all_contamination(None)]
             found += all_predictions()
         elif not workflow.is_rule(target):
