@@ -24,7 +24,7 @@ env: $(VENV)/demo.stamp ## create the environment in .venv
 demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends with results/card.html, and report.html beside it
 	$(BIN)/snakemake --profile profiles/local all --report results/report.html --report-after-run
 	@cat results/summary.txt
-	@echo "The report is results/report.html"
+	@echo "The rules with their code and times: results/report.html"
 
 test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in less than two minutes
 	$(RUN) pytest -m "not long" --no-processes $(PARALLEL) $(PYTEST) tests/stages/lib tests/config tests/workflow

@@ -61,7 +61,8 @@ def test_demo_ends_with_scores_that_show_learning(demo):
     # other versions of Python are other texts: 3.11.2 ends at 0.354, 3.11.7 at 0.428
     assert float(accuracy["value"]) > 0.25 + 2 * float(accuracy["stderr"])
     assert (clone / "results/summary.txt").read_text().strip() in printed
-    assert "results/card.html" in printed.splitlines()[-1]
+    see, report = printed.splitlines()[-2:]
+    assert "results/card.html" in see and report.endswith(" results/report.html")
     for name in ("report.html", "card.html", "figures/loss.svg", "figures/bits_per_byte.svg", "figures/accuracy.svg"):
         assert (clone / "results" / name).stat().st_size > 1000
 
