@@ -12,8 +12,9 @@ PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder # tests/conf
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
 MINUTES = 10
+GPU = # options of benchmarks.gpu
 
-.PHONY: help env demo test-fast test test-long test-slurm test-cloud drill siege lint docs format clean gc lock
+.PHONY: help env demo test-fast test test-long test-slurm test-cloud drill siege gpu lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -47,6 +48,9 @@ drill: $(VENV)/dev.stamp ## kill a training 20 times at random moments; its resu
 
 siege: $(VENV)/dev.stamp ## attack every stage with kills, damaged files, limits and bad command lines for MINUTES (10)
 	$(RUN) tests.siege --minutes $(MINUTES) --raw siege.jsonl
+
+gpu: $(VENV)/dev.stamp ## check and measure training on one GPU in less than 20 minutes; GPU="--groups correctness" for a part
+	$(RUN) benchmarks.gpu $(GPU)
 
 lint: $(VENV)/dev.stamp ## check style, types and workflow
 	$(RUN) ruff check .

@@ -32,7 +32,7 @@ def memory_mb(name):
     return int(line.split()[1]) / 1024
 
 
-def write(path, benchmark, packages, figures):
+def write(path, benchmark, packages, figures, quiet=False):
     """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print the path."""
     versions = {package: importlib.metadata.version(package) for package in packages}
     head = {
@@ -43,4 +43,5 @@ def write(path, benchmark, packages, figures):
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(head | figures, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {path}")
+    if not quiet:
+        print(f"written to {path}")

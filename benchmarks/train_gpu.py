@@ -10,6 +10,7 @@ gradient clipping and AdamW. Models are those of config/NAME.yaml. Nothing is sa
 """
 
 import argparse
+import contextlib
 import statistics
 import time
 from pathlib import Path
@@ -42,13 +43,19 @@ WARM_UP = 3
 """Steps that are not measured: compilation, allocation, the optimizer's state."""
 
 
-def model_of(name):
-    """Return (ModelRecipe, vocab_size) of `tiny`, or of the only run in config/NAME.yaml."""
+def shape_of(name):
+    """Return (keys of the model, vocab_size) of `tiny`, or of the only run in config/NAME.yaml."""
     if name == "tiny":
-        return recipe.load(ModelRecipe, TINY, "tiny"), 512
+        return TINY, 512
     config = yaml.safe_load((HOME / "config" / f"{name}.yaml").read_text(encoding="utf-8"))
     (run,), (tokenizer,) = config["runs"].values(), config["tokenizers"].values()
-    return recipe.load(ModelRecipe, run["model"], name), tokenizer["vocab_size"]
+    return run["model"], tokenizer["vocab_size"]
+
+
+def model_of(name):
+    """Return (ModelRecipe, vocab_size) of `tiny`, or of the only run in config/NAME.yaml."""
+    keys, vocab_size = shape_of(name)
+    return recipe.load(ModelRecipe, keys, name), vocab_size
 
 
 def recipe_of(arguments):
@@ -83,6 +90,25 @@ def measure(stepper, samples, train_recipe, throughput, device):
     return found
 
 
+@contextlib.contextmanager
+def attention(name):
+    """Choose the kernels of scaled_dot_product_attention: its own order, one backend first, or FlashAttention-3."""
+    from torch.nn import attention as kernels
+
+    if name == "fa3":
+        if "FA3" not in kernels.list_flash_attention_impls():
+            raise SystemExit(f"train_gpu: torch {torch.__version__} has no FlashAttention-3")
+        kernels.activate_flash_attention_impl("FA3")
+    backends = kernels.SDPBackend
+    orders = {
+        "cudnn": [backends.CUDNN_ATTENTION, backends.FLASH_ATTENTION, backends.EFFICIENT_ATTENTION, backends.MATH],
+        "flash": [backends.FLASH_ATTENTION, backends.EFFICIENT_ATTENTION, backends.MATH],
+        "math": [backends.MATH],
+    }
+    with kernels.sdpa_kernel(orders[name], set_priority=True) if name in orders else contextlib.nullcontext():
+        yield
+
+
 def middle(values):
     """Return the median, or the first value if a value is unknown."""
     return statistics.median(values) if all(isinstance(value, float) for value in values) else values[0]
@@ -99,11 +125,12 @@ def main():
     parser.add_argument("--activation-checkpointing", default="none", choices=MODES)
     parser.add_argument("--state-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
+    parser.add_argument("--attention", default="torch", choices=("torch", "cudnn", "flash", "math", "fa3"))
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
     model_config, vocab_size = model_of(arguments.shape)
     train_recipe = recipe_of(arguments)
-    with process_group() as device:
+    with process_group() as device, attention(arguments.attention):
         state, samples = (
             State(train_recipe, model_config, vocab_size, device),
             DummySamples(vocab_size, train_recipe.seq_len, train_recipe.seed),

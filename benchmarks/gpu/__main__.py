@@ -1,0 +1,59 @@
+"""Check and measure training on one GPU, in less than 20 minutes: `make gpu`.
+
+    python -m benchmarks.gpu                          # all, in order: correctness, ceilings, speed, peers
+    python -m benchmarks.gpu --groups speed --minutes 10
+    python -m benchmarks.gpu --prepare                # the corpus alone, on a machine without a GPU
+    python -m benchmarks.gpu --dry                    # a small part of each group, on the CPU: a smoke test
+
+Correctness trains a tiny model 40 steps in each mode of training on the GPU, and compares its losses with the same
+training on the CPU; a killed and resumed training must have equal bits. Ceilings are the card's copy bandwidth and
+matrix rate. Speed takes training steps of 1 and 8 billion parameters over a small grid. Peers are other libraries that
+are installed. No step needs a network. A step has a time limit and one line of result; one that fails does not stop the
+others. --work keeps the corpus, the runs and the log of each step; --output has all figures, and is written after each
+step.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.gpu import ceilings, correctness, peers, readiness, speed
+from benchmarks.gpu.session import Session
+from stages.lib.errors import UserError
+
+GROUPS = {
+    "correctness": correctness.steps,
+    "ceilings": ceilings.steps,
+    "speed": speed.steps,
+    "peers": peers.steps,
+}
+"""{group: function from a session to its steps}, in order of value"""
+
+
+def main(argv=None):
+    """Run the command line; return its exit code: 1 if a step failed, 2 if this machine is not ready."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP")
+    parser.add_argument("--minutes", type=float, default=20, help="steps begin only before (default: 20)")
+    parser.add_argument("--work", type=Path, default=Path("gpu_work"), help="corpus, runs and logs (default: gpu_work)")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/gpu.json"))
+    parser.add_argument("--dry", action="store_true", help="a small part of each group, on the CPU")
+    parser.add_argument("--prepare", action="store_true", help="make the corpus in --work, and end")
+    arguments = parser.parse_args(argv)
+    try:
+        device = None if arguments.dry or arguments.prepare else readiness.check()
+        session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device)
+        corpus = correctness.prepare(session) if arguments.prepare or "correctness" in arguments.groups else None
+    except UserError as error:
+        print(f"gpu: {error}", file=sys.stderr)
+        return 2
+    if arguments.prepare:
+        print(f"the corpus is {corpus}")
+        return 0
+    for group in arguments.groups:
+        session.run(GROUPS[group](session))
+    return session.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The run of all steps: time limits, one line of result each, and the file of all figures."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import report
+
+HOME = Path(__file__).resolve().parents[2]
+TAIL = 300  # characters of a failed command's output that are shown
+
+
+class StepError(Exception):
+    """A step failed: a command ended with an error or took too long, or a figure is out of its bounds."""
+
+
+class Skipped(Exception):
+    """A step is left out, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One check or measurement. `take` returns its line of result and its figures; `minutes`: its time limit."""
+
+    name: str
+    take: Callable[[], tuple[str, dict]]
+    minutes: float
+    alone: bool = True
+    """False if others may run beside it."""
+
+
+class Session:
+    """Runs steps and keeps what they found. `device`: torch's name of the GPU, None for the dry form."""
+
+    def __init__(self, work, output, minutes, dry, device):
+        self.work, self.output, self.dry, self.device = work.absolute(), output, dry, device
+        self.ends = time.monotonic() + minutes * 60
+        self.limits = {}
+        self.found = {}
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    def run(self, steps):
+        """Take steps in their order; neighbors that may run beside each other do, as many as there are cores."""
+        steps = list(steps)
+        while steps:
+            together = 1
+            while not steps[0].alone and together < len(steps) and not steps[together].alone:
+                together += 1
+            with ThreadPoolExecutor(max(1, min(8, (os.cpu_count() or 2) // 2))) as pool:
+                list(pool.map(self._take, steps[:together]))
+            steps = steps[together:]
+
+    def end(self):
+        """Print the counts; return the exit code: 1 if a step failed."""
+        states = [found["state"] for found in self.found.values()]
+        print(", ".join(f"{states.count(state)} {state}" for state in ("ok", "FAILED", "skipped")))
+        return int("FAILED" in states)
+
+    def _take(self, step):
+        begun, figures = time.monotonic(), {}
+        if begun > self.ends:
+            state, line = "skipped", "no time is left"
+        else:
+            self.limits[step.name] = begun + step.minutes * 60
+            try:
+                state, (line, figures) = "ok", step.take()
+            except Skipped as reason:
+                state, line = "skipped", str(reason)
+            except Exception as error:  # any failure of a step is its result: the others go on
+                state, line = "FAILED", f"{'' if isinstance(error, StepError) else type(error).__name__ + ': '}{error}"
+        seconds = time.monotonic() - begun
+        print(f"{state:<7} {step.name} ({seconds:.0f} s): {line}", flush=True)
+        self.found[step.name] = {"state": state, "line": line, "seconds": round(seconds, 1)} | figures
+        report.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
+
+    def command(self, step, *words, on_cpu=False, kill_when=None):
+        """Run `python -m WORDS` within the limit of a step; its output goes to a log. Raises StepError.
+
+        `kill_when`: a function that is asked ten times a second; the process group is killed once it returns True.
+        """
+        log = self.work / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
+        log.parent.mkdir(exist_ok=True)
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
+        }
+        if on_cpu or self.dry:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        with open(log, "a", encoding="utf-8") as file:
+            started = [sys.executable, "-m", *map(str, words)]
+            process = subprocess.Popen(
+                started, cwd=HOME, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                return self._wait(process, step, log, kill_when)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def _wait(self, process, step, log, kill_when):
+        """Wait for a process; return True if it was killed by `kill_when`."""
+        while process.poll() is None:
+            if time.monotonic() > self.limits[step]:
+                raise StepError(f"took longer than its limit; see {log}")
+            if kill_when is not None and kill_when():
+                return True
+            time.sleep(0.1)
+        if process.returncode != 0:
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
+            raise StepError(f"exit code {process.returncode}: {lines[-1][-TAIL:]}; see {log}")
+        return False

@@ -1,0 +1,112 @@
+"""Speed: training steps of 1 and 8 billion parameters at 4,096 tokens over a small grid, each beside its plan."""
+
+import functools
+from dataclasses import dataclass
+
+from benchmarks import train_gpu
+from benchmarks.gpu import ceilings
+from benchmarks.gpu.session import Skipped, Step
+from stages.lib import files
+from stages.lib.planning import devices, memory, subject
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell of the grid: options of `benchmarks.train_gpu`."""
+
+    shape: str
+    seq_len: int = 4096
+    micro_batch_size: int = 1
+    mode: str = "none"
+    state_dtype: str = "float32"
+    more: tuple[str, ...] = ()
+    """Options of one lever: they change kernels, not the plan."""
+
+    @property
+    def name(self):
+        """The cell in words."""
+        words = [self.shape, f"micro-batch {self.micro_batch_size}", self.mode]
+        words += ["bfloat16 moments"] * (self.state_dtype == "bfloat16")
+        return ", ".join([*words, *(word.lstrip("-") for word in self.more)])
+
+    def options(self):
+        """Return the options of benchmarks.train_gpu."""
+        return [
+            *(self.shape, "--seq-len", self.seq_len, "--micro-batch-size", self.micro_batch_size),
+            *("--activation-checkpointing", self.mode, "--state-dtype", self.state_dtype, "--steps", 10, *self.more),
+        ]
+
+
+GRID = (
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective"),
+    Cell(shape="llama3-1b", micro_batch_size=4),
+    Cell(shape="llama3-8b", micro_batch_size=2, mode="full", state_dtype="bfloat16"),
+    Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16"),
+    Cell(shape="llama3-8b", micro_batch_size=2, state_dtype="bfloat16"),
+    Cell(shape="llama3-1b", micro_batch_size=8, mode="selective"),
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--attention=cudnn",)),
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--attention=fa3",)),
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--no-compile",)),
+)
+DRY_GRID = (
+    Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile", "--attention=math")),
+    Cell(shape="llama3-8b", micro_batch_size=2),
+)
+DRY_MEMORY = 8 * GIB
+
+
+def steps(session):
+    """Yield a step per cell, the most telling first."""
+    for cell in DRY_GRID if session.dry else GRID:
+        yield Step(name=cell.name, take=functools.partial(_take, session, cell), minutes=3)
+
+
+def planned_bytes(cell):
+    """Return the planned peak memory of a cell's step on a GPU."""
+    model, vocab_size = train_gpu.shape_of(cell.shape)
+    keys = {
+        "steps": 10,
+        "seq_len": cell.seq_len,
+        "global_batch_size": cell.micro_batch_size,
+        "micro_batch_size": cell.micro_batch_size,
+        "optimizer": {"state_dtype": cell.state_dtype},
+        "activation_checkpointing": {"mode": cell.mode},
+    }
+    planned = subject.load("pretrain", keys, model, vocab_size, cell.shape)
+    return memory.memory_of(subject.Subject(planned, 1, 1), is_gpu=True).peak
+
+
+def _take(session, cell):
+    planned, room = planned_bytes(cell), _memory(session)
+    if planned + devices.RESERVED > room:
+        raise Skipped(f"its plan needs {planned / GIB:.1f} GiB, and the card has {room / GIB:.1f}")
+    output = session.work / f"speed/{cell.name.replace(' ', '_').replace(',', '')}.json"
+    session.command(cell.name, "benchmarks.train_gpu", *cell.options(), "--output", output)
+    found = files.read_json_object(output)
+    measured = found["peak_memory_mb"] * 1e6
+    line = f"{found['tokens_per_second']:,.0f} tokens/s, MFU {_percent(found['mfu'])}, {_of_ceiling(session, found)}"
+    line += f"peak {measured / GIB:.1f} GiB (plan {planned / GIB:.1f})"
+    return line, {"planned_bytes": planned, "measured_bytes": measured} | found
+
+
+def _memory(session):
+    if session.dry:
+        return DRY_MEMORY
+    import torch
+
+    return torch.cuda.mem_get_info()[1]
+
+
+def _percent(share):
+    return f"{share:.1%}" if isinstance(share, float) else share
+
+
+def _of_ceiling(session, found):
+    """Return the share of the measured matrix rate, in words; "" if it was not measured."""
+    path = session.work / ceilings.FILE
+    if not path.exists():
+        return ""
+    rate = found["tokens_per_second"] * found["model_flops_per_token"] / 1e12
+    return f"{rate / files.read_json_object(path)['matrix_tflops']:.1%} of this card's matrix rate, "

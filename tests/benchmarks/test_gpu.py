@@ -1,0 +1,110 @@
+"""The checks of one GPU: their dry form on the CPU, and what a step does when it fails or takes too long."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.gpu import correctness, readiness
+from benchmarks.gpu.session import Session, Step, StepError
+from stages.lib import recipe
+from stages.lib.errors import UserError
+from stages.pretrain import PretrainRecipe
+from tests.helpers.training import HOME, environment
+
+
+@pytest.fixture
+def session(tmp_path):
+    return Session(tmp_path / "work", tmp_path / "out.json", minutes=1, dry=True, device=None)
+
+
+def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(tmp_path):
+    output = tmp_path / "gpu.json"
+    words = ["-m", "benchmarks.gpu", "--dry", "--work", tmp_path / "work", "--output", output]
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], check=False, cwd=HOME, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = json.loads(output.read_text())["steps"]
+    states = {name: step["state"] for name, step in steps.items()}
+    (too_large,) = [name for name, state in states.items() if state != "ok"]
+    assert steps[too_large]["line"].startswith("its plan needs ") and steps[too_large]["state"] == "skipped"
+    assert steps["float32"]["losses"] == steps["float32"]["cpu_losses"]
+    assert steps["killed and resumed"]["resumes"] == 1
+    assert steps["ceilings"]["matrix_tflops"] > 0
+    assert done.stdout.splitlines()[-1] == f"{len(steps) - 1} ok, 0 FAILED, 1 skipped"
+
+
+def test_a_machine_without_a_gpu_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.gpu", "--work", str(tmp_path)]
+    done = subprocess.run(
+        command, check=False, cwd=HOME, env=environment() | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpu: the GPU must be one that torch ")
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "sentence"),
+    [(7, 8, "the GPU must have at least 10 GiB of memory, and X has 8.0"), (70, 80, "10.0 GiB of X are in use")],
+)
+def test_a_small_card_and_another_process_are_refused(monkeypatch, free, total, sentence):
+    import torch
+
+    gib = readiness.GIB
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * gib, total * gib))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "X")
+    with pytest.raises(UserError, match=sentence):
+        readiness.check()
+
+
+def test_a_step_that_fails_or_takes_too_long_does_not_stop_the_others(session, capsys):
+    def fails():
+        session.command("fails", "stages.list", "--name")
+
+    def hangs():
+        session.command("hangs", "http.server", "0")
+
+    begun = time.monotonic()
+    session.run(
+        [
+            Step(name="fails", take=fails, minutes=1),
+            Step(name="hangs", take=hangs, minutes=1 / 60),
+            Step(name="breaks", take=lambda: 1 / 0, minutes=1),
+            Step(name="works", take=lambda: ("well", {"figure": 1}), minutes=1),
+        ]
+    )
+    assert session.end() == 1
+    assert time.monotonic() - begun < 30
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("FAILED  fails") and "exit code 2: " in lines[0]
+    assert "took longer than its limit; see " in lines[1]
+    assert lines[2].endswith("ZeroDivisionError: division by zero")
+    assert lines[3].startswith("ok      works") and lines[4] == "1 ok, 3 FAILED, 0 skipped"
+    assert json.loads(session.output.read_text())["steps"]["works"]["figure"] == 1
+
+
+def test_no_step_begins_after_the_time(session):
+    session.ends = time.monotonic() - 1
+    session.run([Step(name="late", take=lambda: ("", {}), minutes=1)])
+    assert session.found["late"]["line"] == "no time is left"
+
+
+@pytest.mark.parametrize("name", correctness.MODES)
+def test_the_recipe_of_each_mode_is_valid(name):
+    mode = correctness.MODES[name]
+    keys = {"steps": 40, "micro_batch_size": 4} | correctness.RECIPE | mode.recipe | mode.operation
+    recipe.load(PretrainRecipe, keys, name).check_ranks(1, name)
+
+
+def test_losses_that_differ_are_noticed():
+    assert correctness.difference([2.0] * 12, [2.0] * 12) == (0, 0)
+    first, last = correctness.difference([2.0, 2.002] + [2.0] * 10, [2.0] * 12)
+    assert (first, last) == (pytest.approx(1e-3), 0)
+    assert correctness.difference([2.0] * 7 + [2.2] * 5, [2.0] * 12)[1] == pytest.approx(0.1)
+    with pytest.raises(StepError, match="11 steps have a loss, and 12 on the CPU"):
+        correctness.difference([2.0] * 11, [2.0] * 12)
