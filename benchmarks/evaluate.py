@@ -9,26 +9,15 @@ that the stage writes, and scores each choice after a context of its own.
 import argparse
 import json
 import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.processes import timed
 from stages.lib import manifest
 
 EXPORT, CORPUS = "results/runs/base/export/00000300/manifest.json", "results/tokens/main/manifest.json"
-
-
-def timed(command, environment):
-    """Run a command; return its seconds and CPU-seconds, its own processes' included."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"seconds": time.perf_counter() - begun, "cpu_seconds": used}
 
 
 def stage_command(arguments, output):

@@ -1,0 +1,111 @@
+"""Time from the start of a training's process to the end of its first step: a new run, and one that resumes.
+
+    python -m benchmarks.start                       # about 3 minutes on 2 cores
+    python -m benchmarks.start --megabytes 8         # a smoke test
+
+A new run is a tiny model on one process and on two. A run that resumes loads a checkpoint of about a gigabyte (float32
+weights and AdamW's moments); the time of its first step itself is not counted. Beside it stands a read of the
+checkpoint's files in order. All take turns, so that other load on the machine slows all equally; files are in the page
+cache.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.convert import write_corpus
+from stages.lib.run_directory import journal
+
+HOME = Path(__file__).resolve().parents[1]
+BYTES_PER_PARAMETER = 12
+VOCABULARY = 2000
+TINY = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+
+
+def model_of(megabytes):
+    """Return the keys of a model whose checkpoint has about this size: layers of width 1,024."""
+    layer = 4 * 1024 * 1024 + 3 * 1024 * 2816
+    layers = max(1, round(megabytes * 1e6 / BYTES_PER_PARAMETER / layer))
+    if megabytes < layer * BYTES_PER_PARAMETER / 1e6:
+        return TINY
+    return TINY | {
+        "num_hidden_layers": layers,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "intermediate_size": 2816,
+    }
+
+
+def train(corpus, place, model, until, ranks):
+    """Train until a step; return (seconds until the end of the last step taken, its own seconds)."""
+    recipe = {"model": model, "weights": {"texts": 1}, "seq_len": 32, "global_batch_size": 2, "dtype": "float32"}
+    operation = {"steps": 1000, "micro_batch_size": 1, "validation": {"every": 1000, "tokens": 320}}
+    words = ["--corpus", corpus, "--until", until, "--train-dir", place / "train", "--log", place / "log"]
+    words += ["--output", place / f"{until}.json", "--recipe", json.dumps(recipe), "--operation", json.dumps(operation)]
+    launch = [sys.executable] if ranks == 1 else [HOME / "workflow/launch", "--threads", 1, ranks]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+    begun = time.time()
+    command = [str(word) for word in [*launch, "-m", "stages.pretrain", *words]]
+    subprocess.run(command, cwd=HOME, env=environment, check=True, capture_output=True)
+    (directory,) = (place / "train").iterdir()
+    steps = [entry for entry in journal.read(directory / "metrics.jsonl", lambda entry: "loss" in entry)]
+    first = next(entry for entry in steps if entry["time"] > begun)
+    return first["time"] - begun, first["seconds"], directory
+
+
+def read(directory):
+    """Return the seconds in which the files of the newest checkpoint are read, and their bytes."""
+    checkpoint = sorted((directory / "checkpoints").iterdir())[-1]
+    begun, total = time.perf_counter(), 0
+    for path in sorted(checkpoint.glob("*.distcp")):
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(1 << 24):
+                total += len(chunk)
+    return time.perf_counter() - begun, total
+
+
+def turn(corpus, arguments, large):
+    """Return the figures of one turn. `large`: the run directory's parent of the large model, trained one step more."""
+    found = {}
+    for ranks in (1, 2):
+        with tempfile.TemporaryDirectory() as place:
+            found[f"new run, {ranks} process{'es' * (ranks > 1)}"] = train(corpus, Path(place), TINY, 1, ranks)[0]
+    until = len(list(large.glob("*.json"))) + 1
+    seconds, step, directory = train(corpus, large, model_of(arguments.megabytes), until, 1)
+    if until > 1:
+        found["resume"] = seconds - step
+        found["read"], found["bytes"] = read(directory)
+    return found
+
+
+def main():
+    """Measure, and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, default=1000, help="size of the checkpoint (default: 1000)")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=HOME / "benchmarks/results/start.json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="caravan-start-") as made:
+        work = Path(made)
+        corpus = write_corpus(work / "corpus", 1, VOCABULARY)
+        large = work / "large"
+        large.mkdir()
+        turns = [turn(corpus, arguments, large) for _ in range(1 + arguments.repeats)][
+            1:
+        ]  # the first makes a checkpoint
+    medians = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+    for name, value in medians.items():
+        print(f"{name}: {value:,.2f}")
+    report.write(arguments.output, "start", ("torch",), {"medians": medians, "turns": turns})
+
+
+if __name__ == "__main__":
+    main()

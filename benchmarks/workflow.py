@@ -1,0 +1,108 @@
+"""Seconds of the workflow itself: plans of the default, of 10,000 files and of 200 runs; the demo by stage.
+
+    python -m benchmarks.workflow                              # about 6 minutes on 2 cores, most of them the demo
+    python -m benchmarks.workflow --files 20 --runs 4 --no-demo --repeats 1   # a smoke test
+
+A plan is `snakemake -n all`, in an empty directory. 10,000 files are those of one source; 200 runs are a sweep. The demo
+is `snakemake all` of the embedded default; its seconds by rule are those of the manifests, and what is left is
+Snakemake and the start of processes. After it, `snakemake all` has nothing to do.
+"""
+
+import argparse
+import collections
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from benchmarks import report
+from benchmarks.processes import timed
+
+HOME = Path(__file__).resolve().parents[1]
+SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile"]
+SNAKEMAKE += ["--profile", HOME / "profiles/local"]
+
+
+def default_config():
+    """Return the embedded default."""
+    return yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
+
+
+def of_files(place, number):
+    """Return the default with a source of many files."""
+    folder = place / "files"
+    folder.mkdir()
+    for name in range(number):
+        (folder / f"{name:05d}.txt").write_text(f"text {name}\n", encoding="utf-8")
+    config = default_config()
+    config["sources"]["code"] = {"kind": "text", "paths": [str(folder)], "validation": 0.1}
+    return config
+
+
+def of_runs(_, number):
+    """Return the default with a sweep of its run."""
+    rates = [round(1e-4 * (index + 1), 6) for index in range(number // 2)]
+    grid = {"pretrain.optimizer.learning_rate": rates, "seed": [0, 1]}
+    return default_config() | {"sweeps": {"grid": {"base": "base", "grid": grid}}}
+
+
+def plan(config):
+    """Return the times of a plan; `config`: None for the default."""
+    with tempfile.TemporaryDirectory() as place:
+        given = []
+        if config is not None:
+            path = Path(place, "config.yaml")
+            path.write_text(yaml.safe_dump(config), encoding="utf-8")
+            given = ["--configfile", path]
+        return timed([*SNAKEMAKE, "--directory", place, "-n", "--quiet", "rules", "all", *given])
+
+
+def demo():
+    """Return the times of the demo, of its stages by their manifests, and of a run with nothing to do."""
+    with tempfile.TemporaryDirectory() as place:
+        command = [*SNAKEMAKE, "--directory", place, "all"]
+        whole = timed(command)
+        stages = collections.defaultdict(lambda: {"jobs": 0, "seconds": 0.0, "cpu_seconds": 0.0})
+        for path in sorted(Path(place, "results").rglob("*.json")):
+            made = json.loads(path.read_text(encoding="utf-8"))
+            if path.name.startswith(".") or not {"stage", "record"} <= made.keys():
+                continue
+            of_stage = stages[made["stage"]]
+            of_stage["jobs"] += 1
+            for name in ("seconds", "cpu_seconds"):
+                of_stage[name] += made["record"].get(name, 0.0)
+        return {"whole": whole, "stages": dict(stages), "again": timed(command)}
+
+
+def main():
+    """Measure, and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--demo", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--output", type=Path, default=HOME / "benchmarks/results/workflow.json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        configs = {
+            "default": None,
+            f"{arguments.files:,} files": of_files(Path(place), arguments.files),
+            f"{arguments.runs:,} runs": of_runs(place, arguments.runs),
+        }
+        turns = [{name: plan(config) for name, config in configs.items()} for _ in range(arguments.repeats)]
+    plans = {
+        name: {key: statistics.median(turn[name][key] for turn in turns) for key in turns[0][name]} for name in configs
+    }
+    found = {"plans": plans, "turns": turns} | ({"demo": demo()} if arguments.demo else {})
+    for name, times in plans.items():
+        print("plan of {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **times))
+    for name in ("whole", "again") if arguments.demo else ():
+        print("demo, {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **found["demo"][name]))
+    report.write(arguments.output, "workflow", ("snakemake",), found)
+
+
+if __name__ == "__main__":
+    main()
