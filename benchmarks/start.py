@@ -35,7 +35,7 @@ def model_of(megabytes):
     layers = max(1, round(megabytes * 1e6 / BYTES_PER_PARAMETER / layer))
     if megabytes < layer * BYTES_PER_PARAMETER / 1e6:
         return TINY
-    return TINY | {
+    return {
         "num_hidden_layers": layers,
         "hidden_size": 1024,
         "num_attention_heads": 16,
@@ -56,7 +56,7 @@ def train(corpus, place, model, until, ranks):
     command = [str(word) for word in [*launch, "-m", "stages.pretrain", *words]]
     subprocess.run(command, cwd=HOME, env=environment, check=True, capture_output=True)
     (directory,) = (place / "train").iterdir()
-    steps = [entry for entry in journal.read(directory / "metrics.jsonl", lambda entry: "loss" in entry)]
+    steps = journal.read(directory / "metrics.jsonl", lambda entry: "loss" in entry)
     first = next(entry for entry in steps if entry["time"] > begun)
     return first["time"] - begun, first["seconds"], directory
 

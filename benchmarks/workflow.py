@@ -3,8 +3,8 @@
     python -m benchmarks.workflow                              # about 6 minutes on 2 cores, most of them the demo
     python -m benchmarks.workflow --files 20 --runs 4 --no-demo --repeats 1   # a smoke test
 
-A plan is `snakemake -n all`, in an empty directory. 10,000 files are those of one source; 200 runs are a sweep. The demo
-is `snakemake all` of the embedded default; its seconds by rule are those of the manifests, and what is left is
+A plan is `snakemake -n all`, in an empty directory. 10,000 files are those of one source; 200 runs are a sweep. The
+demo is `snakemake all` of the embedded default; its seconds by stage are those of the manifests, and what is left is
 Snakemake and the start of processes. After it, `snakemake all` has nothing to do.
 """
 
