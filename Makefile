@@ -13,8 +13,9 @@ PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
 MINUTES = 10
 GPU = # options of benchmarks.gpu
+BENCH = # options of benchmarks.bench
 
-.PHONY: help env demo test-fast test test-long test-slurm test-cloud drill siege gpu lint docs format clean gc lock
+.PHONY: help env demo test-fast test test-long test-slurm test-cloud drill siege gpu bench lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -51,6 +52,9 @@ siege: $(VENV)/dev.stamp ## attack every stage with kills, damaged files, limits
 
 gpu: $(VENV)/dev.stamp ## check and measure training on one GPU in less than 20 minutes; GPU="--groups correctness" for a part
 	$(RUN) benchmarks.gpu $(GPU)
+
+bench: $(VENV)/dev.stamp ## run all benchmarks of this machine, about an hour; BENCH="--only start workflow" for some
+	$(RUN) benchmarks.bench $(BENCH)
 
 lint: $(VENV)/dev.stamp ## check style, types and workflow
 	$(RUN) ruff check .
