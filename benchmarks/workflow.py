@@ -65,16 +65,23 @@ def demo():
     with tempfile.TemporaryDirectory() as place:
         command = [*SNAKEMAKE, "--directory", place, "all"]
         whole = timed(command)
-        stages = collections.defaultdict(lambda: {"jobs": 0, "seconds": 0.0, "cpu_seconds": 0.0})
-        for path in sorted(Path(place, "results").rglob("*.json")):
-            made = json.loads(path.read_text(encoding="utf-8"))
-            if path.name.startswith(".") or not {"stage", "record"} <= made.keys():
-                continue
-            of_stage = stages[made["stage"]]
-            of_stage["jobs"] += 1
-            for name in ("seconds", "cpu_seconds"):
-                of_stage[name] += made["record"].get(name, 0.0)
-        return {"whole": whole, "stages": dict(stages), "again": timed(command)}
+        return {"whole": whole, "stages": stages_of(Path(place, "results")), "again": timed(command)}
+
+
+def stages_of(results):
+    """Return {stage: jobs, seconds, CPU-seconds} by the manifests, each once; of a training those of its first rank."""
+    stages = collections.defaultdict(lambda: {"jobs": 0, "seconds": 0.0, "cpu_seconds": 0.0})
+    seen = set()
+    for path in sorted(results.rglob("*.json")):
+        made = json.loads(path.read_text(encoding="utf-8"))
+        if not {"stage", "record"} <= made.keys() or made["sha256"] in seen:  # a copy is kept beside the outputs
+            continue
+        seen.add(made["sha256"])
+        of_stage = stages[made["stage"]]
+        of_stage["jobs"] += 1
+        for name in ("seconds", "cpu_seconds"):
+            of_stage[name] += made["record"].get(name, 0.0)
+    return dict(stages)
 
 
 def main():
