@@ -5,9 +5,8 @@
 
 The plan is that of `tools.plan` for the CPU: the step under FakeTensorMode with a fake process group. The measurement
 is the same step by as many processes over gloo, on random tokens. Memory is what torch's CPU allocator hands out, as
-torch.profiler records it: the largest sum of the first rank within a step, the median
-of several steps. Buffers that libraries allocate
-elsewhere (oneDNN's, the Python process) are in neither.
+torch.profiler records it: the largest sum of the first rank within the second step, the median of several trainings.
+Buffers that libraries allocate elsewhere (oneDNN's, the Python process) are in neither.
 """
 
 import argparse
@@ -58,8 +57,11 @@ CASES = {
     ),
     "one rank": (1, WIDE, 8192, {"micro_batch_size": 4}),
 }
-STEPS = 5
-"""Steps after the first, whose median counts: a rank that waits for another holds the buffers of two all-gathers."""
+REPEATS = 3
+"""Measurements, of which the median counts: a rank that waits for another holds the buffers of two all-gathers.
+
+Each is a process of its own with two steps: the profiler keeps some of gloo's buffers alive, more with every step.
+"""
 
 SETS = {"all": list(CASES), "tiny": ["tiny"]}
 CASES["tiny"] = (2, TINY, 512, {"micro_batch_size": 2})
@@ -90,45 +92,49 @@ def measure(name, output):
         state = State(recipe, recipe.model, recipe.vocab_size, device)
         state.init_weights()
         stepper, samples = Stepper(recipe, state, device), DummySamples(recipe.vocab_size, recipe.seq_len, 0)
-        for step in range(1 + STEPS):
+        for step in range(2):
             first = step * recipe.global_batch_size
             batch = samples.batch(share_of(first, dist.get_rank(), dist.get_world_size(), recipe.global_batch_size))
             with torch.profiler.record_function(f"step {step}"):
                 stepper.take(step, *batch)
         rank = dist.get_rank()
     if rank == 0:
-        output.write_text(json.dumps(peaks_of(profiler)))
+        output.write_text(json.dumps(peak_of(profiler)))
 
 
-def peaks_of(profiler):
-    """Return the largest sum of allocated bytes within each step after the first."""
+def peak_of(profiler):
+    """Return the largest sum of allocated bytes within the second step."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    named = {event["name"]: event for event in events if event.get("cat") == "user_annotation"}
-    changes = [(event["ts"], event["args"]["Total Allocated"]) for event in events if event.get("name") == "[memory]"]
-    peaks = []
-    for step in (named[f"step {number}"] for number in range(1, 1 + STEPS)):
-        begun, ended = step["ts"], step["ts"] + step["dur"]
-        peaks.append(max(total for time, total in changes if begun <= time <= ended))
-    return peaks
+    (step,) = [event for event in events if event.get("name") == "step 1" and event.get("cat") == "user_annotation"]
+    begun, ended = step["ts"], step["ts"] + step["dur"]
+    memory_events = [event for event in events if event.get("name") == "[memory]"]
+    return max(e["args"]["Total Allocated"] for e in memory_events if begun <= e["ts"] <= ended)
+
+
+def measured(name):
+    """Return the measured peak of a case in bytes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "peak.json"
+        launch = ["workflow/launch", "--threads", "1", str(CASES[name][0]), "-m", "benchmarks.plan"]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"PATH": path, "PYTHONPATH": os.getcwd()}
+        subprocess.run([*launch, "--measure", name, "--output", str(output)], check=True, env=environment)
+        return json.loads(output.read_text())
 
 
 def case(name):
     """Return the figures of a case: planned and measured bytes."""
     ranks = CASES[name][0]
-    with tempfile.TemporaryDirectory() as scratch:
-        output = Path(scratch) / "peak.json"
-        launch = ["workflow/launch", "--threads", "1", str(ranks), "-m", "benchmarks.plan"]
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path, "PYTHONPATH": os.getcwd()}
-        subprocess.run([*launch, "--measure", name, "--output", str(output)], check=True, env=environment)
-        peaks = json.loads(output.read_text())
-    planned = memory.memory_of(subject.Subject(recipe_of(name), ranks, ranks), is_gpu=False)
-    measured = statistics.median(peaks)
-    ratio = planned.peak / measured
-    return {"planned": planned.peak, "parts": planned.parts, "measured": measured, "peaks": peaks, "ratio": ratio}
+    peaks = [measured(name) for _ in range(REPEATS)]
+    planned, peak = (
+        memory.memory_of(subject.Subject(recipe_of(name), ranks, ranks), is_gpu=False),
+        statistics.median(peaks),
+    )
+    figures = {"planned": planned.peak, "parts": planned.parts, "measured": peak, "peaks": peaks}
+    return figures | {"ratio": planned.peak / peak}
 
 
 def main():
