@@ -1,4 +1,4 @@
-"""All benchmarks of this machine, one after the other, and the table of their figures: `make bench`.
+"""The benchmarks of this machine, one after the other, and the table of their figures: `make bench`.
 
     python -m benchmarks.bench                         # about an hour on 2 idle cores
     python -m benchmarks.bench --only start workflow   # some of them
@@ -6,7 +6,8 @@
 
 Each benchmark measures ours and its peers in turns, and keeps its raw results in benchmarks/results. The table is
 printed, and written into benchmarks/README.md. A benchmark that fails is named, and does not stop the others; the exit
-code is then 1. Peers that are not installed are left out.
+code is then 1. Peers that are not installed are left out. `benchmarks.ladder` and `benchmarks.optimizers` train for an
+hour each and stand by themselves.
 """
 
 import argparse
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "evaluate": [],
     "plan": [],
     "lora": [],
+    "contamination": [],
 }
 """{benchmark: options}; evaluate reads the results of `make demo`"""
 

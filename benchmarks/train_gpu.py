@@ -12,6 +12,7 @@ gradient clipping and AdamW. Models are those of config/NAME.yaml. Nothing is sa
 import argparse
 import contextlib
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +40,9 @@ TINY = {
     "intermediate_size": 96,
     "max_position_embeddings": 128,
 }
+UNAVAILABLE = 3
+"""Exit code if the kernel of an option is not available."""
+
 WARM_UP = 3
 """Steps that are not measured: compilation, allocation, the optimizer's state."""
 
@@ -96,9 +100,11 @@ def attention(name):
     from torch.nn import attention as kernels
 
     if name == "fa3":
-        if "FA3" not in kernels.list_flash_attention_impls():
-            raise SystemExit(f"train_gpu: torch {torch.__version__} has no FlashAttention-3")
-        kernels.activate_flash_attention_impl("FA3")
+        try:
+            kernels.activate_flash_attention_impl("FA3")
+        except (AttributeError, ImportError, RuntimeError, ValueError) as error:  # an older torch, or no package
+            print(f"FlashAttention-3 cannot be used: {error}", file=sys.stderr)
+            sys.exit(UNAVAILABLE)
     backends = kernels.SDPBackend
     orders = {
         "cudnn": [backends.CUDNN_ATTENTION, backends.FLASH_ATTENTION, backends.EFFICIENT_ATTENTION, backends.MATH],

@@ -21,6 +21,7 @@ from typing import Any
 
 from stages.lib import files, stage
 from stages.lib.errors import UserError
+from stages.lib.manifest import PLAN_FORMAT
 from stages.lib.planning import config_file, fit, measured, plan_text, refusal, request, run_plan
 from stages.lib.planning.request import Asked
 
@@ -92,7 +93,7 @@ def write(arguments: argparse.Namespace, text: str, plans: dict[str, Any]) -> No
         with files.atomic(arguments.text, "w") as file:
             file.write(text)
     if arguments.json is not None:
-        files.write_json(arguments.json, {"runs": plans})
+        files.write_json(arguments.json, {"format": PLAN_FORMAT, "runs": plans})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

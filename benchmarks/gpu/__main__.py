@@ -43,15 +43,14 @@ def main(argv=None):
     try:
         device = None if arguments.dry or arguments.prepare else readiness.check()
         session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device)
-        corpus = correctness.prepare(session) if arguments.prepare or "correctness" in arguments.groups else None
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 2
     if arguments.prepare:
-        print(f"the corpus is {corpus}")
-        return 0
-    for group in arguments.groups:
-        session.run(GROUPS[group](session))
+        session.run([correctness.corpus_step(session)])
+    else:
+        for group in arguments.groups:
+            session.run(GROUPS[group](session))
     return session.end()
 
 

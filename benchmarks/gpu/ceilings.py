@@ -1,6 +1,8 @@
 """Ceilings of the card: copies within its memory, and products of bfloat16 matrices.
 
-python -m benchmarks.gpu.ceilings OUTPUT [SIZE]   # as a step of benchmarks.gpu runs it
+    python -m benchmarks.gpu.ceilings OUTPUT [SIZE]
+
+It is a step of benchmarks.gpu, in a process of its own.
 """
 
 import functools
@@ -23,7 +25,7 @@ def steps(session):
 
 
 def _take(session):
-    output = session.work / FILE
+    output = session.made / FILE
     session.command("ceilings", "benchmarks.gpu.ceilings", output, DRY_SIZE if session.dry else SIZE)
     found = files.read_json_object(output)
     line = f"copies {found['copy_gb_per_second']:,.0f} GB/s, bfloat16 products {found['matrix_tflops']:,.1f} TFLOP/s"

@@ -3,12 +3,12 @@
 import functools
 import json
 import threading
-import time
 from dataclasses import dataclass, field
 
 from benchmarks.gpu.session import Skipped, Step, StepError
 from stages.lib import files, manifest
 from stages.lib.run_directory import journal
+from stages.lib.run_directory.events import read_events
 
 STEPS, DRY_STEPS = 40, 4
 FIRST = 5
@@ -35,6 +35,10 @@ SMALL = {"model": MODEL | {"num_hidden_layers": 1, "hidden_size": 32, "intermedi
 """Changes of the dry form, which is not about speed."""
 
 VOCABULARY = 2000
+TOKENIZER, STATEMENTS = "tokenizer/manifest.json", "statements.json"
+UNCUT = "uncut"
+"""The name of the training with which others are compared bit for bit."""
+
 MASKED = {"packing": "best_fit", "document_mask": True}
 EXPERTS = {"model": MODEL | {"architecture": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}}
 WINDOW = {"model": MODEL | {"architecture": "mistral", "sliding_window": 64}}
@@ -83,31 +87,43 @@ MODES = {
 }
 
 
-def prepare(session):
-    """Make the corpus in the work directory, if it is not there; return its manifest."""
-    corpus = session.work / "corpus/tokens/manifest.json"
-    if corpus.exists():
-        return corpus
-    home, name = session.work / "corpus", "corpus"
-    session.limits[name] = time.monotonic() + 300
-    listed, tokenizer, part = home / "list.json", home / "tokenizer/manifest.json", home / "tokens/code/00000.json"
-    source = {"kind": "python-code", "validation": 0.1}
+def corpus_step(session):
+    """Return the step that makes the corpus, if it is not there."""
+    return Step(name="corpus", take=functools.partial(_corpus, session), minutes=5)
+
+
+def corpus_of(session):
+    """Return the manifest of the corpus. Raises Skipped if it could not be made."""
+    made = session.corpus / "tokens/manifest.json"
+    if not made.exists():
+        raise Skipped("there is no corpus")
+    return made
+
+
+def _corpus(session):
+    home, made = session.corpus, session.corpus / "tokens/manifest.json"
+    if made.exists():
+        return f"{made} exists", {}
+    listed, tokenizer, part = home / "list.json", home / TOKENIZER, home / "tokens/code/00000.json"
+    statements = ["list", "--name", "statements", *_recipe({"kind": "python-statements", "validation": 0.1})]
     commands = [
-        ["list", "--name", "code", *_recipe(source), "--output", listed],
+        ["list", "--name", "code", *_recipe({"kind": "python-code", "validation": 0.1}), "--output", listed],
+        [*statements, "--output", home / STATEMENTS],
         ["train_tokenizer", "--lists", listed, *_recipe({"vocab_size": VOCABULARY, "sample": {"code": 1}})]
         + ["--output", tokenizer],
         ["tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, *_recipe({"parts": 1}), "--output", part],
-        ["index", "--tokenizer", tokenizer, "--parts", part, "--output", corpus],
+        ["index", "--tokenizer", tokenizer, "--parts", part, "--output", made],
     ]
     for stage, *words in commands:
-        session.command(name, f"stages.{stage}", *words)
-    return corpus
+        session.command("corpus", f"stages.{stage}", *words)
+    return f"{made} made", {}
 
 
 def steps(session):
     """Yield the steps."""
     modes = {name: mode for name, mode in MODES.items() if mode.dry or not session.dry}
     losses = CpuLosses(session)
+    yield corpus_step(session)
     for name, mode in modes.items():
         yield Step(name=name, take=functools.partial(_mode, session, losses, name, mode), minutes=4, alone=False)
     yield Step(name="deterministic twice", take=functools.partial(_twice, session), minutes=4)
@@ -143,18 +159,26 @@ def length(session):
     return DRY_STEPS if session.dry else STEPS
 
 
-def train(session, step, name, recipe, operation, *options, until=None, **how):
-    """Train a run of its own; return its run directory. Raises StepError."""
-    until = until or length(session)
-    home = session.work / "runs" / name.replace(" ", "_").replace(",", "")
-    keys = {"steps": length(session), "micro_batch_size": 4, "validation": {"every": 1000, "tokens": 10_000}}
-    session.command(
-        *(step, "stages.pretrain", "--corpus", prepare(session), "--until", until, "--train-dir", home / "train"),
+def train(session, step, name, recipe, operation, *options, **how):
+    """Train a run of its own; return its run directory. Raises StepError. `how`: options of Session.command."""
+    _train(session, step, name, recipe, operation, *options, **how)
+    return next((_home(session, name) / "train").iterdir())
+
+
+def _home(session, name):
+    return session.made / "runs" / name.replace(" ", "_").replace(",", "")
+
+
+def _train(session, step, name, recipe, operation, *options, **how):
+    """Train; return whether the training was killed."""
+    until, home = length(session), _home(session, name)
+    keys = {"steps": until, "micro_batch_size": 4, "validation": {"every": 1000, "tokens": 10_000}}
+    return session.command(
+        *(step, "stages.pretrain", "--corpus", corpus_of(session), "--until", until, "--train-dir", home / "train"),
         *("--output", home / f"models/{until:08d}.json", *_recipe(RECIPE | recipe | (SMALL if session.dry else {}))),
         *("--operation", json.dumps(keys | operation), *options),
         **how,
     )
-    return next((home / "train").iterdir())
 
 
 def _recipe(recipe):
@@ -183,7 +207,7 @@ def _mode(session, losses, name, mode):
     figures = {"first": first, "last": last, "losses": found, "cpu_losses": expected}
     line = f"off the CPU's losses by {first:.1e} in the first {FIRST} steps, {last:.1e} in the last"
     if first > mode.first or last > mode.last:
-        raise StepError(f"{line}; at most {mode.first:.0e} and {mode.last:.0e} are expected: {figures}")
+        raise StepError(f"{line}; at most {mode.first:.0e} and {mode.last:.0e} are expected", figures)
     return line, figures
 
 
@@ -193,14 +217,14 @@ def weights_of(directory, step):
     return {name: file["sha256"] for name, file in commit["files"].items() if name.endswith(".distcp")}
 
 
-def _deterministic(session, step, name, **how):
-    """Train with `deterministic`; return the bits of the last checkpoint."""
-    operation = {"deterministic": True, "checkpoint": {"every": max(1, length(session) // 4), "keep": 1}}
-    return weights_of(train(session, step, name, HALF, operation, **how), length(session))
+def _deterministic(session):
+    """Return the operation keys of trainings whose bits are compared."""
+    return {"deterministic": True, "checkpoint": {"every": max(1, length(session) // 4), "keep": 1}}
 
 
 def _twice(session):
-    first, second = (_deterministic(session, "deterministic twice", name) for name in ("uncut", "again"))
+    step, keys, until = "deterministic twice", _deterministic(session), length(session)
+    first, second = (weights_of(train(session, step, name, HALF, keys), until) for name in (UNCUT, "again"))
     if first != second:
         raise StepError("two trainings with `deterministic` have different weights")
     return f"equal weights, sha256 {next(iter(first.values()))[:12]}", {"sha256": first}
@@ -208,20 +232,20 @@ def _twice(session):
 
 def _killed(session):
     """Kill a training after a checkpoint, and resume it."""
-    step, name = "killed and resumed", "killed"
-    train_directory = session.work / "runs" / name / "train"
+    step, name, keys = "killed and resumed", "killed", _deterministic(session)
+    uncut = sorted((_home(session, UNCUT) / "train").glob("*"))
+    if not uncut:
+        raise Skipped("there is no training that was not killed")
 
     def has_saved():
-        return any(train_directory.glob("*/checkpoints/*/commit.json"))
+        return any((_home(session, name) / "train").glob("*/checkpoints/*/commit.json"))
 
-    operation = {"deterministic": True, "checkpoint": {"every": max(1, length(session) // 4), "keep": 1}}
-    train(session, step, name, HALF, operation, kill_when=has_saved)
-    resumed = _deterministic(session, step, name)
-    uncut = sorted((session.work / "runs/uncut/train").glob("*"))
-    if not uncut or resumed != weights_of(uncut[0], length(session)):
+    if not _train(session, step, name, HALF, keys, kill_when=has_saved):
+        raise StepError("the training ended before it was killed")
+    resumed, until = train(session, step, name, HALF, keys), length(session)
+    if weights_of(resumed, until) != weights_of(uncut[0], until):
         raise StepError("a killed and resumed training has other weights than one that was not killed")
-    events = next(train_directory.glob("*/events.jsonl")).read_text(encoding="utf-8").splitlines()
-    resumes = sum('"event": "resume"' in line for line in events)
+    resumes = sum(event["event"] == "resume" for event in read_events(resumed))
     return f"equal weights after {resumes} resume", {"resumes": resumes}
 
 
@@ -237,29 +261,19 @@ def _profile(session):
 
 def _model(session):
     """Return the manifest of the model that other stages read. Raises Skipped without it."""
-    found = sorted((session.work / "runs/float32/models").glob("*.json"))
+    found = sorted((_home(session, "float32") / "models").glob("*.json"))
     if not found:
         raise Skipped("the training in float32 made no model")
     return found[-1]
 
 
 def _data(session):
-    home = session.work / "corpus"
-    return ["--corpus", home / "tokens/manifest.json", "--tokenizer", home / "tokenizer/manifest.json"]
+    return ["--corpus", corpus_of(session), "--tokenizer", session.corpus / TOKENIZER]
 
 
 def _finetune(session):
-    name, home = "fine-tuning", session.work / "tuned"
-    model, listed = _model(session), session.work / "corpus/statements.json"
-    session.command(
-        name,
-        "stages.list",
-        "--name",
-        "statements",
-        *_recipe({"kind": "python-statements", "validation": 0.1}),
-        "--output",
-        listed,
-    )
+    name, home, model = "fine-tuning", session.made / "tuned", _model(session)
+    listed = session.corpus / STATEMENTS
     recipe = {
         "weights": {"statements": 1},
         "seq_len": 128,
@@ -279,7 +293,7 @@ def _finetune(session):
 
 
 def _convert(session):
-    output = session.work / "export/manifest.json"
+    output = session.made / "export/manifest.json"
     session.command(
         "convert, parity", "stages.convert", "--model", _model(session), *_data(session), "--output", output
     )
@@ -289,13 +303,13 @@ def _convert(session):
 
 def _evaluate(session):
     """Score the export on the GPU and on the CPU; the bits per byte must agree."""
-    export, name, scores = session.work / "export/manifest.json", "evaluate", {}
+    export, name, scores = session.made / "export/manifest.json", "evaluate", {}
     if not export.exists():
         raise Skipped("there is no export")
     for place in ("gpu", "cpu"):
-        output = session.work / f"eval-{place}/validation.json"
+        output = session.made / f"eval-{place}/validation.json"
         recipe = {"tasks": ["bits_per_byte"], "bytes_per_source": 20_000}
-        words = ["--export", export, "--corpus", session.work / "corpus/tokens/manifest.json", *_recipe(recipe)]
+        words = ["--export", export, "--corpus", corpus_of(session), *_recipe(recipe)]
         session.command(name, "stages.evaluate", *words, "--output", output, on_cpu=place == "cpu")
         (task,) = manifest.read(output, "evaluate").identity["results"].values()
         scores[place] = task["bits_per_byte"]["value"]
@@ -306,7 +320,7 @@ def _evaluate(session):
 
 
 def _generate(session):
-    tokenizer = session.work / "corpus/tokenizer/manifest.json"
+    tokenizer = session.corpus / TOKENIZER
     words = ["--model", _model(session), "--tokenizer", tokenizer, "--prompt", "def read(", "--tokens", 16]
     session.command("generate", "tools.generate", *words)
     return "16 tokens", {}

@@ -18,7 +18,7 @@ def steps(session):
 def _take(session, shape):
     if importlib.util.find_spec("transformers") is None:
         raise Skipped("transformers is not installed")
-    output = session.work / f"peers/{shape}.json"
+    output = session.made / f"peers/{shape}.json"
     output.parent.mkdir(exist_ok=True)
     words = ["--seq-len", 64] if session.dry else ["--seq-len", 4096, "--micro-batch-size", 2]
     session.command(f"transformers, {shape}", "benchmarks.gpu.transformers_peer", shape, output, *words)

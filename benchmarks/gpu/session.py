@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +19,21 @@ HOME = Path(__file__).resolve().parents[2]
 TAIL = 300  # characters of a failed command's output that are shown
 
 
+MADE = "made"
+"""Folder of all that a call makes but the corpus. It is cleared first: a training that exists would not be trained."""
+
+THREADS = "2"  # of each process: several run beside each other, and their models are tiny
+
+
 class StepError(Exception):
-    """A step failed: a command ended with an error or took too long, or a figure is out of its bounds."""
+    """A step failed: a command ended with an error or took too long, or a figure is out of its bounds.
+
+    `figures`: what was measured all the same; `code`: the exit code of the command.
+    """
+
+    def __init__(self, line, figures=None, code=None):
+        super().__init__(line)
+        self.figures, self.code = figures or {}, code
 
 
 class Skipped(Exception):
@@ -44,7 +59,10 @@ class Session:
         self.ends = time.monotonic() + minutes * 60
         self.limits = {}
         self.found = {}
-        self.work.mkdir(parents=True, exist_ok=True)
+        self.corpus, self.made = self.work / "corpus", self.work / MADE
+        self._lock = threading.Lock()
+        shutil.rmtree(self.made, ignore_errors=True)
+        self.made.mkdir(parents=True)
 
     def run(self, steps):
         """Take steps in their order; neighbors that may run beside each other do, as many as there are cores."""
@@ -73,23 +91,27 @@ class Session:
                 state, (line, figures) = "ok", step.take()
             except Skipped as reason:
                 state, line = "skipped", str(reason)
+            except StepError as error:
+                state, line, figures = "FAILED", str(error), error.figures
             except Exception as error:  # any failure of a step is its result: the others go on
-                state, line = "FAILED", f"{'' if isinstance(error, StepError) else type(error).__name__ + ': '}{error}"
+                state, line = "FAILED", f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - begun
-        print(f"{state:<7} {step.name} ({seconds:.0f} s): {line}", flush=True)
-        self.found[step.name] = {"state": state, "line": line, "seconds": round(seconds, 1)} | figures
-        report.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
+        with self._lock:
+            print(f"{state:<7} {step.name} ({seconds:.0f} s): {line}", flush=True)
+            self.found[step.name] = {"state": state, "line": line, "seconds": round(seconds, 1)} | figures
+            report.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
 
     def command(self, step, *words, on_cpu=False, kill_when=None):
         """Run `python -m WORDS` within the limit of a step; its output goes to a log. Raises StepError.
 
         `kill_when`: a function that is asked ten times a second; the process group is killed once it returns True.
         """
-        log = self.work / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
+        log = self.made / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
         log.parent.mkdir(exist_ok=True)
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
         }
+        environment["OMP_NUM_THREADS"] = THREADS
         if on_cpu or self.dry:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with open(log, "a", encoding="utf-8") as file:
@@ -113,5 +135,5 @@ class Session:
             time.sleep(0.1)
         if process.returncode != 0:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
-            raise StepError(f"exit code {process.returncode}: {lines[-1][-TAIL:]}; see {log}")
+            raise StepError(f"exit code {process.returncode}: {lines[-1][-TAIL:]}; see {log}", code=process.returncode)
         return False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks import train_gpu
 from benchmarks.gpu import ceilings
-from benchmarks.gpu.session import Skipped, Step
+from benchmarks.gpu.session import Skipped, Step, StepError
 from stages.lib import files
 from stages.lib.planning import devices, memory, subject
 
@@ -82,8 +82,13 @@ def _take(session, cell):
     planned, room = planned_bytes(cell), _memory(session)
     if planned + devices.RESERVED > room:
         raise Skipped(f"its plan needs {planned / GIB:.1f} GiB, and the card has {room / GIB:.1f}")
-    output = session.work / f"speed/{cell.name.replace(' ', '_').replace(',', '')}.json"
-    session.command(cell.name, "benchmarks.train_gpu", *cell.options(), "--output", output)
+    output = session.made / f"speed/{cell.name.replace(' ', '_').replace(',', '')}.json"
+    try:
+        session.command(cell.name, "benchmarks.train_gpu", *cell.options(), "--output", output)
+    except StepError as error:
+        if error.code == train_gpu.UNAVAILABLE:
+            raise Skipped(str(error)) from None
+        raise
     found = files.read_json_object(output)
     measured = found["peak_memory_mb"] * 1e6
     line = f"{found['tokens_per_second']:,.0f} tokens/s, MFU {_percent(found['mfu'])}, {_of_ceiling(session, found)}"
@@ -105,7 +110,7 @@ def _percent(share):
 
 def _of_ceiling(session, found):
     """Return the share of the measured matrix rate, in words; "" if it was not measured."""
-    path = session.work / ceilings.FILE
+    path = session.made / ceilings.FILE
     if not path.exists():
         return ""
     rate = found["tokens_per_second"] * found["model_flops_per_token"] / 1e12

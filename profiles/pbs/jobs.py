@@ -110,7 +110,7 @@ def _running(output: list[str]) -> str | None:
         job = path.name.removesuffix(".json")
         if _file(job, "exit").exists() or _file(job, "next").exists():
             continue
-        if json.loads(path.read_text(encoding="utf-8"))["output"] == output and _exit_code(job) is None:
+        if json.loads(path.read_text(encoding="utf-8")).get("output") == output and _exit_code(job) is None:
             return job
     return None
 

@@ -29,6 +29,9 @@ PACKAGES = (
 FORMAT = 2
 """Version of the manifests. Format 1, without a version, had other names of recipe keys."""
 
+PLAN_FORMAT = 1
+"""Version of the file of figures that `tools.plan` writes and the report reads."""
+
 TRAINING = ("pretrain", "finetune")
 """The stages whose manifests are milestones."""
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from stages.lib import files
+from stages.lib import files, manifest
 from stages.lib.report_page import ladders
 from tests.helpers.browser import browser, needs_chromium
 from tests.helpers.report_fixtures import summarized, write, write_data, write_run
@@ -32,7 +32,7 @@ def results(tmp_path_factory):
         "time": {"tokens_per_second": 600.0, "step_seconds": 0.5, "jobs": 2},
     }
     plans = {names[0]: plan, names[1]: {"unknown": "the size of its vocabulary is not known"}, "other": plan}
-    files.write_json(root / "plan.json", {"runs": plans})
+    files.write_json(root / "plan.json", {"format": manifest.PLAN_FORMAT, "runs": plans})
     write(root / "ladders/tiny.json", "predict", prediction(names[0]), {})
     expect = json.dumps({"runs": {}, "sweeps": {"grid": names}})
     more = ["--expect", expect, "--plan", root / "plan.json", "--ladders", root / "ladders/tiny.json"]
@@ -106,11 +106,11 @@ def test_a_plan_of_a_cpu_is_not_compared_with_all_that_is_resident(results, tmp_
     assert "2.50 GB plan 2.00 GB" in cells_of(section_of(tmp_path, "plan-against-actual"))
 
 
-@pytest.mark.parametrize("content", ['{"runs": [1]}', "garbage"])
+@pytest.mark.parametrize("content", ['{"runs": {"grid-0.001-2": {}}}', "garbage"])
 def test_a_file_that_is_no_plan_is_named(results, tmp_path, capsys, content):
     (tmp_path / "plan.json").write_text(content)
     assert summarized(results, "--plan", tmp_path / "plan.json", "--page", tmp_path / "card.html") == 0
-    assert f"{tmp_path / 'plan.json'} is not a plan by tools.plan --json" in capsys.readouterr().err
+    assert f"{tmp_path / 'plan.json'} is not a plan by this version of tools.plan" in capsys.readouterr().err
     assert "plan-against-actual" not in (tmp_path / "card.html").read_text()
 
 

@@ -73,13 +73,13 @@ def read_plan(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
-        runs = files.read_json_object(path).get("runs")
+        made = files.read_json_object(path)
     except UserError:
-        runs = None
-    if not isinstance(runs, dict) or not all(isinstance(plan, dict) for plan in runs.values()):
-        logger.warning("%s is not a plan by tools.plan --json: run `snakemake plan` again", path)
+        made = {}
+    if made.get("format") != manifest.PLAN_FORMAT:
+        logger.warning("%s is not a plan by this version of tools.plan: run `snakemake plan` again", path)
         return {}
-    return runs
+    return made["runs"]
 
 
 def shares(numbers: Mapping[str, Any]) -> dict[str, float]:

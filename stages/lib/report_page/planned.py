@@ -34,11 +34,8 @@ def section(inputs: PageInputs) -> Section | None:
     for name, plan in known.items():
         if "unknown" in plan:
             unknown.append(f"{name} has no plan: {plan['unknown']}")
-            continue
-        try:
+        else:
             rows.append([name, *_cells(inputs, name, plan)])
-        except (LookupError, TypeError, ValueError, AttributeError):
-            unknown.append(f"{name} has a plan of another version: run `snakemake plan` again")
     if not known:
         return None
     table = [Table(titles=TITLES, rows=rows, caption=CAPTION, numeric=range(1, len(TITLES)))] if rows else []
