@@ -12,6 +12,9 @@ IGNORED = -100
 CHUNK = 1024
 """Tokens per chunk: enough for fast matrix products, and 128 MB of logits at a vocabulary of 32k."""
 
+CACHED = 1 << 18
+"""Logits that are worked on at a time on the CPU: 1 MB, which the second cache of a core holds."""
+
 
 def chunked_cross_entropy(
     hidden_states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, z_loss_weight: float = 0.0
@@ -25,6 +28,29 @@ def chunked_cross_entropy(
     If `z_loss_weight` is not 0, only the sum of the two has a gradient.
     """
     return _ChunkedCrossEntropy.apply(hidden_states, weight, targets, z_loss_weight)
+
+
+def _rows(logits: torch.Tensor) -> int:
+    """Return the rows of `logits` that are worked on at a time: on the CPU as many as its caches hold."""
+    return len(logits) if logits.device.type != "cpu" else max(1, CACHED // logits.shape[1])
+
+
+def _losses_and_gradient(
+    logits: torch.Tensor, indices: torch.Tensor, counted: torch.Tensor, z_loss_weight: float, needs_grad: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums of cross-entropy and z-loss; turn `logits` [N, V] into the gradient of their sum.
+
+    `indices`: int64 [N, 1], the targets. `counted`: [N, 1], 1 if a target counts, otherwise 0.
+    """
+    largest = logits.amax(1, keepdim=True)
+    of_targets = logits.sub_(largest).gather(1, indices)
+    sums = logits.exp_().sum(1, keepdim=True)  # logits.logsumexp would compute the exponentials once more
+    logarithms = sums.log()
+    normalizer = largest + logarithms
+    if needs_grad:
+        logits.mul_(counted * (1 + 2 * z_loss_weight * normalizer) / sums).scatter_add_(1, indices, -counted)
+    z_losses = z_loss_weight * normalizer.square()
+    return ((logarithms - of_targets) * counted).sum(), (z_losses * counted).sum()
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -42,18 +68,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(hidden_states), CHUNK):
             chunk = slice(start, start + CHUNK)
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
-            counted = targets[chunk] != IGNORED
+            counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
-            normalizer = logits.logsumexp(1, keepdim=True)
-            cross_entropy += ((normalizer - logits.gather(1, indices)).squeeze(1) * counted).sum()
-            if z_loss_weight:
-                z_loss += z_loss_weight * (normalizer.square().squeeze(1) * counted).sum()
+            for parts in zip(*(tensor.split(_rows(logits)) for tensor in (logits, indices, counted)), strict=True):
+                found = _losses_and_gradient(*parts, z_loss_weight, needs_grad)
+                cross_entropy += found[0]
+                z_loss += found[1]
             if needs_grad:
-                logits_grad = logits.sub_(normalizer).exp_()  # softmax, in the memory of the logits
-                if z_loss_weight:
-                    logits_grad.mul_(1 + 2 * z_loss_weight * normalizer)
-                logits_grad.scatter_add_(1, indices, torch.full_like(normalizer, -1))
-                logits_grad = logits_grad.mul_(counted.unsqueeze(1)).to(weight.dtype)
+                logits_grad = logits.to(weight.dtype)
                 hidden_states_grad[chunk] = logits_grad @ weight
                 if weight_grad is None:
                     continue

@@ -181,13 +181,14 @@ class Trunk(nn.Module):
         self.embedding = nn.Embedding(vocab_size, recipe.hidden_size)
         self.layers = nn.ModuleList(Block(recipe) for _ in range(recipe.num_hidden_layers))
         self.dec_norm = nn.RMSNorm(recipe.hidden_size, eps=recipe.rms_norm_eps)
+        self._tables: tuple[object, tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def forward(
         self, tokens: torch.Tensor, documents: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """int64 [B, L] -> ([B, L, D], normalized, and the probabilities [B, L, E] of each layer's router)."""
         mask = self.mask(tokens, documents)
-        cosine, sine = self.rotation(torch.arange(tokens.shape[1]), tokens.device)
+        cosine, sine = self._rotation_of_rows(tokens.shape[1], tokens.device)
         x = self.embedding(tokens)
         routed = []
         for block in self.layers:
@@ -202,10 +203,18 @@ class Trunk(nn.Module):
 
     def rotation(self, positions: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines [positions, 1, hd / 2] of the angles at some positions (an int64 CPU tensor)."""
-        # computed in each forward pass: a buffer would have to survive meta initialization and a change of dtype
         angles = torch.outer(positions.float(), rotary_frequencies(self.recipe)).unsqueeze(1)
         precision = torch.promote_types(self.embedding.weight.dtype, torch.float32)
         return angles.cos().to(device, precision), angles.sin().to(device, precision)
+
+    def _rotation_of_rows(self, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tables of the first `length` positions; those of the last call are kept, since a GPU waits for a copy."""
+        # not buffers, which would have to survive meta initialization and a change of dtype
+        key = length, device, self.embedding.weight.dtype
+        if self._tables is None or self._tables[0] != key:
+            with torch.inference_mode(False):  # a tensor made in inference mode could not take part in training
+                self._tables = key, self.rotation(torch.arange(length), device)
+        return self._tables[1]
 
 
 class Transformer(nn.Module):

@@ -17,8 +17,8 @@ from stages.lib.training.state import State
 class Stepper:
     """Takes steps.
 
-    On a GPU the host waits for the device once per forward pass, where `Trunk.rotation` copies its tables, and with
-    cpu_offload for the gradients.
+    On a GPU the host waits for the device in the first forward pass, where `Trunk.rotation` copies its tables, and with
+    cpu_offload for the gradients of each step.
     """
 
     def __init__(

@@ -34,6 +34,20 @@ def test_forward_is_the_cross_entropy_of_the_logits():
     assert z_loss == 0
 
 
+def test_tables_of_the_rotation_are_kept_for_rows_of_one_length_and_precision(monkeypatch):
+    model, made = random_model(LlamaRecipe(**SMALL), VOCABULARY), []
+    frequencies = transformer.rotary_frequencies
+    monkeypatch.setattr(transformer, "rotary_frequencies", lambda recipe: made.append(1) or frequencies(recipe))
+    given = tokens()
+    with torch.inference_mode():
+        first = model(given[:, :8], given[:, 1:9])[0]
+    again = model(given[:, :8], given[:, 1:9])[0]
+    again.backward()  # though the tables were made in inference mode
+    assert first == again and len(made) == 1
+    assert model(given[:, :11], given[:, 1:])[0] > again and len(made) == 2
+    assert model.double()(given[:, :11], given[:, 1:])[0].dtype == torch.float64 and len(made) == 3
+
+
 def test_a_token_does_not_attend_to_later_tokens():
     model = random_model(LlamaRecipe(**SMALL), VOCABULARY)
     given = tokens()
