@@ -17,7 +17,7 @@ from benchmarks import report
 from benchmarks.processes import timed
 from stages.lib import manifest
 
-EXPORT, CORPUS = "results/runs/base/export/00000300/manifest.json", "results/tokens/main/manifest.json"
+EXPORT, CORPUS = "results/runs/base/export/00000120/manifest.json", "results/tokens/main/manifest.json"
 
 
 def stage_command(arguments, output):

@@ -6,7 +6,7 @@
     caravan convert --help                          python -m stages.convert --help
 
 run takes Snakemake's own words too. Words that end in .yaml or .yml are config files, and KEY=VALUE with dots in KEY
-replaces a value: caravan run --profile local -n all my.yaml runs.base.pretrain.steps=600. Without --profile it is the
+replaces a value: caravan run --profile local -n all my.yaml runs.base.pretrain.steps=240. Without --profile it is the
 profile local.
 """
 

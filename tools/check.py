@@ -12,7 +12,7 @@ Without arguments it does the part of that which needs the stages' recipes. The 
 runs included. It reads from stdin
 
     {"recipes": {"runs.base.pretrain": {"stage": "pretrain", "keys": {...}, ...}}, "sources": ["sources.mine", ...],
-     "manifests": {"results/runs/base/models/00000300.json": {"recipe": "runs.base.pretrain", "inputs": {...}}},
+     "manifests": {"results/runs/base/models/00000120.json": {"recipe": "runs.base.pretrain", "inputs": {...}}},
      "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "FILE"}
 
 and prints {"stale": {manifest: reason}, "warnings": [sentence], "initial": {run: digest}}. It imports no torch, unless

@@ -1,8 +1,8 @@
 """Continue a prompt with a trained model, or talk to it: text on standard output, while it is generated.
 
-    python -m tools.generate --model results/runs/base/models/00000300.json --prompt "def read("
-    python -m tools.generate --model results/runs/base/export/00000300 --prompt "def read(" --temperature 0 --tokens 20
-    python -m tools.generate --model results/runs/chat/export/00000300 --chat --system "Answer in one sentence."
+    python -m tools.generate --model results/runs/base/models/00000120.json --prompt "def read("
+    python -m tools.generate --model results/runs/base/export/00000120 --prompt "def read(" --temperature 0 --tokens 20
+    python -m tools.generate --model results/runs/chat/export/00000120 --chat --system "Answer in one sentence."
 
 --model is a milestone's manifest, the directory of a checkpoint, a run directory (its newest complete checkpoint), the
 manifest of an export, or the directory of a Hugging Face model. Nothing else is needed: a checkpoint stores the model

@@ -1,7 +1,7 @@
 """Upload an export with its model card to the Hugging Face Hub, in one commit.
 
-    python -m tools.push results/runs/base/export/00000300 me/my-llama --private
-    python -m tools.push results/runs/base/export/00000300 me/my-llama --dry-run    # only the checks, without network
+    python -m tools.push results/runs/base/export/00000120 me/my-llama --private
+    python -m tools.push results/runs/base/export/00000120 me/my-llama --dry-run    # only the checks, without network
 
 The directory is checked first: the parity check passed, each file has the sha256 of its manifest, and the card is of
 this export (`snakemake cards` writes it). The repository is made if it does not exist. Weights and tokenizer files

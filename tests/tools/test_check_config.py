@@ -35,12 +35,12 @@ def checked(capsys, *words):
 
 def test_config_is_described_and_nothing_is_made(place, capsys):
     (place / "more.yaml").write_text("results: out\nsuites: {validation: {num_examples: 9}}")
-    words = ["my.yaml", "more.yaml", "runs.base.pretrain.milestones=[100, 200, 300]"]
+    words = ["my.yaml", "more.yaml", "runs.base.pretrain.milestones=[40, 80, 120]"]
     code, printed, _ = checked(capsys, *words, "--profile", "local")
     assert code == 0
-    assert printed.startswith("my.yaml more.yaml runs.base.pretrain.milestones=[100, 200, 300]: no mistake found in ")
+    assert printed.startswith("my.yaml more.yaml runs.base.pretrain.milestones=[40, 80, 120]: no mistake found in ")
     for line in (
-        "run base: pretrain, 300 steps, 614,400 tokens; milestones 100, 200, 300",
+        "run base: pretrain, 120 steps, 245,760 tokens; milestones 40, 80, 120",
         "run statements: finetune, the model of run base, 100 steps, up to 204,800 tokens; milestones 100",
         "source code: jsonl, 1 file, 189 bytes",
         "source far: text, 1 remote path, which is not opened",

@@ -175,7 +175,7 @@ MISTAKES = [
     (
         "runs/base/pretrain/milestones",
         [10**7],
-        "runs.base.pretrain.milestones must be at most steps (300), got 10000000",
+        "runs.base.pretrain.milestones must be at most steps (120), got 10000000",
     ),
     (
         "corpora/main/sources",
@@ -244,7 +244,7 @@ MISTAKES = [
     (
         "runs/statements/initial/step",
         250,
-        "runs.statements.initial.step must be a milestone of run base (100, 300), got 250",
+        "runs.statements.initial.step must be a milestone of run base (40, 120), got 250",
     ),
     (
         "runs/statements/initial/run",
@@ -258,7 +258,7 @@ MISTAKES = [
     ),
     (
         "runs/statements/initial",
-        {"run": "base", "step": 300, "config": "config.json"},
+        {"run": "base", "step": 120, "config": "config.json"},
         "runs.statements.initial.config must be omitted: runs.statements.initial.run has its config",
     ),
     (
@@ -297,7 +297,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("key", "value", "sentence"), MISTAKES, ids=[f"{key}={value}" for key, value, _ in MISTAKES])
 def test_a_mistake_is_one_sentence(config, key, value, sentence):
-    config["runs"]["base"]["pretrain"] |= {"steps": 300, "milestones": [100, 300]}
+    config["runs"]["base"]["pretrain"] |= {"steps": 120, "milestones": [40, 120]}
     change(config, key, value)
     with pytest.raises(ConfigError) as raised:
         checked(config, SCHEMA)
@@ -455,7 +455,7 @@ def test_a_truth_value_of_the_command_line_is_one(config, text, value):
 
 def test_numbers_of_the_command_line_are_numbers(config):
     plain, pretrain = copy.deepcopy(config), config["runs"]["base"]["pretrain"]
-    pretrain |= {"steps": "300", "milestones": ["100", "300"], "shard_degree": "null", "deterministic": "false"}
+    pretrain |= {"steps": "120", "milestones": ["40", "120"], "shard_degree": "null", "deterministic": "false"}
     pretrain |= {"loss_guard": {"spike": "null"}}
     plain["runs"]["base"]["pretrain"] |= {"shard_degree": None, "deterministic": False, "loss_guard": {"spike": None}}
     assert checked(config, SCHEMA) == checked(plain, SCHEMA)

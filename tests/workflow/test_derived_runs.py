@@ -18,13 +18,13 @@ def runs_with(config, **runs):
 
 def test_a_derived_run_equals_the_run_in_full(config):
     full = copy.deepcopy(config["runs"]["base"])
-    full["pretrain"]["optimizer"] = {"learning_rate": "1e-3", "eps": 1e-9}
-    full["pretrain"]["milestones"] = [300]
+    full["pretrain"]["optimizer"] = {"name": "muon", "learning_rate": "1e-3", "eps": 1e-9}
+    full["pretrain"]["milestones"] = [120]
     full["model"]["num_hidden_layers"] = 8
     del full["pretrain"]["checkpoint"]["keep"], full["convert"]
     differences = {
         "optimizer": {"learning_rate": "1e-3", "eps": 1e-9},
-        "milestones": [300],
+        "milestones": [120],
         "checkpoint": {"keep": None},
     }
     mine = {"from": "base", "model": {"num_hidden_layers": 8}, "pretrain": differences, "convert": None}
@@ -36,7 +36,9 @@ def test_runs_form_chains_in_any_order(config):
     first = {"from": "second", "pretrain": {"seed": 2}}
     second = {"from": "third", "pretrain": {"seed": 1, "optimizer": {"learning_rate": 1e-3}}}
     runs = runs_with(config, first=first, second=second, third={"from": "base", "suites": ["statements"]})
-    assert runs["first"]["pretrain"] == runs["base"]["pretrain"] | {"seed": 2, "optimizer": {"learning_rate": 1e-3}}
+    base = runs["base"]["pretrain"]
+    optimizer = base["optimizer"] | {"learning_rate": 1e-3}
+    assert runs["first"]["pretrain"] == base | {"seed": 2, "optimizer": optimizer}
     assert runs["first"]["suites"] == ["statements"]
 
 
@@ -49,7 +51,7 @@ def test_a_key_that_may_be_null_becomes_null(config):
 def test_a_run_may_replace_how_it_is_trained(config):
     tune = config["runs"]["statements"]["finetune"]
     mine = {"from": "base", "corpus": None, "model": None, "pretrain": None, "convert": None, "finetune": tune}
-    runs = runs_with(config, mine=mine | {"initial": {"run": "base", "step": 300}, "suites": ["statements"]})
+    runs = runs_with(config, mine=mine | {"initial": {"run": "base", "step": 120}, "suites": ["statements"]})
     assert runs["mine"] == runs["statements"]
 
 

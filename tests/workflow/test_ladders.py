@@ -49,9 +49,9 @@ def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(con
         assert planned_tokens(run) == pytest.approx(ratio * parameters, rel=0.02)
         assert "milestones" not in recipe, "its schedule ends at its last milestone"
         assert recipe["weights"] == base["pretrain"]["weights"]
-        warmup_steps = recipe["steps"] * 20 / 300
+        warmup_steps = recipe["steps"] * 10 / 120
         assert recipe["schedule"]["warmup_steps"] == pytest.approx(warmup_steps, abs=0.5)
-        rate = 2e-3 * (parameters / 4212992) ** (-1 / 3)
+        rate = 4e-3 * (parameters / 4212992) ** (-1 / 3)
         assert recipe["optimizer"]["learning_rate"] == pytest.approx(rate, rel=0.01)
         assert base["pretrain"]["global_batch_size"] % recipe["global_batch_size"] == 0
         assert recipe["global_batch_size"] % recipe["micro_batch_size"] == 0
@@ -82,8 +82,8 @@ def test_keys_of_a_size_are_taken_as_they_are(config):
 
 def test_muons_learning_rate_and_data_stages_follow_the_size(config):
     recipe = config["runs"]["base"]["pretrain"]
-    recipe["optimizer"] |= {"name": "muon", "muon": {"learning_rate": 0.02}}
-    recipe["data_stages"] = [{"step": 150, "weights": {"code": 1}}]
+    recipe["optimizer"]["muon"] = {"learning_rate": 0.04}
+    recipe["data_stages"] = [{"step": 60, "weights": {"code": 1}}]
     for run in runs_of_ladder(config).values():
         made = run["pretrain"]
         assert made["optimizer"]["muon"]["learning_rate"] == pytest.approx(

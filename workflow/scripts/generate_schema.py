@@ -25,7 +25,7 @@ A config defines what is made: from which text, with which tokenizer, which mode
 profile defines where it is made and with which resources (see ../profiles/README.md).
 
 Without `--configfile`, `config.yaml` beside this page is used. With `--configfile mine.yaml`, nothing of it is used.
-`--configfile mine.yaml more.yaml` reads both, and `--config set=runs.base.pretrain.steps=600` replaces one value: see
+`--configfile mine.yaml more.yaml` reads both, and `--config set=runs.base.pretrain.steps=240` replaces one value: see
 [running](../docs/running.md#values-of-the-command-line). `python -m tools.check mine.yaml` checks a config.
 
 `python workflow/scripts/generate_schema.py` makes this page. The **kind** of a key tells what a change of it does:
