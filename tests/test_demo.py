@@ -58,7 +58,7 @@ def test_demo_ends_with_scores_that_show_learning(demo):
         ]
         assert last < first < 4
     (accuracy,) = [row for row in rows if row["task"] == "next_line" and row["step"] == "120"]
-    # other versions of Python are other texts: 3.11.2 ends at 0.354, 3.11.7 at 0.428
+    # other versions of Python are other texts: 3.11.7 ends at 0.490
     assert float(accuracy["value"]) > 0.25 + 2 * float(accuracy["stderr"])
     assert (clone / "results/summary.txt").read_text().strip() in printed
     see, report = printed.splitlines()[-2:]

@@ -30,7 +30,8 @@ def test_a_grid_makes_a_run_per_combination(config):
     *_, last = names = [name for name in runs if name not in config["runs"]]
     assert names == [f"lr-learning_rate_{rate}-seed_{seed}" for rate in ("0.001", "3e-05") for seed in (0, 1)]
     base = runs["base"]["pretrain"]
-    assert runs[last] == runs["base"] | {"pretrain": base | {"seed": 1, "optimizer": base["optimizer"] | {"learning_rate": 3e-5}}}
+    optimizer = base["optimizer"] | {"learning_rate": 3e-5}
+    assert runs[last] == runs["base"] | {"pretrain": base | {"seed": 1, "optimizer": optimizer}}
 
 
 def test_a_key_is_named_by_its_last_part_that_no_other_has(config):
