@@ -243,7 +243,7 @@ def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(f
     done = finished.dry_run(*given)
     plan = finished.jobs(done.stdout)
     assert rules(plan) == AFTER_PRETRAIN and outputs_of("pretrain", plan) == [model("base", last)]
-    why = "was made with optimizer.learning_rate = 0.002, and the config has 0.0123"
+    why = "was made with optimizer.learning_rate = 0.004, and the config has 0.0123"
     assert f"caravan: {model('base', last)} {why}: it is planned again" in done.stdout
     assert rules(finished.plan("tokens", *given[1:])) == set(), "a target that does not need it plans nothing"
     done = finished.dry_run(*given, "--rerun-triggers", "mtime")
