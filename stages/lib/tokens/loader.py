@@ -74,12 +74,16 @@ class Samples:
 
         A row is the number of a chunk in the stream, or of a row of documents in the order of the epoch.
         """
-        sources, ordinals = self.mixture.locate(samples)
-        epochs, positions = np.divmod(ordinals, self.rows[sources])
+        sources, epochs, positions = self._positions(samples)
         rows = np.empty_like(positions)
         for source, epoch, chosen in _groups(sources, epochs):
             rows[chosen] = self.layouts[source].rows_at(epoch, positions[chosen])
         return sources, epochs, rows
+
+    def _positions(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Like `locate`, with the position in the epoch instead of the row."""
+        sources, ordinals = self.mixture.locate(samples)
+        return sources, *np.divmod(ordinals, self.rows[sources])
 
     def read(self, samples: np.ndarray) -> np.ndarray:
         """Return the tokens of some samples, int32 [samples, L + 1]; short rows are filled up with EOS."""
@@ -98,12 +102,13 @@ class Samples:
 
     def _read(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows, and the places in the flat rows of tokens that are no targets, int64."""
-        sources, epochs, rows = self.locate(samples)
+        sources, epochs, positions = self._positions(samples)
         width = self.seq_len + 1
         tokens = np.empty((len(sources), width), dtype=self.streams[0].dtype)
         ignored = [np.empty(0, dtype=np.int64)]
         for source, epoch, chosen in _groups(sources, epochs):
-            segments = self.layouts[source].segments(epoch, rows[chosen])
+            rows = self.layouts[source].rows_at(epoch, positions[chosen])
+            segments = self.layouts[source].segments(epoch, rows)
             places = chosen[segments.rows] * width + segments.places
             self.streams[source].gather(segments.starts, segments.counts, places, tokens)
             if self.layouts[source].packs_documents:
@@ -138,10 +143,14 @@ class Samples:
 
 def _groups(sources: np.ndarray, epochs: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yield (source, epoch, indices of its samples) of all pairs that occur."""
-    for source in np.unique(sources).tolist():
+    for source in np.flatnonzero(np.bincount(sources)).tolist():
         of_source = np.flatnonzero(sources == source)
         found = epochs[of_source]
-        for epoch in range(int(found.min()), int(found.max()) + 1):
+        first, last = int(found.min()), int(found.max())
+        if first == last:
+            yield source, first, of_source
+            continue
+        for epoch in range(first, last + 1):
             chosen = of_source[found == epoch]
             if len(chosen):
                 yield source, epoch, chosen
