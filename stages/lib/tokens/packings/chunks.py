@@ -50,8 +50,9 @@ class Chunks:
 
     def segments(self, _epoch: int, chunks: np.ndarray) -> Segments:
         """Return the segments of some chunks: one each."""
-        numbers, width = np.arange(len(chunks)), self.seq_len + 1
-        return Segments(numbers, chunks * self.seq_len, np.full_like(chunks, width), np.zeros_like(chunks))
+        number, width = len(chunks), self.seq_len + 1
+        places = np.zeros(number, dtype=np.int64)
+        return Segments(np.arange(number), chunks * self.seq_len, np.full(number, width), places)
 
     def targets_before(self, _epoch: int, position: int) -> int:
         """Return the number of targets in the first `position` rows of an epoch."""
