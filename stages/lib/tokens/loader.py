@@ -74,12 +74,19 @@ class Samples:
 
         A row is the number of a chunk in the stream, or of a row of documents in the order of the epoch.
         """
-        sources, ordinals = self.mixture.locate(samples)
-        epochs, positions = np.divmod(ordinals, self.rows[sources])
+        sources, epochs, positions = self._positions(samples)
         rows = np.empty_like(positions)
         for source, epoch, chosen in _groups(sources, epochs):
             rows[chosen] = self.layouts[source].rows_at(epoch, positions[chosen])
         return sources, epochs, rows
+
+    def _positions(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Like `locate`, with the position in the epoch instead of the row."""
+        sources, ordinals = self.mixture.locate(samples)
+        # numpy divides by one number ten times as fast as by an array
+        rows = self.rows[0] if len(self.rows) == 1 else self.rows[sources]
+        epochs = ordinals // rows
+        return sources, epochs, ordinals - epochs * rows
 
     def read(self, samples: np.ndarray) -> np.ndarray:
         """Return the tokens of some samples, int32 [samples, L + 1]; short rows are filled up with EOS."""
@@ -98,16 +105,20 @@ class Samples:
 
     def _read(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows, and the places in the flat rows of tokens that are no targets, int64."""
-        sources, epochs, rows = self.locate(samples)
-        width = self.seq_len + 1
-        tokens = np.empty((len(sources), width), dtype=self.streams[0].dtype)
+        sources, epochs, positions = self._positions(samples)
+        width, packs_documents = self.seq_len + 1, self.layouts[0].packs_documents
+        # rows of documents are filled segment by segment, and widened together
+        tokens = np.empty((len(sources), width), dtype=self.streams[0].dtype if packs_documents else np.int32)
         ignored = [np.empty(0, dtype=np.int64)]
         for source, epoch, chosen in _groups(sources, epochs):
-            segments = self.layouts[source].segments(epoch, rows[chosen])
+            rows = self.layouts[source].rows_at(epoch, positions[chosen])
+            segments = self.layouts[source].segments(epoch, rows)
+            if not packs_documents:
+                self.streams[source].gather_rows(segments.starts, chosen, tokens)
+                continue
             places = chosen[segments.rows] * width + segments.places
             self.streams[source].gather(segments.starts, segments.counts, places, tokens)
-            if self.layouts[source].packs_documents:
-                ignored += self._fill(tokens, chosen, segments, places)
+            ignored += self._fill(tokens, chosen, segments, places)
         return tokens.view(np.int32) if tokens.itemsize == 4 else tokens.astype(np.int32), np.concatenate(ignored)
 
     def _fill(
@@ -137,14 +148,24 @@ class Samples:
 
 
 def _groups(sources: np.ndarray, epochs: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield (source, epoch, indices of its samples) of all pairs that occur."""
-    for source in np.unique(sources).tolist():
-        of_source = np.flatnonzero(sources == source)
-        found = epochs[of_source]
-        for epoch in range(int(found.min()), int(found.max()) + 1):
-            chosen = of_source[found == epoch]
-            if len(chosen):
-                yield source, epoch, chosen
+    """Yield (source, epoch, ascending indices of its samples) of all pairs that occur."""
+    for source, of_source in _equal(sources):
+        for epoch, chosen in _equal(epochs[of_source]):
+            yield source, epoch, of_source[chosen]
+
+
+def _equal(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number, ascending indices at which it stands) of all numbers that occur."""
+    if not len(numbers):
+        return
+    first, last = int(numbers.min()), int(numbers.max())
+    if first == last:
+        yield first, np.arange(len(numbers))
+        return
+    for number in range(first, last + 1):
+        chosen = np.flatnonzero(numbers == number)
+        if len(chosen):
+            yield number, chosen
 
 
 def share_of(first: int, rank: int, world_size: int, global_batch_size: int) -> np.ndarray:

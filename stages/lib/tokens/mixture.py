@@ -51,7 +51,11 @@ class Mixture:
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (source number, number of earlier samples of that source) of each global sample; int64 arrays."""
-        cycles, slots = np.divmod(np.asarray(samples, dtype=np.int64), SLOTS)
+        samples = np.asarray(samples, dtype=np.int64)
+        if len(self.sources) == 1:
+            return np.zeros_like(samples), samples
+        cycles = samples // SLOTS
+        slots = samples - cycles * SLOTS
         sources = self.slots[slots]
         return sources, cycles * self.counts[sources] + self._rank[slots]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.tokens.packings.segments import ranges
+from stages.lib.tokens.row_scratch import RowScratch
 
 
 class TokenStream:
@@ -34,6 +35,7 @@ class TokenStream:
         self._shards = np.array([number for number, _ in self.batches], dtype=np.int64)
         self._files: dict[int, int] = {}  # {shard: descriptor}
         self._lock = threading.Lock()
+        self._scratch: RowScratch | None = None
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -53,60 +55,100 @@ class TokenStream:
         int64 arrays [segments], each count at least 1; `tokens` is a contiguous array of the shards' dtype, of any
         shape.
         """
-        starts, counts, places = self._within_batches(starts, counts, places)
-        batches = np.searchsorted(self.starts, starts, side="right") - 1
+        batches: np.ndarray = np.searchsorted(self.starts, starts, side="right") - 1  # type: ignore[assignment]
+        if (starts + counts > self.starts[batches + 1]).any():
+            starts, counts, places, batches = self._cut(starts, counts, places, batches)
         width = self.dtype.itemsize
         positions = self._values_at[batches] + (starts - self.starts[batches]) * width
-        if tokens.ndim == 2 and (counts == tokens.shape[1]).all():
-            rows = list(tokens)  # ready-made buffers
-            buffers: list[Any] = [rows[row] for row in (places // tokens.shape[1]).tolist()]
-        else:
-            view = memoryview(tokens.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-            begins, ends = places * width, (places + counts) * width
-            buffers = [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        view = memoryview(tokens.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        slices = map(slice, (places * width).tolist(), ((places + counts) * width).tolist())
+        buffers = list(map(view.__getitem__, slices))
         self.pread(self._shards[batches], positions, counts * width, buffers)
 
-    def _within_batches(
-        self, starts: np.ndarray, counts: np.ndarray, places: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut the segments that cross the end of a batch."""
-        firsts: np.ndarray = np.searchsorted(self.starts, starts, side="right") - 1  # type: ignore[assignment]
+    def gather_rows(self, starts: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> None:
+        """Read tokens [starts[i], starts[i] + width) to `tokens[rows[i]]`, widened to its dtype.
+
+        int64 arrays [segments], `rows` ascending; `tokens`: an array [rows, width].
+        """
+        width = tokens.shape[1]
+        batches: np.ndarray = np.searchsorted(self.starts, starts, side="right") - 1  # type: ignore[assignment]
+        cut = starts + width > self.starts[batches + 1]
+        if cut.any():
+            found = np.empty((np.count_nonzero(cut), width), self.dtype)
+            places = np.arange(0, found.size, width)
+            self.gather(starts[cut], np.full_like(places, width), places, found)
+            tokens[rows[cut]] = found
+            starts, rows, batches = starts[~cut], rows[~cut], batches[~cut]
+        positions = self._values_at[batches] + (starts - self.starts[batches]) * self.dtype.itemsize
+        numbers, at = self._shards[batches].tolist(), positions.tolist()
+        consecutive = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1
+        with self._lock:
+            if self._scratch is None or self._scratch.width != width:
+                self._scratch = RowScratch(width, self.dtype)
+            step = min(len(self._scratch), self.max_files)
+            for first in range(0, len(numbers), step):
+                end = min(first + step, len(numbers))
+                read = self._scratch.rows[: end - first]
+                self._fill(numbers[first:end], at[first:end], read.nbytes, self._scratch.vectors[: end - first])
+                if consecutive:
+                    tokens[int(rows[first]) : int(rows[first]) + end - first] = read
+                else:
+                    tokens[rows[first:end]] = read
+
+    def _cut(
+        self, starts: np.ndarray, counts: np.ndarray, places: np.ndarray, firsts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Cut the segments that cross the end of a batch; return (starts, counts, places, batches) of all.
+
+        `firsts`: the batch in which each segment begins.
+        """
         lasts: np.ndarray = np.searchsorted(self.starts, starts + counts - 1, side="right") - 1  # type: ignore[assignment]
-        if np.array_equal(firsts, lasts):
-            return starts, counts, places
         segment, batches = ranges(firsts, lasts - firsts + 1)
         begins = np.maximum(starts[segment], self.starts[batches])
         ends = np.minimum((starts + counts)[segment], self.starts[batches + 1])
         some = ends > begins  # a batch may be empty
-        return begins[some], (ends - begins)[some], (places[segment] + begins - starts[segment])[some]
+        return begins[some], (ends - begins)[some], (places[segment] + begins - starts[segment])[some], batches[some]
 
     def pread(self, shards: np.ndarray, positions: np.ndarray, sizes: np.ndarray, buffers: Sequence[Any]) -> None:
         """Fill buffers (contiguous arrays of `sizes` bytes) from byte `positions` of shards; int64 arrays.
 
         Raises UserError naming a shard that ends too early. Thread-safe.
         """
-        for first in range(0, len(buffers), self.max_files):
-            some, at = slice(first, first + self.max_files), positions[first : first + self.max_files].tolist()
-            with self._lock:  # without it, another thread may close a shard, and a new file gets its descriptor
-                descriptors = self._open(shards[some])
-                # one C call for all: a loop in Python would take as long as the reads
-                done = list(map(os.preadv, descriptors, zip(buffers[some]), at))
-                if sum(done) != sizes[some].sum():  # a call reads at most 2 GiB
-                    for each in zip(shards[some].tolist(), descriptors, at, buffers[some], done, strict=True):
-                        self._read_rest(*each)
+        numbers, at, vectors = shards.tolist(), positions.tolist(), list(zip(buffers))
+        # segments at a time: their shards must be open together
+        step = len(vectors) if len(set(numbers)) <= self.max_files else self.max_files
+        for first in range(0, len(vectors), max(1, step)):
+            some = slice(first, first + step)
+            with self._lock:
+                self._fill(numbers[some], at[some], int(sizes[some].sum()), vectors[some])
 
-    def _read_rest(self, shard: int, descriptor: int, position: int, buffer: Any, done: int) -> None:
-        view = memoryview(buffer).cast("B")
+    def _fill(self, shards: list[int], positions: list[int], size: int, vectors: Sequence[tuple[Any]]) -> None:
+        """Fill a buffer per position, `size` bytes together, of at most `max_files` shards.
+
+        The caller holds the lock: another thread might close a shard, and a new file get its descriptor.
+        """
+        descriptors = self._open(shards)
+        # one C call for all: a loop in Python would take as long as the reads
+        done = list(map(os.preadv, descriptors, vectors, positions))
+        if sum(done) != size:  # a call reads at most 2 GiB
+            for each in zip(shards, descriptors, positions, vectors, done, strict=True):
+                self._read_rest(*each)
+
+    def _read_rest(self, shard: int, descriptor: int, position: int, vector: tuple[Any], done: int) -> None:
+        view = memoryview(vector[0]).cast("B")
         while done < len(view):
             more = os.preadv(descriptor, (view[done:],), position + done)
             if not more:
                 raise UserError(f"{self.paths[shard]} ends before its last token: it was truncated while it was read")
             done += more
 
-    def _open(self, shards: np.ndarray) -> list[int]:
+    def _open(self, shards: list[int]) -> list[int]:
         """Return the descriptors of at most `max_files` shards, opening those that are closed."""
-        needed = dict.fromkeys(shards.tolist())
-        for shard in needed.keys() - self._files.keys():
+        try:
+            return list(map(self._files.__getitem__, shards))
+        except KeyError:
+            needed = set(shards)
+        for shard in needed - self._files.keys():
             if len(self._files) >= self.max_files:
                 os.close(self._files.pop(next(held for held in self._files if held not in needed)))
             try:
@@ -115,7 +157,7 @@ class TokenStream:
                 raise UserError(f"{self.paths[shard]} cannot be read: {error.strerror}") from None
             # segments are read at random: without this the kernel reads 4 MB ahead of each
             os.posix_fadvise(self._files[shard], 0, 0, os.POSIX_FADV_RANDOM)
-        return [self._files[shard] for shard in shards.tolist()]
+        return list(map(self._files.__getitem__, shards))
 
     def close(self) -> None:
         """Close the open shards."""

@@ -79,6 +79,51 @@ def test_many_pieces_are_read_to_where_they_belong(written, data):
     stream.close()
 
 
+@few
+@given(data=st.data())
+def test_rows_of_one_length_are_widened_to_where_they_belong(written, data):
+    """Rows within a record batch and rows across several, in one piece or with gaps, whatever may be open."""
+    directory, expected = written
+    stream = Corpus(directory / "manifest.json").stream("a")
+    stream.max_files = data.draw(st.integers(1, 5))
+    for width in (data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))):
+        starts = data.draw(st.lists(st.integers(0, len(expected) - width), max_size=9))
+        rows = sorted(data.draw(st.sets(st.integers(0, 12), min_size=len(starts), max_size=len(starts))))
+        tokens = np.full((13, width), -1, np.int32)
+        stream.gather_rows(np.array(starts, np.int64), np.array(rows, np.int64), tokens)
+        for row, start in zip(rows, starts, strict=True):
+            assert tokens[row].tolist() == expected[start : start + width]
+        assert (np.delete(tokens, rows, axis=0) == -1).all()
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ("cut", "{} ends before its last token: it was truncated while it was read"),
+        ("emptied", "{} ends before its last token: it was truncated while it was read"),
+        ("removed", "{} cannot be read: No such file or directory"),
+    ],
+)
+def test_a_shard_that_is_spoilt_after_the_start_is_named(tmp_path, spoil, said):
+    path = tmp_path / "0.arrow"
+    shard = {"path": "0.arrow", **shard_files.write(path, [np.arange(900)], "uint16")}
+    identity = {"tokenizer": {}, "dtype": "uint16", "sources": {"a": {"train": {"shards": [shard]}}}}
+    manifest.write(tmp_path / "manifest.json", "index", identity, {})
+    stream, tokens = Corpus(tmp_path / "manifest.json").stream("a"), np.empty((9, 100), np.int32)
+    if spoil == "removed":
+        path.unlink()
+    else:
+        stream.read(0, 5)  # the shard is open, as in the middle of a training
+        (batch,) = shard["batches"]
+        with open(path, "r+b") as file:
+            file.truncate(batch["values_at"] + 2 * 850 if spoil == "cut" else 0)
+    with pytest.raises(UserError) as raised:
+        stream.gather_rows(np.arange(0, 900, 100), np.arange(9), tokens)
+    assert str(raised.value) == said.format(path)
+    stream.close()
+
+
 def test_no_more_shards_are_open_than_a_stream_may_hold(written):
     directory, expected = written
     stream = Corpus(directory / "manifest.json").stream("a")
