@@ -7,7 +7,7 @@ from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.lib.training.acceleration import devices
 from stages.lib.training.recipe import TrainRecipe
-from tests.helpers.training import MODEL, MODELS, RECIPE, train, train_on
+from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, steps_of, train, train_on
 
 FLOAT8 = {"float8": True, "dtype": "bfloat16"}
 NEEDS = "pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper, Blackwell), got "
@@ -68,6 +68,18 @@ def test_a_training_that_cannot_be_is_one_line_and_leaves_nothing(corpus, tmp_pa
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert not (tmp_path / "train").exists() and not (tmp_path / "models").exists()
+
+
+def test_cuda_graphs_may_be_switched_on_within_a_run(corpus, tmp_path, monkeypatch):
+    recipe = {name: value for name, value in RECIPE.items() if name != "dtype"}  # bfloat16
+    recipe["model"] = MODEL | {"tie_word_embeddings": False}
+    monkeypatch.setattr(devices, "check", lambda *_: None)  # a CPU trains without a graph, and casts as for one
+    for until, graphs in ((5, False), (10, True)):
+        assert train(corpus, tmp_path / "switched", until, recipe=recipe, cuda_graphs=graphs) == 0
+        assert train(corpus, tmp_path / "plain", until, recipe=recipe) == 0
+    losses = [[entry["loss"] for entry in steps_of(tmp_path / name)] for name in ("switched", "plain")]
+    assert losses[0] == losses[1] and len(losses[0]) == 10
+    assert events_of(tmp_path / "switched")[-1]["event"] == "finish"
 
 
 def test_several_ranks_make_no_graph(corpus, tmp_path):
