@@ -3,10 +3,12 @@
     python -m benchmarks.train_gpu llama3-8b --seq-len 4096 --micro-batch-size 2 --activation-checkpointing full \\
         --state-dtype bfloat16
     python -m benchmarks.train_gpu llama3-1b --seq-len 4096 --micro-batch-size 4 --activation-checkpointing selective
+    python -m benchmarks.train_gpu llama3-8b --seq-len 4096 --micro-batch-size 2 --state-dtype bfloat16 --float8
     python -m benchmarks.train_gpu tiny --steps 3        # also without a GPU: a smoke test
 
 The step is that of training (`stages.lib.training.step`): bfloat16 forward and backward passes, float32 weights,
-gradient clipping and AdamW. Models are those of config/NAME.yaml. Nothing is saved, and data comes from memory.
+gradient clipping and AdamW. MFU is the share of the bfloat16 peak with --float8, too. Models are those of
+config/NAME.yaml. Nothing is saved, and data comes from memory.
 """
 
 import argparse
@@ -23,9 +25,11 @@ from benchmarks import report
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
+from stages.lib.errors import UserError
 from stages.lib.model import flops
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.tokens.loader import share_of
+from stages.lib.training.acceleration import devices, requirements
 from stages.lib.training.metrics.throughput import Throughput
 from stages.lib.training.recipe import MODES, TrainRecipe
 from stages.lib.training.state import State
@@ -41,7 +45,7 @@ TINY = {
     "max_position_embeddings": 128,
 }
 UNAVAILABLE = 3
-"""Exit code if the kernel of an option is not available."""
+"""Exit code if the kernels of an option are not available."""
 
 WARM_UP = 3
 """Steps that are not measured: compilation, allocation, the optimizer's state."""
@@ -72,6 +76,8 @@ def recipe_of(arguments):
         "optimizer": {"state_dtype": arguments.state_dtype},
         "activation_checkpointing": {"mode": arguments.activation_checkpointing},
         "compile": arguments.compile,
+        "float8": arguments.float8,
+        "cuda_graphs": arguments.cuda_graphs,
     }
     return recipe.load(TrainRecipe, data, "benchmark")
 
@@ -92,6 +98,16 @@ def measure(stepper, samples, train_recipe, throughput, device):
             found.append(entry)
         print(f"step {step + 1}: loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s", flush=True)
     return found
+
+
+def check_device(train_recipe, model_config, device):
+    """End with UNAVAILABLE if float8 or CUDA graphs cannot be used here."""
+    try:
+        requirements.check(train_recipe, "options", model_config, has_lora=False, has_document_mask=False)
+        devices.check(train_recipe, "options", device)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(UNAVAILABLE)
 
 
 @contextlib.contextmanager
@@ -131,12 +147,15 @@ def main():
     parser.add_argument("--activation-checkpointing", default="none", choices=MODES)
     parser.add_argument("--state-dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
+    parser.add_argument("--float8", action="store_true", help="products of the blocks in float8")
+    parser.add_argument("--cuda-graphs", action="store_true", help="each micro-batch as one CUDA graph")
     parser.add_argument("--attention", default="torch", choices=("torch", "cudnn", "flash", "math", "fa3"))
     parser.add_argument("--output", type=Path, help="default: benchmarks/results/train_gpu-SHAPE.json")
     arguments = parser.parse_args()
     model_config, vocab_size = model_of(arguments.shape)
     train_recipe = recipe_of(arguments)
     with process_group() as device, attention(arguments.attention):
+        check_device(train_recipe, model_config, device)
         state, samples = (
             State(train_recipe, model_config, vocab_size, device),
             DummySamples(vocab_size, train_recipe.seq_len, train_recipe.seed),

@@ -40,6 +40,7 @@ from stages.lib.log import logger
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.recipe import default_of, horizon, identity
 from stages.lib.tokens.mixture import Mixture
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import TrainRecipe
@@ -108,6 +109,7 @@ class FinetuneRecipe(TrainRecipe):
         if self.epochs is None:
             super().check(where)
         Mixture(self.weights, f"{where}.weights")
+        requirements.check(self, where, None, has_lora=self.lora is not None, has_document_mask=True)
         if self.lora is not None:
             self.optimizer.check_lora(f"{where}.optimizer")
         if self.dpo is not None:

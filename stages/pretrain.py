@@ -25,6 +25,7 @@ from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.tokens.packing import PACKINGS
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.options import add_options
 from stages.lib.training.recipe import InitialRecipe, TrainRecipe
 
@@ -74,8 +75,9 @@ class PretrainRecipe(TrainRecipe):
     """For a training that starts from another model: what it takes from it besides the weights."""
 
     def check(self, where: str) -> None:
-        """Raise UserError if a sample is longer than the model's positions, or weights or data stages are not valid."""
+        """Raise UserError if a sample is longer than the model's positions, or keys do not fit each other."""
         super().check(where)
+        requirements.check(self, where, self.model, has_lora=False, has_document_mask=self.document_mask)
         if self.seq_len > self.model.max_position_embeddings:
             raise UserError(
                 f"{where}.seq_len must be at most model.max_position_embeddings "

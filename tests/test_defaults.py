@@ -28,6 +28,7 @@ RECIPES = (
 TRAINING = {
     "seed": 0,
     "dtype": "bfloat16",
+    "float8": False,
     "optimizer.name": "adamw",
     "optimizer.learning_rate": 0.0003,
     "optimizer.beta1": 0.9,

@@ -6,7 +6,8 @@
     python -m benchmarks.gpu --dry                    # a small part of each group, on the CPU: a smoke test
 
 Correctness trains a tiny model 40 steps in each mode of training on the GPU, and compares its losses with the same
-training on the CPU; a killed and resumed training must have equal bits. Ceilings are the card's copy bandwidth and
+training on the CPU; a killed and resumed training must have equal bits. Parity compares float8 with bfloat16, and CUDA
+graphs with the same training without them. Ceilings are the card's copy bandwidth and
 matrix rate. Speed takes training steps of 1 and 8 billion parameters over a small grid. Peers are other libraries that
 are installed. No step needs a network. A step has a time limit and one line of result; one that fails does not stop the
 others. --work keeps the corpus, the runs and the log of each step; --output has all figures, and is written after each
@@ -17,12 +18,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.gpu import ceilings, correctness, peers, readiness, speed
+from benchmarks.gpu import ceilings, correctness, parity, peers, readiness, speed
 from benchmarks.gpu.session import Session
 from stages.lib.errors import UserError
 
 GROUPS = {
     "correctness": correctness.steps,
+    "parity": parity.steps,
     "ceilings": ceilings.steps,
     "speed": speed.steps,
     "peers": peers.steps,

@@ -21,6 +21,8 @@ class Cell:
     micro_batch_size: int = 1
     mode: str = "none"
     state_dtype: str = "float32"
+    float8: bool = False
+    cuda_graphs: bool = False
     more: tuple[str, ...] = ()
     """Options of one lever: they change kernels, not the plan."""
 
@@ -29,6 +31,7 @@ class Cell:
         """The cell in words."""
         words = [self.shape, f"micro-batch {self.micro_batch_size}", self.mode]
         words += ["bfloat16 moments"] * (self.state_dtype == "bfloat16")
+        words += ["float8"] * self.float8 + ["CUDA graphs"] * self.cuda_graphs
         return ", ".join([*words, *(word.lstrip("-") for word in self.more)])
 
     def options(self):
@@ -36,6 +39,7 @@ class Cell:
         return [
             *(self.shape, "--seq-len", self.seq_len, "--micro-batch-size", self.micro_batch_size),
             *("--activation-checkpointing", self.mode, "--state-dtype", self.state_dtype, "--steps", 10, *self.more),
+            *(["--float8"] * self.float8 + ["--cuda-graphs"] * self.cuda_graphs),
         ]
 
 
@@ -45,6 +49,11 @@ GRID = (
     Cell(shape="llama3-8b", micro_batch_size=2, mode="full", state_dtype="bfloat16"),
     Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16"),
     Cell(shape="llama3-8b", micro_batch_size=2, state_dtype="bfloat16"),
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", float8=True),
+    Cell(shape="llama3-8b", micro_batch_size=2, mode="selective", state_dtype="bfloat16", float8=True),
+    Cell(shape="llama3-1b", micro_batch_size=1, mode="selective"),
+    Cell(shape="llama3-1b", micro_batch_size=1, mode="selective", cuda_graphs=True),
+    Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", float8=True, cuda_graphs=True),
     Cell(shape="llama3-1b", micro_batch_size=8, mode="selective"),
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--attention=cudnn",)),
     Cell(shape="llama3-1b", micro_batch_size=4, mode="selective", more=("--attention=fa3",)),
@@ -53,6 +62,8 @@ GRID = (
 DRY_GRID = (
     Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile", "--attention=math")),
     Cell(shape="llama3-8b", micro_batch_size=2),
+    Cell(shape="tiny", seq_len=64, micro_batch_size=2, float8=True, more=("--no-compile",)),
+    Cell(shape="tiny", seq_len=64, micro_batch_size=2, cuda_graphs=True, more=("--no-compile",)),
 )
 DRY_MEMORY = 8 * GIB
 
@@ -73,6 +84,8 @@ def planned_bytes(cell):
         "micro_batch_size": cell.micro_batch_size,
         "optimizer": {"state_dtype": cell.state_dtype},
         "activation_checkpointing": {"mode": cell.mode},
+        "float8": cell.float8,
+        "cuda_graphs": cell.cuda_graphs,
     }
     planned = subject.load("pretrain", keys, model, vocab_size, cell.shape)
     return memory.memory_of(subject.Subject(planned, 1, 1), is_gpu=True).peak

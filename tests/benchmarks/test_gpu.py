@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks.gpu import correctness, readiness
+from benchmarks.gpu import correctness, parity, readiness
 from benchmarks.gpu.session import Session, Step, StepError
 from stages.lib import recipe
 from stages.lib.errors import UserError
@@ -29,12 +29,19 @@ def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     steps = json.loads(output.read_text())["steps"]
     states = {name: step["state"] for name, step in steps.items()}
-    (too_large,) = [name for name, state in states.items() if state != "ok"]
-    assert steps[too_large]["line"].startswith("its plan needs ") and steps[too_large]["state"] == "skipped"
+    skipped = {name: steps[name]["line"] for name, state in states.items() if state != "ok"}
+    assert {states[name] for name in skipped} == {"skipped"}
+    (too_large,) = [name for name, line in skipped.items() if line.startswith("its plan needs ")]
+    in_float8 = [name for name in skipped if "float8" in name and "CUDA graphs" not in name]
+    graphed = [name for name in skipped if "CUDA graphs" in name]
+    assert {*in_float8, *graphed, too_large} == set(skipped) and set(parity.PAIRS) <= set(skipped)
+    assert all("float8 requires an NVIDIA GPU of compute capability 8.9" in skipped[name] for name in in_float8)
+    assert all("requires an NVIDIA GPU" in skipped[name] for name in graphed)
+    assert any("cuda_graphs requires an NVIDIA GPU, got a CPU" in line for line in skipped.values())
     assert steps["float32"]["losses"] == steps["float32"]["cpu_losses"]
     assert steps["killed and resumed"]["resumes"] == 1
     assert steps["ceilings"]["matrix_tflops"] > 0
-    assert done.stdout.splitlines()[-1] == f"{len(steps) - 1} ok, 0 FAILED, 1 skipped"
+    assert done.stdout.splitlines()[-1] == f"{len(steps) - len(skipped)} ok, 0 FAILED, {len(skipped)} skipped"
 
 
 def test_a_machine_without_a_gpu_is_one_line(tmp_path):
@@ -99,6 +106,25 @@ def test_the_recipe_of_each_mode_is_valid(name):
     mode = correctness.MODES[name]
     keys = {"steps": 40, "micro_batch_size": 4} | correctness.RECIPE | mode.recipe | mode.operation
     recipe.load(PretrainRecipe, keys, name).check_ranks(1, name)
+
+
+@pytest.mark.parametrize("name", parity.PAIRS)
+@pytest.mark.parametrize("has_option", [True, False])
+def test_the_recipes_of_each_pair_are_valid(name, has_option):
+    keys, operation = parity.keys_of(name, parity.PAIRS[name], has_option)
+    data = {"steps": 40, "micro_batch_size": 4} | correctness.RECIPE | keys | operation
+    recipe.load(PretrainRecipe, data, name).check_ranks(1, name)
+
+
+def test_a_pair_whose_losses_differ_is_noticed():
+    pair, same = parity.Pair(start=1e-3, first=1e-2, last=0.1), [4.0, 3.0, 2.0] * 4
+    assert parity.compare(pair, same, list(same))[0] == "12 equal losses"
+    assert parity.compare(pair, [4.001, *same[1:]], same)[0].startswith("losses differ by 2.5e-04 in the first step")
+    for changed in ([4.01, *same[1:]], [4.0, 3.1, *same[2:]], [*same[:7], *(1.2 * loss for loss in same[7:])]):
+        with pytest.raises(StepError, match="at most 1e-03, 1e-02 and 1e-01 are expected"):
+            parity.compare(pair, changed, same)
+    with pytest.raises(StepError):
+        parity.compare(pair, [float("nan"), *same[1:]], same)
 
 
 def test_losses_that_differ_are_noticed():

@@ -265,6 +265,9 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
     assert first["value"] - second["value"] > 3 * (first["stderr"] + second["stderr"]) > 0
 
 
+HALF = {"dtype": "bfloat16"}
+
+
 @pytest.mark.parametrize(
     ("recipe", "operation", "sentence"),
     [
@@ -279,6 +282,9 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, uninterrupte
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
         ({}, {"steps": 3, "epochs": 4}, "finetune must have steps or epochs, got both"),
         ({}, {"steps": None}, "finetune must have steps or epochs, got neither"),
+        (HALF | {"lora": {"rank": 2}, "float8": True}, {}, "finetune.float8 must be false with finetune.lora"),
+        (HALF | {"float8": True}, {}, "finetune.float8 requires an NVIDIA GPU of compute capability 8.9 or higher"),
+        ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),
         ({}, {"steps": None, "epochs": 3}, "--until must be at most finetune.epochs (3), got 4"),
     ],
 )

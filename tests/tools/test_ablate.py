@@ -65,6 +65,15 @@ def launched(tmp_path, monkeypatch):
     return answers, lambda: [json.loads(line) for line in calls.read_text().splitlines()]
 
 
+def test_float8_and_cuda_graphs_of_a_run_reach_the_cells(config, launched):
+    changed = yaml.safe_load(config.read_text())
+    changed["runs"]["tiny"]["pretrain"] |= {"float8": True, "cuda_graphs": True}
+    config.write_text(yaml.safe_dump(changed))
+    assert ablate.main([str(config), "--run", "tiny", "--grid", "float8=true,false", "micro_batch_size=2"]) == 0
+    found = [(recipe["float8"], recipe["cuda_graphs"]) for _, recipe in launched[1]()]
+    assert found == [(True, True), (False, True)]
+
+
 def table_of(printed):
     """Return the table's rows as {head: cell} dictionaries."""
     lines = [line.strip("| ").split("|") for line in printed.splitlines() if line.startswith("|")]
@@ -242,6 +251,8 @@ def test_a_cell_measures_steps(tmp_path, keys):
         ({"micro_batch_size": 3}, "cell: cell.micro_batch_size must divide the 4 samples per rank"),
         ({"optimizer": {"name": "muon"}, "lora": {"rank": 2}}, "cell: cell.optimizer.name must be adamw with lora"),
         ({"cpu_offload": True}, "cell: cell.cpu_offload must be false without a GPU"),
+        ({"float8": True, "dtype": "bfloat16"}, "cell: cell.float8 requires an NVIDIA GPU of compute capability 8.9"),
+        ({"cuda_graphs": True}, "cell: cell.cuda_graphs requires an NVIDIA GPU, got a CPU"),
     ],
 )
 def test_a_cell_that_cannot_run_ends_with_a_sentence(tmp_path, capsys, keys, sentence):

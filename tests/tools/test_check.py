@@ -67,6 +67,14 @@ MISTAKES = [
         "runs.a.pretrain.optimizer.beta2 must",
     ),
     ({"keys": KEYS | {"schedule": {"kind": "wsd"}}}, "runs.a.pretrain.schedule.decay_steps is missing"),
+    (
+        {"keys": KEYS | {"float8": True}},
+        "runs.a.pretrain.float8 requires the model's hidden_size to be a multiple of 16, got 8",
+    ),
+    (
+        {"keys": KEYS | {"cuda_graphs": True}, "ranks": 2},
+        "runs.a.pretrain.cuda_graphs requires a training on one rank, got 2 ranks",
+    ),
 ]
 
 

@@ -20,6 +20,7 @@ from stages.lib import files, stage
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.recipe import TrainRecipe
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ class CellRecipe(TrainRecipe):
     """Restrict attention to the tokens of the same document."""
 
     def check(self, where: str) -> None:
-        """Raise UserError if the optimizer is not one for LoRA, or the schedule does not fit into the steps."""
+        """Raise UserError if the optimizer is not one for LoRA, or keys do not fit each other."""
         super().check(where)
+        has_lora = self.lora is not None
+        requirements.check(self, where, self.model, has_lora=has_lora, has_document_mask=self.document_mask)
         if self.lora is not None:
             self.optimizer.check_lora(f"{where}.optimizer")
 
@@ -63,11 +66,13 @@ def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.training import sharding
+    from stages.lib.training.acceleration import devices
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             recipe.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(recipe, arguments.stage_name, device)
+            devices.check(recipe, arguments.stage_name, device)
         figures = measure(recipe, device)
         with collectives.raise_on_all_ranks():
             if collectives.is_first_rank():

@@ -10,7 +10,8 @@ from stages.lib.errors import UserError
 
 KEYS = (
     *("sharding", "shard_degree", "cpu_offload", "activation_checkpointing.mode", "activation_checkpointing.ratio"),
-    *("micro_batch_size", "compile", "deterministic", "dtype", "optimizer.name", "optimizer.state_dtype"),
+    *("micro_batch_size", "compile", "deterministic", "dtype", "float8", "cuda_graphs"),
+    *("optimizer.name", "optimizer.state_dtype"),
 )
 """Keys that change the speed or the memory of a step, but neither its samples nor the model."""
 

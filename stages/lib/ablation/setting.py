@@ -16,7 +16,7 @@ from stages.lib.training.recipe import TrainRecipe
 STAGES = ("pretrain", "finetune")
 OF_THE_STEP = (
     *("seq_len", "global_batch_size", "dtype", "optimizer", "z_loss", "micro_batch_size", "sharding", "shard_degree"),
-    *("cpu_offload", "activation_checkpointing", "compile", "deterministic", "lora"),
+    *("cpu_offload", "activation_checkpointing", "compile", "float8", "cuda_graphs", "deterministic", "lora"),
 )
 """Keys of a training on which the cost of a step depends."""
 

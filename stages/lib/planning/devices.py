@@ -38,6 +38,17 @@ SHORT = {
 }
 """Other names for the most common ones."""
 
+WITHOUT_FLOAT8 = {
+    "A100-SXM4-40GB": (8, 0),
+    "A100-SXM4-80GB": (8, 0),
+    "A100-PCIE-40GB": (8, 0),
+    "A100 80GB PCIe": (8, 0),
+    "A40": (8, 6),
+    "A30": (8, 0),
+    "A10": (8, 6),
+}
+"""{GPU that does not multiply in float8: its compute capability}"""
+
 RESERVED = 2 * GIB
 """Bytes of a GPU for the CUDA context, cuBLAS and NCCL: an assumption."""
 

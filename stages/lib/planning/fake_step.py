@@ -29,6 +29,7 @@ from stages.lib.planning import allocations
 from stages.lib.planning.allocations import AllocationLog
 from stages.lib.planning.subject import Subject
 from stages.lib.training import sharding
+from stages.lib.training.acceleration import cuda_graphs
 from stages.lib.training.activation_checkpointing import Outputs
 from stages.lib.training.objectives.dpo import Dpo
 from stages.lib.training.optimizers import gradient_clipping, newton_schulz, registry
@@ -74,6 +75,9 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
             # a step after the first has the optimizer's state from its beginning
             log.mark(registry.named_state(state.model, state.optimizer), allocations.OPTIMIZER)
             log.mark(list(map(local_shards.local_tensor, state.model.parameters())), allocations.WEIGHTS)
+            if recipe.cuda_graphs:
+                cuda_graphs.allocate_gradients(state.model)
+                log.mark([parameter.grad for parameter in state.model.parameters()], allocations.GRADIENTS)
             log.forget_past()
             stepper.take(0, *batch)
         return FakeStep(log, state.num_bytes(), state.num_trained())

@@ -60,8 +60,10 @@ def _largest(subject: Subject, gpu: Device, cache: Path | None) -> Subject | Non
 
 
 def fits(subject: Subject, gpu: Device, cache: Path | None) -> bool:
-    """Return true if a training fits a GPU; false as well if its sharding does not fit the ranks."""
+    """Return true if a training fits a GPU; false as well if its keys do not fit each other or the ranks."""
     try:
+        subject.recipe.check(subject.where)
+        subject.check()
         return gpu.needed(kept.memory_of(subject, is_gpu=True, cache=cache).peak) <= gpu.memory
     except UserError:
         return False

@@ -16,8 +16,12 @@ STEPS = 200
 STARTS = ("start", "resume")
 
 
-def mfu_by_device(results: Path) -> dict[str, tuple[float, str]]:
-    """Return {torch's name of a GPU: (MFU, run directory)} of the run directories below `results`.
+Speeds = dict[tuple[str, bool], tuple[float, str]]
+"""{(torch's name of a GPU, True with float8): (MFU, run directory)}. An MFU is of the bfloat16 peak in any case."""
+
+
+def mfu_by_device(results: Path) -> Speeds:
+    """Return the MFU of the run directories below `results`.
 
     It is the median over the last steps of the newest run directory. Steps on a device of unknown peak have none.
     """
@@ -25,12 +29,15 @@ def mfu_by_device(results: Path) -> dict[str, tuple[float, str]]:
     return {device: (mfu, str(path)) for path in directories for device, mfu in _of_directory(path).items()}
 
 
-def _of_directory(directory: Path) -> Mapping[str, float]:
+def _of_directory(directory: Path) -> Mapping[tuple[str, bool], float]:
     events = read_events(directory)
-    devices = [str(event["device"]) for event in events if event["event"] in STARTS and "device" in event]
+    starts = [event for event in events if event["event"] in STARTS and "device" in event]
     entries = history.entries(directory, events, history.TAIL)
     found = [share for entry in entries if (share := _share(entry.get("mfu"))) is not None][-STEPS:]
-    return {devices[-1].removeprefix("NVIDIA "): statistics.median(found)} if devices and found else {}
+    if not starts or not found:
+        return {}
+    device = str(starts[-1]["device"]).removeprefix("NVIDIA ")
+    return {(device, bool(starts[-1].get("float8"))): statistics.median(found)}
 
 
 def _share(value: Any) -> float | None:

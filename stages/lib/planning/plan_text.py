@@ -103,10 +103,11 @@ def _model(model: Figures) -> str:
 def _batch(batch: Figures) -> str:
     ranks = f"{batch['ranks']} rank{'s' if batch['ranks'] > 1 else ''}"
     total = "" if batch["tokens"] is None else f", {batch['steps']:,} steps, {short(batch['tokens'])} tokens"
+    more = ", float8" * batch["float8"] + ", CUDA graphs" * batch["cuda_graphs"]
     return (
         f"{batch['global_batch_size']} samples = {ranks} x {batch['micro_batch_size']} per micro-batch "
         f"x {batch['gradient_accumulation_steps']}; {batch['tokens_per_step']:,} tokens per step{total}; sharding "
-        f"{batch['sharding']}, activation checkpointing {batch['activation_checkpointing']}"
+        f"{batch['sharding']}, activation checkpointing {batch['activation_checkpointing']}{more}"
     )
 
 

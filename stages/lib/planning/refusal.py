@@ -1,20 +1,24 @@
-"""The refusal of a run that cannot fit the GPU of its profile, with a change that fits."""
+"""The refusal of a run that the GPU of its profile cannot train: by float8, or by memory with a change that fits."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from stages.lib.errors import UserError
-from stages.lib.planning import fit, kept
+from stages.lib.planning import devices, fit, kept
 from stages.lib.planning.devices import GIB
 from stages.lib.planning.request import Asked
+from stages.lib.training.acceleration import requirements
 
 
 def check(asked: Asked, cache: Path | None) -> None:
-    """Raise UserError if a run cannot fit. A run without a GPU always does."""
+    """Raise UserError if a run cannot fit its GPU, or multiply in float8 on it. A run without a GPU passes."""
     gpu = asked.hardware.gpu()
     if gpu is None:
         return
+    if gpu.name in devices.WITHOUT_FLOAT8:
+        where, capability = f"runs.{asked.name}.{asked.stage}", devices.WITHOUT_FLOAT8[gpu.name]
+        requirements.check_float8_device(asked.subject.recipe, where, gpu.name, capability)
     needed = gpu.needed(kept.memory_of(asked.subject, is_gpu=True, cache=cache).peak)
     if needed > gpu.memory:
         raise UserError(

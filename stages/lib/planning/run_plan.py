@@ -10,15 +10,14 @@ from typing import Any
 from stages.lib.model import flops
 from stages.lib.planning import data, estimate, kept
 from stages.lib.planning.estimate import Speed
+from stages.lib.planning.measured import Speeds
 from stages.lib.planning.memory import Memory
 from stages.lib.planning.request import Asked
 
 Figures = dict[str, Any]
-Measured = dict[str, tuple[float, str]]
-"""{name of a GPU: (MFU, run directory)}, see `measured.mfu_by_device`."""
 
 
-def plan_of(asked: Asked, measured: Measured, cache: Path | None) -> Figures:
+def plan_of(asked: Asked, measured: Speeds, cache: Path | None) -> Figures:
     """Return the figures of a run. Raises UserError for a sharding that does not fit the ranks."""
     memory = kept.memory_of(asked.subject, asked.hardware.gpu() is not None, cache)
     return {
@@ -52,6 +51,8 @@ def _batch(asked: Asked) -> Figures:
         "gradient_accumulation_steps": asked.subject.accumulation,
         "sharding": recipe.sharding,
         "activation_checkpointing": recipe.activation_checkpointing.mode,
+        "float8": recipe.float8,
+        "cuda_graphs": recipe.cuda_graphs,
         "tokens_per_step": tokens,
         "steps": recipe.steps,
         "tokens": None if recipe.steps is None else tokens * recipe.steps,
@@ -93,22 +94,26 @@ def _disk(asked: Asked, memory: Memory) -> Figures:
     return found
 
 
-def speed_of(asked: Asked, flops_per_token: int, measured: Measured) -> Speed | None:
+def speed_of(asked: Asked, flops_per_token: int, measured: Speeds) -> Speed | None:
     """Return the speed per GPU: as given, else by the given MFU, else by the measured one; None if none is known."""
     hardware, gpu = asked.hardware, asked.hardware.gpu()
     if hardware.tokens_per_second is not None:
         return Speed(hardware.tokens_per_second, "as given")
     if gpu is None or gpu.peak is None:
         return None
+    has_float8 = asked.subject.recipe.float8
     if hardware.mfu is not None:
-        return Speed(hardware.mfu * gpu.peak / flops_per_token, f"by an MFU of {hardware.mfu:.1%}, as given")
-    if gpu.name in measured:
-        mfu, directory = measured[gpu.name]
-        return Speed(mfu * gpu.peak / flops_per_token, f"by an MFU of {mfu:.1%}, measured in {directory}")
-    return None
+        mfu, origin = hardware.mfu, "as given"
+    elif (gpu.name, has_float8) in measured:
+        mfu, directory = measured[gpu.name, has_float8]
+        origin = f"measured in {directory}"
+    else:
+        return None
+    of = " of the bfloat16 peak" if has_float8 else ""
+    return Speed(mfu * gpu.peak / flops_per_token, f"by an MFU of {mfu:.1%}{of}, {origin}")
 
 
-def _time(asked: Asked, memory: Memory, measured: Measured) -> Figures | None:
+def _time(asked: Asked, memory: Memory, measured: Speeds) -> Figures | None:
     """Return step time, days, jobs, GPU-hours and cost; None if no speed is known, or no number of steps."""
     recipe, hardware = asked.subject.recipe, asked.hardware
     speed = speed_of(asked, estimate.flops_per_token(asked.subject, memory.num_trained), measured)

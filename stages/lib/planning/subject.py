@@ -10,6 +10,7 @@ from stages.lib import recipe as recipes
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import horizon, identity
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.objectives.recipe import DpoRecipe
 from stages.lib.training.recipe import TrainRecipe
 
@@ -48,9 +49,11 @@ class PlannedRecipe(TrainRecipe):
         return "next_token" if self.dpo is None else "dpo"
 
     def check(self, where: str) -> None:
-        """Raise UserError if the schedule does not fit into the steps."""
+        """Raise UserError if the schedule does not fit into the steps, or float8 or CUDA graphs do not fit the keys."""
         if self.steps is not None:
             super().check(where)
+        has_lora = self.lora is not None
+        requirements.check(self, where, self.model, has_lora=has_lora, has_document_mask=self.document_mask)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _selective_contexts() -> Any:
     return create_selective_checkpoint_contexts(_Policy())
 
 
-_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten._grouped_mm.default)
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten._scaled_mm.default, torch.ops.aten._grouped_mm.default)
 """One product each; where a device has no grouped one, each expert's counts."""
 
 

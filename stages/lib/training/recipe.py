@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.faults.recipe import LossGuardRecipe, WatchdogRecipe
 from stages.lib.training.metrics.trackers import TrackerRecipe
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
@@ -105,6 +106,11 @@ class TrainRecipe:
     """Precision of the forward and backward passes. With bfloat16 the weights, the reduction of gradients over the
     ranks and the optimizer stay float32; float64 is for tests."""
 
+    float8: bool = identity(False)
+    """Multiply the matrices of the blocks in float8, forward and backward, with one dynamic scale per tensor. It
+    requires dtype bfloat16, an NVIDIA GPU of compute capability 8.9 or higher, and sizes that are multiples of 16. Not
+    for LoRA and experts."""
+
     optimizer: OptimizerRecipe = identity(OptimizerRecipe())
     """The optimizer."""
 
@@ -138,6 +144,11 @@ class TrainRecipe:
     compile: bool = operation(False)
     """Compile each block with torch.compile. It takes minutes at the start, and rounds differently."""
 
+    cuda_graphs: bool = operation(False)
+    """Launch the passes of a micro-batch as one CUDA graph, for models so small that the GPU waits for the host. It
+    requires one rank on an NVIDIA GPU. Not with document_mask, in fine-tuning, with a sliding window, experts or
+    offloading."""
+
     deterministic: bool = operation(False)
     """Use only deterministic kernels on a GPU: slower, and the same bits in each run on the same ranks."""
 
@@ -164,6 +175,7 @@ class TrainRecipe:
 
     def check_ranks(self, world_size: int, where: str) -> None:
         """Raise UserError, with the sizes that fit, if the global batch cannot be divided among the ranks."""
+        requirements.check_world_size(self, where, world_size)
         if self.global_batch_size % world_size:
             fitting = ", ".join(str(n) for n in range(1, self.global_batch_size + 1) if self.global_batch_size % n == 0)
             raise UserError(

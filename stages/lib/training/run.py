@@ -23,6 +23,7 @@ from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
 from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
 from stages.lib.training import sharding
+from stages.lib.training.acceleration import devices, requirements
 from stages.lib.training.faults import run_lock
 from stages.lib.training.inputs import Run, TrainingData
 from stages.lib.training.optimizers import schedule
@@ -72,6 +73,10 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
         with collectives.raise_on_all_ranks():
             run.recipe.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(run.recipe, arguments.stage_name, run.device)
+            devices.check(run.recipe, arguments.stage_name, run.device)
+            if run.recipe.float8:  # of a fine-tuning the model is known only now
+                has_lora = run.lora is not None
+                requirements.check_float8(run.recipe, arguments.stage_name, run.model_config, has_lora=has_lora)
             data = read_data()
         with run_lock.acquire_run_lock(directory, start) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for

@@ -55,6 +55,11 @@ def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:
         )
 
 
+def casts_weights(recipe: TrainRecipe) -> bool:
+    """Return true if layers cast their weights to bfloat16, see `acceleration.weight_casts`; otherwise FSDP does."""
+    return recipe.cuda_graphs and recipe.dtype == "bfloat16"
+
+
 def shard_degree(recipe: TrainRecipe) -> int:
     """Return the number of ranks in a group of a hybrid sharding."""
     return recipe.shard_degree or int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -81,10 +86,10 @@ def shard(model: Transformer, recipe: TrainRecipe, device: torch.device) -> dist
     """Shard a model on the meta device over all ranks and allocate it; its weights are not yet set.
 
     Gradients are summed over the ranks, not averaged: the loss is divided by the tokens of the whole global batch.
-    Returns the process group over which a parameter's shards lie, for norms. A single rank whose forward pass has the
-    precision of its weights does not use FSDP.
+    Returns the process group over which a parameter's shards lie, for norms. A single rank does not use FSDP if its
+    forward pass has the precision of its weights, or casts them itself.
     """
-    if dist.get_world_size() == 1 and recipe.dtype != "bfloat16" and not recipe.cpu_offload:
+    if dist.get_world_size() == 1 and (recipe.dtype != "bfloat16" or casts_weights(recipe)) and not recipe.cpu_offload:
         model.to_empty(device=device)
         if model.recipe.tie_word_embeddings:
             # to_empty gives each module a tensor of its own; FSDP's parameters stay tied

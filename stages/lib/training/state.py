@@ -17,6 +17,7 @@ from stages.lib.model.lora import add_adapters
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing, sharding
+from stages.lib.training.acceleration import float8, weight_casts
 from stages.lib.training.faults.loss_guard import LossGuard
 from stages.lib.training.optimizers import registry
 
@@ -55,6 +56,10 @@ class State:
                 self.model.bfloat16()  # what is frozen needs no more precision than the forward pass has
             self._dropout_rows = add_adapters(self.model, lora, recipe.seed)
             self._has_base = False
+        if recipe.float8:
+            float8.apply(self.model)
+        if sharding.casts_weights(recipe):
+            weight_casts.apply(self.model)
         activation_checkpointing.apply(self.model, recipe.activation_checkpointing)
         if recipe.compile:
             for block in self.model.base_model.layers:

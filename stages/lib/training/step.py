@@ -1,10 +1,13 @@
 """One optimizer step: forward and backward passes over the micro-batches, clipping, the loss guard, the update."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from stages.lib.training import sharding
+from stages.lib.training.acceleration.cuda_graphs import MicroBatchGraph
 from stages.lib.training.objectives import registry as objectives
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
@@ -38,6 +41,9 @@ class Stepper:
         self.objective = objectives.build(recipe, state.model.recipe)
         self.names = (*self.objective.figures, "grad_norm", "bad", "bad_steps")
         """Names of the numbers of a step."""
+        # the plan of a run takes a step with fake tensors of a CPU
+        is_graphed = recipe.cuda_graphs and device.type == "cuda"
+        self.graph = MicroBatchGraph(self._passes, state.model) if is_graphed else None
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -65,18 +71,22 @@ class Stepper:
             self.state.set_rows(range(row, end))
             row = end
             sharding.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
-            loss, figures = self.objective.sums(model, micro_batch, self.document_end)
-            (loss / count.to(loss.dtype)).backward()
-            sums += figures
+            sums += (self.graph or self._passes)(micro_batch, count)
         norm = clip_gradients(list(model.parameters()), self.recipe.optimizer.max_grad_norm, self.state.shard_group)
         dist.all_reduce(sums)
         means = sums / count
         bad = loss_guard.is_bad(step, means[0], norm.to(means.device))
         registry.skip_if(optimizer, bad)
         optimizer.step()
-        optimizer.zero_grad()
+        (self.graph.zero_gradients if self.graph is not None else optimizer.zero_grad)()
         others = [norm.to(means.device), bad.double(), loss_guard.tensors["bad_steps"].double()]
         return torch.cat([means, torch.stack(others)])
+
+    def _passes(self, micro_batch: Sequence[torch.Tensor], count: torch.Tensor) -> torch.Tensor:
+        """Run the forward and the backward pass of a micro-batch; return its figures. `count`: see `take`."""
+        loss, figures = self.objective.sums(self.state.model, micro_batch, self.document_end)
+        (loss / count.to(loss.dtype)).backward()
+        return figures
 
     def _split(self, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
         moved = torch.from_numpy(np.ascontiguousarray(rows))

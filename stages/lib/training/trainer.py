@@ -92,6 +92,7 @@ class Trainer:
         facts = {"steps": self.recipe.steps, "parameters": self.state.num_parameters()}
         if self.run.model_config.router is not None:
             facts["active_parameters"] = flops.active_count(self.run.model_config, self.run.identity.vocab_size)
+        facts |= {"float8": True} if self.recipe.float8 else {}
         facts |= {} if self.run.lora is None else {"trained_parameters": self.state.num_trained()}
         throughput = self.step_metrics.throughput.facts()
         self.event("start" if found is None else "resume", **facts, **throughput)

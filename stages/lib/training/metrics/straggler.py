@@ -33,11 +33,15 @@ class StragglerTimer:
             block.register_forward_hook(self._after, prepend=True)  # before FSDP's
 
     def _before(self, block: nn.Module, *_: Any) -> None:
-        self._begin = self._now() if block.training else None
+        self._begin = self._now() if block.training and not self._is_capturing() else None
 
     def _after(self, *_: Any) -> None:
         if self._begin is not None:
             self._intervals.append((self._begin, self._now()))
+
+    def _is_capturing(self) -> bool:
+        """Return true while a CUDA graph is made: events in it have no times. It has one rank, which waits for none."""
+        return self.on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _now(self) -> float | torch.cuda.Event:
         if not self.on_gpu:

@@ -111,3 +111,19 @@ def test_a_sharding_that_does_not_fit_the_ranks_is_refused_as_by_the_trainer():
     with pytest.raises(UserError, match=r"pretrain.sharding hybrid-full needs at least two groups"):
         peak(training(ranks=2, sharding="hybrid-full"))
     assert not torch.distributed.is_initialized()
+
+
+def test_float8_keeps_one_byte_per_input_of_a_product():
+    # of each layer: the inputs of four products, three of 64 and one of 96, had two bytes per value
+    kept = [training(ranks=1, float8=float8, model={"num_hidden_layers": 6}) for float8 in (False, True)]
+    plain, cast = (memory.memory_of(planned, is_gpu=True).parts["activations"] for planned in kept)
+    assert 0 < plain - cast <= 6 * 64 * (3 * 64 + 96)
+
+
+def test_cuda_graphs_keep_gradients_and_cast_weights():
+    plain, graphed = (
+        memory.memory_of(training(ranks=1, cuda_graphs=graphs, seq_len=2048), is_gpu=True) for graphs in (False, True)
+    )
+    assert plain.segment == graphed.segment == "loss"
+    assert plain.parts["gradients"] == 0 and graphed.parts["gradients"] == graphed.parts["weights"]
+    assert graphed.peak > plain.peak

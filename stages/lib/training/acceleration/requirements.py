@@ -1,0 +1,99 @@
+"""The conditions of `float8` and `cuda_graphs`. Imports no torch: the workflow checks them before the first job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stages.lib.errors import UserError
+
+if TYPE_CHECKING:
+    from stages.lib.model.model_recipe import ModelRecipe
+    from stages.lib.training.recipe import TrainRecipe
+
+MULTIPLE = 16
+"""Of which all sizes of a product in float8 must be multiples (cuBLAS: rows of 16 bytes)."""
+
+LEAST_CAPABILITY = (8, 9)
+"""Compute capability from which an NVIDIA GPU multiplies in float8: Ada, Hopper, Blackwell."""
+
+
+def check(
+    recipe: TrainRecipe, where: str, model: ModelRecipe | None, *, has_lora: bool, has_document_mask: bool
+) -> None:
+    """Raise UserError if `float8` or `cuda_graphs` does not fit the other keys.
+
+    `model`: None if it is not known yet. `has_document_mask`: attention stays within documents or examples.
+    """
+    if recipe.float8:
+        check_float8(recipe, where, model, has_lora=has_lora)
+    if recipe.cuda_graphs:
+        check_cuda_graphs(recipe, where, model, has_document_mask=has_document_mask)
+
+
+def check_float8(recipe: TrainRecipe, where: str, model: ModelRecipe | None, *, has_lora: bool) -> None:
+    """Raise UserError if a training cannot multiply in float8 on any device."""
+    if recipe.dtype != "bfloat16":
+        raise UserError(f"{where}.float8 requires dtype bfloat16, got {recipe.dtype}")
+    if has_lora:
+        raise UserError(
+            f"{where}.float8 must be false with {where}.lora, whose frozen matrices have adapters beside them"
+        )
+    if model is not None and model.router is not None:
+        raise UserError(f"{where}.float8 must be false for a model with experts, got architecture {model.architecture}")
+    rows = recipe.micro_batch_size * recipe.seq_len
+    if rows % MULTIPLE:
+        raise UserError(
+            f"{where}.float8 requires {where}.micro_batch_size x {where}.seq_len to be a multiple of {MULTIPLE}, got "
+            f"{recipe.micro_batch_size} x {recipe.seq_len} = {rows}"
+        )
+    if model is None:
+        return
+    sizes = {
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_attention_heads x head_dim": model.num_attention_heads * model.head_size,
+        "(num_attention_heads + 2 x num_key_value_heads) x head_dim": (
+            (model.num_attention_heads + 2 * model.kv_heads) * model.head_size
+        ),
+    }
+    for name, size in sizes.items():
+        if size % MULTIPLE:
+            raise UserError(f"{where}.float8 requires the model's {name} to be a multiple of {MULTIPLE}, got {size}")
+
+
+def check_cuda_graphs(recipe: TrainRecipe, where: str, model: ModelRecipe | None, *, has_document_mask: bool) -> None:
+    """Raise UserError if a micro-batch cannot be a CUDA graph on any device.
+
+    A graph repeats the same kernels on the same addresses, without the host: masks and routing depend on the batch, and
+    offloading copies by the host.
+    """
+    conflicts = {
+        "with a mask by document (document_mask, and fine-tuning)": has_document_mask,
+        "with cpu_offload": recipe.cpu_offload,
+        "with activation_checkpointing.mode offload": recipe.activation_checkpointing.mode == "offload",
+        "for a model with a sliding_window": model is not None and model.window is not None,
+        "for a model with experts": model is not None and model.router is not None,
+    }
+    for conflict, is_there in conflicts.items():
+        if is_there:
+            raise UserError(f"{where}.cuda_graphs must be false {conflict}, got true")
+
+
+def check_world_size(recipe: TrainRecipe, where: str, world_size: int) -> None:
+    """Raise UserError for CUDA graphs on several ranks: FSDP gathers weights to addresses that change."""
+    if recipe.cuda_graphs and world_size > 1:
+        raise UserError(f"{where}.cuda_graphs requires a training on one rank, got {world_size} ranks")
+
+
+def check_float8_device(recipe: TrainRecipe, where: str, found: str, capability: tuple[int, int] | None) -> None:
+    """Raise UserError if a device has no products in float8.
+
+    `found`: the device's name. `capability`: its CUDA compute capability; None without CUDA.
+    """
+    if recipe.float8 and (capability is None or capability < LEAST_CAPABILITY):
+        has = "" if capability is None else f" with compute capability {capability[0]}.{capability[1]}"
+        least = ".".join(map(str, LEAST_CAPABILITY))
+        raise UserError(
+            f"{where}.float8 requires an NVIDIA GPU of compute capability {least} or higher (Ada, Hopper, Blackwell), "
+            f"got {found}{has}"
+        )

@@ -1,0 +1,68 @@
+"""bfloat16 passes of float32 weights without FSDP: each layer casts its weights when it uses them.
+
+FSDP's mixed precision gathers and casts weights to memory that it frees after each block, at addresses that change. A
+CUDA graph needs weights that stay where they are. The same values are cast to the same bits in both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from stages.lib.model.transformer import Transformer
+
+
+Tables = tuple[torch.Tensor, torch.Tensor]
+
+
+class CastLinear(nn.Linear):
+    """A linear layer whose weights are cast to the dtype of its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., columns] -> [..., rows]."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return functional.linear(x, self.weight.to(x.dtype), bias)
+
+
+class CastRMSNorm(nn.RMSNorm):
+    """A norm whose weight is cast to the dtype of its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., D] -> [..., D]."""
+        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class HalfEmbedding(nn.Embedding):
+    """An embedding in bfloat16: all layers after it take its dtype."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """int64 [B, L] -> bfloat16 [B, L, D]."""
+        return functional.embedding(tokens, self.weight.bfloat16())
+
+
+CASTING: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: CastLinear,
+    nn.RMSNorm: CastRMSNorm,
+    nn.Embedding: HalfEmbedding,
+}
+"""{class: the same with casts}. A Float8Linear casts its weight anyway; the loss casts the head's."""
+
+
+def apply(model: Transformer) -> None:
+    """Let a dense model of float32 weights compute in bfloat16."""
+    for module in model.modules():
+        if type(module) in CASTING:
+            module.__class__ = CASTING[type(module)]
+    trunk = model.base_model
+    trunk.rotation = functools.partial(_half, trunk.rotation)  # type: ignore[method-assign]
+
+
+def _half(rotation: Callable[..., Tables], positions: torch.Tensor, device: torch.device) -> Tables:
+    cosine, sine = rotation(positions, device)
+    return cosine.bfloat16(), sine.bfloat16()  # as FSDP casts all that it gives to a block

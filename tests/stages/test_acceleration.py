@@ -1,0 +1,112 @@
+"""float8 and CUDA graphs on the command line: without their hardware, and beside keys that they do not go with."""
+
+import pytest
+import torch
+
+from stages.lib import recipe
+from stages.lib.errors import UserError
+from stages.lib.training.acceleration import devices
+from stages.lib.training.recipe import TrainRecipe
+from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, steps_of, train, train_on
+
+FLOAT8 = {"float8": True, "dtype": "bfloat16"}
+NEEDS = "pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper, Blackwell), got "
+
+
+@pytest.mark.parametrize(
+    ("keys", "operation", "message"),
+    [
+        (FLOAT8, {}, NEEDS + "a CPU"),
+        ({}, {"cuda_graphs": True}, "pretrain.cuda_graphs requires an NVIDIA GPU, got a CPU"),
+        ({"float8": True}, {}, "pretrain.float8 requires dtype bfloat16, got float32"),
+        (
+            FLOAT8 | {"model": MODEL | {"intermediate_size": 40}},
+            {},
+            "pretrain.float8 requires the model's intermediate_size to be a multiple of 16, got 40",
+        ),
+        (
+            FLOAT8 | {"model": MODEL | {"head_dim": 10}},
+            {},
+            "pretrain.float8 requires the model's num_attention_heads x head_dim to be a multiple of 16, got 40",
+        ),
+        (
+            FLOAT8 | {"model": MODEL | {"head_dim": 4, "num_key_value_heads": 1}},
+            {},
+            "the model's (num_attention_heads + 2 x num_key_value_heads) x head_dim to be a multiple of 16, got 24",
+        ),
+        (
+            FLOAT8 | {"seq_len": 20},
+            {},
+            "pretrain.micro_batch_size x pretrain.seq_len to be a multiple of 16, got 2 x 20 = 40",
+        ),
+        (
+            FLOAT8 | {"model": MODEL | MODELS["mixtral"]},
+            {},
+            "pretrain.float8 must be false for a model with experts, got architecture mixtral",
+        ),
+        (
+            {"document_mask": True},
+            {"cuda_graphs": True},
+            "pretrain.cuda_graphs must be false with a mask by document (document_mask, and fine-tuning), got true",
+        ),
+        ({}, {"cuda_graphs": True, "cpu_offload": True}, "pretrain.cuda_graphs must be false with cpu_offload"),
+        (
+            {},
+            {"cuda_graphs": True, "activation_checkpointing": {"mode": "offload"}},
+            "pretrain.cuda_graphs must be false with activation_checkpointing.mode offload",
+        ),
+        (
+            {"model": MODEL | MODELS["mistral"]},
+            {"cuda_graphs": True},
+            "must be false for a model with a sliding_window",
+        ),
+        ({"model": MODEL | MODELS["mixtral"]}, {"cuda_graphs": True}, "must be false for a model with experts"),
+    ],
+)
+def test_a_training_that_cannot_be_is_one_line_and_leaves_nothing(corpus, tmp_path, capsys, keys, operation, message):
+    assert train(corpus, tmp_path, 4, recipe=RECIPE | keys, **operation) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "train").exists() and not (tmp_path / "models").exists()
+
+
+def test_cuda_graphs_may_be_switched_on_within_a_run(corpus, tmp_path, monkeypatch):
+    recipe = {name: value for name, value in RECIPE.items() if name != "dtype"}  # bfloat16
+    recipe["model"] = MODEL | {"tie_word_embeddings": False}
+    monkeypatch.setattr(devices, "check", lambda *_: None)  # a CPU trains without a graph, and casts as for one
+    for until, graphs in ((5, False), (10, True)):
+        assert train(corpus, tmp_path / "switched", until, recipe=recipe, cuda_graphs=graphs) == 0
+        assert train(corpus, tmp_path / "plain", until, recipe=recipe) == 0
+    losses = [[entry["loss"] for entry in steps_of(tmp_path / name)] for name in ("switched", "plain")]
+    assert losses[0] == losses[1] and len(losses[0]) == 10
+    assert events_of(tmp_path / "switched")[-1]["event"] == "finish"
+
+
+def test_several_ranks_make_no_graph(corpus, tmp_path):
+    code, error = train_on(2, corpus, tmp_path, 4, cuda_graphs=True)
+    assert code == 2
+    (line,) = error.splitlines()
+    assert "pretrain.cuda_graphs requires a training on one rank, got 2 ranks" in line
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "found"),
+    [
+        ((8, 0), None, "X with compute capability 8.0"),
+        ((8, 9), None, None),
+        ((9, 4), "6.2", "X"),
+        ((10, 0), None, None),
+    ],
+)
+def test_a_gpu_is_judged_by_its_compute_capability(monkeypatch, capability, hip, found):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "X")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    keys = {"steps": 200, "seq_len": 16, "global_batch_size": 1, "float8": True}
+    loaded, device = recipe.load(TrainRecipe, keys, "pretrain"), torch.device("cuda")
+    if found is None:
+        devices.check(loaded, "pretrain", device)
+    else:
+        with pytest.raises(UserError) as error:
+            devices.check(loaded, "pretrain", device)
+        assert str(error.value) == NEEDS + found
