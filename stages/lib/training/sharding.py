@@ -99,7 +99,8 @@ def shard(model: Transformer, recipe: TrainRecipe, device: torch.device) -> dist
     mesh = mesh_of(recipe, device)
     policy = MixedPrecisionPolicy()
     if recipe.dtype == "bfloat16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        # inputs are bfloat16 by the embedding; FSDP would also round the rotation's tables, which are float32
+        policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
     options["offload_policy"] = CPUOffloadPolicy() if recipe.cpu_offload else OffloadPolicy()
     keep_gathered = recipe.sharding in ("grad", "hybrid-grad", "none")

@@ -6,8 +6,6 @@ CUDA graph needs weights that stay where they are. The same values are cast to t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,9 +14,6 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
-
-
-Tables = tuple[torch.Tensor, torch.Tensor]
 
 
 class CastLinear(nn.Linear):
@@ -59,10 +54,3 @@ def apply(model: Transformer) -> None:
     for module in model.modules():
         if type(module) in CASTING:
             module.__class__ = CASTING[type(module)]
-    trunk = model.base_model
-    trunk.rotation = functools.partial(_half, trunk.rotation)  # type: ignore[method-assign]
-
-
-def _half(rotation: Callable[..., Tables], positions: torch.Tensor, device: torch.device) -> Tables:
-    cosine, sine = rotation(positions, device)
-    return cosine.bfloat16(), sine.bfloat16()  # as FSDP casts all that it gives to a block
