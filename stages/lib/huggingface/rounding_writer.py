@@ -32,11 +32,13 @@ class RoundingWriter:
         self._writing: tuple[Future[None], torch.Tensor] | None = None
 
     def __enter__(self) -> RoundingWriter:
+        """Return the writer itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Wait until all is written; raise the OSError of the last write, unless another error ends the context."""
         self._pool.shutdown()  # waits: the file is closed next
         if error is None:
             self._wait()

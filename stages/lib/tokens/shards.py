@@ -111,10 +111,9 @@ def _ordered(arrays: list[np.ndarray], lengths: np.ndarray, bounds: np.ndarray, 
     at = 0
     for begin in range(0, len(order), ORDERED_DOCUMENTS):
         chosen = order[begin : begin + ORDERED_DOCUMENTS]
-        numbers = np.searchsorted(bounds, chosen, side="right") - 1
-        last = (ends[chosen] - begin_of_array[numbers]).tolist()
-        first = (ends[chosen] - lengths[chosen] - begin_of_array[numbers]).tolist()
-        places = zip(numbers.tolist(), first, last, strict=True)
+        numbers: Any = np.searchsorted(bounds, chosen, side="right") - 1
+        last = ends[chosen] - begin_of_array[numbers]
+        places = zip(numbers, last - lengths[chosen], last, strict=True)
         documents = [arrays[number][start:end] for number, start, end in places]
         following = at + int(lengths[chosen].sum())
         np.concatenate(documents, out=ordered[at:following])
