@@ -8,7 +8,7 @@ RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder # tests/conftest.py says how tests are divided
+PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder # tests/conftest.py says how tests are divided
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
 MINUTES = 10

@@ -229,11 +229,12 @@ def sha256_file(path: Path | str) -> str:
 def sha256_range(path: Path | str, first: int = 0, end: int | None = None) -> tuple[int, str]:
     """Return (number, sha256) of a file's bytes [first, end), up to its end if `end` is None."""
     digest, count = hashlib.sha256(), 0
-    with open(path, "rb") as file:
+    block = memoryview(bytearray(BLOCK_BYTES))  # one for all: new memory per block costs 0.1 s per GB
+    with open(path, "rb", buffering=0) as file:
         file.seek(first)
-        while data := file.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - first - count)):
-            digest.update(data)
-            count += len(data)
+        while size := file.readinto(block[: BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - first - count)]):
+            digest.update(block[:size])
+            count += size
     return count, digest.hexdigest()
 
 

@@ -94,7 +94,7 @@ def test_generate_merges_a_checkpoint(uninterrupted, capsys):
 
 @pytest.mark.long
 def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
-    killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 30
+    killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
     command = [sys.executable, "-m", "stages.finetune", *options(made, killed, steps, recipe=RECIPE)]
     process = subprocess.Popen(command, env=training.environment(), stderr=subprocess.PIPE, text=True)
     while len(steps_of(killed) if (killed / "train").exists() else []) < 6:

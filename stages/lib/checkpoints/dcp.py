@@ -16,9 +16,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.futures import Future
 
 from stages.lib import files, manifest
 from stages.lib.checkpoints import dcp_metadata, mapped_tensors
@@ -225,6 +228,22 @@ class _Reader(dcp.FileSystemReader):
             directory = Path(self.path)
             self._metadata = dcp_metadata.read(directory, read_marker(directory)["files"])
         return self._metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy tensors from the files' pages; DCP's own copies each record into new memory first."""
+        if any(item.type == LoadItemType.BYTE_IO for item in plan.items):
+            return super().read_data(plan, planner)
+        for item in plan.items:
+            record = mapped_tensors.map_record(Path(self.path), self.storage_data[item.storage_index])
+            part = narrow_tensor_by_index(record, item.storage_offsets, item.lengths)
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != part.size():
+                raise ValueError(f"{item.dest_index.fqn} must be {list(target.size())}, found {list(part.size())}")
+            target.copy_(part)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
 class _ForeignReader(_Reader):

@@ -30,7 +30,7 @@ def read(
     dtype = tensor.properties.dtype
     parts = []
     for chunk in sorted(tensor.chunks, key=lambda chunk: chunk.offsets):
-        part = _map_record(directory, places[MetadataIndex(key, chunk.offsets)])
+        part = map_record(directory, places[MetadataIndex(key, chunk.offsets)])
         if part.dtype != dtype or part.shape != chunk.sizes:
             raise ValueError(
                 f"a part of {key} must be of {dtype} and {list(chunk.sizes)}, found {part.dtype} and {list(part.shape)}"
@@ -58,7 +58,8 @@ def _blank(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     return torch.full(size, math.nan, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
 
 
-def _map_record(directory: Path, place: _StorageInfo) -> torch.Tensor:
+def map_record(directory: Path, place: _StorageInfo) -> torch.Tensor:
+    """Return the tensor of a record in a file of the checkpoint; raise an exception of any class if it is not valid."""
     with open(directory / place.relative_path, "rb") as file:
         record: Any = _create_file_view(file, place.offset, place.length)
         described = torch.load(record, map_location="meta", weights_only=True)  # reads no data

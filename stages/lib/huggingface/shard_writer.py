@@ -15,6 +15,7 @@ import torch
 
 from stages.lib import files
 from stages.lib.errors import UserError
+from stages.lib.huggingface.rounding_writer import RoundingWriter
 from stages.lib.huggingface.weight_files import INDEX, WEIGHTS
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -54,19 +55,15 @@ class ShardWriter:
 
     def write(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Write all tensors, which come in the order of `shapes`, and the index."""
-        buffer = torch.empty(max(map(self._bytes, self.shapes)), dtype=torch.uint8)  # new memory per tensor is slow
         for path, names in zip(map(self.directory.joinpath, self.names), self.shards, strict=True):
             header, offsets = self._header(names)
-            with _in_one_sentence(path), open(path, "wb") as file:
+            with _in_one_sentence(path), open(path, "wb") as file, RoundingWriter(file) as rounding:
                 file.write(header)
                 file.truncate(len(header) + sum(map(self._bytes, names)))
                 for name in names:
                     given, tensor = next(tensors)
                     assert (given, list(tensor.shape)) == (name, list(self.shapes[name]))
-                    file.seek(len(header) + offsets[name])
-                    rounded = buffer[: self._bytes(name)]
-                    rounded.view(self.dtypes[name]).view(tensor.shape).copy_(tensor)
-                    file.write(memoryview(rounded.numpy()))
+                    rounding.write(len(header) + offsets[name], tensor, self.dtypes[name])
         if len(self.names) > 1:
             where = {tensor: name for name, shard in zip(self.names, self.shards, strict=True) for tensor in shard}
             index = {"metadata": {"total_size": self.total_size}, "weight_map": dict(sorted(where.items()))}

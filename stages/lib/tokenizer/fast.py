@@ -57,8 +57,7 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._load = _loader(tokenizer) if fast else None
-        self._fast: Any = self._load and self._load()
+        self._load, self._fast = _loaded(tokenizer) if fast else (None, None)
         self._until_reload, self._seen, self.compared = RELOAD_CHARACTERS, 0, 0
         library = "gigatoken" if self._fast else tokenizer.library
         self.name = f"{library} {importlib.metadata.version(library)}"
@@ -113,24 +112,26 @@ class Encoder:
         self.compared += 1
 
 
-def _loader(tokenizer: Tokenizer) -> Callable[[], Any] | None:
-    """Return a function that loads gigatoken's tokenizer; None if it is not installed or cannot load this one."""
+def _loaded(tokenizer: Tokenizer) -> tuple[Callable[[], Any] | None, Any]:
+    """Return (a function that loads gigatoken's tokenizer again, the loaded one).
+
+    Both are None if it is not installed or cannot load this one.
+    """
     try:
         import gigatoken
     except ImportError as error:
         logger.info("gigatoken cannot be imported (%s): %s encodes instead, which is slower", error, tokenizer.library)
-        return None
+        return None, None
     package = files.read_json(tokenizer.package)
     # a literal </s> in a text is only text; added tokens that are not special are matched in texts by tokenizers too
     package["added_tokens"] = [token for token in package["added_tokens"] if not token["special"]]
     package["post_processor"] = None
     load = functools.partial(gigatoken.Tokenizer.from_json, json.dumps(package))
     try:
-        load()
+        return load, load()
     except Exception as error:
         logger.info("gigatoken cannot load this tokenizer (%s): %s encodes instead", _line(error), tokenizer.library)
-        return None
-    return load
+        return None, None
 
 
 def _line(error: BaseException) -> str:
