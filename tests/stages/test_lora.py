@@ -95,7 +95,7 @@ def test_generate_merges_a_checkpoint(uninterrupted, capsys):
 @pytest.mark.long
 def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
     killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
-    command = [sys.executable, "-m", "stages.finetune", *options(made, killed, steps, recipe=RECIPE)]
+    command = [sys.executable, "-m", "stages.finetune", *options(made, killed, steps, recipe=RECIPE, steps=steps)]
     process = subprocess.Popen(command, env=training.environment(), stderr=subprocess.PIPE, text=True)
     while len(steps_of(killed) if (killed / "train").exists() else []) < 6:
         assert process.poll() is None, process.stderr.read()
@@ -104,7 +104,7 @@ def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
     process.communicate()
     assert steps_of(killed)[-1]["step"] < steps
     for run in (killed, uncut):
-        assert tune(made, run, steps, recipe=RECIPE) == 0
+        assert tune(made, run, steps, recipe=RECIPE, steps=steps) == 0
     assert [event["event"] for event in events_of(killed)].count("resume") == 1
     assert weights_of(killed, steps) == weights_of(uncut, steps)
 

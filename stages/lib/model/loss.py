@@ -70,8 +70,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
             counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
-            for parts in zip(*(tensor.split(_rows(logits)) for tensor in (logits, indices, counted)), strict=True):
-                found = _losses_and_gradient(*parts, z_loss_weight, needs_grad)
+            size = _rows(logits)
+            for part in zip(logits.split(size), indices.split(size), counted.split(size), strict=True):
+                found = _losses_and_gradient(*part, z_loss_weight, needs_grad)
                 cross_entropy += found[0]
                 z_loss += found[1]
             if needs_grad:
