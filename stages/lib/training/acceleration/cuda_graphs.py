@@ -79,7 +79,7 @@ def allocate_gradients(model: Transformer) -> None:
 
 
 def keep_rotation(trunk: Trunk) -> None:
-    """Let a trunk compute its rotary tables once per length: a graph cannot copy them from the CPU."""
+    """Let a trunk keep its rotary tables of every length, not of the last alone: a graph reads those of its capture."""
     compute, known = trunk.rotation, {}
 
     def rotation(positions: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
