@@ -107,6 +107,11 @@ def steps_of(results):
     return []
 
 
+def saved(results):
+    """Return the steps of the finished checkpoints of a training that may not have begun."""
+    return [int(path.parent.name) for path in results.glob("train/*/checkpoints/*/commit.json")]
+
+
 def events_of(results):
     """Return the events of a run, in order."""
     return [json.loads(line) for line in (run_directory(results) / "events.jsonl").read_text().splitlines()]

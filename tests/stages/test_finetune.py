@@ -25,7 +25,7 @@ from stages.lib.tuning import tuning_samples
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
+from tests.helpers.training import environment, events_of, milestone, run_directory, saved, steps_of, weights_of
 from tools import generate, replay_ledger
 
 BASE_STEPS = 8
@@ -175,7 +175,7 @@ def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
     command = [sys.executable, "-m", "stages.finetune", *options(made, tmp_path, 30)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while len(steps_of(tmp_path) if (tmp_path / "train").exists() else []) < 8:
+    while not saved(tmp_path):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -18,7 +18,7 @@ from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.transformer import Transformer
 from tests.helpers import export_cases, training
-from tests.helpers.training import events_of, milestone, run_directory, steps_of, weights_of
+from tests.helpers.training import events_of, milestone, run_directory, saved, steps_of, weights_of
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, options, refused, tune
 from tools import generate
@@ -97,7 +97,7 @@ def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
     killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
     command = [sys.executable, "-m", "stages.finetune", *options(made, killed, steps, recipe=RECIPE, steps=steps)]
     process = subprocess.Popen(command, env=training.environment(), stderr=subprocess.PIPE, text=True)
-    while len(steps_of(killed) if (killed / "train").exists() else []) < 6:
+    while not saved(killed):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     process.kill()

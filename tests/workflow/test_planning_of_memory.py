@@ -27,14 +27,14 @@ def test_plan_writes_all_runs_of_all_and_makes_nothing_else(pretending):
 
 @pytest.mark.parametrize("dry", [True, False], ids=["dry", "started"])
 def test_a_training_that_cannot_fit_is_refused_before_any_job_with_a_change_that_fits(pretending, dry):
-    given = ["models", "--cores", 1, *(["-n"] if dry else []), *resources(device="L4", device_memory_gb="2.2")]
+    given = ["models", "--cores", 1, *(["-n"] if dry else []), *resources(device="L4", device_memory_gb="2.1")]
     error = pretending.snakemake(*given, check=False).stderr.strip().splitlines()[-1]
     assert error.startswith(
-        "config: runs.base.pretrain needs 2.2 GiB on each GPU, and the L4 has 2.2 GiB: it fits with "
+        "config: runs.base.pretrain needs 2.2 GiB on each GPU, and the L4 has 2.1 GiB: it fits with "
     )
     assert not (pretending.path / LIST).exists()
     # only what is trained needs the memory
-    pretending.snakemake("tokenizers", "--cores", 1, "-n", *resources(device="L4", device_memory_gb="2.2"))
+    pretending.snakemake("tokenizers", "--cores", 1, "-n", *resources(device="L4", device_memory_gb="2.1"))
 
 
 @pytest.mark.long  # it also looks for a change that fits
