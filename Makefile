@@ -9,6 +9,7 @@ COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder # tests/conftest.py says how tests are divided
+EXAMPLES = --hypothesis-profile ci # the same examples in each run: what fails, fails again
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"
 
 MINUTES = 10
@@ -29,17 +30,17 @@ demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends 
 	@echo "The rules with their code and times: results/report.html"
 
 test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in less than two minutes
-	$(RUN) pytest -m "not long" --no-processes $(PARALLEL) $(PYTEST) tests/stages/lib tests/config tests/workflow
+	$(RUN) pytest -m "not long" $(EXAMPLES) --no-processes $(PARALLEL) $(PYTEST) tests/stages/lib tests/config tests/workflow
 
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
-	$(RUN) pytest -m "not long" $(PARALLEL) $(PYTEST)
+	$(RUN) pytest -m "not long" $(EXAMPLES) $(PARALLEL) $(PYTEST)
 
 test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
-	$(RUN) pytest -m long --timeout 900 $(PARALLEL) --ignore=tests/slurm $(PYTEST)
-	$(RUN) pytest -m long --timeout 900 $(PYTEST) tests/slurm # alone: jobs of a minute must start in half of it
+	$(RUN) pytest -m long $(EXAMPLES) --timeout 900 $(PARALLEL) --ignore=tests/slurm $(PYTEST)
+	$(RUN) pytest -m long $(EXAMPLES) --timeout 900 $(PYTEST) tests/slurm # alone: jobs of a minute must start in half of it
 
 test-slurm: $(VENV)/dev.stamp ## the tests of `make test` that need Slurm, on a private cluster of four nodes
-	$(RUN) pytest -m "not long" $(PYTEST) tests/slurm
+	$(RUN) pytest -m "not long" $(EXAMPLES) $(PYTEST) tests/slurm
 
 test-cloud: $(CLOUD)/stamp ## the workflow on Kubernetes and S3, with servers on this machine in place of both
 	$(CLOUD)/bin/python -m pytest --timeout 900 $(PYTEST) tests/cloud

@@ -310,8 +310,9 @@ def test_output_that_cannot_be_written_is_refused(inputs, capsys):
     refused(argv_of(inputs, **{"--output": blocked / "manifest.json"}), capsys, "--output", "can be written")
 
 
+NO_SPECIAL_TOKEN = st.characters(codec="utf-8", exclude_characters="<")  # a chat with "<s>" in a text is filtered
 CHATS = st.lists(
-    st.tuples(st.text(min_size=1, max_size=9), st.text("ab\n .\u00e9\u4e2d", min_size=1, max_size=9)),
+    st.tuples(st.text(NO_SPECIAL_TOKEN, min_size=1, max_size=9), st.text("ab\n .\u00e9\u4e2d", min_size=1, max_size=9)),
     min_size=1,
     max_size=3,
 ).map(lambda made: [text.strip() or "x" for pair in made for text in pair])
