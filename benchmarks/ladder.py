@@ -42,7 +42,7 @@ PRETRAIN = {
 def config_of(arguments, seed):
     """Return the config of a seed with the runs of its ladder: the default's data, a target and a ladder."""
     from scripts.config_check import checked, load_schema
-    from scripts.ladder_shapes import num_parameters
+    from scripts.sweeps.ladder_shapes import num_parameters
 
     config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
     config["tokenizers"]["main"]["vocab_size"] = arguments.vocab_size
@@ -85,7 +85,7 @@ def train(run, name, corpus, place):
 def predicted(arguments, seed, corpus, place):
     """Train the ladder of a seed, predict, and train the target; return the prediction beside what came out."""
     begun = time.process_time()
-    from scripts.config_ladders import planned_tokens
+    from scripts.sweeps.ladders import planned_tokens
     from stages import predict
     from stages.lib import manifest
     from stages.lib.scaling_law import outcome

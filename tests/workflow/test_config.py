@@ -4,10 +4,10 @@ import copy
 
 import pytest
 
-from scripts import config_references
+from scripts.config import references
+from scripts.config.files import check_twice
+from scripts.config.runs import milestones_of
 from scripts.config_check import ConfigError, checked, load_schema
-from scripts.config_files import check_twice
-from scripts.config_runs import milestones_of
 from stages import finetune
 from stages.lib.chat import template
 from stages.lib.scoring import scored_model
@@ -397,15 +397,15 @@ def test_conversations_need_a_template_of_the_run_or_of_the_model_before(config)
 
 
 def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
-    assert config_references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
-    assert config_references.PREFERENCE_KINDS == registry.PREFERENCE_KINDS
-    assert config_references.CHAT_KINDS == registry.CHAT_KINDS
-    assert config_references.SHIPPED_TEMPLATES == template.SHIPPED
-    assert config_references.NOT_BESIDE_DPO == finetune.NOT_BESIDE_DPO
-    assert set(config_references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
+    assert references.PROMPT_COMPLETION_KINDS == registry.PROMPT_COMPLETION_KINDS
+    assert references.PREFERENCE_KINDS == registry.PREFERENCE_KINDS
+    assert references.CHAT_KINDS == registry.CHAT_KINDS
+    assert references.SHIPPED_TEMPLATES == template.SHIPPED
+    assert references.NOT_BESIDE_DPO == finetune.NOT_BESIDE_DPO
+    assert set(references.OF_PROMPT_COMPLETION) == set(local_tasks.OF_PROMPT_COMPLETION)
     metrics = {task.name: [m["metric"] for m in task.format.config["metric_list"]] for task in local_tasks.TASKS}
-    assert {name: list(known) for name, known in config_references.LOCAL_METRICS.items()} == metrics
-    assert config_references.BASELINE_FILES == scored_model.FILES
+    assert {name: list(known) for name, known in references.LOCAL_METRICS.items()} == metrics
+    assert references.BASELINE_FILES == scored_model.FILES
 
 
 def test_decontaminate_names_suites_with_items(config):

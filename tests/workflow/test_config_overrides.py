@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
+from scripts.config.overrides import with_overrides
 from scripts.config_check import ConfigError, checked, load_schema
-from scripts.config_overrides import with_overrides
 from tests.workflow.checkout import HOME
 
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")

@@ -9,7 +9,7 @@ import time
 import pytest
 from snakemake.logging import DefaultFilter, LogEvent
 
-from scripts import job_lines, last_line, training_line
+from scripts.terminal import job_lines, last_line, training_line
 
 CLOCK = r"\d\d:\d\d:\d\d"
 

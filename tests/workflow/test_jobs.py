@@ -232,7 +232,7 @@ def test_results_that_cannot_be_written_are_one_sentence(pretending, small):
 
 
 def test_every_job_has_a_log_and_a_software_environment():
-    for path in (HOME / "workflow/rules").glob("*.smk"):
+    for path in (HOME / "workflow/rules").rglob("*.smk"):
         text = path.read_text(encoding="utf-8")
         jobs = text.count("    shell:")
         assert text.count("    log:") == text.count("--log {log:q}") == jobs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.kubernetes_executor import own_log
+from scripts.executors.kubernetes import own_log
 
 
 class Refused(Exception):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from scripts import ladder_shapes
 from scripts.config_check import ConfigError, checked, load_schema
-from scripts.config_ladders import planned_tokens
+from scripts.sweeps.ladders import planned_tokens
+from scripts.sweeps.runs import ladder_shapes
 from stages.lib import recipe as recipes
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe

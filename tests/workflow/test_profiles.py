@@ -33,7 +33,7 @@ def test_a_dry_run_never_overwrites_a_report(name):
 
 
 def test_retries_are_set_only_in_profiles():
-    rules = [HOME / "workflow/Snakefile", *(HOME / "workflow/rules").glob("*.smk")]
+    rules = [HOME / "workflow/Snakefile", *(HOME / "workflow/rules").rglob("*.smk")]
     assert len(rules) > 6
     assert not [path for path in rules if "retries" in path.read_text()]
 

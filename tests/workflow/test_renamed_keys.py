@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts import renamed_keys
+from scripts.config import renamed_keys
 from scripts.config_check import ConfigError, checked, load_schema
 from tests.workflow.checkout import HOME
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scripts.config_references import ConfigError
+from scripts.config.references import ConfigError
 from scripts.results_directory import check_below_storage, directory_of
 from stages.lib import manifest
 from tests.workflow.checkout import HOME

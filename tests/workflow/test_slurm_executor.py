@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scripts import slurm_executor
+from scripts.executors import slurm as slurm_executor
 
 TARGET = "results/tokenizers/main/manifest.json"
 COMMANDS = {

@@ -6,8 +6,8 @@ import re
 import pytest
 import yaml
 
+from scripts.config.runs import corpus_of
 from scripts.config_check import ConfigError, checked, load_schema
-from scripts.config_runs import corpus_of
 from tests.workflow.checkout import HOME
 
 SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")

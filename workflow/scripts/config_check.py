@@ -11,13 +11,13 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
-from scripts import renamed_keys
-from scripts.config_ladders import with_ladders
-from scripts.config_references import ConfigError, check_references
-from scripts.config_values import NUMBER, copied, joined
-from scripts.derived_runs import is_derived, written_out
-from scripts.sweep_checks import check_sweeps
-from scripts.sweeps import runs_of, with_runs
+from scripts.config import renamed_keys
+from scripts.config.derived_runs import is_derived, written_out
+from scripts.config.references import ConfigError, check_references
+from scripts.config.values import NUMBER, copied, joined
+from scripts.sweeps.checks import check_sweeps
+from scripts.sweeps.ladders import with_ladders
+from scripts.sweeps.runs import runs_of, with_runs
 
 # JSON Schema takes 300.0 for an integer; the stages do not.
 Validator = extend(

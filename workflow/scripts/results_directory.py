@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.config_references import ConfigError
+from scripts.config.references import ConfigError
 
 DEFAULT = "results"
 CODE = ("workflow", "stages", "tools", "config", "profiles", "tests", "benchmarks", "docs", ".git", ".venv")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.config_references import ConfigError
+from scripts.config.references import ConfigError
 
 USER_MISTAKE = 2
 

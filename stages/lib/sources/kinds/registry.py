@@ -9,7 +9,7 @@ To add a kind:
    `tools.inspect`, then read spans of it. jsonl.py is a short example, parquet.py one with columns.
 2. Add an instance to KINDS below.
 3. Describe the kind in the docstring of `SourceRecipe.kind` (sources/source.py). The names of the kinds of
-   prompt-completion data, preferences and chats also stand in workflow/scripts/config_references.py; a test compares
+   prompt-completion data, preferences and chats also stand in workflow/scripts/config/references.py; a test compares
    them.
 4. Test it with a file through `stages.list` and `stages.tokenize`, as tests/stages/test_source_fields.py does.
 """

@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scripts.slurm_limits import refusals, too_many_jobs
-from scripts.slurm_nodes import SINFO, Nodes, output_of, parse_gpus, parse_sinfo
+from scripts.slurm.limits import refusals, too_many_jobs
+from scripts.slurm.nodes import SINFO, Nodes, output_of, parse_gpus, parse_sinfo
 
 if TYPE_CHECKING:
     from snakemake.workflow import Workflow

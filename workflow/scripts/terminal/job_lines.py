@@ -18,7 +18,7 @@ from typing import Any
 
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LogEvent, get_event
 
-from scripts.training_line import TRAINING, duration, training_line
+from scripts.terminal.training_line import TRAINING, duration, training_line
 
 DEFAULT_HANDLER = "DefaultStreamHandler"
 """Snakemake's name of the handler that writes to the terminal; a logger plugin of the user's stands in its place."""

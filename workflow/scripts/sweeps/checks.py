@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from scripts.config_references import LOCAL_METRICS, LOCAL_TASKS, ConfigError, listed
-from scripts.config_runs import corpus_of, length_of, training_of
-from scripts.derived_runs import FROM
+from scripts.config.derived_runs import FROM
+from scripts.config.references import LOCAL_METRICS, LOCAL_TASKS, ConfigError, listed
+from scripts.config.runs import corpus_of, length_of, training_of
 from scripts.identity import identity_of
 
 Keys = dict[str, Any]

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scripts.config_references import ConfigError
-from scripts.config_runs import TRAINED_BY
-from scripts.config_values import copied, schema_of_key
-from scripts.derived_runs import FROM, Keys, known_run
-from scripts.sweep_names import name_of, shown
+from scripts.config.derived_runs import FROM, Keys, known_run
+from scripts.config.references import ConfigError
+from scripts.config.runs import TRAINED_BY
+from scripts.config.values import copied, schema_of_key
+from scripts.sweeps.names import name_of, shown
 
 MAX_RUNS = 1000
 """Runs of one sweep."""

@@ -10,8 +10,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from scripts.config_references import ConfigError, listed
-from scripts.ladder_shapes import num_parameters, of_shape, of_size
+from scripts.config.references import ConfigError, listed
+from scripts.sweeps.ladder_shapes import num_parameters, of_shape, of_size
 
 Config = dict[str, Any]
 

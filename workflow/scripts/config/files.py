@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from yaml.nodes import MappingNode, Node, SequenceNode
 
-from scripts.config_references import ConfigError
+from scripts.config.references import ConfigError
 
 
 def check_twice(paths: Iterable[Path | str]) -> None:

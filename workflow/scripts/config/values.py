@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scripts.config_references import ConfigError
+from scripts.config.references import ConfigError
 
 NUMBER = ["number", "string"]
 # Snakemake's `--config tune=true` is text, as are the values of `--config 'runs={base: {pretrain: {steps: 120}}}'`.

@@ -18,7 +18,7 @@ from typing import Any
 import snakemake_executor_plugin_slurm as slurm
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from scripts.slurm_jobs import EndedJob, last_lines, look_up, nodes_of_partition
+from scripts.slurm.jobs import EndedJob, last_lines, look_up, nodes_of_partition
 
 LONGEST_SECONDS, SHORTEST_SECONDS = 30, 2
 """Between two status queries. The plugin's own interval grows to 180 s, in which nobody notices that a job ended."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from scripts.config_references import ConfigError
-from scripts.config_values import joined, schema_of_key
+from scripts.config.references import ConfigError
+from scripts.config.values import joined, schema_of_key
 
 KEY = "set"
 BETWEEN = re.compile(r"\s+(?=[^\s=]+=)")  # a value may hold spaces

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.config_runs import TRAINED_BY, corpus_of, length_of, milestones_of
+from scripts.config.runs import TRAINED_BY, corpus_of, length_of, milestones_of
 
 PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements", "preference")
 """Kinds of sources that hold prompt-completion data."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.slurm_nodes import output_of
+from scripts.slurm.nodes import output_of
 
 LAST_LINES = 12
 BLOCK = re.compile(r"SNAKEMAKE|(local)?(rule|checkpoint) \w+:|Error in rule \w+:|Waiting at most .*|jobid: .*")

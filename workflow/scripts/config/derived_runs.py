@@ -8,8 +8,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from scripts.config_references import ConfigError, listed
-from scripts.config_values import schema_of_key
+from scripts.config.references import ConfigError, listed
+from scripts.config.values import schema_of_key
 
 FROM = "from"
 

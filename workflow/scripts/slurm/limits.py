@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scripts.slurm_nodes import TIMEOUT_SECONDS, output_of
+from scripts.slurm.nodes import TIMEOUT_SECONDS, output_of
 
 if TYPE_CHECKING:
     from snakemake.workflow import Workflow

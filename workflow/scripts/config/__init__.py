@@ -1,0 +1,1 @@
+"""A config: its files, keys, references and runs."""

@@ -1,0 +1,1 @@
+"""Changes to Snakemake's executors."""

@@ -1,0 +1,1 @@
+"""What Slurm says of nodes, limits and jobs, and the check of a plan against it."""

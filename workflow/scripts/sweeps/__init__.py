@@ -1,0 +1,1 @@
+"""Sweeps and ladders: the runs that they stand for, with names and checks."""
