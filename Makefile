@@ -8,6 +8,9 @@ RUN := $(BIN)/python -m
 COMPILE := $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --annotation-style line --no-header --no-emit-options \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
+# Where Python keeps no compiled files, each of the thousands of processes would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder # tests/conftest.py says how tests are divided
 EXAMPLES = --hypothesis-profile ci # the same examples in each run: what fails, fails again
 PYTEST = # more options of pytest, for example PYTEST="--basetemp=/tmp/tests"

@@ -22,7 +22,7 @@ TAIL = 300  # characters of a failed command's output that are shown
 MADE = "made"
 """Folder of all that a call makes but the corpus. It is cleared first: a training that exists would not be trained."""
 
-THREADS = "2"  # of each process: several run beside each other, and their models are tiny
+THREADS, DRY_THREADS = "2", "1"  # of each process: several run beside each other, and their models are tiny
 
 
 class StepError(Exception):
@@ -111,7 +111,7 @@ class Session:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
         }
-        environment["OMP_NUM_THREADS"] = THREADS
+        environment["OMP_NUM_THREADS"] = DRY_THREADS if self.dry else THREADS
         if on_cpu or self.dry:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with open(log, "a", encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.lib.model.flops import parameter_count
 from stages.lib.model.model_recipe import ModelRecipe
-from stages.lib.scaling_law import outcome
+from stages.lib.scaling_law import outcome, prediction
 from stages.lib.scaling_law.law import Law
 from tests.helpers.training import MODEL
 
@@ -51,6 +51,13 @@ def ladder(corpus, tmp_path):
             name = f"tiny-{width}-{tokens}"
             made.append(write_model(tmp_path, corpus, name, model, tokens, 0.005 * noise.standard_normal()))
     return made
+
+
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """Let intervals come from 20 resamples, which take less time."""
+    resampled = prediction.resampled_laws
+    monkeypatch.setattr(prediction, "resampled_laws", lambda points, law, seed, _: resampled(points, law, seed, 20))
 
 
 def run(models, corpus, output, **changes):
@@ -98,12 +105,14 @@ def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after
     assert all(point["low"] <= point["value"] <= point["high"] for point in data["curve"])
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_the_same_models_give_the_same_manifest_identity(ladder, corpus, tmp_path):
     outputs = [tmp_path / "one.json", tmp_path / "two.json"]
     assert [run(ladder, corpus, output) for output in outputs] == [0, 0]
     assert manifest.read(outputs[0]).digest == manifest.read(outputs[1]).digest
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_a_milestone_of_other_tokens_is_not_the_targets_outcome(ladder, corpus, tmp_path):
     output = tmp_path / "tiny.json"
     assert run(ladder, corpus, output) == 0
@@ -111,6 +120,7 @@ def test_a_milestone_of_other_tokens_is_not_the_targets_outcome(ladder, corpus, 
     assert outcome.measured(manifest.read(output), {("base", 30): trained}) == {}
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_a_target_of_other_tokens_per_parameter_than_the_ladders_is_named(ladder, corpus, tmp_path, capsys):
     for tokens, warned in ((parameters_of(TARGET, corpus) * 4, False), (1000, True)):
         assert run(ladder, corpus, tmp_path / "tiny.json", tokens=tokens) == 0

@@ -1,5 +1,8 @@
 """A fingerprint changes with the code that a stage executes, and with nothing else."""
 
+import ast
+import sys
+
 import pytest
 
 from scripts.fingerprint import fingerprint
@@ -56,3 +59,45 @@ def test_the_docstring_under_a_field_does_not(root):
 def test_a_missing_stage_is_an_error(root):
     with pytest.raises(FileNotFoundError):
         fingerprint("stages.z", root)
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """The number of files that were parsed, while what is read may be kept."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    calls, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda *words: calls.append(words) or parse(*words))
+    return calls
+
+
+def test_only_files_with_other_bytes_are_parsed_again(root, parsed):
+    before = fingerprint("stages.a", root)
+    assert len(parsed) == 6
+    assert fingerprint("stages.a", root) == before and len(parsed) == 6
+    (root / "stages/lib/d.py").write_text("D = 2\n", encoding="utf-8")
+    assert fingerprint("stages.a", root) != before and len(parsed) == 7
+
+
+def test_a_module_that_appears_is_found_though_the_import_was_kept(root, parsed):
+    (root / "stages/a.py").write_text("from stages.lib import b, new\n", encoding="utf-8")
+    before = fingerprint("stages.a", root)
+    (root / "stages/lib/new.py").write_text("", encoding="utf-8")
+    assert fingerprint("stages.a", root) != before and len(parsed) == 7
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"stages.a": {}}', '{"stages.a": 1}', "\xff"])
+def test_a_damaged_file_of_what_was_kept_is_replaced(root, parsed, content):
+    before = fingerprint("stages.a", root)
+    (kept,) = (root / "stages/__pycache__").iterdir()
+    good = kept.read_bytes()
+    kept.write_text(content, encoding="latin-1")
+    assert fingerprint("stages.a", root) == before and kept.read_bytes() == good
+
+
+def test_nothing_needs_to_be_kept(root, parsed, monkeypatch):
+    (root / "stages/__pycache__").write_text("no folder")
+    before = fingerprint("stages.a", root)
+    (root / "stages/__pycache__").unlink()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert fingerprint("stages.a", root) == before
+    assert not (root / "stages/__pycache__").exists()

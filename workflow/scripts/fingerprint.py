@@ -5,10 +5,28 @@ and line breaks do not count.
 """
 
 import ast
-import functools
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read in a module's file: its statements, and the `stages.*` names that it imports, modules or not."""
+
+    file: str
+    """sha256 of the file."""
+
+    statements: str
+    """sha256 of the statements, written in one way."""
+
+    names: list[str]
 
 
 def fingerprint(module: str, root: Path) -> str:
@@ -22,29 +40,76 @@ def fingerprint(module: str, root: Path) -> str:
 def fingerprints(modules: Iterable[str], root: Path) -> dict[str, str]:
     """Return the fingerprint of each of several modules, by its name.
 
-    Shared modules are read once: each job on a cluster repeats this, and the stages share most of their code.
+    Each job on a cluster repeats this, and parsing all modules takes a second: what was read is kept beside Python's
+    own compiled files, and a file is parsed again if its bytes have changed.
     """
-    read = functools.cache(functools.partial(_read, root=root))
-    return {module: _fingerprint(module, read) for module in modules}
+    kept = _read_kept(root)
+    found: dict[str, Source] = {}
+
+    def read(name: str) -> Source:
+        if name not in found:
+            found[name] = _read(name, root, kept.get(name))
+        return found[name]
+
+    made = {module: _fingerprint(module, root, read) for module in modules}
+    if any(kept.get(name) != source for name, source in found.items()):
+        _keep(kept | found, root)
+    return made
 
 
-def _fingerprint(module: str, read: Callable[[str], tuple[str, list[str]]]) -> str:
-    sources: dict[str, str] = {}
+def _fingerprint(module: str, root: Path, read: Callable[[str], Source]) -> str:
+    sources: dict[str, Source] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            sources[name], imported = read(name)
-            waiting += imported
-    text = "\n".join(f"# {name}\n{sources[name]}" for name in sorted(sources))
+            sources[name] = read(name)
+            waiting += [other for other in sources[name].names if _file_of(other, root).is_file()]
+    text = "\n".join(f"{name} {sources[name].statements}" for name in sorted(sources))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read(name: str, root: Path) -> tuple[str, list[str]]:
-    """Return the statements of a module as text, and the names of the modules that it imports."""
-    tree = ast.parse(_file_of(name, root).read_text(encoding="utf-8"))
-    imported = _imports(tree, name, root)
-    return ast.unparse(_without_docstrings(tree)), imported
+def _read(name: str, root: Path, kept: Source | None) -> Source:
+    """Return what a module's file holds, parsed unless `kept` is of the same bytes."""
+    path = _file_of(name, root)
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if kept is not None and kept.file == digest:
+        return kept
+    tree = ast.parse(content)
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    names = sorted({found for found in _imports(tree, package) if found.split(".")[0] == "stages"})
+    statements = ast.unparse(_without_docstrings(tree))
+    return Source(digest, hashlib.sha256(statements.encode()).hexdigest(), names)
+
+
+def _kept_at(root: Path) -> Path:
+    """Return where sources are kept: each version of Python, which writes statements in its own way, has a file."""
+    return Path(importlib.util.cache_from_source(str(root / "stages/fingerprints.py"))).with_suffix(".json")
+
+
+def _read_kept(root: Path) -> dict[str, Source]:
+    """Return the sources that are kept, by module; none if there is no file, or a damaged one."""
+    try:
+        data = json.loads(_kept_at(root).read_bytes())
+        return {name: Source(**fields) for name, fields in data.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _keep(sources: dict[str, Source], root: Path) -> None:
+    """Write what was read; without a place for it, the next call parses again."""
+    if sys.dont_write_bytecode:
+        return
+    path = _kept_at(root)
+    written = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written.write_text(json.dumps({name: asdict(source) for name, source in sources.items()}), encoding="utf-8")
+        written.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            written.unlink()
 
 
 def _file_of(name: str, root: Path) -> Path:
@@ -52,18 +117,17 @@ def _file_of(name: str, root: Path) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _imports(tree: ast.Module, name: str, root: Path) -> list[str]:
-    """Return the modules below `root` that a module imports, and the packages around it."""
-    package = name.split(".") if _file_of(name, root).name == "__init__.py" else name.split(".")[:-1]
-    found = {".".join(package)}
+def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
+    """Yield the names that a module in `package` imports, modules or not, and the packages around it."""
+    yield ".".join(package)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return sorted(other for other in found if other.split(".")[0] == "stages" and _file_of(other, root).is_file())
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

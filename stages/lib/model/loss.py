@@ -30,7 +30,7 @@ def chunked_cross_entropy(
     return _ChunkedCrossEntropy.apply(hidden_states, weight, targets, z_loss_weight)
 
 
-def _rows(logits: torch.Tensor) -> int:
+def rows_at_a_time(logits: torch.Tensor) -> int:
     """Return the rows of `logits` that are worked on at a time: on the CPU as many as its caches hold."""
     return len(logits) if logits.device.type != "cpu" else max(1, CACHED // logits.shape[1])
 
@@ -70,7 +70,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             logits = (hidden_states[chunk] @ weight.t()).to(precision)
             counted = (targets[chunk] != IGNORED).to(precision).unsqueeze(1)
             indices = targets[chunk].clamp(min=0).unsqueeze(1)
-            size = _rows(logits)
+            size = rows_at_a_time(logits)
             for part in zip(logits.split(size), indices.split(size), counted.split(size), strict=True):
                 found = _losses_and_gradient(*part, z_loss_weight, needs_grad)
                 cross_entropy += found[0]

@@ -7,7 +7,7 @@ import torch
 
 from stages.lib.errors import UserError
 from stages.lib.model.flops import parameter_count
-from stages.lib.planning import memory, subject
+from stages.lib.planning import fake_step, memory, subject
 from stages.lib.planning.subject import Subject
 
 SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 96}
@@ -127,3 +127,11 @@ def test_cuda_graphs_keep_gradients_and_cast_weights():
     assert plain.segment == graphed.segment == "loss"
     assert plain.parts["gradients"] == 0 and graphed.parts["gradients"] == graphed.parts["weights"]
     assert graphed.peak > plain.peak
+
+
+def test_a_large_vocabulary_costs_no_more_calls_of_the_fake_step():
+    small, large = (
+        len(fake_step.take(dataclasses.replace(training(), recipe=recipe), is_gpu=False).log.changes)
+        for recipe in (training().recipe, dataclasses.replace(training().recipe, vocab_size=128_000))
+    )
+    assert large <= small
