@@ -32,7 +32,7 @@ from stages.lib.training import sharding
 from stages.lib.training.acceleration import cuda_graphs
 from stages.lib.training.activation_checkpointing import Outputs
 from stages.lib.training.objectives.dpo import Dpo
-from stages.lib.training.optimizers import gradient_clipping, newton_schulz, registry
+from stages.lib.training.optimizers import adamw_bf16, gradient_clipping, newton_schulz, registry
 from stages.lib.training.recipe import ActivationCheckpointingRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
@@ -123,6 +123,7 @@ def _substitutes(is_gpu: bool) -> Iterator[None]:
         replace(experts, "looped_product", _balanced_product)
         replace(loss, "rows_at_a_time", len)  # thousands of calls without data would take most of the time
         if is_gpu:
+            replace(adamw_bf16, "elements_at_a_time", lambda _: adamw_bf16.ON_GPU)
             replace(transformer, "mask_of", lambda *_: None)  # a BlockMask has a 16,384th of the elements
             replace(experts, "has_grouped_kernel", _has_grouped_kernel)
             replace(gradient_clipping, "precise", torch.Tensor.float)

@@ -6,16 +6,18 @@ import torch
 
 from stages.lib.distributed import local_shards
 from stages.lib.training.optimizers.adamw import MOMENTS, zero_state
-from stages.lib.training.optimizers.found_inf import replace
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
+
+CACHED, ON_GPU = 1 << 18, 1 << 24
+"""Elements that are updated at a time: on the CPU what its caches hold, on a GPU enough for fast kernels."""
 
 
 class AdamWBF16(torch.optim.Optimizer):
-    """AdamW (arXiv 1711.05101) that keeps its moments in bfloat16 and computes in float32, or in a wider dtype of the
-    parameters. State keys and groups are those of torch.optim.AdamW.
+    """AdamW (arXiv 1711.05101) that keeps its moments in bfloat16, and takes the fused step of torch.optim.AdamW with
+    copies of them in the parameters' dtype, float32 or wider. State keys and groups are those of torch.optim.AdamW.
 
-    Parameters are updated one at a time, so that the memory beside the state is a few float32 copies of the largest
-    shard. `found_inf`: a float tensor of one element on the parameters' device, or None. If it is 1.0, `step` changes
+    A part of a parameter is updated at a time, so that the memory beside the state is two copies of such a part.
+    `found_inf`: a float tensor of one element on the parameters' device, or None. If it is 1.0, `step` changes
     nothing; the host does not wait for it.
     """
 
@@ -44,22 +46,34 @@ class AdamWBF16(torch.optim.Optimizer):
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         if not self.state[parameter]:
             self.state[parameter] = self.empty_state(parameter)
-        state = self.state[parameter]
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
         assert parameter.grad is not None
-        weight, gradient, *kept = (
-            local_shards.local_tensor(t) for t in (parameter, parameter.grad, *(state[m] for m in MOMENTS))
-        )
-        precision = torch.promote_types(weight.dtype, torch.float32)
-        gradient, first, second = (tensor.to(precision) for tensor in (gradient, *kept))
-        beta1, beta2 = group["betas"]
-        step = state["step"].double() + 1
-        first.lerp_(gradient, 1 - beta1)
-        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = (second / (1 - beta2**step)).sqrt_().add_(group["eps"])
-        change = (first / (1 - beta1**step)).div_(denominator).mul_(-group["lr"])
-        change.add_(weight, alpha=-group["lr"] * group["weight_decay"])
-        for old, new in ((state["step"], step), (kept[0], first), (kept[1], second), (weight, change.add_(weight))):
-            replace(old, new.to(old.dtype), self.found_inf)
+        changed = map(local_shards.local_tensor, (parameter, *(state[name] for name in MOMENTS)))
+        flat = [local_shards.local_tensor(parameter.grad).reshape(-1), *(tensor.view(-1) for tensor in changed)]
+        size = elements_at_a_time(parameter)
+        state["step"] += 1
+        for gradient, weight, *kept in zip(*(tensor.split(size) for tensor in flat), strict=True):
+            first, second = (moment.to(weight.dtype) for moment in kept)
+            torch._fused_adamw_(
+                *([weight], [gradient], [first], [second], [], [state["step"]]),
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+                found_inf=self.found_inf,
+            )
+            for moment, new in zip(kept, (first, second), strict=True):
+                moment.copy_(new)
+        if self.found_inf is not None:
+            state["step"] -= self.found_inf
+
+
+def elements_at_a_time(parameter: torch.Tensor) -> int:
+    """Return the number of elements of a parameter that are updated at a time."""
+    return CACHED if parameter.device.type == "cpu" else ON_GPU
 
 
 def build(groups: list[dict[str, Any]], recipe: OptimizerRecipe) -> AdamWBF16:
