@@ -1,6 +1,5 @@
 """Start trainings in tests, and read their results."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -100,11 +99,12 @@ def run_directory(results):
 
 
 def steps_of(results):
-    """Return the training entries of metrics.jsonl, in the order in which they were written."""
-    with contextlib.suppress(FileNotFoundError):
-        lines = (run_directory(results) / "metrics.jsonl").read_text().splitlines()
-        return [entry for entry in map(json.loads, lines) if "loss" in entry]
-    return []
+    """Return the training entries of metrics.jsonl, in the order in which they were written; [] before the first."""
+    if not list(results.glob("train/*/metrics.jsonl")):
+        return []
+    lines = (run_directory(results) / "metrics.jsonl").read_text().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]  # the trainer may be writing one
+    return [entry for entry in map(json.loads, whole) if "loss" in entry]
 
 
 def saved(results):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from scripts.config_check import ConfigError, checked, load_schema
+from scripts.sweeps import ladder_shapes
 from scripts.sweeps.ladders import planned_tokens
-from scripts.sweeps.runs import ladder_shapes
 from stages.lib import recipe as recipes
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
