@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import scripts.fingerprint
 from scripts.fingerprint import fingerprint
 
 FILES = {
@@ -83,6 +84,12 @@ def test_a_module_that_appears_is_found_though_the_import_was_kept(root, parsed)
     before = fingerprint("stages.a", root)
     (root / "stages/lib/new.py").write_text("", encoding="utf-8")
     assert fingerprint("stages.a", root) != before and len(parsed) == 7
+
+
+def test_what_other_code_has_kept_is_not_used(root, parsed, monkeypatch):
+    before = fingerprint("stages.a", root)
+    monkeypatch.setattr(scripts.fingerprint, "OWN_CODE", b"of another version")
+    assert fingerprint("stages.a", root) == before and len(parsed) == 12
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"stages.a": {}}', '{"stages.a": 1}', "\xff"])

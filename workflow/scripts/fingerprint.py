@@ -6,14 +6,17 @@ and line breaks do not count.
 
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import json
-import os
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+OWN_CODE = Path(__file__).read_bytes()
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Source:
     """What is read in a module's file: its statements, and the `stages.*` names that it imports, modules or not."""
 
     file: str
-    """sha256 of the file."""
+    """sha256 of the file, and of the code here that reads it."""
 
     statements: str
     """sha256 of the statements, written in one way."""
@@ -46,26 +49,30 @@ def fingerprints(modules: Iterable[str], root: Path) -> dict[str, str]:
     kept = _read_kept(root)
     found: dict[str, Source] = {}
 
-    def read(name: str) -> Source:
+    @functools.cache
+    def is_module(name: str) -> bool:
+        return _file_of(name, root).is_file()
+
+    def read(name: str) -> tuple[str, list[str]]:
         if name not in found:
             found[name] = _read(name, root, kept.get(name))
-        return found[name]
+        return found[name].statements, list(filter(is_module, found[name].names))
 
-    made = {module: _fingerprint(module, root, read) for module in modules}
+    made = {module: _fingerprint(module, read) for module in modules}
     if any(kept.get(name) != source for name, source in found.items()):
         _keep(kept | found, root)
     return made
 
 
-def _fingerprint(module: str, root: Path, read: Callable[[str], Source]) -> str:
-    sources: dict[str, Source] = {}
+def _fingerprint(module: str, read: Callable[[str], tuple[str, list[str]]]) -> str:
+    sources: dict[str, str] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            sources[name] = read(name)
-            waiting += [other for other in sources[name].names if _file_of(other, root).is_file()]
-    text = "\n".join(f"{name} {sources[name].statements}" for name in sorted(sources))
+            sources[name], imported = read(name)
+            waiting += imported
+    text = "\n".join(f"{name} {sources[name]}" for name in sorted(sources))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -73,7 +80,7 @@ def _read(name: str, root: Path, kept: Source | None) -> Source:
     """Return what a module's file holds, parsed unless `kept` is of the same bytes."""
     path = _file_of(name, root)
     content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(OWN_CODE + content).hexdigest()
     if kept is not None and kept.file == digest:
         return kept
     tree = ast.parse(content)
@@ -102,7 +109,7 @@ def _keep(sources: dict[str, Source], root: Path) -> None:
     if sys.dont_write_bytecode:
         return
     path = _kept_at(root)
-    written = path.with_suffix(f".{os.getpid()}")
+    written = path.with_suffix(f".{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(json.dumps({name: asdict(source) for name, source in sources.items()}), encoding="utf-8")
