@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-PLACES = re.compile(r" --(work|output|corpus)[ =]\S+")
+PLACES = re.compile(r" --(work|output|corpus|peers-python)[ =]\S+")
 """Options that say where files lie on one machine, which changes no figure."""
 
 

@@ -1,12 +1,13 @@
 """A fingerprint changes with the code that a stage executes, and with nothing else."""
 
 import ast
+import json
 import sys
 
 import pytest
 
 import scripts.fingerprint
-from scripts.fingerprint import fingerprint
+from scripts.fingerprint import fingerprints
 
 FILES = {
     "stages/__init__.py": "",
@@ -17,6 +18,10 @@ FILES = {
     "stages/lib/d.py": "D = 1\n",
     "stages/lib/unrelated.py": "E = 1\n",
 }
+
+
+def fingerprint(module, root):
+    return fingerprints([module], root)[module]
 
 
 @pytest.fixture
@@ -77,6 +82,14 @@ def test_only_files_with_other_bytes_are_parsed_again(root, parsed):
     assert fingerprint("stages.a", root) == before and len(parsed) == 6
     (root / "stages/lib/d.py").write_text("D = 2\n", encoding="utf-8")
     assert fingerprint("stages.a", root) != before and len(parsed) == 7
+
+
+def test_a_module_that_is_gone_is_not_kept(root, parsed):
+    fingerprint("stages.a", root)
+    (root / "stages/lib/c.py").write_text("c = 1\n", encoding="utf-8")
+    fingerprint("stages.a", root)
+    (kept,) = (root / "stages/__pycache__").iterdir()
+    assert "stages.lib.c" in (names := json.loads(kept.read_text())) and "stages.lib.d" not in names
 
 
 def test_a_module_that_appears_is_found_though_the_import_was_kept(root, parsed):

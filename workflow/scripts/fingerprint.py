@@ -21,7 +21,7 @@ OWN_CODE = Path(__file__).read_bytes()
 
 @dataclass(frozen=True)
 class Source:
-    """What is read in a module's file: its statements, and the `stages.*` names that it imports, modules or not."""
+    """The statements of a module's file, and what it imports."""
 
     file: str
     """sha256 of the file, and of the code here that reads it."""
@@ -30,21 +30,16 @@ class Source:
     """sha256 of the statements, written in one way."""
 
     names: list[str]
-
-
-def fingerprint(module: str, root: Path) -> str:
-    """Return the sha256 of a module and of all `stages.*` that it imports, directly or not, in hexadecimal.
-
-    `module` is a dotted name below `root`. Raises FileNotFoundError if the module does not exist.
-    """
-    return fingerprints([module], root)[module]
+    """Imported names that begin with `stages`: of modules, and of what they define."""
 
 
 def fingerprints(modules: Iterable[str], root: Path) -> dict[str, str]:
-    """Return the fingerprint of each of several modules, by its name.
+    """Return {module: sha256 of it and of all `stages.*` that it imports, directly or not}, in hexadecimal.
 
-    Each job on a cluster repeats this, and parsing all modules takes a second: what was read is kept beside Python's
-    own compiled files, and a file is parsed again if its bytes have changed.
+    `modules` are dotted names below `root`. Each job on a cluster repeats this, and to parse all takes a second: the
+    sources are kept beside Python's compiled files, and a file is parsed again if its bytes have changed.
+
+    Raises FileNotFoundError if a module does not exist.
     """
     kept = _read_kept(root)
     found: dict[str, Source] = {}
@@ -59,8 +54,8 @@ def fingerprints(modules: Iterable[str], root: Path) -> dict[str, str]:
         return found[name].statements, list(filter(is_module, found[name].names))
 
     made = {module: _fingerprint(module, read) for module in modules}
-    if any(kept.get(name) != source for name, source in found.items()):
-        _keep(kept | found, root)
+    if found != kept:
+        _keep(found, root)
     return made
 
 
@@ -96,7 +91,7 @@ def _kept_at(root: Path) -> Path:
 
 
 def _read_kept(root: Path) -> dict[str, Source]:
-    """Return the sources that are kept, by module; none if there is no file, or a damaged one."""
+    """Return the sources by module that an earlier call kept: {} if their file is missing or damaged."""
     try:
         data = json.loads(_kept_at(root).read_bytes())
         return {name: Source(**fields) for name, fields in data.items()}
@@ -105,7 +100,7 @@ def _read_kept(root: Path) -> dict[str, Source]:
 
 
 def _keep(sources: dict[str, Source], root: Path) -> None:
-    """Write what was read; without a place for it, the next call parses again."""
+    """Write the sources, unless Python keeps no compiled files, or their place cannot be written."""
     if sys.dont_write_bytecode:
         return
     path = _kept_at(root)
@@ -125,7 +120,7 @@ def _file_of(name: str, root: Path) -> Path:
 
 
 def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
-    """Yield the names that a module in `package` imports, modules or not, and the packages around it."""
+    """Yield the names that a module in `package` imports, and that package."""
     yield ".".join(package)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

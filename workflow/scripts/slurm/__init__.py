@@ -1,1 +1,1 @@
-"""What Slurm says of nodes, limits and jobs, and the check of a plan against it."""
+"""Queries of Slurm for nodes, limits and jobs; the check of a plan against them."""

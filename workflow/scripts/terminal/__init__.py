@@ -1,1 +1,1 @@
-"""What the workflow prints: a line per job, the last line, the reasons of failures."""
+"""Output of the workflow: a line per job, reasons of failures, the last line."""
