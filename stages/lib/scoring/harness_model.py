@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from lm_eval.models.huggingface import HFLM
 
+from stages.lib import vector_math
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -37,6 +38,8 @@ BATCH_WITHOUT_ACCELERATOR = 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+vector_math.choose_kernels()
 
 
 class Model(Encoding, HFLM):
