@@ -22,21 +22,14 @@ STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
 ENVIRONMENT = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
 COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
 
-TOUCH = """
-import sys
-import snakemake.cli
-import snakemake.executors.touch
-snakemake.executors.touch.Executor.SLEEPING_TIME = 0  # else 0.1 s a job, so that no two have the same time
-sys.exit(snakemake.cli.main())
-"""
-
-
 # Imports Snakemake once, and runs each command line that it reads in a fork: an import takes as long as a small plan.
 # So does the process of tools.check, which compiles the copy's modules: this project's own are called in its place.
 PRELOADED = """
 import contextlib, io, json, os, subprocess, sys, traceback
-import snakemake.cli
+import jsonschema, smart_open, snakemake.cli, snakemake.profiles, snakemake.report.html_reporter, snakemake.storage, yte
+import snakemake.executors.touch
 
+snakemake.executors.touch.Executor.SLEEPING_TIME = 0  # else 0.1 s a job, so that no two have the same time
 sys.path.insert(1, sys.argv[1])
 from stages.lib.huggingface import config_json
 from tools import check
@@ -76,9 +69,7 @@ for line in sys.stdin:
                 print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        sys.exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -105,20 +96,24 @@ class Checkout:
         return yaml.safe_load((self.path / "config/config.yaml").read_text(encoding="utf-8"))
 
     def snakemake(self, *arguments, cwd=None, environment=None, check=True):
-        """Run Snakemake as a user would without an active virtual environment."""
-        return self.python("-m", "snakemake", *arguments, cwd=cwd, environment=environment, check=check)
+        """Run Snakemake as a user would without an active virtual environment.
 
-    def dry_run(self, *arguments, check=True):
-        """Run `snakemake -n` in a fork of a process that has imported Snakemake already."""
+        It runs in a fork of a process that has imported it already.
+        """
+        environment = ENVIRONMENT | (environment or {})
+        asked = {"arguments": list(map(str, arguments)), "cwd": str(cwd or self.path), "environment": environment}
         with tempfile.TemporaryDirectory() as folder:
             printed = {name: os.path.join(folder, name) for name in ("stdout", "stderr")}
-            asked = {"arguments": ["-n", *map(str, arguments)], "cwd": str(self.path), "environment": ENVIRONMENT}
             process = _preloaded()
             print(json.dumps(asked | printed), file=process.stdin, flush=True)
             code = int(process.stdout.readline())
             texts = {name: Path(path).read_text(encoding="utf-8") for name, path in printed.items()}
         assert not check or code == 0, texts["stdout"] + texts["stderr"]
         return subprocess.CompletedProcess(asked["arguments"], code, **texts)
+
+    def dry_run(self, *arguments, check=True):
+        """Run `snakemake -n`."""
+        return self.snakemake("-n", *arguments, check=check)
 
     def python(self, *arguments, cwd=None, environment=None, check=True):
         """Run this Python as a user would without an active virtual environment."""
@@ -159,7 +154,7 @@ class Checkout:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.path / name).write_text("{}", encoding="utf-8")
         given = ["--configfile", self.write_config(config)] if config else []
-        self.python("-c", TOUCH, "--touch", "-F", "--cores", 1, "all", *given)
+        self.snakemake("--touch", "-F", "--cores", 1, "all", *given)
 
     def append(self, name, text):
         """Append to a file of the copy."""
@@ -167,15 +162,28 @@ class Checkout:
             file.write(text)
 
 
+@functools.cache
+def _planned():
+    """A copy of the project in which a plan was made: it has compiled files and fingerprints, which take a second."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    checkout = Checkout(_copy(HOME, Path(folder.name), "__pycache__"))
+    checkout.dry_run("all")
+    return checkout.path
+
+
+def _copy(source, path, *ignored):
+    for name in COPIED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, path / name, ignore=shutil.ignore_patterns(*ignored))
+        else:
+            shutil.copy2(source / name, path / name)
+    return path
+
+
 def copy_project(path):
     """Copy the files of the workflow."""
-    for name in COPIED:
-        source = HOME / name
-        if source.is_dir():
-            shutil.copytree(source, path / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, path / name)
-    return Checkout(path)
+    return Checkout(_copy(_planned(), path))
 
 
 def wait_for_ranks(folder):

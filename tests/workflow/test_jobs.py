@@ -133,7 +133,9 @@ def test_summary_gets_a_recipe_larger_than_a_command_line_argument(tmp_path, sma
 def write_llama(directory):
     """Write the least that has the digest of a Hugging Face model."""
     directory.mkdir(exist_ok=True)
-    (directory / "config.json").write_text("{}")
+    shape = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
+    config = {"model_type": "llama", "max_position_embeddings": 256, "vocab_size": 9, "rms_norm_eps": 1e-5, **shape}
+    (directory / "config.json").write_text(json.dumps(config))
     (directory / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
 
 

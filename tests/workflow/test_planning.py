@@ -3,6 +3,7 @@
 import ast
 import collections
 import pstats
+import shutil
 import resource
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def test_calls_per_job_and_per_module_do_not_grow_with_the_number_of_runs(tmp_pa
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/one.txt").write_text("A text.", encoding="utf-8")
     config = many_runs(checkout.default_config, runs, milestones=1)
+    shutil.rmtree(checkout.path / "stages/__pycache__")  # fingerprints of another plan
     calls = calls_of_plan(checkout, config, tmp_path / "calls")
     workflow = checkout.path / "workflow"
     about_jobs = sum(
@@ -119,7 +121,7 @@ def large(tmp_path_factory):
 def plan_and_seconds(checkout, *arguments):
     """Return the sorted rules of the jobs of a dry run, and its CPU time in seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    plan = checkout.jobs(checkout.snakemake("-n", "all", *arguments).stdout)
+    plan = checkout.jobs(checkout.python("-m", "snakemake", "-n", "all", *arguments).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return sorted(plan.values()), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
