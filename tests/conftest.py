@@ -17,7 +17,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_COMMAND = re.compile(r"python[0-9.]*|launch|snakemake|make|bash|torchrun")
 SLURM = "tests/slurm/"
-LONGEST = (SLURM, "tests/drill/", "tests/test_demo.py", "tests/test_crash_drill.py")
+LONGEST = (
+    *(SLURM, "tests/drill/", "tests/test_demo.py", "tests/test_crash_drill.py", "tests/benchmarks/test_gpu.py"),
+    *("tests/test_readme.py", "tests/test_end_to_end.py"),
+)
 LAST = ("tests/benchmarks", "tests/workflow", "tests/test_", "tests/drill", SLURM)
 
 

@@ -63,7 +63,6 @@ DRY_GRID = (
     Cell(shape="tiny", seq_len=64, micro_batch_size=2, more=("--no-compile", "--attention=math")),
     Cell(shape="llama3-8b", micro_batch_size=2),
     Cell(shape="tiny", seq_len=64, micro_batch_size=2, float8=True, more=("--no-compile",)),
-    Cell(shape="tiny", seq_len=64, micro_batch_size=2, cuda_graphs=True, more=("--no-compile",)),
 )
 DRY_MEMORY = 8 * GIB
 

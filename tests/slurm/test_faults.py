@@ -6,7 +6,7 @@ import pytest
 
 from tests.slurm import processes
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 MILESTONE = "results/runs/tiny/models/00000100.json"
 
@@ -28,7 +28,6 @@ def test_requeued_training_resumes_and_uses_no_attempt(training, cluster, undist
     assert len(training.submitted("pretrain")) == 1
 
 
-@pytest.mark.long
 def test_interrupted_driver_cancels_its_jobs_and_the_next_one_resumes(training, cluster, undisturbed):
     driver = training.start("models")
     job = training.job_at_step(15)
@@ -40,13 +39,11 @@ def test_interrupted_driver_cancels_its_jobs_and_the_next_one_resumes(training, 
     check(training, undisturbed)
 
 
-@pytest.mark.long
 def test_training_whose_first_node_dies_resumes_elsewhere_and_uses_no_attempt(training, cluster, undisturbed):
     assert submissions_when_a_node_dies(training, 0) == 1
     check(training, undisturbed)
 
 
-@pytest.mark.long
 def test_training_whose_last_node_dies_resumes_elsewhere(training, cluster, undisturbed):
     # The first node's ranks may notice before Slurm does, and end the job: that is one of the attempts.
     assert submissions_when_a_node_dies(training, -1) <= 2
@@ -67,7 +64,6 @@ def submissions_when_a_node_dies(place, which):
     return len(place.submitted("pretrain"))
 
 
-@pytest.mark.long
 def test_cancelled_training_is_submitted_again_and_resumes(training, cluster, undisturbed):
     driver = training.start("models")
     cluster.run("scancel", training.job_at_step(15))
@@ -76,7 +72,6 @@ def test_cancelled_training_is_submitted_again_and_resumes(training, cluster, un
     assert len(training.submitted("pretrain")) == 2
 
 
-@pytest.mark.long
 def test_job_whose_driver_was_killed_is_never_joined_by_a_second_trainer(training, cluster, undisturbed):
     driver = training.start("models")
     orphan = training.job_at_step(15)
@@ -97,7 +92,6 @@ def test_job_whose_driver_was_killed_is_never_joined_by_a_second_trainer(trainin
     cluster.wait_until_empty()
 
 
-@pytest.mark.long
 def test_failed_job_prints_its_reason(training, cluster):
     shard = next(training.path.glob("results/tokens/main/*/*/train-*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-8])

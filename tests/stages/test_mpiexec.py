@@ -32,7 +32,8 @@ def train(ranks, *arguments, variables=None, **keywords):
     return mpi.run(ranks, "stages.pretrain", options(*arguments, **keywords), variables)
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_mpiexec_and_torchrun_end_in_the_same_bits(corpus, tmp_path, ranks):
     code, printed = train(ranks, corpus, tmp_path / "mpiexec", 10, micro_batch_size=1)
     assert (code, reason(printed)) == (0, []), printed

@@ -116,7 +116,7 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(corpus, uninterrupted, tm
     assert identities[0] == identities[1]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("mixtral", marks=pytest.mark.long)])
 def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_path, architecture):
     recipe, whole = RECIPE | {"model": MODEL | MODELS[architecture]}, uninterrupted_on_two
     if architecture != "llama":

@@ -49,6 +49,7 @@ def test_local_tasks_need_no_download(prefetch, tmp_path):
     assert (code, said) == (0, "nothing to download: all tasks are made from the validation split\n")
 
 
+@pytest.mark.long  # the harness reads all its tasks, as in the test of evaluate
 def test_unknown_task_is_named(prefetch):
     code, _, error = prefetch("hellaswagg")
     assert code == 2

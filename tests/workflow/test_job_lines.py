@@ -20,7 +20,8 @@ def small(config):
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"] = {"base": config["runs"]["base"]}
-    config["runs"]["base"]["pretrain"] |= {"steps": 2, "milestones": [2], "weights": {"code": 1}, "schedule": {"warmup_steps": 1}}
+    training = {"steps": 2, "milestones": [2], "weights": {"code": 1}, "schedule": {"warmup_steps": 1}}
+    config["runs"]["base"]["pretrain"] |= training
     return config
 
 

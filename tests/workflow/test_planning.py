@@ -3,8 +3,8 @@
 import ast
 import collections
 import pstats
-import shutil
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
