@@ -11,7 +11,6 @@ the items, whatever the size of the part: 0.3 GB, and about 100 bytes per word o
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,4 +86,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stage.leave(main())

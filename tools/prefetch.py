@@ -10,7 +10,6 @@ profiles/slurm/environment.sh). Cached data is not downloaded again.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,4 +59,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stage.leave(main())

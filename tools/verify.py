@@ -12,7 +12,6 @@ where the workflow ran: relative paths of raw files start there. The exit code i
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -92,4 +91,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stage.leave(main())

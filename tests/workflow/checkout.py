@@ -25,7 +25,7 @@ COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml"
 # Imports Snakemake once, and runs each command line that it reads in a fork: an import takes as long as a small plan.
 # So does the process of tools.check, which compiles the copy's modules: this project's own are called in its place.
 PRELOADED = """
-import contextlib, io, json, os, subprocess, sys, traceback
+import atexit, contextlib, io, json, os, subprocess, sys, traceback
 import jsonschema, smart_open, snakemake.cli, snakemake.profiles, snakemake.report.html_reporter, snakemake.storage, yte
 import snakemake.executors.touch
 
@@ -69,7 +69,10 @@ for line in sys.stdin:
                 print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
-        sys.exit(code)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # at once: the end of an interpreter takes longer than a plan
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from stages import (
 from stages import list as listing
 from stages.lib import log, stage
 
+HOME = Path(__file__).resolve().parents[3]
 TRAIN = '{"seq_len": 16, "global_batch_size": 2, "steps": 2, "optimizer": {"learning_rate": 1e-3}}'
 OPTIONS = {
     listing: ["--name", "a", "--recipe", '{"kind": "python-code"}'],
@@ -131,3 +134,38 @@ def test_text_that_utf8_cannot_hold_is_logged(capsys, tmp_path):
     code, text = ended(capsys, lambda: log.logger.info("a \ud800 b"), "--log", str(tmp_path / "log"))
     assert (code, text) == (0, "")
     assert (tmp_path / "log").read_text().endswith("a \\ud800 b\n")
+
+
+LEAVE = "import atexit; from stages.lib import stage; atexit.register(print, 'end'); print('text'); stage.leave({code})"
+
+
+def left(stdout, code=0):
+    """Run a process that prints, and ends with `code`."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", LEAVE.format(code=code)]
+    return subprocess.run(
+        command, cwd=HOME, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_the_end_of_a_process_writes_all_and_keeps_the_code(code):
+    done = left(subprocess.PIPE, code)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "text\nend\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_the_end_of_a_process_whose_output_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = left(full)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("the standard output cannot be written: No space left on device")
+
+
+def test_the_end_of_a_process_whose_reader_has_read_enough_is_silent():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = left(writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
