@@ -25,7 +25,7 @@ BENCHMARKS = {
     "workflow": [],
     "start": [],
     "save": ["--repeats", "5"],
-    "convert": ["--repeats", "2"],
+    "convert": ["--repeats", "5"],
     "loader": [],
     "train_cpu": [],
     "tokenize": ["--megabytes", "105"],
