@@ -99,10 +99,7 @@ class Checkout:
         return yaml.safe_load((self.path / "config/config.yaml").read_text(encoding="utf-8"))
 
     def snakemake(self, *arguments, cwd=None, environment=None, check=True):
-        """Run Snakemake as a user would without an active virtual environment.
-
-        It runs in a fork of a process that has imported it already.
-        """
+        """Run Snakemake as without an active virtual environment, in a fork of a process that has imported it."""
         environment = ENVIRONMENT | (environment or {})
         asked = {"arguments": list(map(str, arguments)), "cwd": str(cwd or self.path), "environment": environment}
         with tempfile.TemporaryDirectory() as folder:
