@@ -238,7 +238,7 @@ def _killed(session):
         raise Skipped("there is no training that was not killed")
 
     def has_saved():
-        return any((_home(session, name) / "train").glob("*/checkpoints/*/commit.json"))
+        return any((_home(session, name) / "train").glob("*/checkpoints/[0-9]*/commit.json"))
 
     if not _train(session, step, name, HALF, keys, kill_when=has_saved):
         raise StepError("the training ended before it was killed")

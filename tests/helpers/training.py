@@ -109,7 +109,7 @@ def steps_of(results):
 
 def saved(results):
     """Return the steps of the finished checkpoints of a training that may not have begun."""
-    return [int(path.parent.name) for path in results.glob("train/*/checkpoints/*/commit.json")]
+    return [int(path.parent.name) for path in results.glob("train/*/checkpoints/[0-9]*/commit.json")]
 
 
 def events_of(results):
