@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from stages import pretrain
@@ -110,6 +111,15 @@ def steps_of(results):
 def saved(results):
     """Return the steps of the finished checkpoints of a training that may not have begun."""
     return [int(path.parent.name) for path in results.glob("train/*/checkpoints/[0-9]*/commit.json")]
+
+
+def wait_until(ready, process, seconds=120):
+    """Wait for `ready()`; fails if `process`, whose stderr is a pipe, ends before it, or after `seconds`."""
+    until = time.monotonic() + seconds
+    while not ready():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < until, f"it did not happen in {seconds} seconds"
+        time.sleep(0.01)
 
 
 def events_of(results):

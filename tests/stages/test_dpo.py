@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,7 @@ from stages.lib.tuning.encoded_examples import ExampleEncoder
 from stages.lib.tuning.tuning_data import PreferenceSources
 from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, weights_of
+from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, wait_until, weights_of
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, SEQ_LEN, refused, tune
 
@@ -210,12 +209,9 @@ def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
     # synchronous: a checkpoint of step 4 exists before step 5
     keys = {"steps": STEPS, "checkpoint": {"every": 4, "asynchronous": False}}
     arguments = test_finetune.options(made, run, STEPS, RECIPE, given=given(made), **keys)
-    process = subprocess.Popen([sys.executable, "-m", "stages.finetune", *arguments], env=environment())
-    deadline = time.monotonic() + 120
-    while len(steps_of(run)) < 5:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    command = [sys.executable, "-m", "stages.finetune", *arguments]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(steps_of(run)) >= 5, process)
     process.kill()
     process.communicate()
     assert steps_of(run)[-1]["step"] < STEPS
@@ -282,9 +278,7 @@ def test_killed_run_with_adapters_resumes_to_the_same_bits_on_two_ranks(made, tm
     keys = SHORT | {"steps": 30, "micro_batch_size": 1, "sharding": "full"}
     options = [test_finetune.options(made, run, 30, ADAPTERS, given=given(made), **keys) for run in (killed, uncut)]
     process = training.launch(2, options[0], "finetune")
-    while len(steps_of(killed)) < 6:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
+    wait_until(lambda: len(steps_of(killed)) >= 6, process)
     for number in [*descendants(process.pid), process.pid]:  # ranks survive the launcher
         os.kill(number, signal.SIGKILL)
     process.communicate()

@@ -6,7 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +24,16 @@ from stages.lib.tuning import tuning_samples
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.helpers.training import environment, events_of, milestone, run_directory, saved, steps_of, weights_of
+from tests.helpers.training import (
+    environment,
+    events_of,
+    milestone,
+    run_directory,
+    saved,
+    steps_of,
+    wait_until,
+    weights_of,
+)
 from tools import generate, replay_ledger
 
 BASE_STEPS = 8
@@ -174,11 +182,7 @@ def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_pa
 def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
     command = [sys.executable, "-m", "stages.finetune", *options(made, tmp_path, 30)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not saved(tmp_path):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: saved(tmp_path), process)
     process.kill()
     process.communicate()
     assert steps_of(tmp_path)[-1]["step"] < 30

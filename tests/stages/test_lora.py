@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.transformer import Transformer
 from tests.helpers import export_cases, training
-from tests.helpers.training import events_of, milestone, run_directory, saved, steps_of, weights_of
+from tests.helpers.training import events_of, milestone, run_directory, saved, steps_of, wait_until, weights_of
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, options, refused, tune
 from tools import generate
@@ -97,9 +96,7 @@ def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
     killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
     command = [sys.executable, "-m", "stages.finetune", *options(made, killed, steps, recipe=RECIPE, steps=steps)]
     process = subprocess.Popen(command, env=training.environment(), stderr=subprocess.PIPE, text=True)
-    while not saved(killed):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
+    wait_until(lambda: saved(killed), process)
     process.kill()
     process.communicate()
     assert steps_of(killed)[-1]["step"] < steps

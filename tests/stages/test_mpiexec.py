@@ -1,13 +1,12 @@
 """Stages under the real mpiexec, without torchrun: same bits, exit codes, one message."""
 
 import signal
-import time
 
 import pytest
 
 from tests.helpers import mpi
 from tests.helpers.data_fixtures import tiny_corpus
-from tests.helpers.training import RECIPE, events_of, launch, options, steps_of, weights_of
+from tests.helpers.training import RECIPE, events_of, launch, options, steps_of, wait_until, weights_of
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -51,9 +50,7 @@ def test_mistake_is_printed_once_with_exit_code_2(corpus, tmp_path):
 
 def test_usr1_lets_the_ranks_save_and_mpiexec_exit_with_75(corpus, tmp_path):
     process = mpi.start(2, ["python", "-m", "stages.pretrain", *options(corpus, tmp_path, 30, steps=30)])
-    while not steps_of(tmp_path):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
+    wait_until(lambda: steps_of(tmp_path), process)
     process.send_signal(signal.SIGUSR1)
     _, printed = process.communicate(timeout=60)
     assert process.returncode == 75, printed

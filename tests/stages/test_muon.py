@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -18,6 +17,7 @@ from tests.helpers.training import (
     steps_of,
     train,
     train_on,
+    wait_until,
     weights_of,
 )
 
@@ -54,11 +54,7 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(corpus, base, tmp_path):
 def test_killed_run_resumes_to_the_same_bits(corpus, tmp_path):
     killed, uncut = tmp_path / "killed", tmp_path / "uncut"
     process = launch(2, options(corpus, killed, 30, recipe=MUON), start_new_session=True)
-    deadline = time.monotonic() + 120
-    while len(steps_of(killed)) < 8:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(steps_of(killed)) >= 8, process)
     for rank in ranks_of(process.pid):
         os.kill(rank, signal.SIGKILL)
     assert process.wait() != 0

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from itertools import pairwise
 
 import pytest
@@ -30,6 +29,7 @@ from tests.helpers.training import (
     steps_of,
     train,
     train_on,
+    wait_until,
     weights_of,
 )
 
@@ -125,11 +125,7 @@ def test_killed_run_goes_on_to_the_same_bits(corpus, uninterrupted_on_two, tmp_p
         assert code == 0, error
     tmp_path = tmp_path / "killed"
     process = launch(2, options(corpus, tmp_path, 30, recipe=recipe), start_new_session=True)
-    deadline = time.monotonic() + 120
-    while len(steps_of(tmp_path)) < 13:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(steps_of(tmp_path)) >= 13, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     subprocess.run(["pkill", "-KILL", "-f", str(tmp_path)], check=False)  # the ranks are in sessions of their own

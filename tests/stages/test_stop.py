@@ -19,6 +19,7 @@ from tests.helpers.training import (
     steps_of,
     train,
     train_on,
+    wait_until,
     weights_of,
 )
 
@@ -40,11 +41,7 @@ def operation(**changes):
 
 def begun(results, process, steps=5):
     """Wait until a training took some steps."""
-    deadline = time.monotonic() + 120
-    while not list(results.glob("train/*/metrics.jsonl")) or len(steps_of(results)) < steps:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(steps_of(results)) >= steps, process)
 
 
 def ranks_of(results):
