@@ -6,7 +6,7 @@ import json
 import pytest
 
 from stages import summarize
-from tests.stages.test_summarize import results
+from tests.helpers.summary_fixtures import results
 
 __all__ = ["results"]
 

@@ -1,0 +1,88 @@
+"""summarize: the curves of a training that was killed, rolled back or skipped steps, and the warnings of its events."""
+
+import json
+
+import pytest
+
+from stages import summarize
+from tests.helpers.summary_fixtures import lines, options_of, results
+
+__all__ = ["lines", "results"]
+
+
+def append(results, name, *entries):
+    """Append JSON lines to a file of the run directory; returns its path."""
+    path = results / f"runs/base/train/0123456789abcdef/{name}.jsonl"
+    with open(path, "a") as file:
+        file.write("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+def entry_of(step, loss, samples=0, **more):
+    facts = {"step": step, "tokens": step * 256, "loss": loss, "samples": [samples, samples + 4], "time": step}
+    return facts | more
+
+
+def test_missing_metrics_leave_out_only_the_curve(results, capsys):
+    (results / "runs/base/train/0123456789abcdef/metrics.jsonl").unlink()
+    assert summarize.main(options_of(results)) == 0
+    assert "metrics.jsonl" in capsys.readouterr().err
+
+
+def test_later_entry_of_a_repeated_step_counts(results):
+    path = results / "runs/base/train/0123456789abcdef/metrics.jsonl"
+    first = path.read_text()
+    summarize.main(options_of(results))
+    drawn = (results / "figures" / "loss.svg").read_bytes()
+    path.write_text(json.dumps({"step": 10, "tokens": 2560, "loss": 99.0}) + "\n" + first + '{"step": 310, "los')
+    summarize.main(options_of(results))
+    assert (results / "figures" / "loss.svg").read_bytes() == drawn
+
+
+def test_skipped_steps_have_no_point_in_the_curve(results, lines):
+    append(results, "metrics", entry_of(310, None, skipped=True), entry_of(320, 99.0, skipped=True), entry_of(330, 4.5))
+    assert summarize.main(options_of(results)) == 0
+    assert [tokens // 256 for tokens, _ in lines["base, training"]] == [*range(10, 310, 10), 330]
+    assert lines["base, training"][-1] == (330 * 256, 4.5)
+
+
+def test_curve_after_a_kill_and_a_rollback_has_the_last_entry_of_each_step(results, lines):
+    killed = [entry_of(step, 4.0, step) for step in (310, 320)]
+    again = [entry_of(310, 3.9, 310), {**entry_of(320, None, 320), "skipped": True}]
+    scores = {"code": {"loss": 99.0, "bits_per_byte": 50.0}}
+    append(results, "metrics", *killed, *again, {"step": 320, "tokens": 320 * 256, "validation": scores, "time": 320})
+    append(results, "events", {"event": "rollback", "step": 300, "left": 320, "samples": [302, 324], "time": 325})
+    append(results, "metrics", entry_of(310, 3.8, 324, time=330))
+    assert summarize.main(options_of(results)) == 0
+    curve = lines["base, training"]
+    assert [tokens for tokens, _ in curve] == sorted({tokens for tokens, _ in curve})
+    assert curve[-2:] == [(300 * 256, 5.0), (310 * 256, 3.8)]
+    assert lines["base, validation code"] == [(76800, 5.2)]
+
+
+def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, lines):
+    append(results, "metrics", entry_of(310, 4.0), entry_of(310, None, skipped=True))
+    assert summarize.main(options_of(results)) == 0
+    assert lines["base, training"][-1][0] == 300 * 256
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.07, False), (0.05, True)])
+def test_text_warns_of_experts_without_work(results, share, warned):
+    loads = [[[0.4, 0.1, 0.25, 0.25], [share + change, 0.5 - share - change, 0.25, 0.25]] for change in (-0.02, 0.02)]
+    append(results, "metrics", *(entry_of(310 + n, 4.0, expert_load=load) for n, load in enumerate(loads)))
+    assert summarize.main(options_of(results)) == 0
+    sentence = "less than 0.25 of an equal share of the tokens in the last 2 steps, expert 0 of layer 1 0.20"
+    assert (sentence in (results / "summary.txt").read_text()) == warned
+
+
+def test_text_lists_skipped_steps_rollbacks_and_hangs(results):
+    skip = {"event": "skip", "step": 20, "samples": [76, 80], "time": 0}
+    rollback = {"event": "rollback", "step": 10, "samples": [40, 80], "time": 0}
+    hang = {"event": "hang", "step": 30, "time": 0, "stamp": "1", "seconds": 9, "rank": 0, "host": "node1"}
+    path = append(results, "events", skip, rollback, hang)
+    assert summarize.main(options_of(results)) == 0
+    text = (results / "summary.txt").read_text()
+    assert f"  run base: 1 step skipped, 1 rollback, 1 hang; see {path}\n" in text
+    path.write_text("")
+    summarize.main(options_of(results))
+    assert "Warnings:" not in (results / "summary.txt").read_text()
