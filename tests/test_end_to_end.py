@@ -95,7 +95,7 @@ def snakemake(directory, *arguments):
     command += ["--profile", HOME / "profiles/local", *arguments, "--configfile", directory / "my.yaml"]
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment["PATH"] = "/usr/local/bin:/usr/bin:/bin"
-    return subprocess.run(command, check=False, cwd="/", env=environment, capture_output=True, text=True, timeout=560)
+    return subprocess.run(command, check=False, cwd="/", env=environment, capture_output=True, text=True, timeout=900)
 
 
 def test_scores_of_every_milestone_are_made(place):
@@ -165,10 +165,10 @@ def test_deleted_run_directory_is_refused_with_the_remedy(place, tmp_path):
 @needs_chromium
 def test_report_opens_with_the_answer_and_its_categories_have_their_pages(place, tmp_path):
     with browser(tmp_path) as page:
-        page.open(place / "results/report.html", settle=1)
-        assert page.evaluate("document.querySelector('iframe.answer').clientWidth > 800")
+        page.open(place / "results/report.html")
+        page.until("document.querySelector('iframe.answer')?.clientWidth > 800")
         wait_for(page, "the best run of a column is bold", ".plot canvas")
-        assert page.evaluate("document.querySelector('#rulegraph canvas').clientHeight > 300")
+        page.until("document.querySelector('#rulegraph canvas')?.clientHeight > 300")
         for category, label, words, drawn in (
             ("Data", "sources, data mix", "filters.min_words", ".bars"),
             ("Training", "curves, health", "Learning rate", ".plot canvas"),

@@ -104,7 +104,7 @@ class Session:
     def command(self, step, *words, on_cpu=False, kill_when=None):
         """Run `python -m WORDS` within the limit of a step; its output goes to a log. Raises StepError.
 
-        `kill_when`: a function that is asked ten times a second; the process group is killed once it returns True.
+        `kill_when`: asked a hundred times per second; the process group is killed once it returns True.
         """
         log = self.made / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
         log.parent.mkdir(exist_ok=True)
@@ -132,7 +132,7 @@ class Session:
                 raise StepError(f"took longer than its limit; see {log}")
             if kill_when is not None and kill_when():
                 return True
-            time.sleep(0.1)
+            time.sleep(0.01)
         if process.returncode != 0:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
             raise StepError(f"exit code {process.returncode}: {lines[-1][-TAIL:]}; see {log}", code=process.returncode)

@@ -54,6 +54,8 @@ def run(call, directory, ranks=0, prepare=None, scratch=None):
             if process == 0:
                 time.sleep(0.002)
                 continue
+            if process not in waiting:  # another child of the tests
+                continue
             waiting.discard(process)
             if ended := os.waitstatus_to_exitcode(status):
                 code = code or ended

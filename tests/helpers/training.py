@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stages import pretrain
 from stages.lib import manifest
+from tests.helpers import processes
 from tests.helpers.ranks import run_module
 
 HOME = Path(__file__).resolve().parents[2]
@@ -119,6 +120,15 @@ def wait_until(ready, process, seconds=120):
     while not ready():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < until, f"it did not happen in {seconds} seconds"
+        time.sleep(0.01)
+
+
+def kill_all(process):
+    """SIGKILL a launcher and its ranks, which have sessions of their own, and wait until all have ended."""
+    started = processes.with_descendants({process.pid})
+    processes.kill(started)
+    process.communicate()
+    while any(map(processes.is_alive, started)):
         time.sleep(0.01)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import processes
 from tests.pbs import stand_in
-from tests.slurm import processes
 
 
 class Pbs:
@@ -45,7 +45,8 @@ class Pbs:
 
     def jobs(self):
         """Return the ids of all jobs, in the order of submission."""
-        return sorted((path.name for path in (self.folder / "jobs").iterdir()), key=lambda job: int(job.split(".")[0]))
+        found = (path.parent.name for path in (self.folder / "jobs").glob("*/job.json"))
+        return sorted(found, key=lambda job: int(job.split(".")[0]))
 
     def wait(self, job, seconds=60):
         """Wait for the end of a job; returns (exit code, output)."""

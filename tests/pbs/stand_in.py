@@ -18,7 +18,7 @@ import time
 import zlib
 from pathlib import Path
 
-from tests.slurm import processes
+from tests.helpers import processes
 
 HOME = Path(__file__).resolve().parents[2]
 COMMANDS = ("qsub", "qstat", "qdel", "qrerun", "pbsdsh")
@@ -91,8 +91,8 @@ def qsub(argv):
     kept.pop("PBS_STAND_IN")
     variables = {"PBS_JOBID": job, "PBS_JOBNAME": asked.N or "STDIN", "PBS_ENVIRONMENT": "PBS_BATCH"}
     variables |= {"PBS_NODEFILE": str(_job_folder(job) / "nodes"), "PBS_O_WORKDIR": os.getcwd()}
-    _write(job, state="Q", runs=0, argv=argv, resources=resources, output=asked.o, rerunnable=asked.r != "n")
-    _write(job, environment=kept | variables, name=asked.N)
+    known = {"name": asked.N, "argv": argv, "resources": resources, "output": asked.o, "rerunnable": asked.r != "n"}
+    _write(job, state="Q", runs=0, environment=kept | variables, **known)
     with open(_folder() / "errors", "a") as errors:
         command = [sys.executable, "-m", "tests.pbs.stand_in", "run", job]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
@@ -209,7 +209,8 @@ def _requests(command, request, jobs):
         elif request == "rerun" and not known["rerunnable"]:
             code = _refuse(command, f"Job is not rerunnable  {job}", REFUSED)
         else:
-            (_job_folder(job) / "request").write_text(request)
+            (_job_folder(job) / "request.new").write_text(request)
+            (_job_folder(job) / "request.new").rename(_job_folder(job) / "request")
     return code
 
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 import yaml
 
+from tests.helpers import processes
 from tests.pbs.stand_in import HOME
-from tests.slurm import processes
 from tests.test_end_to_end import CONFIG, write_texts
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from tests.helpers import processes
 from tests.pbs.stand_in import HOME
-from tests.slurm import processes
 
 PROPERTIES = {
     "rule": "pretrain",

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from tests.helpers import mpi
+from tests.helpers import mpi, processes
 from tests.pbs.stand_in import NODES
-from tests.slurm import processes
 from tests.workflow.checkout import HOME
 
 LAUNCH = HOME / "workflow/launch"

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from tests.slurm import processes
+from tests.helpers import processes
 
 NEEDED = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db", "sacct", "sacctmgr")
 ACCOUNT = "lab"

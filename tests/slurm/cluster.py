@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.helpers import processes
 from tests.helpers.ports import free_ports
-from tests.slurm import processes
 from tests.slurm.accounting import Accounting, which
 
 HOME = Path(__file__).resolve().parents[2]

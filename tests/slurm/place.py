@@ -9,13 +9,13 @@ import sys
 
 import yaml
 
-from tests.slurm import processes
+from tests.helpers import processes
 from tests.slurm.cluster import HOME
 from tests.test_end_to_end import CONFIG, write_texts
 
 LOCAL = HOME / "profiles/local"
 SAID = "said.txt"
-PATIENCE = 400  # seconds after which a driver that has not ended is a fault
+PATIENCE = 800  # seconds after which a driver that has not ended is a fault
 
 
 class Place:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import processes
 from tests.slurm import cluster as slurm
-from tests.slurm import processes
 from tests.slurm.cluster import HOME, NODES
 
 SESSION = """
@@ -32,7 +32,7 @@ def test_a_job_sees_as_many_gpus_of_each_node_as_requested(cluster):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_nothing_is_left_of_a_session_that_is_ended(cluster, tmp_path, number):
     command = [sys.executable, "-c", SESSION, str(tmp_path)]
     session = subprocess.Popen(command, cwd=HOME, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from tests.slurm import processes
+from tests.helpers import processes
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 MILESTONE = "results/runs/tiny/models/00000100.json"
 

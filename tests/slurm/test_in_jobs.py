@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm import processes
+from tests.helpers import processes
 from tests.slurm.cluster import HOME
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def submitted(cluster, directory, script, *options):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.slurm.cluster import CLIENTS
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def refused(place, sentence):

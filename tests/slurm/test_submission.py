@@ -11,7 +11,7 @@ import yaml
 from tests.slurm.place import Place
 from tests.workflow.checkout import FAKE_STAGE, STAGES, copy_project
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 OF_ONE_TASK = {
     "train_tokenizer": ("main", "-t 60 --mem 8000 --ntasks=1 --cpus-per-task=1", ""),

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.slurm import processes
+from tests.helpers import processes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 import random
-import signal
 import subprocess
 import sys
 
@@ -32,7 +30,17 @@ from stages.lib.tuning.encoded_examples import ExampleEncoder
 from stages.lib.tuning.tuning_data import PreferenceSources
 from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
-from tests.helpers.training import environment, events_of, milestone, run_directory, steps_of, wait_until, weights_of
+from tests.helpers.training import (
+    environment,
+    events_of,
+    kill_all,
+    milestone,
+    run_directory,
+    saved,
+    steps_of,
+    wait_until,
+    weights_of,
+)
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, SEQ_LEN, refused, tune
 
@@ -211,7 +219,7 @@ def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
     arguments = test_finetune.options(made, run, STEPS, RECIPE, given=given(made), **keys)
     command = [sys.executable, "-m", "stages.finetune", *arguments]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(steps_of(run)) >= 5, process)
+    wait_until(lambda: saved(run), process)
     process.kill()
     process.communicate()
     assert steps_of(run)[-1]["step"] < STEPS
@@ -278,23 +286,13 @@ def test_killed_run_with_adapters_resumes_to_the_same_bits_on_two_ranks(made, tm
     keys = SHORT | {"steps": 30, "micro_batch_size": 1, "sharding": "full"}
     options = [test_finetune.options(made, run, 30, ADAPTERS, given=given(made), **keys) for run in (killed, uncut)]
     process = training.launch(2, options[0], "finetune")
-    wait_until(lambda: len(steps_of(killed)) >= 6, process)
-    for number in [*descendants(process.pid), process.pid]:  # ranks survive the launcher
-        os.kill(number, signal.SIGKILL)
-    process.communicate()
+    wait_until(lambda: saved(killed), process)
+    kill_all(process)
     assert steps_of(killed)[-1]["step"] < 30
     for arguments in options:
         training.run_on(2, "stages.finetune", *arguments)
     assert [event["event"] for event in events_of(killed)].count("resume") == 1
     assert weights_of(killed, 30) == weights_of(uncut, 30)
-
-
-def descendants(number):
-    """The ids of the processes below one, the deepest first."""
-    found = subprocess.run(["pgrep", "-P", str(number)], capture_output=True, text=True, check=False)
-    for child in map(int, found.stdout.split()):
-        yield from descendants(child)
-        yield child
 
 
 @pytest.mark.long

@@ -1,8 +1,5 @@
 """Pretraining with Muon: a kill, other ranks and shardings in the middle, and a start from another model."""
 
-import os
-import signal
-
 import pytest
 
 from stages import pretrain
@@ -10,10 +7,12 @@ from stages.lib.checkpoints import dcp
 from tests.helpers.training import (
     RECIPE,
     events_of,
+    kill_all,
     launch,
     milestone,
     options,
     run_directory,
+    saved,
     steps_of,
     train,
     train_on,
@@ -53,11 +52,9 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(corpus, base, tmp_path):
 @pytest.mark.long
 def test_killed_run_resumes_to_the_same_bits(corpus, tmp_path):
     killed, uncut = tmp_path / "killed", tmp_path / "uncut"
-    process = launch(2, options(corpus, killed, 30, recipe=MUON), start_new_session=True)
-    wait_until(lambda: len(steps_of(killed)) >= 8, process)
-    for rank in ranks_of(process.pid):
-        os.kill(rank, signal.SIGKILL)
-    assert process.wait() != 0
+    process = launch(2, options(corpus, killed, 30, recipe=MUON))
+    wait_until(lambda: saved(killed), process)
+    kill_all(process)
     assert steps_of(killed)[-1]["step"] < 30
     for results in (killed, uncut):
         code, error = train_on(2, corpus, results, 30, recipe=MUON)
@@ -65,21 +62,6 @@ def test_killed_run_resumes_to_the_same_bits(corpus, tmp_path):
     (resumed,) = [event["step"] for event in events_of(killed) if event["event"] == "resume"]
     assert resumed >= 5
     assert weights_of(killed, 30) == weights_of(uncut, 30)
-
-
-def ranks_of(launcher):
-    """The processes of all ranks, which torchrun starts in sessions of their own: those below the launcher's."""
-    parents = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat") as file:
-                parents[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
-        except OSError:  # it ended
-            continue
-    below = {launcher}
-    while more := {process for process, parent in parents.items() if parent in below} - below:
-        below |= more
-    return below - {launcher}
 
 
 def test_checkpoint_of_one_rank_is_resumed_on_others_in_float64(corpus, tmp_path):

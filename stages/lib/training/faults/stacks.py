@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 RECORDERS = {"nccl": "_dump_nccl_trace", "gloo": "_dump_fr_trace"}  # the former exists only in builds for GPUs
-RECORDER_SECONDS = 5.0  # a hanging NCCL may block its recorder too
+RECORDER_SECONDS = 10.0  # a hanging NCCL may block its recorder too; a first dump takes a second of an idle core
 
 
 def pattern(directory: Path, stamp: str) -> Path:

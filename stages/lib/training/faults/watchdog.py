@@ -37,7 +37,7 @@ LOOK_SECONDS = 1.0
 QUIET_SECONDS = 5.0
 """Seconds of a phase before the file of calls is read: a training that makes steps reads no file system."""
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 15.0
 """Seconds for which the ranks wait for each other's stacks."""
 
 BACKSTOP_SECONDS = 5.0

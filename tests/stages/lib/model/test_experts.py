@@ -15,6 +15,12 @@ from stages.lib.model.loss import IGNORED
 D, F = 16, 24
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    """The same inputs in each run, whatever ran before."""
+    torch.manual_seed(0)
+
+
 def layers(num_experts, experts_per_token, dtype=torch.float32):
     """Our layer and transformers', with equal weights."""
     torch.manual_seed(0)
