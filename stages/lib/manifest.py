@@ -29,6 +29,9 @@ PACKAGES = (
 FORMAT = 2
 """Version of the manifests. Format 1, without a version, had other names of recipe keys."""
 
+OLDER = "docs/renamed_keys.md"
+"""The page of the docs on results of earlier versions."""
+
 PLAN_FORMAT = 1
 """Version of the file of figures that `tools.plan` writes and the report reads."""
 
@@ -133,14 +136,19 @@ def read(path: Path | str, *stages: str) -> Manifest:
     return parse(path, files.read_json(path), *stages)
 
 
+def is_manifest(data: Any) -> bool:
+    """Return whether JSON data has the keys of a manifest, of this format or an earlier one."""
+    return isinstance(data, dict) and {"identity", "record"} <= data.keys() <= KEYS
+
+
 def parse(path: Path | str, data: Any, *stages: str) -> Manifest:
     """Return the manifest whose JSON is `data`; arguments and errors as of `read`."""
-    if not isinstance(data, dict) or not {"identity", "record"} <= data.keys() <= KEYS:
+    if not is_manifest(data):
         raise _not_a_manifest(path)
     if data.get("format", 1) != FORMAT:
         raise UserError(
             f"{path} is a manifest of format {data.get('format', 1)!r:.20}, and this Caravan reads format {FORMAT}: "
-            "move the results directory away and run the workflow again; see docs/renamed_keys.md"
+            f"move the results directory away and run the workflow again; see {OLDER}"
         )
     if data.keys() != KEYS or not all(isinstance(data[key], dict) for key in ("identity", "record")):
         raise _not_a_manifest(path)

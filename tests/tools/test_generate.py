@@ -293,6 +293,14 @@ def test_a_path_without_a_model_is_refused(made, refusal, path):
     assert line.endswith("does not exist" if "999" in path else "is another file or directory")
 
 
+def test_a_milestone_of_an_earlier_format_is_refused_by_name(results, refusal):
+    path = results / FORMS["milestone"]
+    old = json.loads(path.read_text())
+    del old["format"]
+    path.write_text(json.dumps(old))
+    assert f"{path} is a manifest of format 1" in refusal("--model", path, "--prompt", "ka")
+
+
 def test_a_torn_checkpoint_is_refused(results, refusal):
     directory = checkpoint_of(results)
     with open(directory / "__0_0.distcp", "ab") as file:

@@ -251,6 +251,16 @@ def test_results_of_an_earlier_format_are_refused(directory, tmp_path, capsys):
     assert f"{path} is a manifest of format 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [[], ["--watch"]])
+def test_a_run_directory_of_an_earlier_version_is_refused(options, directory, tmp_path, capsys, monkeypatch):
+    write_metrics(directory, step(51), {"step": 51, "tokens": 51000, "heldout": {"web": {"loss": 2.0}}})
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the screen was shown"))
+    assert status.main(["--results", str(tmp_path), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{directory / 'metrics.jsonl'} was written by an earlier Caravan" in line
+    assert line.endswith("see docs/renamed_keys.md")
+
+
 def test_unused_run_directories_are_listed_with_their_size_and_not_deleted(directory, tmp_path, capsys):
     text = shown(capsys, tmp_path, "--unused")
     assert str(directory) in text

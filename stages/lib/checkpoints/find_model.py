@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from stages.lib import manifest, recipe
+from stages.lib import files, manifest, recipe
 from stages.lib.chat import template as chat_template
 from stages.lib.checkpoints import adapter, dcp, fms_files, load_fms
 from stages.lib.checkpoints.adapter import Adapter
@@ -106,9 +106,12 @@ def load(found: FoundModel, dtype: torch.dtype, device: torch.device | str) -> T
 
 def _of_manifest(path: Path, option: str, base: Path | None) -> FoundModel:
     try:
-        made = manifest.read(path)
+        data = files.read_json(path)
     except UserError:
         raise _not_a_model(path, option) from None
+    if not manifest.is_manifest(data):
+        raise _not_a_model(path, option)
+    made = manifest.parse(path, data)
     if "checkpoint" in made.identity:
         name = f"{made.identity['checkpoint']}/{COMMIT}"
         manifest.check_content(made.output(name), made.identity["outputs"][name], path)
@@ -157,7 +160,7 @@ def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
     commit = read_commit(directory)
     for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
-            raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing")
+            raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing; see {manifest.OLDER}")
     model_config = recipe.load(ModelRecipe, commit["model"], f"{directory / COMMIT}: model")
     table = model_config.key_table(commit["vocab_size"])
     found = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.lib.errors import UserError
 from stages.lib.run_directory import events as run_events
-from stages.lib.run_directory import history, lease
+from stages.lib.run_directory import history, journal, lease
 from stages.lib.run_status.describe import ago, median_step, seconds_left, total_steps
 from stages.lib.training.faults import stop_requests
 
@@ -49,12 +49,12 @@ class Overview:
     """Seconds until the last step."""
 
     last: str
-    """What happened last, or why the run does not train."""
+    """The last event, or the reason why the run does not train."""
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What was read from the files of a run directory."""
+    """Content of the files of a run directory."""
 
     events: list[dict[str, Any]]
     steps: list[dict[str, Any]]
@@ -129,6 +129,8 @@ def _read(directory: Path) -> _Content:
         events = run_events.read_events(directory)
         entries = [entry for entry in history.entries(directory, events, TAIL) if "loss" in entry]
         return _Content(events, entries, tuple(history.sample_losses(directory, events, LOSSES)))
+    except journal.EarlierVersionError:
+        raise
     except UserError:  # for example a file of another user
         return _Content([], [], ())
 

@@ -49,6 +49,7 @@ KEYS = {
 
 VALUES = {
     ("sources.*.kind", "pairs"): "prompt_completion",
+    ("sources.*.kind", "python-docstrings"): "python-statements",
     ("runs.*.pretrain.packing", "window"): "chunk",
     ("runs.*.pretrain.packing", "concatenate"): "concat",
     ("runs.*.pretrain.schedule.kind", "anneal"): "linear with warmup_steps: 0",
