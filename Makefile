@@ -32,7 +32,7 @@ demo: $(VENV)/demo.stamp ## train and score a small model on this machine; ends 
 	@cat results/summary.txt
 	@echo "The rules with their code and times: results/report.html"
 
-test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in less than two minutes
+test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in about two minutes
 	$(RUN) pytest -m "not long" $(EXAMPLES) --no-processes $(PARALLEL) $(PYTEST) tests/stages/lib tests/config tests/workflow
 
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
@@ -87,7 +87,8 @@ lock: $(VENV)/dev.stamp ## compile the requirements from pyproject.toml again
 	$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
 	@for file in requirements.txt requirements-dev.txt; do \
 	  { echo "# Compiled from pyproject.toml by \`make lock\`; edit that file, not this one."; \
-	    sed -e 's/^\(torch==[0-9.]*\)+[a-z0-9.]*/\1/' $$file; } > $$file.new && mv $$file.new $$file; done
+	    sed -e 's/^\(torch==[0-9.]*\)+[a-z0-9.]*/\1/' \
+	      -e "s/^\(ibm-fms==[0-9.]*\)/\1 ; python_version < '3.13'/" $$file; } > $$file.new && mv $$file.new $$file; done
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

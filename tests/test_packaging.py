@@ -41,6 +41,14 @@ def test_every_line_is_an_exact_pin_without_a_url(name):
 
 
 @pytest.mark.parametrize("name", DECLARED)
+def test_markers_are_those_that_are_declared(name):
+    lines = (HOME / name).read_text(encoding="utf-8").splitlines()
+    markers = {line.split("==")[0]: line.split("#")[0].partition(";")[2].strip() for line in lines if "==" in line}
+    for requirement in DECLARED[name]:
+        assert markers[canonical(requirement)[0]] == requirement.partition(";")[2].strip(), "run `make lock`"
+
+
+@pytest.mark.parametrize("name", DECLARED)
 def test_declared_packages_are_pinned_at_the_declared_version(name):
     pins = pinned(name)
     for package, version in map(canonical, DECLARED[name]):
