@@ -36,7 +36,8 @@ def pytest_configure(config):
 
         # Some examples are constants of the modules that the tests before happened to import: an empty set of them.
         providers._get_local_constants = lambda: providers._local_constants
-    if config.getoption("--no-processes"):
+    if config.getoption("--no-processes") and not config.getoption("numprocesses", None):
+        # in the workers of xdist, if it starts some: their number is given to its first process alone
         start = subprocess.Popen.__init__
         config.add_cleanup(lambda: setattr(subprocess.Popen, "__init__", start))
 

@@ -1,6 +1,9 @@
 """CI calls existing targets of the Makefile on the Python versions of pyproject.toml."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -75,8 +78,17 @@ def test_logs_are_uploaded_also_after_a_failure(job, when):
     assert ".log" in upload["with"]["path"]
 
 
+def test_fast_tests_start_in_several_workers_and_skip_processes():
+    words = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-n", "1", "--no-processes"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [*words, "tests/test_ci.py", "-k", "citation or several_workers"]
+    done = subprocess.run(command, check=False, cwd=HOME, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 1 skipped" in done.stdout and "starts a process" in done.stdout
+
+
 def test_demo_uploads_its_report():
-    assert "results/report.html" in uploads("demo")[0]["with"]["path"].splitlines()
+    assert {"results/card.html", "results/report.html"} <= set(uploads("demo")[0]["with"]["path"].splitlines())
 
 
 def test_long_tests_run_every_night_and_nothing_else_does():
