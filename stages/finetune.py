@@ -67,8 +67,8 @@ class FinetuneRecipe(TrainRecipe):
     """Optimizer steps of the whole run: the learning-rate schedule ends here. Either it or `epochs` is required."""
 
     epochs: int | None = horizon(None, minimum=1)
-    """In place of `steps`: as many samples as all sources have, so often. Then `milestones`, and `initial.step` of a
-    run that starts from this one, are numbers of epochs."""
+    """In place of `steps`: number of epochs, each with as many samples as all sources together. Then `milestones`, and
+    `initial.step` of a run that starts from this one, are numbers of epochs too."""
 
     weights: dict[str, float] = identity(above=0)
     """Share of the samples per source to fine-tune on, by name: any positive numbers, rounded to 1/4096 of their sum.
@@ -87,7 +87,7 @@ class FinetuneRecipe(TrainRecipe):
     none: one example per sample, and the rest of it is padding."""
 
     too_long: str = identity(DROP, choices=TOO_LONG)
-    """What becomes of an example of more than `seq_len` tokens: it is dropped, or its beginning is kept. Both are
+    """Treatment of an example of more than `seq_len` tokens: it is dropped, or its beginning is kept. Both are
     counted in the log."""
 
     lora: LoraRecipe | None = identity(None)

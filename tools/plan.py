@@ -4,8 +4,8 @@
     python -m tools.plan my.yaml --run base --gpu H100 --ranks 8 --fit
     python -m tools.plan < request.json
 
-Without CONFIG it reads a request as JSON (stages/lib/planning/request.py), which `snakemake plan` makes from the config
-and the profile. Memory is that of the training step itself, run without a GPU, memory or other ranks: a shape or
+Without CONFIG it reads a request as JSON (stages/lib/planning/request.py), which the target `plan` makes from the
+config and the profile. Memory is that of the training step itself, run without a GPU, memory or other ranks: a shape or
 sharding that does not work is found as well. The exit code is 2 if a run does not fit its GPU.
 """
 

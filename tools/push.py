@@ -4,7 +4,7 @@
     python -m tools.push results/runs/base/export/00000120 me/my-llama --dry-run    # only the checks, without network
 
 The directory is checked first: the parity check passed, each file has the sha256 of its manifest, and the card is of
-this export (`snakemake cards` writes it). The repository is made if it does not exist. Weights and tokenizer files
+this export (the target `cards` writes it). The repository is made if it does not exist. Weights and tokenizer files
 of an earlier upload that this export does not have are deleted by the same commit; other files stay.
 manifest.json, card.json and parity.json go along as evidence; the manifests name the host.
 
@@ -58,7 +58,7 @@ def checked_files(directory: Path) -> list[str]:
 
 def _check_card(export: Manifest) -> None:
     card, described = export.directory / CARD, export.directory / CARD_MANIFEST
-    remedy = "run `snakemake cards`"
+    remedy = "run Snakemake with the target `cards`"
     for path in (card, described):
         if not path.is_file():
             raise UserError(f"{path} is missing, and an export is uploaded with its card; {remedy}")

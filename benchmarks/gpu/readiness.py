@@ -1,4 +1,4 @@
-"""Whether this machine's GPU can be measured: it exists, is large enough, and nobody else uses it."""
+"""The condition for measuring this machine's GPU: it exists, is large enough, and nobody else uses it."""
 
 from stages.lib.errors import UserError
 

@@ -31,6 +31,15 @@ def commands():
     return sorted(found - {""})
 
 
+def shown_commands(page):
+    """All commands in a page's code, also those that need a cluster or a file: lists of words, one per command."""
+    text = text_of(page)
+    blocks = re.findall(r"^ *```(?:bash|sh)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`((?:snakemake|python) [^`\n]+)`", text)
+    return [line.split("  #")[0].split() for line in lines if re.search(r"\b(snakemake|python) -", line)]
+
+
 def without_code(text):
     """A page's text without fenced blocks and inline code."""
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE))

@@ -1,11 +1,12 @@
 """Links, anchors and names of files in the documentation exist, and its tables agree with the schema."""
 
+import itertools
 import re
 
 import pytest
 import yaml
 
-from tests.docs.pages import HOME, LINKING, PAGES, README, anchors, files_named, links, name_of, text_of
+from tests.docs.pages import HOME, LINKING, PAGES, README, anchors, files_named, links, name_of, shown_commands, text_of
 
 ON_GITHUB = "../../actions/"  # below the repository's page, the badge of CI
 
@@ -24,7 +25,7 @@ def test_links_and_anchors_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_named_in_code_exist(page):
     for path in files_named(page):
-        if "NAME" not in path:
+        if "NAME" not in path and "__pycache__" not in path:  # which a fresh checkout lacks
             assert (HOME / path).exists(), path
 
 
@@ -33,6 +34,29 @@ def pages_of(nav):
     for entry in nav:
         for value in entry.values():
             yield from pages_of(value) if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_modules_options_and_profiles_of_commands_exist(page):
+    for words in shown_commands(page):
+        for flag, value in itertools.pairwise(words):
+            if flag == "--profile" and value.startswith("profiles/"):
+                assert (HOME / value / "config.yaml").exists(), words
+            if flag == "-m" and value.startswith(("stages.", "tools.", "benchmarks.")) and "NAME" not in value:
+                assert options_of(words) - options_known_to(value) == set(), words
+
+
+def options_of(words):
+    """The options of a command, without their values."""
+    return {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)} - {"--help"}
+
+
+def options_known_to(module):
+    """The options that the text of a module of this repository, or of the library below it, has."""
+    paths = [HOME / f"{module.replace('.', '/')}{ending}" for ending in (".py", "/__main__.py")]
+    texts = [text_of(path) for path in paths if path.exists()]
+    assert texts, module
+    return set(re.findall(r'"(--[a-z-]+)"', "".join([*texts, *map(text_of, (HOME / "stages/lib").rglob("*.py"))])))
 
 
 def test_the_site_has_every_page_and_the_readme_leads_to_each():

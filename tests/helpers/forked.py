@@ -15,7 +15,7 @@ SECONDS = 240  # after which an attempt counts as hanging
 
 @dataclass(frozen=True)
 class Ended:
-    """How a stage ended: exit code (negative: killed by this signal), standard output and error, and seconds."""
+    """End of a stage: exit code (negative: killed by this signal), standard output and error, and seconds."""
 
     code: int
     text: str

@@ -28,7 +28,7 @@ MODELS = {
     "mixtral": {"architecture": "mixtral", "num_local_experts": 3, "router_aux_loss_coef": 0.1},
     "qwen3": {"architecture": "qwen3", "head_dim": 16},
 }
-"""What makes MODEL another architecture. The window is shorter than a row."""
+"""Keys that make MODEL another architecture. The window is shorter than a row."""
 
 RECIPE = {
     "model": MODEL,

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 OF_A_MINUTE = {"runtime": 1, "slurm_extra": "'--ntasks-per-node=1'"}
 SITE = "sleep 31\n"
-"""What a site does before its jobs, here for longer than a job of a minute can do without."""
+"""Commands of a site before its jobs, here for longer than a job of a minute can do without."""
 
 
 def check(place, steps, weights):

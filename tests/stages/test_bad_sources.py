@@ -85,7 +85,7 @@ def tokenizer(tmp_path_factory):
 
 
 def refusal(directory, tokenizer, capsys, **recipe):
-    """What tokenize says where it must refuse a source, and leave nothing."""
+    """Return the sentence with which tokenize refuses a source; it must leave nothing."""
     made = listed(directory, "a", {"validation": 0.2} | recipe)
     output = directory / "tokens/00000.json"
     line = refused(capsys, tokenize, list=made, tokenizer=tokenizer, part=0, output=output)

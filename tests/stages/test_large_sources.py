@@ -25,7 +25,7 @@ CUT_ABOVE = 64  # bytes, in place of 16 MiB
 
 @pytest.fixture
 def small_files_are_large(monkeypatch):
-    """What holds for files of more than 16 MiB holds for some of 64 bytes."""
+    """Treat files from 64 bytes on as those of more than 16 MiB."""
     monkeypatch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
     monkeypatch.setattr(text_kind, "SEGMENT_BYTES", CUT_ABOVE)
 

@@ -1,4 +1,4 @@
-"""What a source says of its documents: their fields, ids, license; and which of them are left out."""
+"""Fields, ids and license of a source's documents, and the filtered ones."""
 
 import json
 import sys

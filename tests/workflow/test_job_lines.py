@@ -1,4 +1,4 @@
-"""What Snakemake shows while it works: one line per start and end of a job."""
+"""Output of Snakemake while it works: one line per start and end of a job."""
 
 import io
 import json

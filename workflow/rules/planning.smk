@@ -1,4 +1,4 @@
-# The plan of all runs before anything is submitted: `snakemake plan`. It has no output, so that it always runs.
+# The plan of all runs before anything is submitted: the target `plan`. It has no output, so that it always runs.
 
 
 rule plan:

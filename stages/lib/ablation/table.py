@@ -20,7 +20,7 @@ FORMATS = ("{:d}", "{:.3f}", "{:,.0f}", "{:.1%}", "{:,d}")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell. `result`: MEASURED, OUT_OF_MEMORY or REFUSED; `reason`: the sentence unless measured."""
+    """Outcome of a cell. `result`: MEASURED, OUT_OF_MEMORY or REFUSED; `reason`: the sentence unless measured."""
 
     cell: Cell
     result: str

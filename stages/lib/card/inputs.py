@@ -1,4 +1,4 @@
-"""What a model card is made from: the manifests of a model, its export, data and scores, which must belong together."""
+"""Inputs of a model card: the manifests of a model, its export, data and scores, which must belong together."""
 
 from __future__ import annotations
 

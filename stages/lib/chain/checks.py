@@ -1,4 +1,4 @@
-"""What a manifest of each stage must agree with besides its files and the digests of other manifests.
+"""Everything that a manifest of each stage must agree with, besides its files and the digests of other manifests.
 
 Each check yields Findings: sentences on what is wrong, or on what the manifests do not prove.
 """

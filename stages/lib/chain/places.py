@@ -1,4 +1,4 @@
-"""Where the manifests of a results directory lie, and which of them has a digest that another manifest names."""
+"""The places of a results directory's manifests, and the search for one by the digest that another names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SHOWN = 12
 
 @dataclass
 class Proven:
-    """What the walk found. `files`, `raw`: {path: bytes} of files that are whole. `faults`, `unproven`: sentences."""
+    """Findings of the walk. `files`, `raw`: {path: bytes} of files that are whole. `faults`, `unproven`: sentences."""
 
     manifests: int = 0
     files: dict[str, int] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""What can be known of a config before a stage starts, for a person: `tools.check FILE`."""
+"""Facts about a config that are known before a stage starts, for a person: `tools.check FILE`."""

@@ -61,7 +61,7 @@ def router_probabilities(logits: torch.Tensor) -> torch.Tensor:
 
 
 def choice_margins(probabilities: torch.Tensor, experts_per_token: int) -> torch.Tensor:
-    """How much more likely the last chosen expert is than the first one that is not: [..., E] -> [...].
+    """Return by how much the last chosen expert is more likely than the first one that is not: [..., E] -> [...].
 
     Rounding decides a choice whose margin is about 0. Without an expert that is not chosen it is at least 1.
     """

@@ -68,7 +68,7 @@ class ModelRecipe:
     """Further keys of config.json for which the architecture supports one value."""
 
     hf_defaults: ClassVar[dict[str, Any]]
-    """What transformers takes for keys that a config.json leaves out, if it differs from this recipe's defaults."""
+    """Values that transformers takes for keys missing in a config.json, if it differs from this recipe's defaults."""
 
     architecture: str = identity()
     """The architecture, transformers' `model_type`. The keys of other architectures are refused."""

@@ -25,7 +25,8 @@ def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path)
     for section in EXPANDED:
         if section in config:
             raise UserError(
-                f"{path} has {section}, which only the workflow expands: `snakemake plan --configfile {path}`"
+                f"{path} has {section}, which only the workflow expands: "
+                f"`snakemake --profile profiles/local plan --configfile {path}`"
             )
     return {name: _run(config, name, vocab_size, results) for name in ([only] if only else runs)}
 
@@ -36,7 +37,7 @@ def _run(config: dict[str, Any], name: str, vocab_size: int | None, results: Pat
     if stage is None:
         raise UserError(
             f"runs.{name} must have pretrain or finetune to be read without the workflow; "
-            f"`snakemake plan --configfile FILE` reads every config"
+            f"`snakemake --profile profiles/local plan --configfile FILE` reads every config"
         )
     keys = {key: value for key, value in run[stage].items() if key != "milestones"}
     model, own_size = setting.model_of(config, name)

@@ -44,7 +44,7 @@ DISTINCT_MICRO_BATCHES = 3
 
 @dataclass(frozen=True)
 class FakeStep:
-    """What a step allocates, and what its checkpoint holds."""
+    """Allocations of a step, and the content of its checkpoint."""
 
     log: AllocationLog
 

@@ -1,4 +1,4 @@
-"""What a plan is asked for: runs, ranks, the GPU and its price, as plain data. Imports no torch.
+"""The request for a plan: runs, ranks, the GPU and its price, as plain data. Imports no torch.
 
 The workflow writes it as JSON, and `tools.plan CONFIG` makes the same from a config:
 
@@ -32,7 +32,7 @@ RANKS_WITHOUT_GPUS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Where a run trains, by the profile or by options."""
+    """The hardware of a run, by the profile or by options."""
 
     ranks: int | str = 1
     """Ranks per node; `auto`: one per GPU of this machine, as far as they fit the batch."""

@@ -77,7 +77,7 @@ def read_plan(path: Path | None) -> dict[str, Any]:
     except UserError:
         made = {}
     if made.get("format") != manifest.PLAN_FORMAT:
-        logger.warning("%s is not a plan by this version of tools.plan: run `snakemake plan` again", path)
+        logger.warning("%s is not a plan by this version of tools.plan: run the target `plan` again", path)
         return {}
     return made["runs"]
 

@@ -1,1 +1,1 @@
-"""What `tools.status` shows: the state of a run directory, the queue, and one line per run."""
+"""Content of `tools.status`: the state of a run directory, the queue, and one line per run."""

@@ -119,7 +119,7 @@ def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
 
 @dataclass(frozen=True)
 class Scored:
-    """What the harness found in some tasks."""
+    """Results of the harness in some tasks."""
 
     results: Results
     samples: dict[str, list[Sample]]

@@ -46,7 +46,7 @@ class Model(Encoding, HFLM):
     """An export, or another model of transformers, as the harness calls it."""
 
     terminal = sys.stderr
-    """Where progress is shown: the harness's own bars go nowhere."""
+    """The display of progress: the harness's own bars go nowhere."""
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None

@@ -19,7 +19,7 @@ UNKNOWN_POSITIONS = 2048
 """The keys of config.json for the number of positions, and the number without one, as in the harness."""
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""What a baseline is loaded from: its config, weights and tokenizer."""
+"""Files that a baseline is loaded from: its config, weights and tokenizer."""
 
 
 @dataclass(frozen=True)

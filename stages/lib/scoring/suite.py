@@ -67,7 +67,7 @@ class EvaluateRecipe:
 
     apply_chat_template: bool = identity(False)
     """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns. A model
-    without one, as a base beside its tuned run, is asked in plain text, and its scores say so."""
+    without one gets the questions as plain text, and its scores record this."""
 
     backend: str = identity("transformers", choices=["transformers", "vllm"])
     """The library that runs the model. vllm requires `batch_size: auto`, since it forms its batches itself, and an

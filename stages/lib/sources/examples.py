@@ -21,7 +21,7 @@ FILTERED_AT_ONCE = 1000  # examples
 
 
 class Example(Protocol):
-    """What a model is fine-tuned on. `id`: its place in the source. `split`: train or validation."""
+    """One unit of fine-tuning data. `id`: its place in the source. `split`: train or validation."""
 
     @property
     def id(self) -> str: ...  # noqa: D102

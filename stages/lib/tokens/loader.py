@@ -10,9 +10,9 @@ The packings are in packing.py: `chunk` cuts a source's stream (chunks.py), `con
 The state is the number of samples seen: world size, micro-batch and prefetch cannot change the order.
 
 Attention within documents (`document_end`) needs only the tokens: a document ends with EOS, and a row that begins
-inside a document begins a document of its own, see `model.documents_of`; rows of `best_fit` hold segments that end with
-EOS, or one that fills the row. Rotary positions are those in the row: attention depends on the difference of two
-positions, which is the same wherever a document begins.
+inside a document begins a document of its own, see `transformer.documents_of`; rows of `best_fit` hold segments that
+end with EOS, or one that fills the row. Rotary positions are those in the row: attention depends on the difference of
+two positions, which is the same wherever a document begins.
 """
 
 import queue

@@ -20,8 +20,8 @@ from stages.lib.training.state import State
 class Stepper:
     """Takes steps.
 
-    On a GPU the host waits for the device in the first forward pass, where `Trunk.rotation` copies its tables, and with
-    cpu_offload for the gradients of each step.
+    On a GPU the host waits for the device in the first forward pass, where `Trunk.rotation` copies its tables; with
+    cpu_offload for the gradients of each step; and in a sparse model once per layer if torch has no grouped product.
     """
 
     def __init__(

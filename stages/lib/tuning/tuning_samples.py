@@ -4,8 +4,8 @@
     targets    .    .   Return  it      EOS   .    .    .   Go    EOS   .    .    .
 
 `.` is loss.IGNORED: no target. In place of an example's last id stands END, the token that separates the examples of a
-row, see `model.documents_of`: no target follows it, and no other token attends to it, so any id will do that stands
-nowhere else. It is EOS, unless conversations have an EOS after each turn.
+row, see `transformer.documents_of`: no target follows it, and no other token attends to it, so any id will do that
+stands nowhere else. It is EOS, unless conversations have an EOS after each turn.
 """
 
 from __future__ import annotations

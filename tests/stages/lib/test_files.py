@@ -11,7 +11,7 @@ from stages.lib.errors import UserError
 
 
 class StopError(Exception):
-    """What a test fails with."""
+    """The error of a test."""
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path):

@@ -1,4 +1,4 @@
-"""How recipes are read: strictly, with one sentence for each mistake."""
+"""Reading of recipes: strict, with one sentence for each mistake."""
 
 import json
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Outer:
     by name."""
 
     steps: int = horizon(100, minimum=1)
-    """How far."""
+    """Length of the run."""
 
 
 def load(**data):

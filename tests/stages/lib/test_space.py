@@ -1,4 +1,4 @@
-"""What does not fit on a disk is said before it is written, and asking leaves nothing behind."""
+"""Files that do not fit on a disk are refused before they are written, and the check leaves nothing behind."""
 
 import os
 import resource

@@ -237,7 +237,7 @@ def _check_template(config: Config, where: str, recipe: Config, initial: Config)
 
 
 def _may_have_template(config: Config, initial: Config) -> bool:
-    """Whether an initial model may have a chat template: a path, or a run that is tuned with one."""
+    """Return whether an initial model may have a chat template: a path, or a run that is tuned with one."""
     while "run" in initial:
         run = config["runs"][initial["run"]]
         if run.get("finetune", {}).get("template") is not None:

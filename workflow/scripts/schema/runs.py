@@ -63,8 +63,8 @@ def run_schema() -> Schema:
         recipe["properties"]["milestones"] = MILESTONES
     properties = {
         "from": name(
-            "Another run, which this one is with the differences that stand beside `from`: mappings are merged, lists "
-            "and other values replaced, and `null` removes a key. See docs/sweeps.md."
+            "The run to copy. The keys beside `from` override its own: mappings are merged, lists and other values "
+            "are replaced, and `null` removes a key. See docs/sweeps.md."
         ),
         "corpus": name("The corpus to train on; a tuned run has that of its initial run."),
         "model": model,

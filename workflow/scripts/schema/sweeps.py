@@ -60,7 +60,7 @@ def ladder_schema() -> Schema:
         "sizes": sizes,
         "tokens_per_parameter": ratios,
         "vocab_size": whole(
-            "Number of token ids, required with a custom tokenizer and for it alone.",
+            "Number of token ids: required with a custom tokenizer, not allowed otherwise.",
             "workflow",
         ),
     }

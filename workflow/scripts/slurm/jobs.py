@@ -24,7 +24,7 @@ NOISE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class EndedJob:
-    """What Slurm still knows of a job."""
+    """State of a job that Slurm still keeps."""
 
     job: str
     state: str

@@ -1,4 +1,4 @@
-"""What only Slurm itself can tell of jobs before they are submitted: its submit limits, and the answer of sbatch."""
+"""Checks of jobs by Slurm itself before they are submitted: its submit limits, and the answer of sbatch."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MIN_STEPS = 10
 """Fewest steps of a run: a schedule with a warm-up needs some."""
 
 MOST_OFF = 1.5
-"""How many times more or fewer parameters than a ladder asks for its model may have."""
+"""Largest factor between the parameters that a ladder requests and those of its model."""
 
 RATE_EXPONENT, BATCH_EXPONENT = -1 / 3, 2 / 3
 """Powers of the number of parameters by which learning rate and batch follow it: those of OLMo's ladder (Bhagia et al.,

@@ -28,7 +28,7 @@ CLEAR = "\r\x1b[2K"
 
 HIDDEN_EVENTS = (LogEvent.WORKFLOW_STARTED, LogEvent.JOB_STARTED, LogEvent.RESOURCES_INFO)
 HIDDEN_LINES = ("Select jobs to execute", "Using shell: ", "Conda environments: ignored")
-"""What does not change from run to run."""
+"""Parts that do not change from run to run."""
 
 LONGEST_LINE = 1000
 """Characters of a line of an error; its middle is left out of a longer one."""

@@ -1,17 +1,7 @@
-"""The registry of the kinds of sources. No other module compares names of kinds.
+"""The registry of the kinds of sources. No other module of stages compares names of kinds.
 
-To add a kind:
-
-1. Write `kinds/NAME.py` with a subclass of SourceKind. Set its `name`, the `fields` of the recipe that it reads and the
-   `endings` of its files. Implement `records`, which reads a span of a file as a stream; or `pairs` if it holds
-   prompt-completion data (`is_prompt_completion = True`), or `conversations` if it holds chats (`is_chat = True`). If a
-   file can be read from its middle, also implement `can_be_cut`, `cut_positions` and `extent`: parts, and samples of
-   `tools.inspect`, then read spans of it. jsonl.py is a short example, parquet.py one with columns.
-2. Add an instance to KINDS below.
-3. Describe the kind in the docstring of `SourceRecipe.kind` (sources/source.py). The names of the kinds of
-   prompt-completion data, preferences and chats also stand in workflow/scripts/config/references.py; a test compares
-   them.
-4. Test it with a file through `stages.list` and `stages.tokenize`, as tests/stages/test_source_fields.py does.
+docs/extend/source_kind.md has the steps to add one. Kinds with which parts, and samples of `tools.inspect`, read spans
+of a file implement `can_be_cut`, `cut_positions` and `extent`.
 """
 
 from __future__ import annotations

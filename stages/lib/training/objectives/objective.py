@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """What a training minimizes: a mean over units, which are targets, pairs or the like. Subclasses override it."""
+    """The loss that a training minimizes: a mean over units, such as targets or pairs. Subclasses override it."""
 
     figures: tuple[str, ...] = ("loss",)
     """Names of the figures in metrics.jsonl, each a mean over units like the loss, which is the first."""

@@ -105,7 +105,7 @@ def test_key_that_a_checkpoint_lacks_is_named(tmp_path):
 
 
 def by_getattr(member, protocol):
-    """How Python 3.11.2 pickles the member of an enumeration."""
+    """Pickle like Python 3.11.2 the member of an enumeration."""
     return getattr, (type(member), member.name)
 
 

@@ -33,7 +33,7 @@ def test_logits_equal_those_of_transformers(tmp_path, case):
 
 
 BEYOND_FMS = {"architecture", "attention_bias", "head_dim"}
-"""What ibm-fms' Llama does not have."""
+"""Keys that ibm-fms' Llama does not have."""
 
 
 @pytest.mark.parametrize("name", ["mha", "theta", "llama3"])

@@ -1,4 +1,4 @@
-"""What stands in another place too."""
+"""Text that occurs in another place too."""
 
 from stages.lib.sources.repeats import repeated, words_of
 

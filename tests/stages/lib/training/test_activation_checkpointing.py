@@ -73,7 +73,7 @@ def run_again(kind):
 
 
 def inputs_held(kind):
-    """How many inputs of blocks, the first apart, the forward pass leaves in the device's memory."""
+    """Count the inputs of blocks, the first apart, that the forward pass leaves in the device's memory."""
     model, inputs = built(kind), []
     for block in list(model.base_model.layers)[1:]:
         block.register_forward_pre_hook(lambda _, given: inputs.append(weakref.ref(given[0])))

@@ -1,4 +1,4 @@
-"""What FSDP's mixed precision casts, and what it leaves."""
+"""Tensors that FSDP's mixed precision casts, and those that it leaves."""
 
 import torch
 

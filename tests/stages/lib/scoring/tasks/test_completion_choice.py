@@ -1,4 +1,4 @@
-"""Which completion belongs to a prompt: questions from validation pairs alone."""
+"""The choice of the completion that belongs to a prompt: questions from validation pairs alone."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Which docstrings are prose: those whose words stand in no other module."""
+"""Docstrings that are prose: those whose words occur in no other module."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which statements make a pair, and what is said of them."""
+"""Statements that make a pair, and the sentences about them."""
 
 import ast
 

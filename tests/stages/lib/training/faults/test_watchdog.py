@@ -39,13 +39,13 @@ def stacks(directory):
 
 
 def is_alive(directory, rank):
-    """Whether a rank that was there still runs."""
+    """Return whether a rank that was there still runs."""
     return os.path.exists(f"/proc/{(directory / f'pid{rank}').read_text()}")
 
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory):
-    """Where the second of two ranks slept for ever in its third step, and (exit code, standard error)."""
+    """The place where the second of two ranks slept forever in its third step, and (exit code, standard error)."""
     directory = tmp_path_factory.mktemp("hung")
     return directory, *end(start(2, directory, "sleep", step=1.5 * SECOND))
 

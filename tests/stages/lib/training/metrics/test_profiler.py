@@ -1,4 +1,4 @@
-"""Which steps a profile is of, and what lies in its files."""
+"""Steps of a profile, and the content of its files."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What TensorBoard and Weights & Biases read back of what a training showed them."""
+"""TensorBoard and Weights & Biases read back the metrics that a training wrote."""
 
 import builtins
 import json
@@ -60,7 +60,7 @@ def wandb_records(directory):
 
 
 def history(directory):
-    """What was logged, in no order: {name: value}."""
+    """Return the logged metrics, in no order: {name: value}."""
     items = [record.history.item for record in wandb_records(directory) if record.HasField("history")]
     return [
         {item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json) for item in i} for i in items

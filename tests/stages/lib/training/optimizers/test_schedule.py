@@ -101,7 +101,7 @@ def test_a_run_that_is_too_short_for_its_decay_is_refused():
 
 
 def before_there_were_kinds(warmup_steps, min_lr_ratio, peak, step, steps):
-    """What the only schedule was; finished runs were trained by it."""
+    """The former only schedule; finished runs were trained by it."""
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)
     progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
