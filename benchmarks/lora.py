@@ -21,11 +21,11 @@ from benchmarks import report
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.initialize import fill
 from stages.lib.model.lora_recipe import LoraRecipe
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.tokens.loader import share_of
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
 
@@ -65,7 +65,7 @@ def train(kind, arguments):
         "dtype": arguments.dtype,
     }
     train_recipe, vocab_size = recipe.load(TrainRecipe, data, "benchmark"), VOCAB_SIZES[arguments.shape]
-    model_config = recipe.load(ModelRecipe, SHAPES[arguments.shape], "benchmark")
+    model_config = recipe.load(ARCHITECTURES, SHAPES[arguments.shape], "benchmark")
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports a part of torch
     with process_group() as device:
         imported_mb = report.memory_mb("VmRSS")

@@ -27,11 +27,11 @@ from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model import flops
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.tokens.loader import share_of
 from stages.lib.training.acceleration import devices, requirements
 from stages.lib.training.metrics.throughput import Throughput
-from stages.lib.training.recipe import MODES, TrainRecipe
+from stages.lib.training.settings.recipe import MODES, TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
 
@@ -63,7 +63,7 @@ def shape_of(name):
 def model_of(name):
     """Return (ModelRecipe, vocab_size) of `tiny`, or of the only run in config/NAME.yaml."""
     keys, vocab_size = shape_of(name)
-    return recipe.load(ModelRecipe, keys, name), vocab_size
+    return recipe.load(ARCHITECTURES, keys, name), vocab_size
 
 
 def recipe_of(arguments):

@@ -29,6 +29,8 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import ADAPTER, KEPT, PARITY, begin, publish
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
+from stages.lib.model import key_table
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.recipe import identity, operation
 
 if TYPE_CHECKING:
@@ -150,7 +152,7 @@ def write_export(
     if model_config.router is not None:
         counts["active_parameters"] = flops.active_count(model_config, vocab_size)
     if adapter is not None and not recipe.merge:
-        table = model_config.key_table(vocab_size)
+        table = key_table.build(model_config, vocab_size)
         adapter_files.write(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
     tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
@@ -182,10 +184,9 @@ def settings_of(
 
 def model_config_of(model: Manifest) -> ModelRecipe:
     """The model config of a milestone's manifest."""
-    from stages.lib.model.model_recipe import ModelRecipe
 
     where = f"{model.path}: identity.recipe.model"
-    return recipes.load(ModelRecipe, model.identity["recipe"]["model"], where)
+    return recipes.load(ARCHITECTURES, model.identity["recipe"]["model"], where)
 
 
 def checkpoint_of(model: Manifest) -> Path:
@@ -234,7 +235,7 @@ def _compare_files(
     described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
     contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
     file_parity.compare_contents(partial, settings | contents)
-    file_parity.compare_shapes(partial, model_config_of(model).key_table(described["vocab_size"]))
+    file_parity.compare_shapes(partial, key_table.build(model_config_of(model), described["vocab_size"]))
     file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
 

@@ -37,13 +37,14 @@ from stages.lib import stage
 from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.model import key_table
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.recipe import default_of, horizon, identity
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.training.acceleration import requirements
 from stages.lib.training.objectives.recipe import DpoRecipe
-from stages.lib.training.options import add_options
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.options import add_options
+from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.tuning.encoded_examples import ASSISTANT, LOSS_ON
 from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
@@ -187,7 +188,7 @@ def find_initial(
         )
     model_config = initial.found.model_config
     if recipe.lora is not None:
-        recipe.lora.check_model(model_config.key_table(tokenizer.vocab_size), "finetune.lora")
+        recipe.lora.check_model(key_table.build(model_config, tokenizer.vocab_size), "finetune.lora")
     positions = model_config.max_position_embeddings
     if recipe.seq_len > positions:
         raise UserError(

@@ -19,6 +19,7 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.log import logger
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
@@ -32,7 +33,7 @@ class PredictRecipe:
     target: str = identity()
     """Name of the run whose loss is predicted."""
 
-    model: ModelRecipe = identity()
+    model: ModelRecipe = identity(variants=ARCHITECTURES)
     """The target's configuration."""
 
     tokens: int = identity(minimum=1)

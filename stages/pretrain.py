@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.errors import UserError
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.tokens.packing import PACKINGS
 from stages.lib.training.acceleration import requirements
-from stages.lib.training.options import add_options
-from stages.lib.training.recipe import InitialRecipe, TrainRecipe
+from stages.lib.training.settings.options import add_options
+from stages.lib.training.settings.recipe import InitialRecipe, TrainRecipe
 
 if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
@@ -52,7 +53,7 @@ class DataStageRecipe:
 class PretrainRecipe(TrainRecipe):
     """A pretraining run."""
 
-    model: ModelRecipe = identity()
+    model: ModelRecipe = identity(variants=ARCHITECTURES)
     """The model's configuration."""
 
     weights: dict[str, float] = identity(above=0)

@@ -64,16 +64,6 @@ def name_of(path):
     return str(path.relative_to(HOME))
 
 
-def run_time_imports(path):
-    """Yield the dotted names that a file imports when it runs, without those for type hints alone."""
-    tree = tree_of(path)
-    hints = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    left_out = {id(part) for node in hints for part in ast.walk(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in left_out:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def room_of(path):
     """The room of a file of the library, dotted: stages/lib/training/faults/watchdog.py is in training.faults."""
     folder = ".".join(path.relative_to(HOME / "stages/lib").parent.parts)
@@ -83,7 +73,7 @@ def room_of(path):
 def rooms_that_are_used(path):
     """The rooms that a file of the library imports from, without its own."""
     used = set()
-    for name in run_time_imports(path):
+    for name in imports(path):
         if name.startswith("stages.lib."):
             parts = name.split(".")[2:]
             while parts and not (HOME / "stages/lib" / Path(*parts)).is_dir():
@@ -126,6 +116,25 @@ def test_rooms_have_floors_so_that_no_import_leads_upward():
         assert floor, f"these rooms use each other in a cycle: {sorted(left)}"
         for room in floor:
             del left[room]
+
+
+def files_that_are_used(path):
+    """The files of the library that a file imports from, also for type hints alone or within a function."""
+    for name in imports(path):
+        for parts in (name.split("."), name.split(".")[:-1]):  # a module, or an attribute of one
+            file = HOME.joinpath(*parts).with_suffix(".py")
+            if file in LIBRARY and file != path:
+                yield file
+                break
+
+
+def test_no_files_import_each_other_in_a_circle():
+    left = {path: set(files_that_are_used(path)) for path in LIBRARY}
+    while left:
+        floor = [path for path, below in left.items() if not below & left.keys()]
+        assert floor, f"among these files are some that import each other: {sorted(map(name_of, left))}"
+        for path in floor:
+            del left[path]
 
 
 def test_rooms_are_small():

@@ -40,6 +40,7 @@ from stages.lib import recipe as recipes
 from stages.lib.checkpoints import fms_files, model_digest
 from stages.lib.config_check import dry_run, facts
 from stages.lib.errors import UserError
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.planning import refusal, request
 from stages.lib.report.stale import Stale
 from stages.lib.scoring import known_tasks
@@ -92,13 +93,12 @@ def load_recipes(plan: dict[str, Any]) -> dict[str, Any]:
 def model_keys(model: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the identity keys of the model of a run's recipe `where`. Raises UserError if it is not valid."""
     from stages.lib.huggingface import config_json
-    from stages.lib.model.model_recipe import ModelRecipe
 
     keys = {key: value for key, value in model.items() if key != "from"}
     if "from" in model:
         return config_json.model_identity(model["from"], keys)
     run = where.rpartition(".")[0]
-    return recipes.written(recipes.load(ModelRecipe, keys, f"{run}.model"), "identity")
+    return recipes.written(recipes.load(ARCHITECTURES, keys, f"{run}.model"), "identity")
 
 
 def model_at(model: dict[str, str]) -> Any:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files, recipe, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.model.architectures.registry import ARCHITECTURES
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +97,6 @@ def where(given: str | None) -> str:
 def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]:
     """Return the content of --model-config and the config in it. Raises UserError if it is not valid."""
     from stages.lib.huggingface import config_json
-    from stages.lib.model.model_recipe import ModelRecipe
 
     if given is None:
         return {}, None
@@ -106,7 +106,7 @@ def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]
         except ValueError as error:
             raise UserError(f"--model-config must be JSON or the path of a config.json: {error}") from None
         keys = {key: value for key, value in content.items() if key not in (*IDS, "vocab_size")}
-        return content, recipe.load(ModelRecipe, keys, "--model-config")
+        return content, recipe.load(ARCHITECTURES, keys, "--model-config")
     path = Path(given, "config.json") if Path(given).is_dir() else Path(given)
     content = files.read_json_object(path)
     return content, config_json.read_config(content, path)[0]

@@ -18,7 +18,7 @@ from stages.lib import stage
 from stages.lib.distributed import gpus
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.training.recipe import TrainRecipe, ranks_that_fit
+from stages.lib.training.settings.recipe import TrainRecipe, ranks_that_fit
 
 WITHOUT_GPUS = 2  # ranks of a training, so that a laptop runs what a cluster runs
 

@@ -9,8 +9,7 @@ A recipe stands beside the code that it configures. Each field has a kind:
 A docstring stands under each field; `recipe_schema` reads it, so that the schema, the config's README and `--help` say
 the same.
 
-A recipe may have variants, subclasses of which its data name one: the class then has `variant_key`, the field with the
-name, and `variants()`, which returns {name: subclass}. The first one is the default.
+A recipe may have variants, of which its data name one: see Variants.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stages.lib import files
 from stages.lib.errors import UserError
@@ -35,6 +34,19 @@ _SHORT.maxlist = _SHORT.maxdict = 20
 _SHORT.maxlong = 40
 _SHORT.maxlevel = 3
 Recipe = TypeVar("Recipe")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variants(Generic[Recipe]):
+    """Recipes of which the data name one. `key`: the field with the name. `types`: {name: recipe}."""
+
+    key: str
+    types: Mapping[str, type[Recipe]]
+
+    @property
+    def default(self) -> str:
+        """The first name, which holds for data that name none."""
+        return next(iter(self.types))
 
 
 def _field(kind: str, default: Any, bounds: Mapping[str, Any]) -> Any:
@@ -53,9 +65,14 @@ def identity(
     maximum: float | None = None,
     above: float | None = None,
     choices: Iterable[str] | None = None,
+    variants: Variants[Any] | None = None,
 ) -> Any:
-    """Declare a field that changes the result; bounds are inclusive except `above`."""
-    return _field("identity", default, dict(minimum=minimum, maximum=maximum, above=above, choices=choices))
+    """Declare a field that changes the result; bounds are inclusive except `above`.
+
+    `variants`: the recipes of which the field has one.
+    """
+    bounds = dict(minimum=minimum, maximum=maximum, above=above, choices=choices, variants=variants)
+    return _field("identity", default, bounds)
 
 
 def operation(
@@ -75,7 +92,7 @@ def horizon(default: Any = dataclasses.MISSING, *, minimum: float | None = None)
     return _field("horizon", default, dict(minimum=minimum))
 
 
-def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
+def load(recipe_type: type[Recipe] | Variants[Recipe], data: Any, where: str) -> Recipe:
     """Build a recipe from plain data, as JSON or YAML gives it.
 
     `where`: the dotted key under which the user wrote the data, for errors.
@@ -83,17 +100,19 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping of keys to values, got {shown(data)}")
-    variants = variants_of(recipe_type)
-    if variants:
-        recipe_type = _chosen(recipe_type, variants, data, where)
+    variants = None
+    if isinstance(recipe_type, Variants):
+        variants = recipe_type
+        recipe_type = _chosen(variants, data, where)
     fields = {field.name: field for field in dataclasses.fields(recipe_type)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            _check_variant(recipe_type, variants, key, where)
+            if variants is not None:
+                _check_variant(recipe_type, variants, key, where)
             nearest = difflib.get_close_matches(key, fields, n=1)
             hint = f"did you mean {where}.{nearest[0]}? " if nearest else ""
             raise UserError(f"unknown key {where}.{key}; {hint}known here: {', '.join(sorted(fields))}")
-    hints = _hints_of(recipe_type)  # type: ignore[arg-type]
+    hints = hints_of(recipe_type)  # type: ignore[arg-type]
     values = {}
     for name, field in fields.items():
         if name in data:
@@ -107,33 +126,27 @@ def load(recipe_type: type[Recipe], data: Any, where: str) -> Recipe:
     return recipe
 
 
-def variants_of(recipe_type: Any) -> dict[str, type]:
-    """Return the variants of a recipe by name; none if it has no variants, or is one itself."""
-    return recipe_type.variants() if "variants" in vars(recipe_type) else {}
-
-
-def _chosen(recipe_type: Any, variants: dict[str, type], data: dict[str, Any], where: str) -> type[Any]:
+def _chosen(variants: Variants[Recipe], data: dict[str, Any], where: str) -> type[Recipe]:
     """Return the variant that the data name."""
-    name = data.get(recipe_type.variant_key, next(iter(variants)))
-    if not isinstance(name, str) or name not in variants:
-        raise UserError(f"{where}.{recipe_type.variant_key} must be one of {', '.join(variants)}, got {shown(name)}")
-    return variants[name]
+    name = data.get(variants.key, variants.default)
+    if not isinstance(name, str) or name not in variants.types:
+        raise UserError(f"{where}.{variants.key} must be one of {', '.join(variants.types)}, got {shown(name)}")
+    return variants.types[name]
 
 
-def _check_variant(recipe_type: Any, variants: dict[str, type], key: str, where: str) -> None:
+def _check_variant(recipe_type: type, variants: Variants[Any], key: str, where: str) -> None:
     """Raise UserError if a key belongs to other variants than the one that is loaded."""
-    named = {name: {field.name for field in dataclasses.fields(variant)} for name, variant in variants.items()}
+    named = {name: {field.name for field in dataclasses.fields(variant)} for name, variant in variants.types.items()}
     if owners := [name for name, fields in named.items() if key in fields]:
-        (name,) = (name for name, variant in variants.items() if variant is recipe_type)
-        raise UserError(
-            f"{where}.{key} must be left out for {recipe_type.variant_key} {name}: it is a key of {', '.join(owners)}"
-        )
+        (name,) = (name for name, variant in variants.types.items() if variant is recipe_type)
+        raise UserError(f"{where}.{key} must be left out for {variants.key} {name}: it is a key of {', '.join(owners)}")
 
 
 @functools.cache
-def _hints_of(recipe_type: type) -> dict[str, Any]:
-    """Return the types of a recipe's fields; to resolve them takes longer than to check a recipe."""
-    return typing.get_type_hints(recipe_type)
+def hints_of(recipe_type: type) -> dict[str, Any]:
+    """Return the types of a recipe's fields, or their Variants; to resolve them takes longer than to check a recipe."""
+    hints = typing.get_type_hints(recipe_type)
+    return {field.name: field.metadata.get("variants", hints[field.name]) for field in dataclasses.fields(recipe_type)}
 
 
 def load_texts(
@@ -228,7 +241,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
         return _convert(without_words(hint), value, where)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, Variants) or isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return load(hint, value, where)
     if origin is list and isinstance(value, (list, tuple)):
         return [_convert(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from stages.lib.recipe import default_of, describe, is_required, is_union, variants_of, without_words, words_of
+from stages.lib.recipe import Variants, default_of, describe, hints_of, is_required, is_union, without_words, words_of
 
 
 @functools.cache
@@ -25,15 +25,15 @@ def docs_of(recipe_type: type) -> dict[str, str]:
     return docs
 
 
-def json_schema(recipe_type: type) -> dict[str, Any]:
+def json_schema(recipe_type: type | Variants[Any]) -> dict[str, Any]:
     """Return the JSON schema of a recipe: types, bounds, kinds (`x-kind`), defaults and descriptions.
 
-    `x-expected` describes a value in words, for errors: the config's check, which imports no stage, reads it. A recipe
-    with variants has the keys of all of them; a stage refuses those of another one.
+    `x-expected` describes a value in words, for errors: the config's check, which imports no stage, reads it. Variants
+    have the keys of all of them; a stage refuses those of another one.
     """
-    if variants := variants_of(recipe_type):
-        return _schema_of_variants(recipe_type, {name: json_schema(variant) for name, variant in variants.items()})
-    hints = typing.get_type_hints(recipe_type)
+    if isinstance(recipe_type, Variants):
+        return _schema_of_variants(recipe_type)
+    hints = hints_of(recipe_type)
     properties: dict[str, Any] = {}
     required: list[str] = []
     for field in dataclasses.fields(recipe_type):
@@ -51,14 +51,15 @@ def json_schema(recipe_type: type) -> dict[str, Any]:
     return schema | ({"required": required} if required else {})
 
 
-def _schema_of_variants(recipe_type: Any, schemas: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _schema_of_variants(variants: Variants[Any]) -> dict[str, Any]:
     """Return the schema of the keys of all variants; required are those that each requires."""
+    schemas = {name: json_schema(variant) for name, variant in variants.types.items()}
     first, *others = schemas.values()
     properties = dict(first["properties"])
     for schema in others:
         properties |= {key: part for key, part in schema["properties"].items() if key not in properties}
     names = {"enum": list(schemas), "x-expected": describe(str, {"choices": list(schemas)})}
-    properties[recipe_type.variant_key] = properties[recipe_type.variant_key] | names
+    properties[variants.key] = properties[variants.key] | names
     required = [key for key in first["required"] if all(key in schema["required"] for schema in others)]
     return first | {"properties": properties, "required": required}
 
@@ -68,7 +69,7 @@ def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
         words = [_schema_of_word(word) for word in words_of(hint)]
         return {"anyOf": [_schema_of(without_words(hint), bounds), *words]}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, Variants) or isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return json_schema(hint)
     expected = {"x-expected": describe(hint, bounds)}
     if origin is list:

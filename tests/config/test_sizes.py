@@ -12,7 +12,7 @@ from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
 from stages.lib.model import flops
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.transformer import Transformer
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
@@ -62,7 +62,7 @@ def test_the_model_has_the_published_number_of_parameters(size):
     config = config_of(size)
     assert config["tokenizers"]["main"]["vocab_size"] == vocab_size
     with torch.device("meta"):
-        model = Transformer(recipe.load(ModelRecipe, config["runs"][size]["model"], "model"), vocab_size)
+        model = Transformer(recipe.load(ARCHITECTURES, config["runs"][size]["model"], "model"), vocab_size)
     assert sum(p.numel() for p in model.parameters()) == parameters
     described = text_of(size).splitlines()[1]  # after the line that names the schema
     assert f"{parameters:,} parameters" in described

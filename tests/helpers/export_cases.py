@@ -37,7 +37,7 @@ CASES = {
 def recipe_of(case):
     """The model config of a case."""
     keys = SMALL | CASES[case]
-    return ARCHITECTURES[keys.get("architecture", "llama")](**keys)
+    return ARCHITECTURES.types[keys.get("architecture", "llama")](**keys)
 
 
 def reader(state):

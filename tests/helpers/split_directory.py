@@ -6,8 +6,8 @@ from pathlib import Path
 
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
-from stages.lib.training import options
-from stages.lib.training.faults import run_lock
+from stages.lib.training import run_lock
+from stages.lib.training.settings import options
 
 
 def run(arguments):

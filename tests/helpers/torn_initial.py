@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.training import options, run
+from stages.lib.training import run
 from stages.lib.training.inputs import Run
+from stages.lib.training.settings import options
 
 
 class Torn:

@@ -6,7 +6,7 @@ import torch
 from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.lib.training.acceleration import devices
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, steps_of, train, train_on
 
 FLOAT8 = {"float8": True, "dtype": "bfloat16"}

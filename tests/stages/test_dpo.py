@@ -17,7 +17,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.model.loss import IGNORED
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.training import start_point
+from stages.lib.training import resume
 from stages.lib.training.objectives import reference
 from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
 from stages.lib.training.objectives.recipe import DpoRecipe
@@ -251,7 +251,7 @@ def test_reference_leaves_no_optimizer_state_behind(made, tmp_path, monkeypatch)
         shards = set(map(id, trainer.state.model.parameters()))
         kept.append([id(parameter) in shards for parameter in trainer.state.optimizer.state])
 
-    monkeypatch.setattr(start_point, "check_room", check_room)
+    monkeypatch.setattr(resume, "check_room", check_room)
     assert dpo(made, tmp_path, 1, recipe=RECIPE | {"dtype": "bfloat16"}, sharding="none", micro_batch_size=6) == 0
     assert kept and all(kept[0])
 

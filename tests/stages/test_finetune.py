@@ -15,6 +15,7 @@ from stages import convert, evaluate, finetune
 from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json
+from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources import prompt_completion
@@ -233,7 +234,7 @@ def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
 def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     recipe = LlamaRecipe(**training.MODEL)
     found = find_model.find(milestone(made / "runs/base", BASE_STEPS))
-    torch.save(found.read(list(recipe.key_table(320).by_key)), tmp_path / "model.pth")
+    torch.save(found.read(list(key_table.build(recipe, 320).by_key)), tmp_path / "model.pth")
     config = config_json.config_of(recipe, {"vocab_size": 320, "bos": 1, "eos": 2, "bos_added": True}, "float32")
     (tmp_path / "config.json").write_text(json.dumps(config))
     given = {"--initial": tmp_path / "model.pth", "--initial-config": tmp_path / "config.json"}

@@ -160,7 +160,9 @@ def test_rollback_holds_if_the_training_is_killed_before_its_next_checkpoint(cor
             assert train(corpus, tmp_path / name, milestone, recipe=recipe, checkpoint=EVERY) == 0
         assert train(corpus, tmp_path / "uncut", 30, recipe=recipe, checkpoint=EVERY) == 0
         with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "save", lambda trainer: killed(trainer) if trainer.rollbacks else save(trainer))
+            patch.setattr(
+                Trainer, "save", lambda trainer: killed(trainer) if trainer.position.rollbacks else save(trainer)
+            )
             assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 1
     with poisoned(monkeypatch, batches(14), float("nan")):
         assert train(corpus, tmp_path / "cut", 30, recipe=recipe, checkpoint=EVERY) == 0
@@ -174,7 +176,7 @@ save = Trainer.save
 
 
 def killed(trainer):
-    raise RuntimeError(f"killed at step {trainer.step}")
+    raise RuntimeError(f"killed at step {trainer.position.step}")
 
 
 def test_training_stops_after_max_rollbacks(corpus, tmp_path, monkeypatch, capsys):

@@ -8,8 +8,8 @@ import pytest
 from stages import predict, summarize
 from stages.lib import manifest
 from stages.lib import recipe as recipes
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import parameter_count
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.scaling_law import outcome, prediction
 from stages.lib.scaling_law.law import Law
 from tests.helpers.training import MODEL
@@ -22,7 +22,7 @@ TOKENS = 400_000
 
 def parameters_of(model, corpus):
     vocab_size = manifest.read(corpus).identity["tokenizer"]["vocab_size"]
-    return parameter_count(recipes.load(ModelRecipe, model, "model"), vocab_size)
+    return parameter_count(recipes.load(ARCHITECTURES, model, "model"), vocab_size)
 
 
 def write_model(directory, corpus, run, model, tokens, error=0.0):

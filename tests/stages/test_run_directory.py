@@ -130,7 +130,7 @@ def test_live_lease_is_refused_and_a_dead_one_taken_over(corpus, tmp_path, capsy
 
 
 def test_job_of_slurm_waits_for_a_live_trainer(corpus, tmp_path, monkeypatch):
-    from stages.lib.training.faults import run_lock
+    from stages.lib.training import run_lock
 
     assert train(corpus, tmp_path, 2) == 0
     monkeypatch.setenv("SLURM_JOB_ID", "7")

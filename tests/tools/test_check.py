@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from stages.lib import manifest
 from stages.lib.checkpoints import model_digest
+from stages.lib.model import key_table
 from tests.workflow.checkout import HOME
 from tools import check
 
@@ -180,7 +181,7 @@ def test_the_digest_of_a_model_is_that_of_training_and_is_kept(checked, tmp_path
     (model / "config.json").write_text(json.dumps(shape))
     from stages.lib.huggingface.config_json import read_config
 
-    shapes = read_config(shape, "config.json")[0].key_table(16).shapes()
+    shapes = key_table.build(read_config(shape, "config.json")[0], 16).shapes()
     save_file({name: torch.zeros(sizes) for name, sizes in shapes.items()}, model / "model.safetensors")
     digest = model_digest.digest_of(model, "--initial")  # as training calls it
     assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json, export
+from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.model_recipe import RopeScaling
 from tests.helpers.export_fixtures import random_model, write_settings
@@ -42,7 +43,7 @@ def hugging_face(directory, recipe, dtype="float32"):
 
 
 def state_of(directory, recipe):
-    return find_model.find(directory).read(list(recipe.key_table(VOCABULARY).by_key))
+    return find_model.find(directory).read(list(key_table.build(recipe, VOCABULARY).by_key))
 
 
 def run(*arguments):

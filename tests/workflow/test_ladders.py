@@ -8,8 +8,8 @@ from scripts.config_check import ConfigError, checked, load_schema
 from scripts.sweeps import ladder_shapes
 from scripts.sweeps.ladders import planned_tokens
 from stages.lib import recipe as recipes
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import active_count
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import MODEL, MODELS
 from tests.workflow.checkout import HOME
@@ -36,7 +36,7 @@ def runs_of_ladder(config, **changes):
 @pytest.mark.parametrize("tied", [False, True])
 def test_parameters_are_counted_as_the_stages_count_them(name, tied):
     model = MODEL | MODELS[name] | {"tie_word_embeddings": tied}
-    assert ladder_shapes.num_parameters(model, 300) == active_count(recipes.load(ModelRecipe, model, "model"), 300)
+    assert ladder_shapes.num_parameters(model, 300) == active_count(recipes.load(ARCHITECTURES, model, "model"), 300)
 
 
 def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(config):

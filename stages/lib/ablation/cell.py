@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from stages.lib import files, stage
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.training.acceleration import requirements
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +39,7 @@ DOCUMENT_END = 0
 class CellRecipe(TrainRecipe):
     """A training of `steps` measured steps."""
 
-    model: ModelRecipe = identity()
+    model: ModelRecipe = identity(variants=ARCHITECTURES)
     """The model's configuration."""
 
     vocab_size: int = identity(minimum=1)

@@ -11,7 +11,7 @@ from typing import Any
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.recipe import shown
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 
 STAGES = ("pretrain", "finetune")
 OF_THE_STEP = (

@@ -11,7 +11,7 @@ from stages.lib import recipe as recipes
 from stages.lib.card.inputs import CardInputs
 from stages.lib.card.markdown import code, escaped, table
 from stages.lib.card.training_history import TrainingHistory
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 
 CURVE_ROWS = 12
 

@@ -27,6 +27,8 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
 from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
+from stages.lib.model import key_table
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
@@ -161,8 +163,8 @@ def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
     for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
             raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing; see {manifest.OLDER}")
-    model_config = recipe.load(ModelRecipe, commit["model"], f"{directory / COMMIT}: model")
-    table = model_config.key_table(commit["vocab_size"])
+    model_config = recipe.load(ARCHITECTURES, commit["model"], f"{directory / COMMIT}: model")
+    table = key_table.build(model_config, commit["vocab_size"])
     found = None
     if "adapter" in commit:
         found = adapter.find_base(directory, commit, base, functools.partial(_base_of, model_config))

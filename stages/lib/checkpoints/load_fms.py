@@ -18,6 +18,7 @@ from stages.lib.checkpoints import fms_files, fms_keys, fms_readers
 from stages.lib.checkpoints.fms_readers import StoredTensor
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf, weight_files
+from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 
@@ -58,7 +59,7 @@ def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSMod
     stored = _by_current_name(path, model_config.tie_word_embeddings)
     _check_config(path, model_config, stored, where)
     vocab_size = stored[EMBEDDING].shape[0]
-    table = model_config.key_table(vocab_size)
+    table = key_table.build(model_config, vocab_size)
     shapes = {weight.key: fms_keys.stored_shapes(weight, stored) for weight in table.weights}
     _check_names(path, {name for named in shapes.values() for name in named}, stored, table)
     for named in shapes.values():

@@ -15,6 +15,7 @@ from typing import Any
 from stages.lib import files, recipe
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 from stages.lib.tokenizer.prompt_tokenizer import first_token
 
@@ -75,7 +76,7 @@ def read_config(config: Any, path: Path | str) -> tuple[ModelRecipe, int]:
         keys["num_key_value_heads"] = None
     if keys["head_dim"] and keys["head_dim"] * keys["num_attention_heads"] == keys["hidden_size"]:
         keys["head_dim"] = None
-    name = config.get("model_type") or next(iter(ModelRecipe.variants()))
+    name = config.get("model_type") or ARCHITECTURES.default
     model_config = architecture(architecture=name, rope_theta=theta, rope_scaling=scaling, **keys)
     if problem := model_config.problem():
         raise UserError(f"{path}: {problem}")
@@ -87,16 +88,16 @@ def model_identity(path: Path | str, overrides: dict[str, Any]) -> dict[str, Any
     file = Path(path, "config.json") if Path(path).is_dir() else Path(path)
     model_config, _ = read_config(files.read_json(file), file)
     keys = recipe.written(model_config, "identity") | overrides
-    return recipe.written(recipe.load(ModelRecipe, keys, "model"), "identity")
+    return recipe.written(recipe.load(ARCHITECTURES, keys, "model"), "identity")
 
 
 def _architecture(config: dict[str, Any], path: Path | str) -> type[ModelRecipe]:
     """The architecture by model_type; the other keys of a config.json must not contradict it."""
     model_type = config.get("model_type")
-    known = ModelRecipe.variants()
+    known = ARCHITECTURES.types
     if model_type is not None and (not isinstance(model_type, str) or model_type not in known):
         raise _refusal(path, "model_type", f"be {' or '.join(map(json.dumps, known))}", model_type)
-    found = next(iter(known.values())) if model_type is None else known[model_type]
+    found = known[ARCHITECTURES.default if model_type is None else model_type]
     for key, value in {"architectures": [found.hf_class], **found.fixed, "quantization_config": None}.items():
         if config.get(key) not in (None, value):
             raise _refusal(path, key, f"be {json.dumps(value)}", config[key])

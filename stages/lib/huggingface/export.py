@@ -13,6 +13,7 @@ import torch
 from stages.lib import memory, space
 from stages.lib.errors import UserError
 from stages.lib.huggingface.shard_writer import DTYPES, ShardWriter
+from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable, Weight, keys_of
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.terminal.progress import track
@@ -58,7 +59,7 @@ def write_weights(
     `read` is called for one layer at a time. `dtype`: None keeps that of each tensor, which are then read twice. Peak
     memory: one layer, or the embedding. Returns the number of parameters.
     """
-    table = model_config.key_table(vocab_size)
+    table = key_table.build(model_config, vocab_size)
 
     def tensors(groups: Iterable[list[Weight]]) -> Iterator[tuple[str, torch.Tensor]]:
         for group in groups:
@@ -82,7 +83,7 @@ def rounded_group(table: KeyTable, group: Sequence[Weight], read: Read, dtype: s
 
 def rounded_state(model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str) -> dict[str, torch.Tensor]:
     """Our own model's float32 state dict with the weights as exported: rounded to `dtype`, cut to the vocabulary."""
-    table = model_config.key_table(vocab_size)
+    table = key_table.build(model_config, vocab_size)
     tensors = {}
     for group in table.groups:
         tensors |= {key: tensor.float() for key, tensor in rounded_group(table, group, read, dtype).items()}

@@ -17,6 +17,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, weight_files
 from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
+from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable, Part
 from stages.lib.model.model_recipe import ModelRecipe
 
@@ -41,7 +42,7 @@ class HuggingFaceModel:
 
     @functools.cached_property
     def _table(self) -> KeyTable:
-        return self.model_config.key_table(self.vocab_size)
+        return key_table.build(self.model_config, self.vocab_size)
 
     def _join(self, key: str) -> torch.Tensor:
         tensors = [self._read(part) for part in self._table.by_key[key].parts]
@@ -58,7 +59,7 @@ def open_directory(path: Path | str) -> HuggingFaceModel:
     """The model of a Hugging Face directory. Raises UserError if we do not support it."""
     directory = Path(path)
     model_config, vocab_size = config_json.read_config(files.read_json(directory / CONFIG), directory / CONFIG)
-    table = model_config.key_table(vocab_size)
+    table = key_table.build(model_config, vocab_size)
     file_of = weight_files.file_of_tensors(directory)
     (head,), (embedding,) = table.head.part_shapes(), table.embedding.part_shapes()
     if table.tied and head in file_of:  # some store it nevertheless

@@ -3,6 +3,7 @@
 There is one formula, FORMULA, which is printed with every figure that is made by it.
 """
 
+from stages.lib.model import key_table
 from stages.lib.model.keys import Weight
 from stages.lib.model.model_recipe import ModelRecipe
 
@@ -43,12 +44,12 @@ def peak_flops(device_name: str) -> float | None:
 
 def parameter_count(model_config: ModelRecipe, vocab_size: int) -> int:
     """The number of parameters; a tied head is counted once."""
-    return sum(weight.numel for weight in model_config.key_table(vocab_size).weights)
+    return sum(weight.numel for weight in key_table.build(model_config, vocab_size).weights)
 
 
 def active_count(model_config: ModelRecipe, vocab_size: int) -> int:
     """The number of parameters that one token uses: of a sparse model's experts, those that it passes through."""
-    return sum(weight.active_numel for weight in model_config.key_table(vocab_size).weights)
+    return sum(weight.active_numel for weight in key_table.build(model_config, vocab_size).weights)
 
 
 def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, num_adapter: int | None = None) -> int:
@@ -57,7 +58,7 @@ def flops_per_token(model_config: ModelRecipe, vocab_size: int, seq_len: int, nu
     `num_adapter`: the number of parameters of LoRA's adapters, if they alone are trained: a frozen matrix has no
     gradient, which is a third of its products.
     """
-    table = model_config.key_table(vocab_size)
+    table = key_table.build(model_config, vocab_size)
     counted = [weight for weight in table.weights if weight is not table.embedding or table.tied]
     without_embedding = sum(weight.active_numel for weight in counted)
     products = 6 * without_embedding if num_adapter is None else 4 * without_embedding + 6 * num_adapter
@@ -95,4 +96,4 @@ def _attention_size(model_config: ModelRecipe, seq_len: int) -> int:
 
 def _matrices(model_config: ModelRecipe) -> list[Weight]:
     """The matrices of a block, in the order of its products."""
-    return [weight for weight in model_config.key_table(1).layers[0] if weight.columns is not None]
+    return [weight for weight in key_table.build(model_config, 1).layers[0] if weight.columns is not None]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 
 from stages.lib.distributed.local_shards import local_rows
+from stages.lib.model import key_table
 from stages.lib.model.transformer import Transformer
 
 ROWS = 256
@@ -20,7 +21,7 @@ ROWS = 256
 @torch.no_grad()
 def initialize(model: Transformer, seed: int) -> None:
     """Fill the parameters of a model, sharded (DTensor) or whole, in place."""
-    recipe, weights = model.recipe, model.recipe.key_table(model.vocab_size).by_key
+    recipe, weights = model.recipe, key_table.build(model.recipe, model.vocab_size).by_key
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             parameter.fill_(0 if name.endswith(".bias") else 1)  # else the scale of an RMSNorm

@@ -26,12 +26,8 @@ dimension, F the intermediate size, E the number of experts. FMS keeps the exper
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from stages.lib.model.keys import KeyTable, Part, Weight
-
-if TYPE_CHECKING:
-    from stages.lib.model.model_recipe import ModelRecipe, RouterShape
+from stages.lib.model.model_recipe import ModelRecipe, RouterShape
 
 
 def build(recipe: ModelRecipe, vocab_size: int) -> KeyTable:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable, Part, Weight
 from stages.lib.model.lora_dropout import RowDropout, Rows
 from stages.lib.model.lora_recipe import LoraRecipe
@@ -71,7 +72,7 @@ def add_adapters(model: Transformer, recipe: LoraRecipe, seed: int = 0) -> Rows:
     """
     model.requires_grad_(False)
     rows = Rows()
-    for number, weight in enumerate(adapted_weights(model.recipe.key_table(model.vocab_size), recipe)):
+    for number, weight in enumerate(adapted_weights(key_table.build(model.recipe, model.vocab_size), recipe)):
         path, _, name = weight.key.removesuffix(".weight").rpartition(".")
         parent = model.get_submodule(path)
         dropout = RowDropout(recipe.dropout, seed, number, rows)

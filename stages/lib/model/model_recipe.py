@@ -1,6 +1,7 @@
 """The config of a model: the keys that all architectures share. Imports no torch.
 
-An architecture is a subclass, one file each in `architectures/`, with its own keys and what it tells the Transformer.
+An architecture is a subclass, one file each in `architectures/`, with its own keys and what it tells the Transformer; a
+recipe is read with `architectures.registry`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stages.lib.errors import UserError
-from stages.lib.model import key_table
-from stages.lib.model.keys import KeyTable
 from stages.lib.recipe import identity
 
 
@@ -60,7 +59,6 @@ class RouterShape:
 class ModelRecipe:
     """The config of a model, with the names of transformers' configs."""
 
-    variant_key: ClassVar[str] = "architecture"
     hf_class: ClassVar[str]
     """transformers' class, `architectures` in config.json."""
 
@@ -109,13 +107,6 @@ class ModelRecipe:
     initializer_range: float = identity(0.02, above=0)
     """Standard deviation of the initial weights; the two matrices that feed the residual stream get 1/sqrt(2 *
     num_hidden_layers) of it."""
-
-    @staticmethod
-    def variants() -> dict[str, type[ModelRecipe]]:
-        """The architectures by name; the first one is that of recipes and files that name none."""
-        from stages.lib.model.architectures.registry import ARCHITECTURES  # it imports the subclasses of this class
-
-        return ARCHITECTURES
 
     @property
     def head_size(self) -> int:
@@ -167,7 +158,3 @@ class ModelRecipe:
         """Raise UserError if a key does not fit the others."""
         if problem := self.problem():
             raise UserError(f"{where}.{problem}")
-
-    def key_table(self, vocab_size: int) -> KeyTable:
-        """The tensors of the model with an embedding of `vocab_size` rows."""
-        return key_table.build(self, vocab_size)

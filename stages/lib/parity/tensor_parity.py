@@ -15,6 +15,7 @@ import torch
 
 from stages.lib.huggingface import weight_files
 from stages.lib.huggingface.export import Read, hf_tensors, rounded_group
+from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable, Weight
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.parity.parity import ParityError
@@ -36,7 +37,7 @@ class Export:
     @functools.cached_property
     def table(self) -> KeyTable:
         """The key table of the exported model."""
-        return self.model_config.key_table(self.vocab_size)
+        return key_table.build(self.model_config, self.vocab_size)
 
     @functools.cached_property
     def _file_of(self) -> dict[str, str]:

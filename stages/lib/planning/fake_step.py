@@ -33,7 +33,7 @@ from stages.lib.training.acceleration import cuda_graphs
 from stages.lib.training.activation_checkpointing import Outputs
 from stages.lib.training.objectives.dpo import Dpo
 from stages.lib.training.optimizers import adamw_bf16, gradient_clipping, newton_schulz, registry
-from stages.lib.training.recipe import ActivationCheckpointingRecipe
+from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
 

@@ -14,7 +14,7 @@ from stages.lib.model import flops
 from stages.lib.planning import estimate, kept
 from stages.lib.planning.devices import Device
 from stages.lib.planning.subject import Subject
-from stages.lib.training.recipe import ActivationCheckpointingRecipe
+from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 
 MODES = ("none", "selective", "full", "offload")
 SHARDINGS = ("none", "hybrid-grad", "hybrid-full", "grad", "full")

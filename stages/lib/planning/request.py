@@ -23,7 +23,7 @@ from stages.lib.huggingface import config_json
 from stages.lib.planning import devices, subject
 from stages.lib.planning.devices import Device
 from stages.lib.planning.subject import Subject
-from stages.lib.training.recipe import ranks_that_fit
+from stages.lib.training.settings.recipe import ranks_that_fit
 
 AUTO = "auto"
 RANKS_WITHOUT_GPUS = 2

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.lib import recipe as recipes
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import horizon, identity
 from stages.lib.training.acceleration import requirements
 from stages.lib.training.objectives.recipe import DpoRecipe
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 
 OF_THE_DATA = (
     *("milestones", "weights", "data_stages", "packing", "initial"),
@@ -28,7 +29,7 @@ class PlannedRecipe(TrainRecipe):
     steps: int = horizon(None, minimum=1)
     """None for a fine-tuning of some epochs."""
 
-    model: ModelRecipe = identity()
+    model: ModelRecipe = identity(variants=ARCHITECTURES)
     """The model's configuration."""
 
     vocab_size: int = identity(minimum=1)

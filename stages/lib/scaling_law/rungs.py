@@ -9,6 +9,7 @@ from pathlib import Path
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 
@@ -32,7 +33,7 @@ def read_rungs(models: Sequence[Manifest], corpus: Manifest) -> list[Rung]:
 def _read(made: Manifest, corpus: Manifest) -> Rung:
     if made.identity["corpus"] != corpus.digest:
         raise UserError(f"{made.path} must be trained on the corpus {corpus.path}, and was trained on another")
-    model: ModelRecipe = recipes.load(ModelRecipe, made.identity["recipe"]["model"], f"{made.path}: model")
+    model: ModelRecipe = recipes.load(ARCHITECTURES, made.identity["recipe"]["model"], f"{made.path}: model")
     return Rung(
         name=made.path.parent.parent.name,
         path=made.path,

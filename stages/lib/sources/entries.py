@@ -12,7 +12,7 @@ from stages.lib.sources.split import split_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 HASHED_IDS = 1 << 20  # ids that are converted to 8 bytes each at once
 
@@ -49,7 +49,7 @@ class Filtered:
 
 
 def document_of_text(
-    recipe: SourceRecipe, identifier: str, text: str | bytes, key: str | None = None
+    recipe: SourceFields, identifier: str, text: str | bytes, key: str | None = None
 ) -> Document | Malformed:
     """Return the Document of a text. `key`: the split key; default: the id."""
     if isinstance(text, bytes):
@@ -60,7 +60,7 @@ def document_of_text(
     return Document(identifier, text, split_of(key or identifier, recipe.validation))
 
 
-def document_of_fields(recipe: SourceRecipe, identifier: str, record: Mapping[str, Any]) -> Document | Malformed:
+def document_of_fields(recipe: SourceFields, identifier: str, record: Mapping[str, Any]) -> Document | Malformed:
     """Return the Document of a record with fields; Malformed if a field that the recipe names is missing or wrong."""
     if recipe.id_field is not None:
         if not isinstance(record.get(recipe.id_field), (str, int)):

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from stages.lib.errors import UserError
 from stages.lib.model.transformer import Transformer
-from stages.lib.training.recipe import ActivationCheckpointingRecipe
+from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 
 Outputs = tuple[torch.Tensor, torch.Tensor | None]
 """Of a block: see `Block.forward`."""

@@ -16,7 +16,7 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.tokens import order
 from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
-from stages.lib.training.recipe import InitialRecipe
+from stages.lib.training.settings.recipe import InitialRecipe
 
 if TYPE_CHECKING:
     from stages.lib.model.model_recipe import ModelRecipe

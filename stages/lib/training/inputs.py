@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stages.lib.model.model_recipe import ModelRecipe
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.training.initial import Initial
-    from stages.lib.training.recipe import TrainRecipe
+    from stages.lib.training.settings.recipe import TrainRecipe
     from stages.lib.training.validation import Validation
 
 

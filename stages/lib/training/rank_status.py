@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stages.lib.distributed.async_all_gather import AsyncAllGather
-from stages.lib.training.faults import stop_requests
-from stages.lib.training.stop import StopRequested
+from stages.lib.training.faults.stop_requests import REASONS, StopRequested, StopRequests
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
-    from stages.lib.training.faults.stop_requests import StopRequests
     from stages.lib.training.step_metrics import StepMetrics
 
 
@@ -32,7 +30,7 @@ class RankStatus:
             self.checkpointer.wait()
         code = int(rows[:, 0].max())
         if code:
-            raise StopRequested(stop_requests.REASONS[code])
+            raise StopRequested(REASONS[code])
         if len(rows) > 1:
             self.step_metrics.add_ranks(rows[:, 2].tolist())
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stages.lib.distributed import collectives
 from stages.lib.run_directory.events import read_events
-from stages.lib.training import start_point
 
 if TYPE_CHECKING:
     from stages.lib.training.faults.loss_guard import LossGuardRecipe
+    from stages.lib.training.position import Position
     from stages.lib.training.step_metrics import StepResult
-    from stages.lib.training.trainer import Trainer
 
 
 class Rollback(Exception):
@@ -35,34 +35,29 @@ def check_bad_steps(result: StepResult, recipe: LossGuardRecipe, rollbacks: int)
     )
 
 
-def roll_back(trainer: Trainer, last: StepResult) -> None:
-    """Load the newest checkpoint before the bad steps, and skip all samples since, those of step `last` included."""
-    trainer.callbacks.phase("save", trainer.step)
-    trainer.checkpointer.wait()
-    trainer.step_metrics.discard()
-    found = trainer.checkpoints.before(last.step - trainer.recipe.loss_guard.bad_steps, trainer.step)
-    left, rollbacks = trainer.step, trainer.rollbacks + 1
-    if found is None:
-        start_point.initialize(trainer)
-    else:
-        start_point.load(trainer, *found)
-    trainer.checkpoints.forget_after(trainer.step, left)
-    trainer.state.loss_guard.reset_bad_steps()
-    skipped = [trainer.samples_seen, last.samples[1]]
-    trainer.samples_seen, trainer.rollbacks = skipped[1], rollbacks
-    trainer.event("rollback", left=left, samples=skipped)
+def roll_back(position: Position, last: StepResult) -> dict[str, Any]:
+    """Load the newest checkpoint before the bad steps, and skip all samples since, those of step `last` included.
+
+    Returns the facts of its event.
+    """
+    left, rollbacks = position.step, position.rollbacks + 1
+    bad_steps = position.run.recipe.loss_guard.bad_steps
+    position.start_at(position.checkpoints.before(last.step - bad_steps, left))
+    position.checkpoints.forget_after(position.step, left)
+    skipped = [position.samples_seen, last.samples[1]]
+    position.skip_samples(skipped[1], rollbacks)
+    return {"left": left, "samples": skipped}
 
 
-def repeat_rollback(trainer: Trainer) -> None:
+def repeat_rollback(position: Position, directory: Path) -> None:
     """Skip the samples of a rollback after which no checkpoint was saved, as events.jsonl records it.
 
     Without this, a resumed training would train on samples that were recorded as skipped, if their steps are good now.
     """
-    events = read_events(trainer.directory) if trainer.is_first else []
+    events = read_events(directory) if collectives.is_first_rank() else []
     made = collectives.broadcast_object([event for event in events if event["event"] == "rollback"])
-    if len(made) <= trainer.rollbacks:
+    if len(made) <= position.rollbacks:
         return
     last = made[-1]
-    if [last["step"], last["samples"][0]] == [trainer.step, trainer.samples_seen]:
-        trainer.samples_seen, trainer.rollbacks = last["samples"][1], len(made)
-        trainer.state.loss_guard.reset_bad_steps()
+    if [last["step"], last["samples"][0]] == [position.step, position.samples_seen]:
+        position.skip_samples(last["samples"][1], len(made))

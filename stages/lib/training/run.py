@@ -22,12 +22,12 @@ from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
 from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
-from stages.lib.training import sharding
+from stages.lib.training import run_lock, sharding
 from stages.lib.training.acceleration import devices, requirements
-from stages.lib.training.faults import run_lock
 from stages.lib.training.inputs import Run, TrainingData
 from stages.lib.training.optimizers import schedule
-from stages.lib.training.options import Start
+from stages.lib.training.resume import resume
+from stages.lib.training.settings.options import Start
 from stages.lib.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _train(
     content, directory = None, trainer.directory
     try:
         with trainer.stop_requests.handle_signals():
-            trainer.resume(arguments.until)
+            resume(trainer, arguments.until)
             scores = trainer.train(arguments.until)
         with collectives.raise_on_all_ranks():
             if lease is not None:

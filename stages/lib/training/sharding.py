@@ -31,7 +31,7 @@ from stages.lib.errors import UserError
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.recipe import TrainRecipe
+    from stages.lib.training.settings.recipe import TrainRecipe
 
 
 def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:

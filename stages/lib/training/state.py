@@ -24,7 +24,7 @@ from stages.lib.training.optimizers import registry
 if TYPE_CHECKING:
     from stages.lib.model.lora_recipe import LoraRecipe
     from stages.lib.training.initial import Initial
-    from stages.lib.training.recipe import TrainRecipe
+    from stages.lib.training.settings.recipe import TrainRecipe
 
 
 class State:

@@ -13,7 +13,7 @@ from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.gradient_clipping import clip_gradients
 from stages.lib.training.optimizers.parameter_groups import set_learning_rate
 from stages.lib.training.optimizers.schedule import learning_rate
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State
 
 

@@ -12,7 +12,7 @@ from stages.lib.sources.kinds.kind import FIELDS_OF_TABLE, SourceKind
 if TYPE_CHECKING:
     import pyarrow
 
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
     from stages.lib.sources.spans import Span
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -27,7 +27,7 @@ class Arrow(SourceKind):
     owns_endings = True
     has_columns = True
 
-    def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, tables.Row]]:
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, tables.Row]]:
         """Yield (id, row), a row as a mapping of the columns that the recipe names."""
         with tables.arrow_errors(span.name), storage.open_binary(span.name) as raw:
             reader, batches = _open(raw)

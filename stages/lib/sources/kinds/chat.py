@@ -11,7 +11,7 @@ from stages.lib.sources.kinds import example_files
 from stages.lib.sources.kinds.example_files import ExampleKind
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 
 class Chat(ExampleKind):
@@ -21,7 +21,7 @@ class Chat(ExampleKind):
     fields = ("messages_field", "split_field", "filters")
     is_chat = True
 
-    def conversations(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
+    def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
         """Yield (id, split key, messages) of each record."""
         field, own = recipe.messages_field, recipe.split_field
         for identifier, where, entry in example_files.records(names, (field, own)):

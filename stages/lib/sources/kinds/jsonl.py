@@ -10,7 +10,7 @@ from stages.lib.sources.kinds import json_lines
 from stages.lib.sources.kinds.kind import DOCUMENT_FIELDS, JSON_LINES_ENDINGS, SourceKind
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
     from stages.lib.sources.spans import Span
 
 
@@ -35,6 +35,6 @@ class Jsonl(SourceKind):
         """Return the bytes of the lines that begin in a span."""
         return (0, None) if span.end is None else lines.extent(span)
 
-    def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (id, mapping) of each line that is not blank."""
         return json_lines.records(span)

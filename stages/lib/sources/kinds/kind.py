@@ -14,7 +14,7 @@ from stages.lib.sources.storage import Status
 if TYPE_CHECKING:
     import pyarrow
 
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
     from stages.lib.sources.spans import Span
 
 DOCUMENT_FIELDS = ("max_malformed", "filters")
@@ -91,7 +91,7 @@ class SourceKind:
         """Return the bytes [first, end) of a file that hold the records of a span; `end` is None for the file's end."""
         return 0, None
 
-    def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, Any]]:
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, Any]]:
         """Yield (id, record) of the records of a span; a malformed record is its reason, a str.
 
         Raises UserError if the file is damaged. The ids of a whole file have the record's number; those of a cut file
@@ -99,12 +99,12 @@ class SourceKind:
         """
         raise NotImplementedError(self.name)
 
-    def document(self, recipe: SourceRecipe, identifier: str, record: Any) -> Document | Malformed:
+    def document(self, recipe: SourceFields, identifier: str, record: Any) -> Document | Malformed:
         """Return the document of a record that `records` yields."""
         return document_of_fields(recipe, identifier, record)
 
     def documents(
-        self, recipe: SourceRecipe, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
+        self, recipe: SourceFields, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
     ) -> Iterator[Document | Malformed]:
         """Yield the documents of the spans `chosen`; arguments as of `documents.read`."""
         for span in chosen:
@@ -116,21 +116,21 @@ class SourceKind:
                     yield self.document(recipe, identifier, record)
             storage.check_unchanged({span.name: begun})
 
-    def pairs(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
         """Yield (id, split key, prompt, completion) of each pair in the files `names`, all files of the source.
 
         Raises UserError naming file and line of a malformed record: a model must not be trained on half of the data.
         """
         raise NotImplementedError(self.name)
 
-    def preferences(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
+    def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
         """Yield (id, split key, prompt, chosen, rejected) of each preference: three texts, or three lists of messages.
 
         Files and errors as of `pairs`.
         """
         raise NotImplementedError(self.name)
 
-    def conversations(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
+    def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
         """Yield (id, split key, messages) of each conversation in the files `names`; raises UserError as `pairs`."""
         raise NotImplementedError(self.name)
 

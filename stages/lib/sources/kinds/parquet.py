@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
 
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
     from stages.lib.sources.spans import Span
 
 LARGE_GROUP_BYTES = 64 << 20  # a larger row group is read by few rows at a time
@@ -43,7 +43,7 @@ class Parquet(SourceKind):
             return 0, None
         return span.first, min((begin for begin in _group_positions(span.name) if begin >= span.end), default=None)
 
-    def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, tables.Row]]:
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, tables.Row]]:
         """Yield (id, row), a row as a mapping of the columns that the recipe names."""
         return self.rows(tables.fields_of_document(recipe), span)
 

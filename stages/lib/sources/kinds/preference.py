@@ -13,7 +13,7 @@ from stages.lib.sources.kinds.example_files import ExampleKind, Record
 from stages.lib.sources.kinds.kind import Text
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 
 class Preference(ExampleKind):
@@ -29,7 +29,7 @@ class Preference(ExampleKind):
     is_prompt_completion = True
     is_preference = True
 
-    def preferences(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
+    def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
         """Yield (id, split key, prompt, chosen, rejected) of each record."""
         fields = _fields(recipe)
         for identifier, where, entry in _records(recipe, names):
@@ -37,7 +37,7 @@ class Preference(ExampleKind):
             prompt, chosen, rejected = read(entry, fields, where)
             yield identifier, _split_key(recipe, entry, prompt, where), prompt, chosen, rejected
 
-    def pairs(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
         """Yield (id, split key, prompt, chosen) of each record, which must have texts."""
         fields = _fields(recipe)
         for identifier, where, entry in _records(recipe, names):
@@ -45,12 +45,12 @@ class Preference(ExampleKind):
             yield identifier, _split_key(recipe, entry, prompt, where), prompt, chosen
 
 
-def _records(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Record]:
+def _records(recipe: SourceFields, names: Sequence[str]) -> Iterator[Record]:
     prompt, *others = _fields(recipe)
     return example_files.records(names, (*others, recipe.split_field), optional=(prompt,))
 
 
-def _split_key(recipe: SourceRecipe, entry: dict[str, Any], prompt: Text, where: str) -> str:
+def _split_key(recipe: SourceFields, entry: dict[str, Any], prompt: Text, where: str) -> str:
     if recipe.split_field is not None:
         return example_files.split_key(entry, recipe.split_field, where)
     return prompt if isinstance(prompt, str) else chat_messages.key_of(prompt)
@@ -61,7 +61,7 @@ def _texts(entry: dict[str, Any], fields: Sequence[str], where: str) -> tuple[st
     return prompt, chosen, rejected
 
 
-def _fields(recipe: SourceRecipe) -> tuple[str, str, str]:
+def _fields(recipe: SourceFields) -> tuple[str, str, str]:
     return recipe.prompt_field, recipe.chosen_field, recipe.rejected_field
 
 

@@ -9,7 +9,7 @@ from stages.lib.sources.kinds import example_files
 from stages.lib.sources.kinds.example_files import ExampleKind
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 
 class PromptCompletion(ExampleKind):
@@ -19,7 +19,7 @@ class PromptCompletion(ExampleKind):
     fields = ("prompt_field", "completion_field", "split_field", "filters")
     is_prompt_completion = True
 
-    def pairs(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
         """Yield (id, split key, prompt, completion) of each record."""
         fields = (recipe.prompt_field, recipe.completion_field, recipe.split_field)
         for identifier, where, entry in example_files.records(names, fields):

@@ -9,7 +9,7 @@ from stages.lib.sources.kinds.standard_library import StandardLibraryKind
 from stages.lib.sources.python_installation import python_statements
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 
 class PythonStatements(StandardLibraryKind):
@@ -20,6 +20,6 @@ class PythonStatements(StandardLibraryKind):
     needs_every_file = True
     is_prompt_completion = True
 
-    def pairs(self, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
         """Yield (id, split key, prompt, completion) of each pair in the modules `names`."""
         return python_statements.pairs(names, names)

@@ -21,7 +21,7 @@ from stages.lib.sources.kinds.python_statements import PythonStatements
 from stages.lib.sources.kinds.text import Text
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 KINDS: dict[str, SourceKind] = {
     kind.name: kind
@@ -47,7 +47,7 @@ PREFERENCE_KINDS = tuple(name for name, kind in KINDS.items() if kind.is_prefere
 FIELDS_OF_SOME_KINDS = frozenset(field for kind in KINDS.values() for field in kind.fields)
 
 
-def kind_of(recipe: SourceRecipe) -> SourceKind:
+def kind_of(recipe: SourceFields) -> SourceKind:
     """Return the kind of a source."""
     return KINDS[recipe.kind]
 

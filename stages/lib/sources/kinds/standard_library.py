@@ -13,7 +13,7 @@ from stages.lib.sources.python_installation import python_source
 from stages.lib.sources.storage import Status
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
     from stages.lib.sources.spans import Span
 
 
@@ -35,7 +35,7 @@ class StandardLibraryKind(SourceKind):
         raise NotImplementedError(self.name)
 
     def documents(
-        self, recipe: SourceRecipe, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
+        self, recipe: SourceFields, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
     ) -> Iterator[Document | Malformed]:
         """Yield the documents of the modules `chosen`; no module changes while it is read."""
         for identifier, key, text in self.texts([span.name for span in chosen], every_name):

@@ -14,7 +14,7 @@ from stages.lib.errors import UserError
 if TYPE_CHECKING:
     import pyarrow
 
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 Row = dict[str, Any] | str
 
@@ -33,7 +33,7 @@ def arrow_errors(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot be read to its end: {str(error).partition(chr(10))[0]}") from None
 
 
-def fields_of_document(recipe: SourceRecipe) -> list[str | None]:
+def fields_of_document(recipe: SourceFields) -> list[str | None]:
     """Return the columns of a document's text or ids, split key and id; None for a field that is not set."""
     return [recipe.token_ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
 

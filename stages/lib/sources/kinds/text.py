@@ -11,7 +11,7 @@ from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.spans import WHOLE_BYTES, Span
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source import SourceRecipe
+    from stages.lib.sources.source_fields import SourceFields
 
 SEGMENT_BYTES = WHOLE_BYTES
 """A text of more bytes is cut into documents: each begins with the first line after a multiple of it."""
@@ -35,7 +35,7 @@ class Text(SourceKind):
         """Return the bytes of the segments that begin in a span."""
         return (0, None) if span.end is None else lines.extent(_of_segments(span))
 
-    def records(self, recipe: SourceRecipe, span: Span) -> Iterator[tuple[str, bytes | str]]:
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, bytes | str]]:
         """Yield (id, text as bytes): one record, or one for each segment of a large file."""
         if span.end is None:
             with compressed.open_binary(span.name) as file:
@@ -45,7 +45,7 @@ class Text(SourceKind):
                 return
         yield from _segments(span)
 
-    def document(self, recipe: SourceRecipe, identifier: str, record: bytes) -> Document | Malformed:
+    def document(self, recipe: SourceFields, identifier: str, record: bytes) -> Document | Malformed:
         """Return the document of a text as bytes."""
         return document_of_text(recipe, identifier, record)
 

@@ -10,7 +10,7 @@ from stages.lib.errors import UserError
 from stages.lib.training.acceleration import requirements
 
 if TYPE_CHECKING:
-    from stages.lib.training.recipe import TrainRecipe
+    from stages.lib.training.settings.recipe import TrainRecipe
 
 
 def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:

@@ -8,7 +8,7 @@ from stages.lib.errors import UserError
 
 if TYPE_CHECKING:
     from stages.lib.model.model_recipe import ModelRecipe
-    from stages.lib.training.recipe import TrainRecipe
+    from stages.lib.training.settings.recipe import TrainRecipe
 
 MULTIPLE = 16
 """Of which all sizes of a product in float8 must be multiples (cuBLAS: rows of 16 bytes)."""
@@ -77,12 +77,6 @@ def check_cuda_graphs(recipe: TrainRecipe, where: str, model: ModelRecipe | None
     for conflict, is_there in conflicts.items():
         if is_there:
             raise UserError(f"{where}.cuda_graphs must be false {conflict}, got true")
-
-
-def check_world_size(recipe: TrainRecipe, where: str, world_size: int) -> None:
-    """Raise UserError for CUDA graphs on several ranks: FSDP gathers weights to addresses that change."""
-    if recipe.cuda_graphs and world_size > 1:
-        raise UserError(f"{where}.cuda_graphs requires a training on one rank, got {world_size} ranks")
 
 
 def check_float8_device(recipe: TrainRecipe, where: str, found: str, capability: tuple[int, int] | None) -> None:

@@ -13,7 +13,10 @@ class Callback:
         """Run after step `step` was launched; its kernels may still run."""
 
     def phase(self, name: str, step: int) -> None:
-        """Run when a phase begins: "step" after each step, "save" before a save, an evaluation or a rollback."""
+        """Run when a phase begins: "step" after each step, "save" before a save, an evaluation or a rollback.
+
+        "start" is the phase before the first step.
+        """
 
     def metrics(self, entry: dict[str, Any]) -> None:
         """Receive a line of metrics.jsonl."""

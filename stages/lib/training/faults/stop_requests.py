@@ -23,6 +23,10 @@ FILE_SECONDS = 1.0  # between two checks for the file: a shared file system is s
 SAVE_BYTES_PER_SECOND = 200e6  # until a save was measured
 
 
+class StopRequested(Exception):
+    """A request to stop that all ranks received; the text is its reason."""
+
+
 class StopRequests:
     """Requests to stop that this rank received. Ranks receive them at different times: they must agree on `code`."""
 

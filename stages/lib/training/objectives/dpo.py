@@ -20,12 +20,11 @@ from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
 from stages.lib.training.objectives import reference
 from stages.lib.training.objectives.balance import Balance
-from stages.lib.training.objectives.objective import Objective
+from stages.lib.training.objectives.objective import Objective, Preparation
 
 if TYPE_CHECKING:
     from stages.lib.model.load_balancing import Routing
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.trainer import Trainer
 
 
 class Dpo(Objective):
@@ -47,9 +46,9 @@ class Dpo(Objective):
         self.figures = (*self.figures, *self.balance.figures)
         self.reference = torch.empty(0, 2, dtype=torch.float64)
 
-    def prepare(self, trainer: Trainer) -> None:
+    def prepare(self, training: Preparation) -> None:
         """Read or compute the log-probabilities by the initial model."""
-        self.reference = reference.find(trainer, sequence_log_probs).to(trainer.run.device)
+        self.reference = reference.find(training, sequence_log_probs).to(training.device)
 
     def count(self, batch: Sequence[np.ndarray]) -> int:
         """Return the number of pairs."""

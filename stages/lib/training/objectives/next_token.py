@@ -15,7 +15,7 @@ from stages.lib.training.objectives.objective import Objective
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.recipe import TrainRecipe
+    from stages.lib.training.settings.recipe import TrainRecipe
 
 
 class NextToken(Objective):

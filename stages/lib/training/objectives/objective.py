@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A training before its weights are loaded, as an objective sees it."""
+
+    samples: Any
+    """The training samples, `inputs.Samples`."""
+
+    model: Transformer
+    device: torch.device
+    micro_batch_size: int
+    directory: Path
+    """The run directory."""
+
+    init_weights: Callable[[], None]
+    """Sets the weights with which the run begins."""
+
+    reshard: Callable[[], None]
+    """Frees parameters that forward passes without a backward pass gathered."""
+
+    poll: Callable[[], None]
+    """Call it before each forward pass: it restarts the watchdog's clock, and may raise StopRequested."""
 
 
 class Objective:
@@ -25,11 +49,8 @@ class Objective:
     rows_per_sample: ClassVar[int] = 1
     """Rows of seq_len tokens in a sample."""
 
-    def prepare(self, trainer: Trainer) -> None:
-        """Compute what the steps need besides their batches; all ranks call it once, before weights are loaded.
-
-        It may set the trainer's weights, and may raise StopRequested.
-        """
+    def prepare(self, training: Preparation) -> None:
+        """Compute what the steps need besides their batches; all ranks call it once. It may raise StopRequested."""
 
     def count(self, batch: Sequence[np.ndarray]) -> int:
         """Return the number of units of this rank's share of a batch."""

@@ -27,7 +27,7 @@ from stages.lib.terminal.progress import Progress
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.trainer import Trainer
+    from stages.lib.training.objectives.objective import Preparation
 
 FILE = "reference.bin"
 SAVE_EVERY = 64
@@ -47,45 +47,43 @@ class Pairs(Protocol):
         """Return inputs and targets of some pairs, int32 [pairs, 2, L] each."""
 
 
-def find(trainer: Trainer, log_probs: LogProbs) -> torch.Tensor:
-    """Return the log-probabilities of the pairs of the trainer's samples, float64 [pairs, 2] in CPU memory.
+def find(training: Preparation, log_probs: LogProbs) -> torch.Tensor:
+    """Return the log-probabilities of the pairs of the training's samples, float64 [pairs, 2] in CPU memory.
 
-    What is missing is computed by the initial model, which then is the trainer's. All ranks call it together.
+    What is missing is computed by the initial model, whose weights are then the training's. All ranks call it together.
     """
-    pairs: Pairs = trainer.data.samples.pairs  # type: ignore[attr-defined]
-    path = trainer.directory / FILE
+    pairs: Pairs = training.samples.pairs
+    path = training.directory / FILE
     with collectives.raise_on_all_ranks():
-        known = _read(path) if trainer.is_first else None
+        known = _read(path) if collectives.is_first_rank() else None
     known = collectives.broadcast_object(known)
     if len(known) < len(pairs):
-        known = _compute(trainer, log_probs, pairs, known)
+        known = _compute(training, log_probs, pairs, known)
         _write(path, known)
     return torch.from_numpy(known)
 
 
-def _compute(trainer: Trainer, log_probs: LogProbs, pairs: Pairs, known: np.ndarray) -> np.ndarray:
+def _compute(training: Preparation, log_probs: LogProbs, pairs: Pairs, known: np.ndarray) -> np.ndarray:
     """Return `known` with the rows of the other pairs. All ranks make the same number of forward passes."""
-    model, samples, size = trainer.state.model, trainer.data.samples, trainer.recipe.micro_batch_size
-    trainer.state.init_weights(trainer.run.initial)
+    model, size = training.model, training.micro_batch_size
+    training.init_weights()
     progress = Progress("reference", len(pairs), len(known))
     rank, at_once = dist.get_rank(), size * dist.get_world_size()
     model.eval()
     for number, first in enumerate(range(len(known), len(pairs), at_once), 1):
-        trainer.callbacks.phase("save", 0)  # restarts the watchdog's clock
-        trainer.status.poll()
+        training.poll()
         # the last pair fills up
         batch = pairs.read(np.minimum(np.arange(size) + first + rank * size, len(pairs) - 1))
-        inputs, targets = (torch.from_numpy(rows).long().to(trainer.run.device) for rows in batch)
+        inputs, targets = (torch.from_numpy(rows).long().to(training.device) for rows in batch)
         with torch.no_grad():
-            found = _gathered(log_probs(model, inputs, targets, samples.document_end))
+            found = _gathered(log_probs(model, inputs, targets, training.samples.document_end))
         known = np.concatenate([known, found[: len(pairs) - first]])
         if number % SAVE_EVERY == 0:
-            _write(trainer.directory / FILE, known)
-        if trainer.is_first:
+            _write(training.directory / FILE, known)
+        if collectives.is_first_rank():
             progress.show(len(known), "pairs")
     model.train()
-    trainer.state.reshard()
-    trainer.callbacks.phase("start", 0)
+    training.reshard()
     return known
 
 

@@ -1,6 +1,7 @@
 """Optimizers, one file each, and their registry; the learning-rate schedules and gradient clipping.
 
     registry.py             builds the optimizer that a recipe names
+    optimizer.py            the interface of an optimizer
     recipe.py               the keys of the recipe
     adamw.py                AdamW: torch's fused kernels
     adamw_bf16.py           AdamW with its moments in bfloat16 (state_dtype: bfloat16)

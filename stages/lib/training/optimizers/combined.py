@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from stages.lib.training.optimizers.registry import Optimizer
+    from stages.lib.training.optimizers.optimizer import Optimizer
 
 
 class Combined:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from stages.lib.model import key_table
+
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
 
@@ -23,7 +25,7 @@ class LayerMatrix:
 
 def layer_matrices(model: Transformer) -> list[LayerMatrix]:
     """Return the matrices of all layers, by the model's key table."""
-    table = model.recipe.key_table(model.vocab_size)
+    table = key_table.build(model.recipe, model.vocab_size)
     weights = {weight.key: weight for layer in table.layers for weight in layer if weight.columns is not None}
     return [
         LayerMatrix(parameter=parameter, rows=tuple(part.rows for part in weights[name].parts))

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from stages.lib.training.optimizers import adamw, adamw_bf16, muon
 from stages.lib.training.optimizers.combined import Combined
 from stages.lib.training.optimizers.layer_matrices import LayerMatrix, layer_matrices
+from stages.lib.training.optimizers.optimizer import Optimizer
 from stages.lib.training.optimizers.parameter_groups import decay_groups
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
-
-
-class Optimizer(Protocol):
-    """The interface of an optimizer, see the package's docstring."""
-
-    param_groups: list[dict[str, Any]]
-    state: Any
-    found_inf: torch.Tensor | None
-
-    def step(self) -> None:
-        """Update the parameters and their state."""
-
-    def zero_grad(self) -> None:
-        """Drop the gradients."""
-
-    def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the state of a parameter before its first step."""
-
-    def state_bytes(self, parameter: torch.Tensor) -> int:
-        """Return the bytes of state per element of a parameter."""
 
 
 ADAMW: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from stages.lib.checkpoints import find_model, model_digest
 from stages.lib.errors import UserError
+from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
@@ -33,7 +34,7 @@ def state_of(recipe=RECIPE):
 def read(path, recipe=RECIPE):
     found = find_model.find(path, "--initial", recipe, "pretrain.model.")
     assert found.vocab_size == VOCABULARY
-    return found.read(list(recipe.key_table(VOCABULARY).by_key))
+    return found.read(list(key_table.build(recipe, VOCABULARY).by_key))
 
 
 def assert_equal_bits(found, expected):

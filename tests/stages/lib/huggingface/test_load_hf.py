@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from stages.lib.checkpoints import model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, load_hf
+from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.keys import keys_of
 from stages.lib.model.model_recipe import RopeScaling
@@ -98,7 +99,7 @@ def test_a_sharded_model_of_transformers_gives_the_same_logits(tmp_path, options
 def test_one_layer_is_read_without_the_others(directory):
     found = load_hf.open_directory(directory)
     found.file_of.update({name: "gone.safetensors" for name in found.file_of if ".layers.1." not in name})
-    read = found.read(keys_of(found.model_config.key_table(VOCABULARY).layers[1]))
+    read = found.read(keys_of(key_table.build(found.model_config, VOCABULARY).layers[1]))
     assert [list(tensor.shape) for tensor in read.values()] == [[64], [128, 64], [64, 64], [64], [192, 64], [64, 96]]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.lib.model import flops
+from stages.lib.model import flops, key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.architectures.mixtral import MixtralRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
@@ -125,7 +125,7 @@ def test_the_model_flops_are_what_torch_counts_and_the_norms(config):
 
 def test_lora_computes_no_gradient_of_a_frozen_matrix():
     lora = LoraRecipe(rank=4)
-    table = SMALL.key_table(VOCABULARY)
+    table = key_table.build(SMALL, VOCABULARY)
     norms = 2 * SMALL.hidden_size * SMALL.num_hidden_layers + SMALL.hidden_size
     attention_backward = 8 * SMALL.num_hidden_layers * SMALL.hidden_size * SEQ_LEN
     # nothing before the first projection is trained: its input needs no gradient

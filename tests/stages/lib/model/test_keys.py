@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.transformer import Transformer
@@ -18,10 +19,10 @@ VOCABULARY = 70
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(("name", "architecture"), ARCHITECTURES.items(), ids=ARCHITECTURES)
+@pytest.mark.parametrize(("name", "architecture"), ARCHITECTURES.types.items(), ids=ARCHITECTURES.types)
 def test_keys_and_shapes_are_those_of_the_model(name, architecture, tied):
     config = architecture(architecture=name, **SMALL, tie_word_embeddings=tied)
-    table = config.key_table(VOCABULARY)
+    table = key_table.build(config, VOCABULARY)
     with torch.device("meta"):
         model = Transformer(config, VOCABULARY)
     assert {weight.key: weight.shape for weight in table.weights} == {
@@ -33,7 +34,7 @@ def test_keys_and_shapes_are_those_of_the_model(name, architecture, tied):
 
 
 def test_the_matrices_before_a_residual_are_those_of_attention_and_feed_forward():
-    layer = LlamaRecipe(**SMALL).key_table(VOCABULARY).layers[1]
+    layer = key_table.build(LlamaRecipe(**SMALL), VOCABULARY).layers[1]
     assert [weight.key for weight in layer if weight.into_residual] == [
         "base_model.layers.1.attn.dense.weight",
         "base_model.layers.1.ff_sub_layer.w2.weight",

@@ -18,7 +18,7 @@ from tests.helpers.export_cases import CASES, SMALL, VOCABULARY, exported_case, 
 from tests.helpers.export_fixtures import random_model
 
 LENGTH = 200
-TENSORS = sorted(recipe_of("gqa").key_table(VOCABULARY).shapes())
+TENSORS = sorted(key_table.build(recipe_of("gqa"), VOCABULARY).shapes())
 
 
 def rows(length=LENGTH, count=2, seed=1):
@@ -229,7 +229,7 @@ def test_80_layers_are_written_and_compared_in_the_memory_of_one(tmp_path):
     blocks, _ = check(exported, rows(32, 1))
     assert blocks["layers"] == 80
     assert len(read.alive) == 2 * 82 + 1  # norm and head apart
-    assert max(read.alive) <= len(recipe.key_table(VOCABULARY).layers[0])
+    assert max(read.alive) <= len(key_table.build(recipe, VOCABULARY).layers[0])
 
 
 def test_transformers_modules_hold_no_weights_after_a_comparison(tmp_path, monkeypatch):

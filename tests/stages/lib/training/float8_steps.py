@@ -8,9 +8,9 @@ import torch.distributed as dist
 
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.tokens.loader import share_of
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
 
@@ -21,7 +21,7 @@ KEYS = {"steps": 200, "seq_len": 16, "global_batch_size": 2, "float8": True, "op
 def losses(device, steps=3, **keys):
     """Train a small model on random tokens; return the loss of each step."""
     train_recipe = recipe.load(TrainRecipe, KEYS | keys, "test")
-    state = State(train_recipe, recipe.load(ModelRecipe, SIZES, "model"), 64, device)
+    state = State(train_recipe, recipe.load(ARCHITECTURES, SIZES, "model"), 64, device)
     state.init_weights()
     stepper, found = Stepper(train_recipe, state, device), []
     for step in range(steps):

@@ -13,7 +13,7 @@ from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing, sharding
-from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
+from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
 
 
 def measure(kind, how, device):

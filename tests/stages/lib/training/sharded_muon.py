@@ -18,7 +18,7 @@ from stages.lib.model.transformer import Transformer
 from stages.lib.training import sharding
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 
 MODEL = LlamaRecipe(
     num_hidden_layers=3, hidden_size=6, num_attention_heads=3, num_key_value_heads=1, intermediate_size=5

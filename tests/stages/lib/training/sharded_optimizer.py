@@ -15,7 +15,7 @@ from stages.lib.model.transformer import Transformer
 from stages.lib.training import sharding
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
-from stages.lib.training.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import TrainRecipe
 
 
 def digests(moments, device):

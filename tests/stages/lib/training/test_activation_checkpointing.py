@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.initialize import initialize
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer, documents_of
 from stages.lib.training import activation_checkpointing
-from stages.lib.training.recipe import MODES, ActivationCheckpointingRecipe
+from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
 
 LAYERS, PRODUCTS = 4, 4  # matrix products a block
@@ -31,7 +31,7 @@ SIZES = {
 
 
 def built(kind, dtype=torch.float32, architecture="llama"):
-    model = Transformer(recipe.load(ModelRecipe, SIZES | {"architecture": architecture}, "model"), 70)
+    model = Transformer(recipe.load(ARCHITECTURES, SIZES | {"architecture": architecture}, "model"), 70)
     initialize(model, seed=3)
     model.to(dtype)
     activation_checkpointing.apply(

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from stages.lib import recipe
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.initialize import initialize
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing
 from stages.lib.training.acceleration import float8
-from stages.lib.training.recipe import ActivationCheckpointingRecipe
+from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
 
 ROUNDING = {float8.VALUES: 1 / 16, float8.GRADIENTS: 1 / 8}
@@ -38,7 +38,7 @@ def seen(made):
 
 
 def built(architecture="llama"):
-    model = Transformer(recipe.load(ModelRecipe, SIZES | {"architecture": architecture}, "model"), 64)
+    model = Transformer(recipe.load(ARCHITECTURES, SIZES | {"architecture": architecture}, "model"), 64)
     initialize(model, seed=1)
     model.bfloat16()
     float8.apply(model)
@@ -115,7 +115,7 @@ def test_a_linear_layer_and_its_gradients_are_those_of_float64(precision, exact,
 
 
 def test_only_the_matrices_of_blocks_are_multiplied_in_float8_and_no_key_changes():
-    plain = Transformer(recipe.load(ModelRecipe, SIZES, "model"), 64)
+    plain = Transformer(recipe.load(ARCHITECTURES, SIZES, "model"), 64)
     model = built()
     assert list(model.state_dict()) == list(plain.state_dict())
     found = [name for name, module in model.named_modules() if isinstance(module, float8.Float8Linear)]

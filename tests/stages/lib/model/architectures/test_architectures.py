@@ -15,12 +15,12 @@ from stages.lib.huggingface.config_json import config_of, read_config, shape_of
 from stages.lib.huggingface.load_hf import open_directory
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.generation import Sampler, continuations
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import block_parity, parity
 from tests.helpers.export_cases import TOKENIZER, VOCABULARY, write_export
 from tests.helpers.export_fixtures import random_model
 
+NAMES = ", ".join(ARCHITECTURES.types)
 SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8}
 OWN_KEYS = {
     "llama": {"attention_bias": st.booleans()},
@@ -54,11 +54,11 @@ def configs(draw, architecture):
         "max_position_embeddings": 96,
     }
     return recipe.load(
-        ModelRecipe, keys | {name: draw(values) for name, values in OWN_KEYS[architecture].items()}, "model"
+        ARCHITECTURES, keys | {name: draw(values) for name, values in OWN_KEYS[architecture].items()}, "model"
     )
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES.types)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_exports_of_random_configs_give_the_logits_of_transformers(architecture, data):
@@ -85,7 +85,7 @@ def written_short(config):
     return {"head_dim": None if is_default else config.head_size, "num_key_value_heads": kv_heads}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES.types)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_generation_with_the_cache_gives_the_tokens_of_whole_forward_passes(architecture, data):
@@ -99,7 +99,7 @@ def test_generation_with_the_cache_gives_the_tokens_of_whole_forward_passes(arch
     assert torch.equal(torch.tensor(found).T, tokens[:, 9:])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES.types)
 def test_missing_keys_of_a_config_have_the_values_that_transformers_gives_them(architecture):
     from transformers import AutoConfig
 
@@ -116,10 +116,11 @@ def test_missing_keys_of_a_config_have_the_values_that_transformers_gives_them(a
     assert found.rope_theta == loaded.rope_parameters["rope_theta"]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES.types)
 def test_every_key_of_the_recipe_is_in_config_json(architecture):
-    config = config_of(recipe.load(ModelRecipe, SMALL | {"architecture": architecture}, "model"), TOKENIZER, "float32")
-    names = {field.name for field in dataclasses.fields(ARCHITECTURES[architecture])}
+    model_config = recipe.load(ARCHITECTURES, SMALL | {"architecture": architecture}, "model")
+    config = config_of(model_config, TOKENIZER, "float32")
+    names = {field.name for field in dataclasses.fields(ARCHITECTURES.types[architecture])}
     assert names - config.keys() == {"architecture"}
     assert config["model_type"] == architecture
 
@@ -127,8 +128,11 @@ def test_every_key_of_the_recipe_is_in_config_json(architecture):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"architecture": "gpt2"}, f"model.architecture must be one of {', '.join(ARCHITECTURES)}, got 'gpt2'"),
-        ({"architecture": ["llama"]}, f"model.architecture must be one of {', '.join(ARCHITECTURES)}, got ['llama']"),
+        ({"architecture": "gpt2"}, f"model.architecture must be one of {NAMES}, got 'gpt2'"),
+        (
+            {"architecture": ["llama"]},
+            f"model.architecture must be one of {NAMES}, got ['llama']",
+        ),
         (
             {"sliding_window": 8},
             "model.sliding_window must be left out for architecture llama: it is a key of mistral, mixtral",
@@ -152,7 +156,7 @@ def test_every_key_of_the_recipe_is_in_config_json(architecture):
 )
 def test_keys_that_an_architecture_does_not_have_are_refused(keys, sentence):
     with pytest.raises(UserError) as caught:
-        recipe.load(ModelRecipe, SMALL | keys, "model")
+        recipe.load(ARCHITECTURES, SMALL | keys, "model")
     assert str(caught.value).startswith(sentence)
 
 
@@ -163,6 +167,6 @@ def test_a_bias_starts_at_zero_and_a_norm_at_one():
         ({"attention_bias": True}, "attn.in_proj.qkv_fused.bias", 0),
         ({"architecture": "qwen3"}, "attn.q_norm.weight", 1),
     ):
-        model = Transformer(recipe.load(ModelRecipe, SMALL | keys, "model"), VOCABULARY)
+        model = Transformer(recipe.load(ARCHITECTURES, SMALL | keys, "model"), VOCABULARY)
         initialize(model, seed=1)
         assert (model.state_dict()[f"base_model.layers.0.{name}"] == value).all()

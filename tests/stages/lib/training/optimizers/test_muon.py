@@ -10,8 +10,9 @@ from stages.lib.distributed.process_group import process_group
 from stages.lib.distributed.row_exchange import Matrix
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export import hf_tensors
+from stages.lib.model import key_table
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.initialize import initialize
-from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.training.optimizers import newton_schulz, registry
 from stages.lib.training.optimizers.parameter_groups import set_learning_rate
@@ -40,7 +41,7 @@ def by_svd(matrix, coefficients=newton_schulz.COEFFICIENTS, steps=5, eps=1e-7):
 
 def small_model(dtype=torch.float32, **keys):
     """A model of random weights with grouped queries."""
-    model = Transformer(recipe.load(ModelRecipe, MODEL | keys, "model"), 70).to(dtype)
+    model = Transformer(recipe.load(ARCHITECTURES, MODEL | keys, "model"), 70).to(dtype)
     initialize(model, seed=3)
     return model
 
@@ -54,7 +55,7 @@ def set_gradients(model, seed):
 
 def layers_of(model, tensors):
     """The matrices of all layers, as transformers has them: {Hugging Face key: tensor}."""
-    weights = [weight for layer in model.recipe.key_table(70).layers for weight in layer if weight.columns]
+    weights = [weight for layer in key_table.build(model.recipe, 70).layers for weight in layer if weight.columns]
     return {name: tensor.detach().clone() for name, tensor in hf_tensors(tensors, weights).items()}
 
 

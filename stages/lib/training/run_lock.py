@@ -20,7 +20,7 @@ from stages.lib.run_directory.lease import FILE, HeldError, Lease
 from stages.lib.training.faults.stop_requests import REASONS, STOP_FILE, StopRequests
 
 if TYPE_CHECKING:
-    from stages.lib.training.options import Start
+    from stages.lib.training.settings.options import Start
 
 RETRY_SECONDS = 5.0
 VISIBLE_SECONDS = 60.0

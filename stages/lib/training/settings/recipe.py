@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
-from stages.lib.training.acceleration import requirements
 from stages.lib.training.faults.recipe import LossGuardRecipe, WatchdogRecipe
 from stages.lib.training.metrics.trackers import TrackerRecipe
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
@@ -175,7 +174,8 @@ class TrainRecipe:
 
     def check_ranks(self, world_size: int, where: str) -> None:
         """Raise UserError, with the sizes that fit, if the global batch cannot be divided among the ranks."""
-        requirements.check_world_size(self, where, world_size)
+        if self.cuda_graphs and world_size > 1:  # FSDP gathers weights to addresses that change
+            raise UserError(f"{where}.cuda_graphs requires a training on one rank, got {world_size} ranks")
         if self.global_batch_size % world_size:
             fitting = ", ".join(str(n) for n in range(1, self.global_batch_size + 1) if self.global_batch_size % n == 0)
             raise UserError(

@@ -1,0 +1,1 @@
+"""The settings of a training: the keys of its recipe, and the options of one start."""
