@@ -4,14 +4,15 @@
     python -m benchmarks.gpu --groups speed --minutes 10
     python -m benchmarks.gpu --prepare                # the corpus alone, on a machine without a GPU
     python -m benchmarks.gpu --dry                    # a small part of each group, on the CPU: a smoke test
+    python -m benchmarks.gpu --groups peers --peer "torchtitan=python titan.py --shape 8b"
 
 Correctness trains a tiny model 40 steps in each mode of training on the GPU, and compares its losses with the same
 training on the CPU; a killed and resumed training must have equal bits. Parity compares float8 with bfloat16, and CUDA
-graphs with the same training without them. Ceilings are the card's copy bandwidth and
-matrix rate. Speed takes training steps of 1 and 8 billion parameters over a small grid. Peers are other libraries that
-are installed. No step needs a network. A step has a time limit and one line of result; one that fails does not stop the
-others. --work keeps the corpus, the runs and the log of each step; --output has all figures, and is written after each
-step.
+graphs with the same training without them. Ceilings are the card's copy bandwidth and matrix rate. Speed takes training
+steps of 1 and 8 billion parameters over a small grid. Peers are other libraries that are installed, and those whose
+command --peer gives. No step needs a network. A step has a time limit and one line of result; one that fails does not
+stop the others. --work keeps the corpus, the runs and the log of each step; --output has all figures, and is written
+after each step.
 """
 
 import argparse
@@ -41,10 +42,18 @@ def main(argv=None):
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/gpu.json"))
     parser.add_argument("--dry", action="store_true", help="a small part of each group, on the CPU")
     parser.add_argument("--prepare", action="store_true", help="make the corpus in --work, and end")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="a further one, see benchmarks/gpu/peers.py",
+    )
     arguments = parser.parse_args(argv)
     try:
+        others = peers.named(arguments.peer)
         device = None if arguments.dry or arguments.prepare else readiness.check()
-        session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device)
+        session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device, others)
     except (UserError, OSError) as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 2

@@ -52,10 +52,14 @@ class Step:
 
 
 class Session:
-    """Runs steps and keeps what they found. `device`: torch's name of the GPU, None for the dry form."""
+    """Runs steps and keeps what they found. `device`: torch's name of the GPU, None for the dry form.
 
-    def __init__(self, work, output, minutes, dry, device):
+    `peers`: {name: command} of further peers, see peers.py.
+    """
+
+    def __init__(self, work, output, minutes, dry, device, peers=None):
         self.work, self.output, self.dry, self.device = work.absolute(), output, dry, device
+        self.peers = peers or {}
         self.ends = time.monotonic() + minutes * 60
         self.limits = {}
         self.found = {}
@@ -104,20 +108,24 @@ class Session:
     def command(self, step, *words, on_cpu=False, kill_when=None):
         """Run `python -m WORDS` within the limit of a step; its output goes to a log. Raises StepError.
 
-        `kill_when`: asked a hundred times per second; the process group is killed once it returns True.
+        `kill_when`: called a hundred times per second; the process group is killed once it returns True.
         """
-        log = self.made / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
+        path = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
+        variables = {"PYTHONPATH": path} | ({"CUDA_VISIBLE_DEVICES": ""} if on_cpu or self.dry else {})
+        return self.execute(step, [sys.executable, "-m", *map(str, words)], HOME, variables, kill_when)
+
+    def log_of(self, step):
+        """Return the file with the output of a step's commands."""
+        return self.made / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
+
+    def execute(self, step, started, directory, variables=None, kill_when=None):
+        """Run a command in a directory with further environment variables; otherwise as `command`."""
+        log = self.log_of(step)
         log.parent.mkdir(exist_ok=True)
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
-        }
-        environment["OMP_NUM_THREADS"] = DRY_THREADS if self.dry else THREADS
-        if on_cpu or self.dry:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment = os.environ | {"OMP_NUM_THREADS": DRY_THREADS if self.dry else THREADS} | (variables or {})
         with open(log, "a", encoding="utf-8") as file:
-            started = [sys.executable, "-m", *map(str, words)]
             process = subprocess.Popen(
-                started, cwd=HOME, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                started, cwd=directory, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:
                 return self._wait(process, step, log, kill_when)

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from benchmarks.gpu import correctness, parity, readiness
+from benchmarks.gpu import correctness, parity, peers, readiness
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.session import Session, Step, StepError
 from stages.lib import recipe
 from stages.lib.errors import UserError
@@ -93,6 +94,33 @@ def test_a_step_that_fails_or_takes_too_long_does_not_stop_the_others(session, c
     assert lines[2].endswith("ZeroDivisionError: division by zero")
     assert lines[3].startswith("ok      works") and lines[4] == "1 ok, 3 FAILED, 0 skipped"
     assert json.loads(session.output.read_text())["steps"]["works"]["figure"] == 1
+
+
+def test_a_peer_is_measured_by_its_command(session, capsys, tmp_path):
+    program = tmp_path / "peer of ours.py"
+    program.write_text(
+        "import json, sys; print('step 1'); print(json.dumps({'tokens_per_second': 12345.6, 'peak_memory_gb': 2.0}))"
+    )
+    commands = [
+        f"titan, 8b={sys.executable} '{program}'",
+        f"broken={sys.executable} -c 'print(7)'",
+        "missing=no-program",
+    ]
+    session.peers = peers.named(commands)
+    session.run(step for step in peers.steps(session) if step.name in session.peers)
+    well, bad, missing = capsys.readouterr().out.splitlines()
+    assert well.startswith("ok      titan, 8b") and well.endswith(": 12,346 tokens/s, peak 1.9 GiB")
+    assert bad.endswith("the last line must be a JSON object with tokens_per_second, got '7'")
+    assert missing.startswith("FAILED  missing") and "no-such" in missing
+    assert json.loads(session.output.read_text())["steps"]["titan, 8b"]["tokens_per_second"] == 12345.6
+
+
+@pytest.mark.parametrize("given", [["titan"], ["=run"], ["titan="], ["titan='x"], ["a=x", "a=y"]])
+def test_a_peer_that_is_no_name_and_command_is_one_line(given, tmp_path, capsys):
+    words = [word for text in given for word in ("--peer", text)]
+    assert main(["--work", str(tmp_path), "--dry", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpu: --peer must ")
 
 
 def test_no_step_begins_after_the_time(session):
