@@ -118,7 +118,7 @@ def _licenses(parts: Sequence[Manifest]) -> dict[str, str]:
 
 
 def _dropped(parts: Sequence[Manifest], source: str) -> Counter[str]:
-    """Return {reason: number of documents of a source that were dropped}."""
+    """Return {reason: number of malformed records or filtered documents of a source}."""
     reasons: Counter[str] = Counter()
     for part in parts:
         if part.identity["source"] == source:
@@ -127,9 +127,9 @@ def _dropped(parts: Sequence[Manifest], source: str) -> Counter[str]:
 
 
 def _why(parts: Sequence[Manifest], source: str) -> str:
-    """Format the dropped documents of a source for a message."""
+    """Format the reasons why a source has fewer documents than records, for a message."""
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_dropped(parts, source).items()))
-    return f"; dropped: {dropped}" if dropped else ""
+    return f"; malformed or filtered: {dropped}" if dropped else ""
 
 
 def _empty(texts: bool = False) -> dict[str, Any]:

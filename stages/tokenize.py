@@ -167,7 +167,7 @@ def _contaminated(
         return iter
     known["decontaminate"] = digests
     index = NgramIndex(items, recipe.decontaminate_ngram)
-    logger.info("%s n-grams of %s items are left out", f"{index.num_ngrams:,}", f"{len(items):,}")
+    logger.info("documents with one of %s n-grams of %s items are filtered", f"{index.num_ngrams:,}", f"{len(items):,}")
 
     def text_of(document: Document) -> str:
         return pretokenized.with_text(document, tokenizer).text or ""

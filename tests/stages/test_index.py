@@ -209,7 +209,7 @@ def test_a_part_named_twice_is_refused(corpus, capsys):
     ("entries", "validation", "said"),
     [
         ([], 0.5, "source a must have training text, and has none"),
-        ([{"text": ""}], 0.5, "source a must have training text, and has none; dropped: 1 empty"),
+        ([{"text": ""}], 0.5, "source a must have training text, and has none; malformed or filtered: 1 empty"),
         ([{"text": "only one"}], 0, "source a must have validation text, and has none; raise sources.a.validation"),
     ],
 )

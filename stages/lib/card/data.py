@@ -105,7 +105,7 @@ def _sentences(inputs: CardInputs, source: str) -> Iterable[str]:
         yield f"filtered by {', '.join(code(f'{name}: {value}') for name, value in used.items())}"
     dropped = inputs.corpus.record.get("dropped", {}).get(source, {})
     if dropped:
-        yield "documents left out: " + ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())
+        yield "malformed or filtered: " + ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())
     key = f", by the field {code(recipe.split_field)}" if recipe.split_field else ""
     yield f"{100 * recipe.validation:.3g}% of it is the validation split{key}"
 

@@ -45,12 +45,12 @@ def _corpora(inputs: PageInputs) -> Iterator[Block]:
     for corpus in inputs.corpora.values():
         for source, splits in corpus.identity["sources"].items():
             train, validation = splits.get("train", {}), splits.get("validation", {})
-            left_out = corpus.record.get("dropped", {}).get(source, {})
-            reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items()) or "none"
+            dropped = corpus.record.get("dropped", {}).get(source, {})
+            reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items()) or "none"
             counts = [f"{train.get('documents', 0):,}", f"{train.get('tokens', 0):,}"]
             text = [amount(train.get("text_bytes", 0)), f"{validation.get('documents', 0):,}"]
             rows.append([corpus.directory.name, source, reasons, *counts, *text])
-    titles = ["corpus", "source", "documents left out", "documents", "tokens", "text", "validation documents"]
+    titles = ["corpus", "source", "malformed or filtered", "documents", "tokens", "text", "validation documents"]
     if rows:
         yield Table(titles=titles, rows=rows, caption="What each corpus holds of its sources.", numeric=range(-4, 0))
 
