@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from benchmarks.gpu import correctness, parity, peers, readiness
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.session import Session, Step, StepError
+from benchmarks.gpu.session import DRY_THREADS, Session, Step, StepError
 from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.pretrain import PretrainRecipe
+from tests.helpers import ranks
 from tests.helpers.training import HOME, environment
 
 
@@ -21,13 +23,31 @@ def session(tmp_path):
     return Session(tmp_path / "work", tmp_path / "out.json", minutes=1, dry=True, device=None)
 
 
-def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(tmp_path):
+@pytest.fixture
+def forks(monkeypatch):
+    """Let the commands of a session run in forks of a process that has imported torch, except those to be killed."""
+    started, lock = Session.command, threading.Lock()
+
+    def command(session, step, *words, on_cpu=False, kill_when=None):
+        if kill_when is not None:
+            return started(session, step, *words, on_cpu=on_cpu, kill_when=kill_when)
+        with lock:
+            code, printed = ranks.run_module(0, words[0], words[1:])
+        if code:
+            raise StepError(f"exit code {code}: {printed.strip().splitlines()[-1]}", code=code)
+        return False
+
+    monkeypatch.chdir(HOME)
+    monkeypatch.setenv("OMP_NUM_THREADS", DRY_THREADS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(Session, "command", command)
+
+
+def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(forks, tmp_path, capsys):
     output = tmp_path / "gpu.json"
-    words = ["-m", "benchmarks.gpu", "--dry", "--work", tmp_path / "work", "--output", output]
-    done = subprocess.run(
-        [sys.executable, *map(str, words)], check=False, cwd=HOME, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code = main(["--dry", "--work", str(tmp_path / "work"), "--output", str(output)])
+    printed = capsys.readouterr().out
+    assert code == 0, printed
     steps = json.loads(output.read_text())["steps"]
     states = {name: step["state"] for name, step in steps.items()}
     skipped = {name: steps[name]["line"] for name, state in states.items() if state != "ok"}
@@ -42,7 +62,7 @@ def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(tmp_path):
     assert steps["float32"]["losses"] == steps["float32"]["cpu_losses"]
     assert steps["killed and resumed"]["resumes"] == 1
     assert steps["ceilings"]["matrix_tflops"] > 0
-    assert done.stdout.splitlines()[-1] == f"{len(steps) - len(skipped)} ok, 0 FAILED, {len(skipped)} skipped"
+    assert printed.splitlines()[-1] == f"{len(steps) - len(skipped)} ok, 0 FAILED, {len(skipped)} skipped"
 
 
 def test_a_machine_without_a_gpu_is_one_line(tmp_path):

@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,14 +47,17 @@ def _serve():
 
     for name in PRELOADED:
         importlib.import_module(name)
-    with tempfile.TemporaryDirectory() as scratch:
+    scratch = Path(tempfile.mkdtemp())  # no TemporaryDirectory: forks that run exit handlers would delete it
+    try:
         for line in sys.stdin:
             asked = json.loads(line)
             call = functools.partial(_run, asked["module"], asked["arguments"])
             os.environ.clear()
             os.environ.update(asked["environment"])
-            ended = forked.run(call, Path(asked["cwd"]), asked["ranks"], scratch=Path(scratch))
+            ended = forked.run(call, Path(asked["cwd"]), asked["ranks"], scratch=scratch)
             print(json.dumps([ended.code, ended.text]), flush=True)
+    finally:
+        shutil.rmtree(scratch)
 
 
 def _run(module, arguments):

@@ -105,7 +105,8 @@ def _sentences(inputs: CardInputs, source: str) -> Iterable[str]:
         yield f"filtered by {', '.join(code(f'{name}: {value}') for name, value in used.items())}"
     dropped = inputs.corpus.record.get("dropped", {}).get(source, {})
     if dropped:
-        yield "malformed or filtered: " + ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())
+        reasons = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())
+        yield f"malformed or filtered: {reasons}"
     key = f", by the field {code(recipe.split_field)}" if recipe.split_field else ""
     yield f"{100 * recipe.validation:.3g}% of it is the validation split{key}"
 
