@@ -131,7 +131,7 @@ def test_a_peer_is_measured_by_its_command(session, capsys, tmp_path):
     well, bad, missing = capsys.readouterr().out.splitlines()
     assert well.startswith("ok      titan, 8b") and well.endswith(": 12,346 tokens/s, peak 1.9 GiB")
     assert bad.endswith("the last line must be a JSON object with tokens_per_second, got '7'")
-    assert missing.startswith("FAILED  missing") and "no-such" in missing
+    assert missing.startswith("FAILED  missing") and "no-program" in missing
     assert json.loads(session.output.read_text())["steps"]["titan, 8b"]["tokens_per_second"] == 12345.6
 
 
