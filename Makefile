@@ -19,11 +19,11 @@ MINUTES = 10
 GPU = # options of benchmarks.gpu
 BENCH = # options of benchmarks.bench
 
-.PHONY: help env demo test-fast test test-long test-slurm test-cloud drill siege gpu bench lint docs format clean gc lock
+.PHONY: help env demo test-fast test test-landing test-long test-slurm test-cloud drill siege gpu bench lint docs format clean gc lock
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(VENV)/demo.stamp ## create the environment in .venv
 
@@ -38,7 +38,11 @@ test-fast: $(VENV)/dev.stamp ## unit tests that start no process, in about two m
 test: $(VENV)/dev.stamp lint ## lint, and the tests that take minutes
 	$(RUN) pytest -m "not long" $(EXAMPLES) $(PARALLEL) $(PYTEST)
 
-test-long: $(VENV)/dev.stamp ## the long tests: the workflow under kills, the demo from a fresh clone
+test-landing: $(VENV)/dev.stamp ## the long tests that .ci/run runs: the demo from a fresh clone, one drill, requeue and lease on Slurm
+	$(RUN) pytest -m landing $(EXAMPLES) --timeout 900 $(PARALLEL) --ignore=tests/slurm $(PYTEST)
+	$(RUN) pytest -m landing $(EXAMPLES) --timeout 900 $(PYTEST) tests/slurm
+
+test-long: $(VENV)/dev.stamp ## all long tests, by hand before a release and every night: the workflow under kills, the demo, faults of Slurm
 	$(RUN) pytest -m long $(EXAMPLES) --timeout 900 $(PARALLEL) --ignore=tests/slurm $(PYTEST)
 	$(RUN) pytest -m long $(EXAMPLES) --timeout 900 $(PYTEST) tests/slurm # alone: jobs of a minute must start in half of it
 

@@ -11,7 +11,7 @@ import pytest
 
 HOME = Path(__file__).resolve().parents[1]
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.landing, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def make(directory, target):

@@ -14,6 +14,8 @@ import pytest
 from tests.helpers.browser import browser, needs_chromium
 from tools import push
 
+pytestmark = [pytest.mark.landing, pytest.mark.long]
+
 HOME = Path(__file__).resolve().parents[1]
 CONFIG = """
 sources:

@@ -1,16 +1,15 @@
 """Every command in README and docs is run, or dry-run if it would take long. Links: tests/docs/."""
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import HOME, README, commands, text_of
+from tests.helpers import ranks
+from tests.workflow.checkout import Checkout, copy_project
 
 TEXT = text_of(README)
 
@@ -19,7 +18,10 @@ TEXT = text_of(README)
 def place(tmp_path_factory):
     """A copy of the checkout, with the config and the texts of the README's chapter on own text."""
     directory = tmp_path_factory.mktemp("readme") / "caravan"
-    shutil.copytree(HOME, directory, ignore=shutil.ignore_patterns(".git", ".venv", "results", ".snakemake", "*cache*"))
+    directory.mkdir()
+    copy_project(directory)
+    for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt"):
+        shutil.copy2(HOME / name, directory)
     (directory / "my.yaml").write_text(re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[1])
     for name in ("books/a/one.txt", "web/one.jsonl"):
         (directory / name).parent.mkdir(parents=True)
@@ -33,32 +35,37 @@ def test_pages_show_commands():
 
 
 @pytest.mark.parametrize("command", commands())
-def test_command_works(place, command):
+def test_command_works(place, command, monkeypatch):
     words = shlex.split(command)
     if words[0] == "make":
         words.insert(1, "--dry-run")
-    elif words[0] == "snakemake" and not {"--unlock", "--rulegraph"} & set(words):
-        words = [word for word in words if word != "--report-after-run"]
-        if "--report" in words:  # in a dry run it would be written
-            at = words.index("--report")
-            words = words[:at] + words[at + 2 :]
-        words.append("--dry-run")
-    elif words[2] == "tools.ablate":  # trains a large model on several GPUs
-        words.append("--help")
-    elif "--output" not in words and words[2].startswith("benchmarks."):
-        words += ["--output", "out.json"]
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(words, check=False, cwd=place, env=environment, capture_output=True, text=True, timeout=120)
-    if {"--model", "--corpus", "--chain"} & set(words):  # of a run that is not made here: the only possible complaint
-        assert done.returncode == 2
-        assert done.stderr.endswith(("does not exist\n", "No such file or directory\n"))
+        done = subprocess.run(words, check=False, cwd=place, capture_output=True, text=True, timeout=120)
+        code, printed = done.returncode, done.stdout + done.stderr
+    elif words[0] == "snakemake":
+        if not {"--unlock", "--rulegraph"} & set(words):
+            words = [word for word in words if word != "--report-after-run"]
+            if "--report" in words:  # in a dry run it would be written
+                at = words.index("--report")
+                words = words[:at] + words[at + 2 :]
+            words.append("--dry-run")
+        done = Checkout(place).snakemake(*words[1:], check=False)
+        code, printed = done.returncode, done.stdout + done.stderr
     else:
-        assert done.returncode == 0, done.stdout + done.stderr
+        if words[2] == "tools.ablate":  # trains a large model on several GPUs
+            words.append("--help")
+        elif "--output" not in words and words[2].startswith("benchmarks."):
+            words += ["--output", "out.json"]
+        monkeypatch.chdir(place)
+        code, printed = ranks.run_module(0, words[2], words[3:])
+    if {"--model", "--corpus", "--chain"} & set(words):  # of a run that is not made here: the only possible complaint
+        assert code == 2
+        assert printed.endswith(("does not exist\n", "No such file or directory\n"))
+    else:
+        assert code == 0, printed
 
 
 def test_picture_is_the_rule_graph(place):
-    command = [sys.executable, "-m", "snakemake", "--rulegraph", "mermaid-js", "all"]
-    drawn = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True, timeout=120).stdout
+    drawn = Checkout(place).snakemake("--rulegraph", "mermaid-js", "all").stdout
     names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
     rules = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
     shown = set()

@@ -43,6 +43,7 @@ def forks(monkeypatch):
     monkeypatch.setattr(Session, "command", command)
 
 
+@pytest.mark.long
 def test_the_dry_form_takes_a_part_of_each_group_on_the_cpu(forks, tmp_path, capsys):
     output = tmp_path / "gpu.json"
     code = main(["--dry", "--work", str(tmp_path / "work"), "--output", str(output)])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def test_profile_takes_texts_to_a_report_on_a_cluster(place, cluster):
@@ -26,7 +26,6 @@ def test_profile_takes_texts_to_a_report_on_a_cluster(place, cluster):
     cluster.wait_until_empty()
 
 
-@pytest.mark.long
 def test_two_nodes_make_the_bits_of_one(tokenized, tmp_path):
     one, two = tokenized.copy(tmp_path / "one"), tokenized.copy(tmp_path / "two")
     one.write_profile(nodes=1, ranks=4)

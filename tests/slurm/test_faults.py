@@ -19,6 +19,7 @@ def check(place, undisturbed):
     place.cluster.wait_until_empty()
 
 
+@pytest.mark.landing
 def test_requeued_training_resumes_and_uses_no_attempt(training, cluster, undisturbed):
     training.write_profile(nodes=2, ranks=1)
     driver = training.start("models")
@@ -72,6 +73,7 @@ def test_cancelled_training_is_submitted_again_and_resumes(training, cluster, un
     assert len(training.submitted("pretrain")) == 2
 
 
+@pytest.mark.landing
 def test_job_whose_driver_was_killed_is_never_joined_by_a_second_trainer(training, cluster, undisturbed):
     driver = training.start("models")
     orphan = training.job_at_step(15)
