@@ -13,7 +13,7 @@ runs included. It reads from stdin
 
     {"recipes": {"runs.base.pretrain": {"stage": "pretrain", "keys": {...}, ...}}, "sources": ["sources.mine", ...],
      "manifests": {"results/runs/base/models/00000120.json": {"recipe": "runs.base.pretrain", "inputs": {...}}},
-     "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "FILE"}
+     "lists": ["sources.mine", ...], "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "DIR"}
 
 and prints {"stale": {manifest: reason}, "warnings": [sentence], "initial": {run: digest}}. It imports no torch, unless
 a suite names a task of lm-evaluation-harness for the first time, or the profile names a GPU and a training that is
@@ -39,6 +39,7 @@ from stages.lib import files, stage
 from stages.lib import recipe as recipes
 from stages.lib.checkpoints import fms_files, model_digest
 from stages.lib.config_check import dry_run, facts
+from stages.lib.config_check.outside import Outside
 from stages.lib.errors import UserError
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.planning import refusal, request
@@ -220,7 +221,13 @@ def check_plan() -> None:
     known_tasks.check({where: (recipe.tasks, recipe.include_path) for where, recipe in suites.items()}, cache)
     initial = {name: initial_digest(name, model, cache) for name, model in plan["initial"].items()}
     stale = Stale(plan["manifests"], {where: recipes.written(recipe, "identity") for where, recipe in loaded.items()})
-    result = {"stale": stale.reasons(initial), "warnings": warnings_of(plan, loaded, stale), "initial": initial}
+    reasons = stale.reasons(initial)
+    outside = Outside(loaded, stale.read, plan["manifests"], cache)
+    reasons = outside.reasons(plan["initial"]) | reasons
+    listed = {where for where in plan.get("lists", ()) if where in loaded}
+    listed -= {plan["manifests"][path].get("recipe") for path in reasons}
+    warnings = [*warnings_of(plan, loaded, stale), *outside.sentences(listed)]
+    result = {"stale": reasons, "warnings": warnings, "initial": initial}
     if os.environ.get(dry_run.FACTS):
         files.write_json(os.environ[dry_run.FACTS], facts.facts_of(plan["recipes"], loaded))
     print(json.dumps(result))
