@@ -2,16 +2,18 @@
 
 import json
 import sys
+from collections import Counter
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from stages import tokenize
-from stages.lib.sources import filtered, filters
+from stages.lib.sources import filtered, filters, source
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import (
@@ -214,14 +216,32 @@ def test_the_license_of_a_source_goes_into_the_corpus(tmp_path, plain):
     assert written.stat().st_mtime_ns == times.st_mtime_ns, "nothing is tokenized again"
 
 
-def test_a_directory_means_the_files_of_the_kind_below_it(tmp_path, plain):
-    write_jsonl(tmp_path / "texts/deep/a.jsonl", [{"text": "one"}])
-    write_jsonl(tmp_path / "texts/b.json", [{"text": "two"}])
-    (tmp_path / "texts/README.md").write_text("what this is")
-    (tmp_path / "texts/.hidden.jsonl").write_text("{")
-    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
-    names = [file["name"] for file in identity_of(made)["files"]]
-    assert names == [str(tmp_path / "texts/b.json"), str(tmp_path / "texts/deep/a.jsonl")]
+@pytest.mark.parametrize("path", ["texts", "texts/**/*.json*", "memory://texts"])
+def test_a_directory_means_what_spark_arrow_and_datasets_read_of_it(tmp_path, monkeypatch, capsys, path):
+    others = ["_temporary/0/c.jsonl", ".hidden.jsonl", "_SUCCESS", "deep/.a.jsonl.crc", "year/_tmp/x.jsonl"]
+    taken = ["b.json", "deep/a.jsonl", "year/_y=2/d.jsonl"]
+    contents = dict.fromkeys([*others, *taken], '{"text": "one"}\n')
+    if "*" not in path:
+        contents |= {"README.md": "what", "dataset_info.json": "{}", "empty.jsonl": ""}
+    monkeypatch.chdir(tmp_path)
+    for name, content in contents.items():
+        if path.startswith("memory"):
+            fsspec.filesystem("memory").pipe(f"/texts/{name}", content.encode())
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text(content)
+    left_out = Counter()
+    found = source.list_files("a", source.SourceRecipe(kind="jsonl", paths=[path]), left_out)
+    assert [name.partition("texts/")[2] for name in found] == taken
+    assert left_out["hidden"] >= 2 and left_out["empty"] == ("*" not in path)
+    if "*" not in path:
+        assert (left_out[".md"], left_out[".json"]) == (1, 1)
+    if path == "texts":
+        read = dataset.dataset("texts", pa.schema([]), "json").files
+        theirs = {name.partition("texts/")[2] for name in read if name.endswith(("json", "jsonl"))}
+        assert theirs - {"dataset_info.json", "empty.jsonl"} == {*taken} - {"year/_y=2/d.jsonl"}
+        assert source.counted(left_out) == "5 hidden, 1 empty, 1 .md, 1 .json"
+        made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+        assert "left out of its directories: 5 hidden" in capsys.readouterr().err and len(identity_of(made)["files"]) == 3
 
 
 def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):

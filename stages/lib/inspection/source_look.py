@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +49,16 @@ def show(
     count: int,
     at_most: int,
     listed: Path | None = None,
+    left_out: Counter[str] | None = None,
 ) -> None:
-    """Print the preview of a source by its name, recipe and files.
+    """Print the preview of a source by its name, recipe and files. `left_out`: counts of `source.list_files`.
 
     `count`: documents to show. `at_most`: bytes to read, about. `listed`: the list with the sizes of the files.
     Raises UserError if a file cannot be read, or ids are not in the tokenizer's vocabulary.
     """
     print_files(name, recipe, files)
+    if left_out:
+        print(f"left out of its directories: {source.counted(left_out)}")
     places = sampling.places(recipe, files, at_most)
     if listed is not None:
         _check_sizes(recipe, places, files, listed)

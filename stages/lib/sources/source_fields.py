@@ -18,7 +18,8 @@ class SourceFields:
     paths: list[str] = identity([])
     """Files, directories (with all files below them), globs (`**` matches any folders) or their URLs (s3://, hf:// and
     all others that fsspec reads), relative to the working directory; not for python-*. Text and JSON lines files may be
-    compressed: .gz, .zst, .bz2, .lz4."""
+    compressed: .gz, .zst, .bz2, .lz4. As in Spark and Arrow, names that begin with a dot or an underscore and empty
+    files are left out of a directory; `list` counts what it leaves out."""
 
     text_field: str = identity("text")
     """The field of a JSON line, or the column of a table, that holds the text."""
