@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import dataset, parquet
 
 from stages import tokenize
-from stages.lib.sources import filtered, filters, source
+from stages.lib.sources import documents, filtered, filters, prompt_completion, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import (
@@ -241,7 +241,50 @@ def test_a_directory_means_what_spark_arrow_and_datasets_read_of_it(tmp_path, mo
         assert theirs - {"dataset_info.json", "empty.jsonl"} == {*taken} - {"year/_y=2/d.jsonl"}
         assert source.counted(left_out) == "5 hidden, 1 empty, 1 .md, 1 .json"
         made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-        assert "left out of its directories: 5 hidden" in capsys.readouterr().err and len(identity_of(made)["files"]) == 3
+        assert "left out of its directories: 5 hidden" in capsys.readouterr().err
+        assert len(identity_of(made)["files"]) == 3
+
+
+@pytest.mark.parametrize("field", ["doc.text", "doc.inner.text", "doc.b.c"])
+def test_a_dotted_field_is_that_of_a_mapping_or_struct_in_every_format(tmp_path, field):
+    *path, last = {"doc.b.c": ["doc", "b.c"]}.get(field, field.split("."))
+    records = [{last: text, "ppl": 1.5} if number % 5 else None for number, text in enumerate(TEXTS)]
+    for name in reversed(path):
+        records = [{name: record} for record in records]
+    table = pa.Table.from_pylist(records)
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=9)
+    write_arrow(tmp_path / "a.arrow", {name: table.column(name) for name in table.column_names})
+    write_jsonl(tmp_path / "a.jsonl", records)
+    for kind in ("jsonl", "parquet", "arrow"):
+        recipe = source.SourceRecipe(kind=kind, paths=["*"], text_field=field, id_field=None)
+        found = list(documents.read(recipe, spans.whole([str(tmp_path / f"a.{kind}")]), []))
+        assert [entry.text for entry in found] == [text if number % 5 else None for number, text in enumerate(TEXTS)]
+
+
+def test_bytes_that_are_not_utf_8_spoil_no_other_row(tmp_path):
+    values = [text.encode() for text in TEXTS]
+    values[7] = b"\xff\xfe"
+    parquet.write_table(pa.table({"text": pa.array(values, pa.binary())}), tmp_path / "a.parquet")
+    found = list(
+        documents.read(source.SourceRecipe(kind="parquet", paths=["*"]), spans.whole([str(tmp_path / "a.parquet")]), [])
+    )
+    assert [entry.text for entry in found] == [*TEXTS[:7], None, *TEXTS[8:]]
+    assert found[7].reason == "not UTF-8"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_not_finite_beside_the_text_drops_nothing(tmp_path, number):
+    lines = [f'{{"text": {json.dumps(text)}, "ppl": {number if at % 9 else 2}}}\n' for at, text in enumerate(TEXTS)]
+    broken = ['{"text": "\\ud800", "ppl": NaN}\n', '{"text": "a", "ppl": NaNs}\n', "[" * 99999 + "NaN\n"]
+    (tmp_path / "a.jsonl").write_text("".join([*lines, *broken]))
+    recipe = source.SourceRecipe(kind="jsonl", paths=["*"])
+    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.jsonl")]), []))
+    assert [entry.text for entry in found[:-3]] == TEXTS
+    assert [entry.reason for entry in found[-3:]] == ["not JSON"] * 3
+    pairs = [f'{{"prompt": "a", "completion": "b", "score": {number}}}\n']
+    (tmp_path / "p.jsonl").write_text("".join(pairs))
+    recipe = source.SourceRecipe(kind="prompt_completion", paths=["*"])
+    assert len(list(prompt_completion.records(recipe, [str(tmp_path / "p.jsonl")]))) == 1
 
 
 def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):

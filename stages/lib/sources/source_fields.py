@@ -22,7 +22,8 @@ class SourceFields:
     files are left out of a directory; `list` counts what it leaves out."""
 
     text_field: str = identity("text")
-    """The field of a JSON line, or the column of a table, that holds the text."""
+    """The field of a JSON line, or the column of a table, that holds the text. `doc.text` is the field text of the
+    mapping or struct doc; this holds for all keys that name a field."""
 
     token_ids_field: str | None = identity(None)
     """The column of a table that holds token ids of the corpus' tokenizer (pre-tokenized documents), in place of text.
