@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     """Make the part, unless it is up to date."""
     from stages.lib.tokenizer import fast
     from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.pretokenized import PretokenizedCheck
+    from stages.lib.tokens.pretokenized import Padding, PretokenizedCheck
 
     clock = manifest.Clock(arguments.code)
     if not 0 <= arguments.part < recipe.parts:
@@ -112,9 +112,12 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     def make(encoder: Encoder) -> dict[str, Any]:
         dropped = FilterCounts(name, source_recipe.max_malformed, tokenizer)
         check = PretokenizedCheck(name, tokenizer)
-        found = clean(drop(documents.read(source_recipe, chosen, every_name, before)))
+        padding = Padding(tokenizer)
+        found = clean(padding.remove(drop(documents.read(source_recipe, chosen, every_name, before))))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
-        record = clock.record(**_of_list(listed), **encoder.record, **check.record(), **dropped.record())
+        padding.warn(name)
+        ids = check.record() | padding.record()
+        record = clock.record(**_of_list(listed), **encoder.record, **ids, **dropped.record())
         return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)

@@ -47,6 +47,7 @@ def identity_of(part):
 
 def write_arrow(path, columns, form=FILE, rows=7):
     """An Arrow file or stream of some columns, in batches of some rows."""
+    path.parent.mkdir(exist_ok=True)
     table = pa.table(columns)
     with form(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
@@ -87,6 +88,27 @@ def test_token_ids_are_taken_as_they_are_and_bos_is_never_doubled(tmp_path, plai
     assert sorted(found) == sorted([tokenizer.bos, *some, tokenizer.eos] for some in ids)
     sides = [identity_of(part)[side] for side in ("train", "validation")]
     assert sum(side["text_bytes"] for side in sides) == sum(len(text.encode()) for text in TEXTS)
+
+
+def test_padding_of_rows_is_left_out_and_a_row_of_several_documents_is_malformed(tmp_path, plain, capsys):
+    tokenizer = Tokenizer(plain[0])
+    ids = [tokenizer.encode([text])[0].tolist() for text in TEXTS]
+    bos, eos, pad = tokenizer.bos, tokenizer.eos, 0
+    shapes = [lambda own: [bos, *own, eos, pad, pad, pad], lambda own: [*own, eos, eos, eos], lambda own: [*own, eos]]
+    shapes += [lambda own: [pad, pad, bos, *own, eos], lambda own: [bos, *own, eos, pad]]
+    rows = [shapes[number % 5](own) for number, own in enumerate(ids)]
+    key = [str(number) for number in range(len(rows))]
+    parts = []
+    for name, own in (("plain", ids), ("padded", [*rows, [bos, *ids[0], eos, bos, *ids[1], eos]])):
+        table = {"ids": own, "key": [*key, "x"][: len(own)]}
+        path = write_arrow(tmp_path / name / "a.arrow", table)
+        recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "split_field": "key"}
+        parts.append(tokenized_source(tmp_path / name, plain[0], **recipe))
+    assert shards_of(parts[0]) == shards_of(parts[1])
+    record = record_of(parts[1])
+    assert record["padding"] == {"documents": 48, "ids": 12 * (3 + 2 + 2 + 1)}
+    assert record["dropped"] == {"EOS within the ids of a row, which must be one document": 1}
+    assert "source a: 96 ids of padding in 48 rows are left out" in capsys.readouterr().err
 
 
 def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):

@@ -64,15 +64,23 @@ def show(
         _check_sizes(recipe, places, files, listed)
     fields.print_fields(recipe, places, files)
     counts = FilterCounts(name, 1, tokenizer, log=False)
+    padding = None
+    if tokenizer is not None:
+        from stages.lib.tokens.pretokenized import Padding
+
+        padding = Padding(tokenizer)
     measures = Measures(_word_of(recipe), tokenizer)
     readings: list[Reading] = []
     shown: list[Document] = []
     for number, place in enumerate(places, 1):
         readings.append(Reading(recipe, place, files, at_most // len(places)))
-        for batch in documents.batched(filter(None, map(counts.keep, readings[-1])), BATCH):
+        entries = readings[-1] if padding is None else padding.remove(readings[-1])
+        for batch in documents.batched(filter(None, map(counts.keep, entries)), BATCH):
             shown += measures.add(batch)[: max(0, count * number // len(places) - len(shown))]
     print_sample(readings, counts.num_records)
     print_filtered(recipe, counts, places[0].spans[0].name)
+    if padding is not None and padding.documents:
+        print(f"padding: {padding.ids:,} ids in {several(padding.documents, 'row')} are left out")
     if measures.num_documents:
         measures.print(recipe.validation)
     elif counts.num_records:

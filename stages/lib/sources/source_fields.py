@@ -27,7 +27,8 @@ class SourceFields:
 
     token_ids_field: str | None = identity(None)
     """The column of a table that holds token ids of the corpus' tokenizer (pre-tokenized documents), in place of text.
-    They may have a BOS and an EOS at their ends or not: the corpus decides. The validation split is drawn by the ids: a
+    They may have a BOS and an EOS at their ends or not: the corpus decides. Padding behind EOS or in front of BOS is
+    left out, and a row of several documents is malformed. The validation split is drawn by the ids: a
     text that another source holds as text may be validation data in one and training data in the other; a `split_field`
     of both prevents it."""
 
