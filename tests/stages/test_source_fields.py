@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import dataset, parquet
 
-from stages import tokenize
+from stages import index, tokenize
+from stages.lib import manifest
 from stages.lib.sources import documents, filtered, filters, prompt_completion, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -152,6 +153,40 @@ def test_more_malformed_records_than_allowed_are_refused(tmp_path, plain, capsys
     assert not list(output.parent.iterdir())
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_malformed=0.1)
     assert record_of(part)["dropped_examples"] == {"not JSON": [{"id": f"{path}:10", "text": ""}]}
+
+
+def test_the_share_of_malformed_records_is_that_of_the_source_and_changes_no_identity(tmp_path, plain, capsys):
+    """143 records, 5 malformed, all of them in the first of 4 files and parts."""
+    for number, entries in enumerate((39, 35, 35, 34)):
+        lines = [json.dumps({"text": f"kara {number} {entry}"}) for entry in range(entries)]
+        lines[:5] = ["{"] * 5 if number == 0 else lines[:5]
+        (tmp_path / f"{number}.jsonl").write_text("".join(f"{line:60}\n" for line in lines))
+    recipe = {"kind": "jsonl", "paths": [str(tmp_path / "*.jsonl")], "validation": 0.2}
+    made = listed(tmp_path, "a", recipe)
+    parts = tokenized(tmp_path, "a", made, plain[0], parts=4)
+    assert [record_of(part)["malformed"] for part in parts] == [5, 0, 0, 0]
+    output = tmp_path / "tokens/main/manifest.json"
+    corpus = make(index, tokenizer=plain[0], parts=parts, output=output)
+    digest = manifest.read(corpus).digest
+    output.unlink()
+    line = refused(capsys, index, tokenizer=plain[0], parts=parts, output=output, max_malformed={"a": 0.03})
+    assert line == (
+        "index: sources.a.max_malformed must be at least the share of malformed records, 5 of 143 (5 not JSON), "
+        "got 0.03"
+    )
+    identity = identity_of(made)
+    made = listed(tmp_path, "a", recipe | {"max_malformed": 0.5})
+    assert identity_of(made) == identity and record_of(made)["max_malformed"] == 0.5
+
+    for part in parts:  # as they were written when max_malformed was an identity key
+        kept = manifest.read(part)
+        old = kept.identity | {"source_recipe": kept.identity["source_recipe"] | {"max_malformed": 0.5}}
+        for path in (part, part.with_suffix("") / "manifest.json"):
+            manifest.write(path, "tokenize", old, kept.record)
+    times = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.arrow"))]
+    parts = tokenized(tmp_path, "a", made, plain[0], parts=4)
+    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.arrow"))] == times, "nothing is made again"
+    assert manifest.read(make(index, tokenizer=plain[0], parts=parts, output=output)).digest == digest
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import dataclasses
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
@@ -22,6 +24,9 @@ from stages.lib.sources.storage import Status
 
 ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 """Of files that no kind reads."""
+
+FORMER_IDENTITY = ("max_malformed",)
+"""Operation keys that were identity keys once, and may stand in the identity of earlier manifests."""
 
 METADATA_FILES = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip")
 """Files of a directory that Hugging Face's datasets does not take for data."""
@@ -68,7 +73,13 @@ def read_list(path: Path | str) -> tuple[Manifest, str, SourceRecipe]:
     """Return (Manifest, name, SourceRecipe) of a source's list. Raises UserError if the file is another manifest."""
     listed = manifest.read(path, "list")
     name = listed.identity["source"]
-    return listed, name, load_recipe(SourceRecipe, listed.identity["recipe"], f"sources.{name}")
+    operation = {key: listed.record[key] for key in FORMER_IDENTITY if key in listed.record}
+    return listed, name, load_recipe(SourceRecipe, listed.identity["recipe"] | operation, f"sources.{name}")
+
+
+def comparable(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity keys of a source's recipe in a manifest, without those of FORMER_IDENTITY."""
+    return {key: value for key, value in recipe.items() if key not in FORMER_IDENTITY}
 
 
 def root_of(recipe: SourceRecipe) -> Path:

@@ -66,8 +66,8 @@ class SourceFields:
     """The license of the text, an SPDX identifier where there is one (CC-BY-4.0). Model cards and the manifest of a
     corpus show it."""
 
-    max_malformed: float = identity(0.05, minimum=0, maximum=1)
-    """The largest share of a part's records that may be malformed (no JSON, no UTF-8, no text): up to it they are
+    max_malformed: float = operation(0.05, minimum=0, maximum=1)
+    """The largest share of a source's records that may be malformed (no JSON, no UTF-8, no text): up to it they are
     skipped and counted, beyond it the source is refused."""
 
     filters: FilterRecipe = identity(FilterRecipe())

@@ -150,7 +150,7 @@ def foreign_feature(package: Mapping[str, Any]) -> str | None:
         if model.get(key):
             return f"model.{key}"
     if model.get("byte_fallback"):
-        members = normalizer["normalizers"] if (normalizer or {}).get("type") == "Sequence" else [normalizer]
+        members = (normalizer or {}).get("normalizers", [normalizer])
         known = (
             None,
             {"type": "Prepend", "prepend": SPACE},
