@@ -90,4 +90,4 @@ def _records(recipe: SourceRecipe, place: sampling.Place, every_name: list[str])
     read = kind.conversations if kind.is_chat else kind.preferences if kind.is_preference else kind.pairs
     for span in place.spans:  # of a large file, only its beginning: examples are read whole
         for _, key, *_ in itertools.islice(read(recipe, [span.name]), RECORDS):
-            yield split_of(key, recipe.validation)
+            yield split_of(str(key), recipe.validation)
