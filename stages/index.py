@@ -10,6 +10,7 @@ receipt.json beside the manifest stores what was hashed: a shard of the same siz
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
+from stages.lib.sources import filtered
+from stages.lib.sources.source import comparable
 from stages.lib.sources.split import TRAIN, VALIDATION
 from stages.lib.tokenizer import tokenizer as tokenizers
 from stages.lib.tokens.shards import dtype_of
@@ -41,6 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
         if part.identity.get("decontaminate") != parts[0].identity.get("decontaminate"):
             raise UserError(f"{part.path} must leave out the items of {parts[0].path}, and leaves out others")
     _check_complete(parts)
+    limits = json.loads(arguments.max_malformed)
+    for name in sorted({part.identity["source"] for part in parts}):
+        counted = [part for part in parts if part.identity["source"] == name and "records" in part.record]
+        num_malformed, num_records = (sum(part.record[key] for part in counted) for key in ("malformed", "records"))
+        limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
+        filtered.check_share(name, limit, num_malformed, num_records, _dropped(parts, name))
     directory = arguments.output.parent
     for path in (arguments.output, directory / RECEIPT):
         files.clear_leftovers(path)
@@ -94,7 +103,8 @@ def _check_complete(parts: Sequence[Manifest]) -> None:
 
 
 def _check_same_recipe(first: Manifest, second: Manifest) -> None:
-    if first.identity["source_recipe"] != second.identity["source_recipe"]:
+    one, other = (comparable(part.identity["source_recipe"]) for part in (first, second))
+    if one != other:
         raise UserError(f"{second.path} must have the source recipe of {first.path}, and its list had another")
 
 
@@ -179,6 +189,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = stage.parser("stages.index", __doc__)
     parser.add_argument("--tokenizer", type=Path, required=True, help="manifest of the tokenizer")
     parser.add_argument("--parts", type=Path, nargs="+", required=True, help="manifests of all parts of all sources")
+    parser.add_argument(
+        "--max-malformed",
+        default="{}",
+        metavar="JSON",
+        help="max_malformed by source; default: that with which the parts were made",
+    )
     parser.add_argument("--output", type=Path, required=True, help="manifest of the corpus")
     return stage.execute(parser, run, argv)
 

@@ -8,6 +8,7 @@ New files are found when it runs again (`-R list`).
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,8 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
     """Write the list."""
     source.check_name(arguments.name)
     files.clear_leftovers(arguments.output)
-    found = source.list_files(arguments.name, source_recipe)
+    left_out: Counter[str] = Counter()
+    found = source.list_files(arguments.name, source_recipe, left_out)
     identity = {
         "source": arguments.name,
         "recipe": recipe.written(source_recipe, "identity"),
@@ -29,6 +31,8 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
     etags = {name: status.etag for name, status in found.items()}
     total = sum(status.bytes for status in found.values())
     logger.info("source %s: %s files, %s bytes", arguments.name, len(found), total)
+    if +left_out:
+        logger.warning("source %s: left out of its directories: %s", arguments.name, source.counted(left_out))
     # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
     record = {"code": arguments.code, "etags": etags, **recipe.written(source_recipe, "operation")}
     manifest.write(arguments.output, arguments.stage_name, identity, record)

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     """Make the part, unless it is up to date."""
     from stages.lib.tokenizer import fast
     from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens.pretokenized import PretokenizedCheck
+    from stages.lib.tokens.pretokenized import Padding, PretokenizedCheck
 
     clock = manifest.Clock(arguments.code)
     if not 0 <= arguments.part < recipe.parts:
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     known = {
         "recipe": recipes.written(recipe, "identity"),
         "source": name,
-        "source_recipe": listed.identity["recipe"],
+        "source_recipe": source.comparable(listed.identity["recipe"]),
         "part": arguments.part,
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
         "inputs": inputs.of_part(source_recipe, listed, chosen),
@@ -110,11 +110,16 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         return
 
     def make(encoder: Encoder) -> dict[str, Any]:
-        dropped = FilterCounts(name, source_recipe.max_malformed, tokenizer)
+        limit = source_recipe.max_malformed if arguments.max_malformed is None else arguments.max_malformed
+        # a part does not tell the share in the source: index does
+        dropped = FilterCounts(name, limit if recipe.parts == 1 else 1, tokenizer)
         check = PretokenizedCheck(name, tokenizer)
-        found = clean(drop(documents.read(source_recipe, chosen, every_name, before)))
+        padding = Padding(tokenizer)
+        found = clean(padding.remove(drop(documents.read(source_recipe, chosen, every_name, before))))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
-        record = clock.record(**_of_list(listed), **encoder.record, **check.record(), **dropped.record())
+        padding.warn(name)
+        ids = check.record() | padding.record()
+        record = clock.record(**_of_list(listed), **encoder.record, **ids, **dropped.record(), max_malformed=limit)
         return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)
@@ -142,7 +147,8 @@ def _duplicates(
     made = manifest.read(path, "find_duplicates")
     for part in made.identity["parts"]:
         if (part["source"], part["part"], part["parts"]) == (known["source"], known["part"], recipe.parts):
-            if any(part[key] != known[key] for key in ("inputs", "source_recipe")):
+            others = part | {"source_recipe": source.comparable(part["source_recipe"])}
+            if any(others[key] != known[key] for key in ("inputs", "source_recipe")):
                 raise UserError(f"--duplicates {path} must be made of the part's current files, and is older")
             described, numbers = made.identity["outputs"][part["path"]], made.directory / part["path"]
             manifest.check_content(numbers, described, made.path)
@@ -192,7 +198,8 @@ def _is_up_to_date(payload: Path, known: Mapping[str, Any]) -> bool:
         kept = manifest.read(payload / KEPT)
     except UserError:  # truncated by a crash of the machine
         return False
-    if any(kept.identity.get(key) != value for key, value in known.items()):
+    earlier = kept.identity | {"source_recipe": source.comparable(kept.identity.get("source_recipe", {}))}
+    if any(earlier.get(key) != value for key, value in known.items()):
         return False
     return all(
         (payload.parent / name).exists() and manifest.describe(payload.parent / name) == described
@@ -276,6 +283,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
     parser.add_argument(
         "--output", type=Path, required=True, help="manifest of the part; shards in a directory beside it"
+    )
+    parser.add_argument(
+        "--max-malformed", type=float, metavar="SHARE", help="max_malformed of the source, if it is not that of --list"
     )
     parser.add_argument("--duplicates", type=Path, help="manifest of find_duplicates, if duplicates are dropped")
     parser.add_argument(

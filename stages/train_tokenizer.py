@@ -162,7 +162,7 @@ def _sample(listed: Manifest, recipe: source.SourceRecipe, limit: int) -> bytes:
         raise UserError(f"sources.{listed.identity['source']} must hold text to train on, and holds token ids")
     drawn = sorted(every_name, key=lambda name: hashlib.sha256(name.encode()).digest())
     taken, size = [], 0
-    filtered = FilterCounts(listed.identity["source"], recipe.max_malformed)
+    filtered = FilterCounts(listed.identity["source"], limit=1)  # a sample does not tell the share in the source
     for document in documents.read(recipe, spans.whole(drawn), every_name):
         filtered.keep(document)
         if isinstance(document, documents.Document) and document.split == TRAIN:
@@ -171,7 +171,9 @@ def _sample(listed: Manifest, recipe: source.SourceRecipe, limit: int) -> bytes:
             size += len(data)
             if size >= limit:
                 break
-    filtered.check()
+    if not taken and filtered.num_malformed:
+        filtered.limit = recipe.max_malformed
+        filtered.check()
     return b"".join(taken)
 
 

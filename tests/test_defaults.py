@@ -65,7 +65,6 @@ FROZEN = {
         "validation": 0.01,
         "token_ids_field": None,
         "id_field": None,
-        "max_malformed": 0.05,
         "filters.min_bytes": None,
         "filters.max_bytes": None,
         "filters.min_words": None,

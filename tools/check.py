@@ -13,7 +13,7 @@ runs included. It reads from stdin
 
     {"recipes": {"runs.base.pretrain": {"stage": "pretrain", "keys": {...}, ...}}, "sources": ["sources.mine", ...],
      "manifests": {"results/runs/base/models/00000120.json": {"recipe": "runs.base.pretrain", "inputs": {...}}},
-     "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "FILE"}
+     "lists": ["sources.mine", ...], "initial": {"base": {"path": "models/llama", "stage": "pretrain"}}, "cache": "DIR"}
 
 and prints {"stale": {manifest: reason}, "warnings": [sentence], "initial": {run: digest}}. It imports no torch, unless
 a suite names a task of lm-evaluation-harness for the first time, or the profile names a GPU and a training that is
@@ -23,6 +23,7 @@ new to it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import importlib
 import json
@@ -38,13 +39,15 @@ from typing import Any
 from stages.lib import files, stage
 from stages.lib import recipe as recipes
 from stages.lib.checkpoints import fms_files, model_digest
-from stages.lib.config_check import dry_run, facts
+from stages.lib.config_check import dry_run, facts, sample
+from stages.lib.config_check.outside import Outside
 from stages.lib.errors import UserError
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.planning import refusal, request
 from stages.lib.report.stale import Stale
 from stages.lib.scoring import known_tasks
 from stages.lib.sources import source
+from stages.lib.space import amount
 from stages.lib.training.optimizers import schedule
 
 RECIPES = {
@@ -62,6 +65,12 @@ RECIPES = {
     "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),
 }
 """{stage: (module, class) of its recipe}"""
+
+HIGH_RATE = 0.1
+"""Learning rate above which one is more likely a mistake; Muon's own may be higher."""
+
+GPU_BYTES = 200 << 30
+"""Memory of a GPU, at most."""
 
 
 @functools.cache
@@ -151,10 +160,62 @@ def initial_digest(run_name: str, model: dict[str, str], cache: Path) -> str:
     return model_digest.digest_of(model["path"], f"{where}.path", cache, Path(config) if config else None)
 
 
+def check_state(recipe: Any, run_name: str, path: str) -> None:
+    """Raise UserError if a run continues the optimizer, schedule or data of a model that holds weights alone."""
+    initial = getattr(recipe, "initial", None)
+    place = Path(path)
+    kind = "Hugging Face model" if (place / "config.json").is_file() else None
+    if place.exists() and fms_files.find(place) is not None:
+        kind = fms_files.KIND
+    if initial is None or kind is None:
+        return
+    for key, value in dataclasses.asdict(initial).items():
+        if value != "reset":
+            raise UserError(
+                f"runs.{run_name}.pretrain.initial.{key} must be reset, since runs.{run_name}.initial.path {path} is a "
+                f"{kind}, which holds weights alone; got {value}"
+            )
+
+
+def check_machine(plan: dict[str, Any], loaded: dict[str, Any]) -> None:
+    """Raise UserError if a model's weights, gradients and AdamW moments are larger than the memory of this machine."""
+    from stages.lib.distributed import gpus
+    from stages.lib.model import flops
+
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for where in plan["recipes"]:
+        model = getattr(loaded.get(where), "model", None)
+        if model is None or not where.startswith("runs."):
+            continue
+        count = flops.parameter_count(model, 0)
+        if 16 * count > memory and 16 * count > memory + gpus.count() * GPU_BYTES:
+            run = where.rpartition(".")[0]
+            raise UserError(
+                f"{run}.model has {count / 1e9:,.1f} billion parameters without its embeddings, and their weights, "
+                f"gradients and optimizer state need {amount(16 * count)}: this machine has {amount(memory)}; "
+                "make the model smaller, or give the --profile of the cluster that trains it"
+            )
+
+
+def sources_with_validation(plan: dict[str, Any], loaded: dict[str, Any]) -> set[str]:
+    """Return the keys of the sources that need a validation split: those of corpora and of fine-tuning."""
+    names = {name for part in plan["manifests"].values() for name in part.get("sources", ())}
+    for where, part in plan["recipes"].items():
+        if part["stage"] == "finetune" and where in loaded:
+            names.update(loaded[where].weights)
+    return {f"sources.{name}" for name in names}
+
+
 def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> list[str]:
     """Return sentences on learning-rate schedules that are valid and rarely meant."""
     found = []
     for where, part in plan["recipes"].items():
+        optimizer = getattr(loaded.get(where), "optimizer", None)
+        if optimizer is not None and optimizer.learning_rate > HIGH_RATE:
+            found.append(
+                f"{where}.optimizer.learning_rate is {optimizer.learning_rate:g}, and usual rates are 1e-5 to 0.02: "
+                "above 0.1 the loss diverges"
+            )
         if where not in loaded or "milestones" not in part:
             continue
         recipe = loaded[where]
@@ -182,9 +243,11 @@ def run(arguments: argparse.Namespace) -> None:
 def check_config(arguments: argparse.Namespace) -> None:
     """Print what is known of a config. Raises UserError for the first mistake."""
     started = time.monotonic()
-    found = plan_in_process(dry_run.command_of(arguments.config, arguments.target, arguments.profile))
+    command = dry_run.command_of(arguments.config, arguments.target, arguments.profile)
+    found = plan_in_process(command, dry_run.is_local(arguments.profile))
     seconds = time.monotonic() - started
-    print(f"{' '.join(arguments.config) or 'the default config'}: no mistake found in {seconds:.1f} s")
+    result = "no mistake found, but read the notes below," if found.warnings else "no mistake found"
+    print(f"{' '.join(arguments.config) or 'the default config'}: {result} in {seconds:.1f} s")
     for line in [*found.facts.get("runs", ()), *found.facts.get("sources", ())]:
         print(f"  {line}")
     for warning in found.warnings:
@@ -193,11 +256,16 @@ def check_config(arguments: argparse.Namespace) -> None:
     print(f"  {arguments.target} would start {', '.join(jobs)}" if jobs else f"  {arguments.target} is made already")
 
 
-def plan_in_process(command: Sequence[str]) -> dry_run.DryRun:
-    """Run a dry run; its check of the recipes writes what it learnt to a file. Raises UserError for a mistake."""
+def plan_in_process(command: Sequence[str], is_local: bool) -> dry_run.DryRun:
+    """Run a dry run; its check of the recipes writes what it learnt to a file. Raises UserError for a mistake.
+
+    `is_local`: trainings would run on this machine.
+    """
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "facts.json")
         environment = {**os.environ, dry_run.FACTS: str(place), "PYTHONSAFEPATH": "1"}
+        if is_local:
+            environment[dry_run.LOCAL] = "1"
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         learnt = files.read_json_object(place) if place.exists() else {}
     return dry_run.result_of(done.returncode, done.stdout, done.stderr, learnt)
@@ -212,15 +280,30 @@ def check_plan() -> None:
     loaded = load_recipes(plan)
     check_positions(plan, loaded)
     check_memory(plan)
-    for where in plan["sources"]:
-        if where in loaded:
-            source.check_paths(where, loaded[where])
+    for run_name, model in plan["initial"].items():
+        check_state(loaded.get(f"runs.{run_name}.{model['stage']}"), run_name, model["path"])
+    if os.environ.get(dry_run.LOCAL):
+        check_machine(plan, loaded)
     cache = Path(plan["cache"])
     suites = {where: recipe for where, recipe in loaded.items() if plan["recipes"][where]["stage"] == "evaluate"}
     known_tasks.check({where: (recipe.tasks, recipe.include_path) for where, recipe in suites.items()}, cache)
     initial = {name: initial_digest(name, model, cache) for name, model in plan["initial"].items()}
     stale = Stale(plan["manifests"], {where: recipes.written(recipe, "identity") for where, recipe in loaded.items()})
-    result = {"stale": stale.reasons(initial), "warnings": warnings_of(plan, loaded, stale), "initial": initial}
+    reasons = stale.reasons(initial)
+    outside = Outside(loaded, stale.read, plan["manifests"], cache)
+    reasons = outside.reasons(plan["initial"]) | reasons
+    checked = set(plan["sources"])
+    if os.environ.get(dry_run.FACTS):  # those that the target does not need as well
+        listed_already = {plan["manifests"][path].get("recipe") for path in stale.read}
+        checked = {where for where, part in plan["recipes"].items() if part["stage"] == "list"} - listed_already
+    new = {where: loaded[where] for where in plan["recipes"] if where in checked and where in loaded}
+    for where, recipe in new.items():
+        source.check_paths(where, recipe)
+    listed = {where for where in plan.get("lists", ()) if where in loaded}
+    listed -= {plan["manifests"][path].get("recipe") for path in reasons}
+    warnings = [*warnings_of(plan, loaded, stale), *outside.sentences(listed)]
+    warnings += sample.check(new, sources_with_validation(plan, loaded))
+    result = {"stale": reasons, "warnings": warnings, "initial": initial}
     if os.environ.get(dry_run.FACTS):
         files.write_json(os.environ[dry_run.FACTS], facts.facts_of(plan["recipes"], loaded))
     print(json.dumps(result))

@@ -21,7 +21,9 @@ last one in metrics.jsonl: training that was resumed or rolled back wrote some s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,17 +79,20 @@ def inspect_source(arguments: argparse.Namespace) -> None:
     """Print the preview of a source, by its list or by a recipe alone."""
     from stages.lib.inspection import source_look
 
+    left_out: Counter[str] = Counter()
     if arguments.recipe is not None:
         name = "recipe"
         source_recipe = recipe.load_texts(source.SourceRecipe, [arguments.recipe], name)
-        found = source.list_files(name, source_recipe)
+        found = source.list_files(name, source_recipe, left_out)
         files = [{"name": file, "bytes": status.bytes} for file, status in found.items()]
     else:
         listed, name, source_recipe = source.read_list(arguments.source)
         files = listed.identity["files"]
+        with contextlib.suppress(UserError):  # the files may be gone, or elsewhere: the list is shown
+            source.list_files(name, source_recipe, left_out)
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
     at_most = arguments.sample_mb * 1_000_000
-    source_look.show(name, source_recipe, files, tokenizer, arguments.documents, at_most, arguments.source)
+    source_look.show(name, source_recipe, files, tokenizer, arguments.documents, at_most, arguments.source, left_out)
 
 
 def inspect_corpus(arguments: argparse.Namespace) -> None:

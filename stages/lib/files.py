@@ -11,7 +11,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from stages.lib.errors import UserError
 
@@ -236,6 +236,33 @@ def sha256_range(path: Path | str, first: int = 0, end: int | None = None) -> tu
             digest.update(block[:size])
             count += size
     return count, digest.hexdigest()
+
+
+class Sha256(Protocol):
+    """A function that returns the sha256 of a file's bytes [first, end), in hexadecimal."""
+
+    def __call__(self, path: Path, first: int = 0, end: int | None = None) -> str: ...  # noqa: D102
+
+
+@contextlib.contextmanager
+def kept_hashes(cache: Path) -> Iterator[Sha256]:
+    """Yield a function that hashes a file only if its size or times are others than in the file `cache`."""
+    kept = read_cache(cache)
+    before = dict(kept)
+
+    def sha256(path: Path, first: int = 0, end: int | None = None) -> str:
+        status = path.stat()
+        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        name = f"{path.absolute()}" if end is None and not first else f"{path.absolute()}[{first}:{end}]"
+        known = kept.get(name)
+        if not isinstance(known, list) or known[:-1] != state:
+            whole = end is None and not first
+            known = kept[name] = [*state, sha256_file(path) if whole else sha256_range(path, first, end)[1]]
+        return known[-1]
+
+    yield sha256
+    if kept != before:
+        write_cache(cache, kept)
 
 
 class HashingWriter:

@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import reprlib
 import types
 import typing
@@ -33,6 +34,8 @@ _SHORT.maxstring = _SHORT.maxother = 200
 _SHORT.maxlist = _SHORT.maxdict = 20
 _SHORT.maxlong = 40
 _SHORT.maxlevel = 3
+WITH_EXPONENT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?[eE][+-]?[0-9]{1,2}")
+"""A whole number that YAML reads as text: 1e3."""
 Recipe = TypeVar("Recipe")
 
 
@@ -249,6 +252,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float:
         return _convert_float(value, where)
+    if hint is int and isinstance(value, str) and WITH_EXPONENT.fullmatch(value) and float(value).is_integer():
+        value = int(float(value))
     if hint in (int, str, bool) and type(value) is hint:
         if isinstance(value, str):
             _check_text(value, where)

@@ -120,12 +120,14 @@ def test_one_file_by_two_names_is_named(tmp_path, capsys, link):
         )
 
 
-def test_a_directory_that_leads_into_itself_is_named(tmp_path, capsys):
-    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "one"}])
-    (tmp_path / "texts/again").symlink_to(tmp_path / "texts")
-    recipe = {"kind": "jsonl", "paths": [str(tmp_path / "texts")]}
-    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-    assert line.startswith(f"list: {tmp_path / 'texts/again/again'}") and "cannot be read" in line
+def test_a_link_in_a_circle_is_named_at_once(tmp_path, capsys):
+    write_jsonl(tmp_path / "data/sub/a.jsonl", [{"text": "one"}])
+    (tmp_path / "data/sub/loop").symlink_to("..")
+    (tmp_path / "data/again").symlink_to("sub")
+    for path in ("data", "data/**/*.jsonl", "data/**"):
+        recipe = {"kind": "jsonl", "paths": [str(tmp_path / path)]}
+        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        assert line.startswith(f"list: {tmp_path / 'data/again/loop'} is a link in a circle: it leads back to a direct")
 
 
 def test_pipes_and_devices_are_no_files(tmp_path, capsys):
@@ -133,7 +135,7 @@ def test_pipes_and_devices_are_no_files(tmp_path, capsys):
     for path in (tmp_path / "a.jsonl", tmp_path / "*.jsonl", tmp_path, "/dev/null"):
         recipe = {"kind": "jsonl", "paths": [str(path)]}
         line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-        assert line == f"list: sources.a.paths must match at least one file, and {path} matches none"
+        assert line.startswith(f"list: sources.a.paths must match at least one file, and {path} matches none")
 
 
 def test_names_with_spaces_quotes_and_brackets_are_read(tmp_path, tokenizer):

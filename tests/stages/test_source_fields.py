@@ -2,16 +2,19 @@
 
 import json
 import sys
+from collections import Counter
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
-from stages import tokenize
-from stages.lib.sources import filtered, filters
+from stages import index, tokenize
+from stages.lib import manifest
+from stages.lib.sources import documents, filtered, filters, prompt_completion, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import (
@@ -45,6 +48,7 @@ def identity_of(part):
 
 def write_arrow(path, columns, form=FILE, rows=7):
     """An Arrow file or stream of some columns, in batches of some rows."""
+    path.parent.mkdir(exist_ok=True)
     table = pa.table(columns)
     with form(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
@@ -85,6 +89,27 @@ def test_token_ids_are_taken_as_they_are_and_bos_is_never_doubled(tmp_path, plai
     assert sorted(found) == sorted([tokenizer.bos, *some, tokenizer.eos] for some in ids)
     sides = [identity_of(part)[side] for side in ("train", "validation")]
     assert sum(side["text_bytes"] for side in sides) == sum(len(text.encode()) for text in TEXTS)
+
+
+def test_padding_of_rows_is_left_out_and_a_row_of_several_documents_is_malformed(tmp_path, plain, capsys):
+    tokenizer = Tokenizer(plain[0])
+    ids = [tokenizer.encode([text])[0].tolist() for text in TEXTS]
+    bos, eos, pad = tokenizer.bos, tokenizer.eos, 0
+    shapes = [lambda own: [bos, *own, eos, pad, pad, pad], lambda own: [*own, eos, eos, eos], lambda own: [*own, eos]]
+    shapes += [lambda own: [pad, pad, bos, *own, eos], lambda own: [bos, *own, eos, pad]]
+    rows = [shapes[number % 5](own) for number, own in enumerate(ids)]
+    key = [str(number) for number in range(len(rows))]
+    parts = []
+    for name, own in (("plain", ids), ("padded", [*rows, [bos, *ids[0], eos, bos, *ids[1], eos]])):
+        table = {"ids": own, "key": [*key, "x"][: len(own)]}
+        path = write_arrow(tmp_path / name / "a.arrow", table)
+        recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "split_field": "key"}
+        parts.append(tokenized_source(tmp_path / name, plain[0], **recipe))
+    assert shards_of(parts[0]) == shards_of(parts[1])
+    record = record_of(parts[1])
+    assert record["padding"] == {"documents": 48, "ids": 12 * (3 + 2 + 2 + 1)}
+    assert record["dropped"] == {"EOS within the ids of a row, which must be one document": 1}
+    assert "source a: 96 ids of padding in 48 rows are left out" in capsys.readouterr().err
 
 
 def test_ids_of_another_tokenizer_are_refused(tmp_path, plain, capsys):
@@ -128,6 +153,40 @@ def test_more_malformed_records_than_allowed_are_refused(tmp_path, plain, capsys
     assert not list(output.parent.iterdir())
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_malformed=0.1)
     assert record_of(part)["dropped_examples"] == {"not JSON": [{"id": f"{path}:10", "text": ""}]}
+
+
+def test_the_share_of_malformed_records_is_that_of_the_source_and_changes_no_identity(tmp_path, plain, capsys):
+    """143 records, 5 malformed, all of them in the first of 4 files and parts."""
+    for number, entries in enumerate((39, 35, 35, 34)):
+        lines = [json.dumps({"text": f"kara {number} {entry}"}) for entry in range(entries)]
+        lines[:5] = ["{"] * 5 if number == 0 else lines[:5]
+        (tmp_path / f"{number}.jsonl").write_text("".join(f"{line:60}\n" for line in lines))
+    recipe = {"kind": "jsonl", "paths": [str(tmp_path / "*.jsonl")], "validation": 0.2}
+    made = listed(tmp_path, "a", recipe)
+    parts = tokenized(tmp_path, "a", made, plain[0], parts=4)
+    assert [record_of(part)["malformed"] for part in parts] == [5, 0, 0, 0]
+    output = tmp_path / "tokens/main/manifest.json"
+    corpus = make(index, tokenizer=plain[0], parts=parts, output=output)
+    digest = manifest.read(corpus).digest
+    output.unlink()
+    line = refused(capsys, index, tokenizer=plain[0], parts=parts, output=output, max_malformed={"a": 0.03})
+    assert line == (
+        "index: sources.a.max_malformed must be at least the share of malformed records, 5 of 143 (5 not JSON), "
+        "got 0.03"
+    )
+    identity = identity_of(made)
+    made = listed(tmp_path, "a", recipe | {"max_malformed": 0.5})
+    assert identity_of(made) == identity and record_of(made)["max_malformed"] == 0.5
+
+    for part in parts:  # as they were written when max_malformed was an identity key
+        kept = manifest.read(part)
+        old = kept.identity | {"source_recipe": kept.identity["source_recipe"] | {"max_malformed": 0.5}}
+        for path in (part, part.with_suffix("") / "manifest.json"):
+            manifest.write(path, "tokenize", old, kept.record)
+    times = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.arrow"))]
+    parts = tokenized(tmp_path, "a", made, plain[0], parts=4)
+    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.arrow"))] == times, "nothing is made again"
+    assert manifest.read(make(index, tokenizer=plain[0], parts=parts, output=output)).digest == digest
 
 
 @pytest.mark.parametrize(
@@ -214,14 +273,75 @@ def test_the_license_of_a_source_goes_into_the_corpus(tmp_path, plain):
     assert written.stat().st_mtime_ns == times.st_mtime_ns, "nothing is tokenized again"
 
 
-def test_a_directory_means_the_files_of_the_kind_below_it(tmp_path, plain):
-    write_jsonl(tmp_path / "texts/deep/a.jsonl", [{"text": "one"}])
-    write_jsonl(tmp_path / "texts/b.json", [{"text": "two"}])
-    (tmp_path / "texts/README.md").write_text("what this is")
-    (tmp_path / "texts/.hidden.jsonl").write_text("{")
-    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
-    names = [file["name"] for file in identity_of(made)["files"]]
-    assert names == [str(tmp_path / "texts/b.json"), str(tmp_path / "texts/deep/a.jsonl")]
+@pytest.mark.parametrize("path", ["texts", "texts/**/*.json*", "memory://texts"])
+def test_a_directory_means_what_spark_arrow_and_datasets_read_of_it(tmp_path, monkeypatch, capsys, path):
+    others = ["_temporary/0/c.jsonl", ".hidden.jsonl", "_SUCCESS", "deep/.a.jsonl.crc", "year/_tmp/x.jsonl"]
+    taken = ["b.json", "deep/a.jsonl", "year/_y=2/d.jsonl"]
+    contents = dict.fromkeys([*others, *taken], '{"text": "one"}\n')
+    if "*" not in path:
+        contents |= {"README.md": "what", "dataset_info.json": "{}", "empty.jsonl": ""}
+    monkeypatch.chdir(tmp_path)
+    for name, content in contents.items():
+        if path.startswith("memory"):
+            fsspec.filesystem("memory").pipe(f"/texts/{name}", content.encode())
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text(content)
+    left_out = Counter()
+    found = source.list_files("a", source.SourceRecipe(kind="jsonl", paths=[path]), left_out)
+    assert [name.partition("texts/")[2] for name in found] == taken
+    assert left_out["hidden"] >= 2 and left_out["empty"] == ("*" not in path)
+    if "*" not in path:
+        assert (left_out[".md"], left_out[".json"]) == (1, 1)
+    if path == "texts":
+        read = dataset.dataset("texts", pa.schema([]), "json").files
+        theirs = {name.partition("texts/")[2] for name in read if name.endswith(("json", "jsonl"))}
+        assert theirs - {"dataset_info.json", "empty.jsonl"} == {*taken} - {"year/_y=2/d.jsonl"}
+        assert source.counted(left_out) == "5 hidden, 1 empty, 1 .md, 1 .json"
+        made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+        assert "left out of its directories: 5 hidden" in capsys.readouterr().err
+        assert len(identity_of(made)["files"]) == 3
+
+
+@pytest.mark.parametrize("field", ["doc.text", "doc.inner.text", "doc.b.c"])
+def test_a_dotted_field_is_that_of_a_mapping_or_struct_in_every_format(tmp_path, field):
+    *path, last = {"doc.b.c": ["doc", "b.c"]}.get(field, field.split("."))
+    records = [{last: text, "ppl": 1.5} if number % 5 else None for number, text in enumerate(TEXTS)]
+    for name in reversed(path):
+        records = [{name: record} for record in records]
+    table = pa.Table.from_pylist(records)
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=9)
+    write_arrow(tmp_path / "a.arrow", {name: table.column(name) for name in table.column_names})
+    write_jsonl(tmp_path / "a.jsonl", records)
+    for kind in ("jsonl", "parquet", "arrow"):
+        recipe = source.SourceRecipe(kind=kind, paths=["*"], text_field=field, id_field=None)
+        found = list(documents.read(recipe, spans.whole([str(tmp_path / f"a.{kind}")]), []))
+        assert [entry.text for entry in found] == [text if number % 5 else None for number, text in enumerate(TEXTS)]
+
+
+def test_bytes_that_are_not_utf_8_spoil_no_other_row(tmp_path):
+    values = [text.encode() for text in TEXTS]
+    values[7] = b"\xff\xfe"
+    parquet.write_table(pa.table({"text": pa.array(values, pa.binary())}), tmp_path / "a.parquet")
+    found = list(
+        documents.read(source.SourceRecipe(kind="parquet", paths=["*"]), spans.whole([str(tmp_path / "a.parquet")]), [])
+    )
+    assert [entry.text for entry in found] == [*TEXTS[:7], None, *TEXTS[8:]]
+    assert found[7].reason == "not UTF-8"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_not_finite_beside_the_text_drops_nothing(tmp_path, number):
+    lines = [f'{{"text": {json.dumps(text)}, "ppl": {number if at % 9 else 2}}}\n' for at, text in enumerate(TEXTS)]
+    broken = ['{"text": "\\ud800", "ppl": NaN}\n', '{"text": "a", "ppl": NaNs}\n', "[" * 99999 + "NaN\n"]
+    (tmp_path / "a.jsonl").write_text("".join([*lines, *broken]))
+    recipe = source.SourceRecipe(kind="jsonl", paths=["*"])
+    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.jsonl")]), []))
+    assert [entry.text for entry in found[:-3]] == TEXTS
+    assert [entry.reason for entry in found[-3:]] == ["not JSON"] * 3
+    pairs = [f'{{"prompt": "a", "completion": "b", "score": {number}}}\n']
+    (tmp_path / "p.jsonl").write_text("".join(pairs))
+    recipe = source.SourceRecipe(kind="prompt_completion", paths=["*"])
+    assert len(list(prompt_completion.records(recipe, [str(tmp_path / "p.jsonl")]))) == 1
 
 
 def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):

@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 from safetensors.torch import save_file
 
 from stages.lib import manifest
 from stages.lib.checkpoints import model_digest
 from stages.lib.model import key_table
+from tests.helpers.data_fixtures import write_jsonl
 from tests.workflow.checkout import HOME
 from tools import check
 
@@ -226,3 +229,48 @@ def test_a_misspelt_task_of_the_harness_is_named_and_a_known_one_is_listed_once(
     assert checked({"suites.a": suite})[0] == 0
     monkeypatch.setattr("stages.lib.scoring.known_tasks.harness.task_manager", None)
     assert checked({"suites.a": suite})[0] == 0
+
+
+def test_a_sample_of_each_source_shows_its_mistakes(checked, tmp_path, monkeypatch):
+    """Of those that the target does not need as well, if a person asks for it."""
+    monkeypatch.setenv("CARAVAN_CHECK_FACTS", str(tmp_path / "facts.json"))
+    write_jsonl(tmp_path / "a.jsonl", [{"text": f"kara {number}"} for number in range(50)])
+    parquet.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "rows.parquet")
+    turns = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]
+    write_jsonl(tmp_path / "sharegpt.jsonl", [{"conversations": turns}])
+    code = {"kind": "jsonl", "paths": ["a.jsonl"], "validation": 0.2}
+    for keys, sentence in (
+        (code | {"paths": ["none"]}, "sources.a.paths must match at least one file, and none matches none"),
+        (code | {"text_field": "body"}, "sources.a.max_malformed must be at least the share of malformed records, 50"),
+        (code | {"validation": 1e-9}, "sources.a must have validation text, and none of its 50 records is in the vali"),
+        (
+            {"kind": "parquet", "paths": ["rows.parquet"], "text_field": "b"},
+            "sources.a: rows.parquet must have the col",
+        ),
+        ({"kind": "chat", "paths": ["a.jsonl"]}, "sources.a: a.jsonl, line 1 must have the field messages, got text"),
+        (
+            {"kind": "chat", "paths": ["sharegpt.jsonl"]},
+            "sources.a: sharegpt.jsonl, line 1 has turns in ShareGPT's form, with from and value: rewrite each as role "
+            "(human is user, gpt is assistant) and content, in messages",
+        ),
+        (code, None),
+    ):
+        recipes = {"sources.a": {"stage": "list", "keys": keys}}
+        code_, said = checked(recipes, manifests={"corpus.json": {"sources": ["a"]}})
+        assert (code_, sentence) == (0, None) if sentence is None else said.startswith(f"check: {sentence}"), said
+
+
+def test_a_model_that_no_machine_holds_or_that_has_no_state_to_keep_is_refused(checked, tmp_path, monkeypatch):
+    monkeypatch.setenv("CARAVAN_CHECK_LOCAL", "1")
+    shape = {"num_hidden_layers": 400, "hidden_size": 12288, "num_attention_heads": 96, "intermediate_size": 33000}
+    code, said = checked({"runs.a.pretrain": RUN | {"model": shape}})
+    assert code == 2 and said.startswith("check: runs.a.model has 728.") and "need 11.7 TB: this machine has" in said
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama/config.json").write_text("{}")
+    reset = dict.fromkeys(("optimizer", "schedule", "data"), "reset")
+    run = RUN | {"keys": KEYS | {"initial": reset | {"optimizer": "keep"}}}
+    code, said = checked({"runs.a.pretrain": run}, initial=LLAMA)
+    assert code == 2 and said == (
+        "check: runs.a.pretrain.initial.optimizer must be reset, since runs.a.initial.path llama is a Hugging Face "
+        "model, which holds weights alone; got keep"
+    )

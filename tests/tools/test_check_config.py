@@ -17,7 +17,7 @@ DEFAULT = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8
 def place(tmp_path, monkeypatch):
     """A working directory with a text and a config for it."""
     monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "kara van"}] * 9)
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": f"kara {number}"} for number in range(10, 60)])
     config = copy.deepcopy(DEFAULT)
     config["sources"]["code"] = {"kind": "jsonl", "paths": ["texts/*.jsonl"], "validation": 0.2}
     config["sources"]["far"] = {"kind": "text", "paths": ["s3://bucket/x"]}
@@ -36,13 +36,15 @@ def checked(capsys, *words):
 def test_config_is_described_and_nothing_is_made(place, capsys):
     (place / "more.yaml").write_text("results: out\nsuites: {validation: {num_examples: 9}}")
     words = ["my.yaml", "more.yaml", "runs.base.pretrain.milestones=[40, 80, 120]"]
+    words += ["runs.base.pretrain.optimizer.learning_rate=2"]
     code, printed, _ = checked(capsys, *words, "--profile", "local")
     assert code == 0
-    assert printed.startswith("my.yaml more.yaml runs.base.pretrain.milestones=[40, 80, 120]: no mistake found in ")
+    assert printed.startswith(" ".join(words) + ": no mistake found, but read the notes below, in ")
     for line in (
+        "note: runs.base.pretrain.optimizer.learning_rate is 2, and usual rates are 1e-5 to 0.02: above 0.1 the loss",
         "run base: pretrain, 120 steps, 245,760 tokens; milestones 40, 80, 120",
         "run statements: finetune, the model of run base, 100 steps, up to 204,800 tokens; milestones 100",
-        "source code: jsonl, 1 file, 189 bytes",
+        "source code: jsonl, 1 file, 1.0 kB",
         "source far: text, 1 remote path, which is not opened",
         "all would start 2 list, 1 train_tokenizer, 4 tokenize, 1 index, 3 pretrain, 3 convert, 3 evaluate",
     ):

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 
-from scripts.config import references
+from scripts.config import references, renamed_keys
 from scripts.config.files import check_twice
 from scripts.config.runs import milestones_of
+from scripts.config.values import schema_of_key
 from scripts.config_check import ConfigError, checked, load_schema
 from stages import finetune
 from stages.lib.chat import template
@@ -50,7 +51,7 @@ MISTAKES = [
         "baselines, contamination, corpora, ladders, rerun_on_code, results, runs, sources, suites, sweeps, "
         "tokenizers, tune",
     ),
-    ("runs/base/pretrain/lr", 1, "unknown key runs.base.pretrain.lr; known here: "),
+    ("runs/base/pretrain/zzz", 1, "unknown key runs.base.pretrain.zzz; known here: "),
     (
         "runs/base/model/rope_scaling",
         {"factor": 8, "low_freq": 1},
@@ -535,3 +536,92 @@ def test_anchors_that_repeat_anchors_are_refused(config):
     for value in (laughs, endless):
         with pytest.raises(ConfigError, match="the config must have at most 1,000,000 entries, got more"):
             checked(config | {"runs": value}, SCHEMA)
+
+
+FOREIGN_KEYS = [
+    ("runs/base/pretrain", "lr", "optimizer.learning_rate"),
+    ("runs/base/pretrain", "bf16", "dtype"),
+    ("runs/base/pretrain", "per_device_train_batch_size", "micro_batch_size"),
+    ("runs/base/pretrain", "learning_rate", "optimizer.learning_rate"),
+    ("runs/base/pretrain", "beta1", "optimizer.beta1"),
+    ("runs/statements/finetune", "num_train_epochs", "epochs"),
+    ("runs/statements/finetune", "warmup_steps", "schedule.warmup_steps"),
+    ("runs/base/model", "n_layer", "num_hidden_layers"),
+    ("sources/code", "data_files", "paths"),
+]
+
+
+@pytest.mark.parametrize(("group", "name", "meant"), FOREIGN_KEYS)
+def test_a_key_of_another_library_is_mapped(config, group, name, meant):
+    change(config, f"{group}/{name}", 1)
+    where = group.replace("/", ".")
+    with pytest.raises(ConfigError, match=f"^unknown key {where}.{name}; did you mean {where}.{meant}\\?"):
+        checked(config, SCHEMA)
+
+
+def test_every_key_that_a_name_of_another_library_maps_to_exists():
+    for group, keys in renamed_keys.FOREIGN.items():
+        section, _, *names = group.split(".")
+        schema = SCHEMA["properties"][section]["additionalProperties"]
+        for name in names:
+            schema = schema_of_key(schema, name)
+        for key in keys:
+            found = schema
+            for name in key.split("."):
+                found = schema_of_key(found, name)
+            assert found, f"{group}.{key}"
+            assert not {*keys[key].split()} & {*schema.get("properties", ())} - {key}
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "other"),
+    [("runs/base/pretrain", "weights", "weihgts"), ("runs/base/model", "hidden_size", "hiden_size")],
+)
+def test_a_misspelled_required_key_is_unknown_and_not_missing(config, group, name, other):
+    required = config
+    for part in group.split("/"):
+        required = required[part]
+    required[other] = required.pop(name)
+    where = group.replace("/", ".")
+    with pytest.raises(ConfigError, match=f"^unknown key {where}.{other}; did you mean {where}.{name}\\?"):
+        checked(config, SCHEMA)
+
+
+def test_whole_numbers_may_have_an_exponent(config):
+    config["runs"]["base"]["pretrain"] |= {"steps": "1.2e2", "global_batch_size": "1e1"}
+    pretrain = checked(config, SCHEMA)["runs"]["base"]["pretrain"]
+    assert (pretrain["steps"], pretrain["global_batch_size"]) == (120, 10)
+    config["runs"]["base"]["pretrain"]["steps"] = "1.25e1"
+    with pytest.raises(ConfigError, match="steps must be a whole number at least 1, got '1.25e1'"):
+        checked(config, SCHEMA)
+
+
+def groups_of(value, schema, path=()):
+    """Yield the path of each key that a group of the config may have."""
+    for key in dict.fromkeys([*value, *schema.get("properties", ())]) if isinstance(value, dict) else ():
+        yield (*path, key)
+        yield from groups_of(value.get(key), schema_of_key(schema, key), (*path, key))
+
+
+def test_null_for_any_key_is_a_sentence_or_the_default(config):
+    for path in list(groups_of(config, SCHEMA)):
+        changed = copy.deepcopy(config)
+        try:
+            change(changed, "/".join(path), None)
+            found = checked(changed, SCHEMA)
+        except ConfigError:
+            continue
+        if schema_at(path).get("default") is None:
+            for part in path[:-1]:
+                found = found[part]
+            assert path[-1] not in found, path
+    config["tokenizers"]["main"]["sample"] = None
+    with pytest.raises(ConfigError, match=r"^tokenizers.main must have vocab_size and sample, or path, got"):
+        checked(config, SCHEMA)
+
+
+def schema_at(path):
+    schema = SCHEMA
+    for part in path:
+        schema = schema_of_key(schema, part)
+    return schema

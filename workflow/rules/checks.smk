@@ -82,6 +82,7 @@ def plan_to_check(files):
     needed = upstream(files, inputs)
     missing = {path for path in needed if not Path(path).exists()}
     recipes = recipes_to_check()
+    lists_again = workflow.dag_settings.forceall or "list" in workflow.dag_settings.forcerun
     for where, part in recipes.items():
         ranks = ranks_of(part["stage"]) if not missing.isdisjoint(part.get("milestones", ())) else None
         if ranks is not None:
@@ -91,6 +92,7 @@ def plan_to_check(files):
     return {
         "recipes": recipes,
         "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],
+        "lists": [] if lists_again else [f"sources.{name}" for name in CONFIG["sources"]],
         "manifests": {path: part for path, part in made.items() if path in needed},
         "initial": {run: initial for run, initial in initial_models().items() if first_model(run) in needed},
         "cache": ".snakemake/caravan",

@@ -91,6 +91,7 @@ rule tokenize:
     conda:
         "../../environment.yml"
     resources:
+        max_malformed=max_malformed_of_part,
         code=CODE["tokenize"],
     params:
         recipe=tokenize_recipe,
@@ -98,7 +99,7 @@ rule tokenize:
         code=rerun_on_code("tokenize"),
     shell:
         "python -m stages.tokenize --list {input.list:q} --tokenizer {input.tokenizer:q} --part {wildcards.part}"
-        " {params.leaving_out} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+        " {params.leaving_out} --max-malformed {resources.max_malformed} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
 
 
 rule index:
@@ -113,9 +114,10 @@ rule index:
     conda:
         "../../environment.yml"
     resources:
+        max_malformed=max_malformed_of_corpus,
         code=CODE["index"],
     params:
         code=rerun_on_code("index"),
     shell:
         "python -m stages.index --tokenizer {input.tokenizer:q} --parts {input.parts:q} --output {output:q}"
-        " --log {log:q} --code {resources.code}"
+        " --max-malformed {resources.max_malformed:q} --log {log:q} --code {resources.code}"

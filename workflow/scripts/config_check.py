@@ -14,7 +14,7 @@ from jsonschema.validators import extend
 from scripts.config import renamed_keys
 from scripts.config.derived_runs import is_derived, written_out
 from scripts.config.references import ConfigError, check_references
-from scripts.config.values import NUMBER, copied, joined
+from scripts.config.values import NUMBER, copied, joined, without_nulls
 from scripts.sweeps.checks import check_sweeps
 from scripts.sweeps.ladders import with_ladders
 from scripts.sweeps.runs import runs_of, with_runs
@@ -45,7 +45,7 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     written = copied(config, schema, "")
     config = _expanded(written, schema)
     _validate(config, schema, written.get("runs"))
-    config = with_runs(config, schema)
+    config = without_nulls(with_runs(config, schema), schema)
     check_references(config)
     check_sweeps(config, schema)
     return with_ladders(config, schema)
@@ -67,7 +67,7 @@ def _validate(config: dict[str, Any], schema: dict[str, Any], runs: Any = None) 
     """Raise ConfigError for the first mistake. `runs`: as the user wrote them; a mistake is named at a run in full."""
     in_full = [name for name, run in runs.items() if not is_derived(run)] if isinstance(runs, dict) else []
 
-    def order(error: ValidationError) -> tuple[bool, int, bool, list[str]]:
+    def order(error: ValidationError) -> tuple[bool, bool, int, bool, list[str]]:
         section, name = [*error.absolute_path, None, None][:2]
         return section != "runs" or name in (None, *in_full), *_order(error)
 
@@ -87,9 +87,10 @@ def _check_size(config: dict[str, Any]) -> None:
     raise ConfigError(f"the config must have at most {MAX_ENTRIES:,} entries, got more: do its anchors repeat anchors?")
 
 
-def _order(error: ValidationError) -> tuple[int, bool, list[str]]:
+def _order(error: ValidationError) -> tuple[bool, int, bool, list[str]]:
     is_missing = error.validator in ("required", "dependentRequired")
-    return -len(error.path), is_missing, [str(key) for key in error.path]
+    is_unknown = error.validator == "additionalProperties"  # perhaps a misspelled one that is missing then
+    return is_unknown, -len(error.path), is_missing, [str(key) for key in error.path]
 
 
 def _numbers_only(schema: Any) -> Any:
@@ -131,8 +132,15 @@ def _unknown_key(where: str, instance: dict[str, Any], known: dict[str, Any]) ->
     unknown = sorted(key for key in instance if key not in known)[0]
     names = {key: key for key in known} | renamed_keys.old_names(where)
     nearest = difflib.get_close_matches(unknown, names, n=1)
-    hint = f"did you mean {joined(where, names[nearest[0]])}? " if nearest else ""
+    below = [f"{group}.{unknown}" for group, keys in known.items() if unknown in _keys_of(keys)]
+    meant = renamed_keys.foreign_key(where, unknown) or next(iter([*(names[key] for key in nearest), *below]), None)
+    hint = f"did you mean {joined(where, meant)}? " if meant else ""
     return f"unknown key {joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
+
+
+def _keys_of(schema: dict[str, Any]) -> list[str]:
+    """Return the keys of a group, one that may be null included."""
+    return [key for part in (schema, *schema.get("anyOf", ())) for key in part.get("properties", ())]
 
 
 def _required(error: ValidationError) -> list[str]:

@@ -6,8 +6,7 @@ a large one, so their hashes may be kept by size and times of the file.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from stages.lib import files, manifest
@@ -61,24 +60,5 @@ def _digest_of_fms(path: Path, found: list[Path], cache: Path | None, config: Pa
 def _digest_of_files(paths: Mapping[str, Path], cache: Path | None) -> str:
     if cache is None:
         return weight_files.digest(paths)
-    with _kept_hashes(cache / KEPT) as sha256:
+    with files.kept_hashes(cache / KEPT) as sha256:
         return weight_files.digest(paths, sha256)
-
-
-@contextlib.contextmanager
-def _kept_hashes(path: Path) -> Iterator[Callable[[Path], str]]:
-    """Yield a function from a file to its sha256, which hashes a file only if its size or times are new."""
-    kept = files.read_cache(path)
-    before = dict(kept)
-
-    def sha256(file: Path) -> str:
-        status = file.stat()
-        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        known = kept.get(str(file.absolute()))
-        if not isinstance(known, list) or known[:-1] != state:
-            known = kept[str(file.absolute())] = [*state, files.sha256_file(file)]
-        return known[-1]
-
-    yield sha256
-    if kept != before:
-        files.write_cache(path, kept)

@@ -22,6 +22,9 @@ SNAKEFILE = HOME / "workflow/Snakefile"
 FACTS = "CARAVAN_CHECK_FACTS"
 """The environment variable that names the file into which the check of the recipes writes what it learnt."""
 
+LOCAL = "CARAVAN_CHECK_LOCAL"
+"""The environment variable that is set if trainings would run on this machine."""
+
 STATISTICS = re.compile(r"^Job stats:\n.*\n[- ]+\n((?:.+\n)+)", re.MULTILINE)
 JOB = re.compile(r"^(\w+) +(\d+)$", re.MULTILINE)
 WARNING = "caravan: "
@@ -43,6 +46,15 @@ def profile_of(name: str) -> str:
             return str(path)
     known = ", ".join(sorted(path.name for path in (HOME / "profiles").iterdir() if path.is_dir()))
     raise UserError(f"--profile must be a directory with a config.yaml, or one of {known}, got {name}")
+
+
+def is_local(profile: str | None) -> bool:
+    """Return True if jobs run on this machine: without a profile, or by one that names no executor."""
+    if profile is None:
+        return True
+    path = Path(profile_of(profile))
+    text = (path / "config.yaml" if path.is_dir() else path).read_text(encoding="utf-8")
+    return re.search(r"^executor:", text, re.MULTILINE) is None
 
 
 def check_file(path: Path) -> None:

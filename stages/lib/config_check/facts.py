@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,11 @@ def _source(where: str, recipe: SourceRecipe) -> str:
         paths = "1 remote path, which is" if len(remote) == 1 else f"{len(remote)} remote paths, which are"
         return f"source {name}: {recipe.kind}, {paths} not opened"
     try:
-        found = source.list_files(name, recipe)
+        left_out: Counter[str] = Counter()
+        found = source.list_files(name, recipe, left_out)
     except UserError as error:
         return f"source {name}: {error}"
     number = "1 file" if len(found) == 1 else f"{len(found):,} files"
-    return f"source {name}: {recipe.kind}, {number}, {amount(sum(file.bytes for file in found.values()))}"
+    size = amount(sum(file.bytes for file in found.values()))
+    beside = f"; left out: {source.counted(left_out)}" if +left_out else ""
+    return f"source {name}: {recipe.kind}, {number}, {size}{beside}"

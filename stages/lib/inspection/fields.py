@@ -89,7 +89,7 @@ def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
     expected = recipe.text_field if kind.has_documents else recipe.prompt_field
     expected = recipe.messages_field if kind.is_chat else expected
     texts = {name: seen.characters for name, seen in found.items() if seen.characters}
-    if expected not in found and texts:
+    if expected not in found and expected.partition(".")[0] not in found and texts:
         longest = terminal.shortened(max(texts, key=lambda name: texts[name]), VALUE)
         print(f"  no record has the field {expected}; the field with the most text is {longest}")
 
@@ -120,7 +120,9 @@ def _use(recipe: SourceRecipe, name: str) -> str:
     fields = [field for field in NAMING_FIELDS if field in kind_of(recipe).fields]
     if recipe.token_ids_field is not None:
         fields.remove("text_field")
-    return ", ".join(field for field in fields if getattr(recipe, field) == name)
+    read = {field: getattr(recipe, field) or "" for field in fields}
+    inside = [f"{field} ({path})" for field, path in read.items() if path.startswith(f"{name}.")]
+    return ", ".join([*(field for field, path in read.items() if path == name), *inside])
 
 
 def _value(value: Any) -> str:

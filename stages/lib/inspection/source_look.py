@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,27 +49,38 @@ def show(
     count: int,
     at_most: int,
     listed: Path | None = None,
+    left_out: Counter[str] | None = None,
 ) -> None:
-    """Print the preview of a source by its name, recipe and files.
+    """Print the preview of a source by its name, recipe and files. `left_out`: counts of `source.list_files`.
 
     `count`: documents to show. `at_most`: bytes to read, about. `listed`: the list with the sizes of the files.
     Raises UserError if a file cannot be read, or ids are not in the tokenizer's vocabulary.
     """
     print_files(name, recipe, files)
+    if left_out:
+        print(f"left out of its directories: {source.counted(left_out)}")
     places = sampling.places(recipe, files, at_most)
     if listed is not None:
         _check_sizes(recipe, places, files, listed)
     fields.print_fields(recipe, places, files)
     counts = FilterCounts(name, 1, tokenizer, log=False)
+    padding = None
+    if tokenizer is not None:
+        from stages.lib.tokens.pretokenized import Padding
+
+        padding = Padding(tokenizer)
     measures = Measures(_word_of(recipe), tokenizer)
     readings: list[Reading] = []
     shown: list[Document] = []
     for number, place in enumerate(places, 1):
         readings.append(Reading(recipe, place, files, at_most // len(places)))
-        for batch in documents.batched(filter(None, map(counts.keep, readings[-1])), BATCH):
+        entries = readings[-1] if padding is None else padding.remove(readings[-1])
+        for batch in documents.batched(filter(None, map(counts.keep, entries)), BATCH):
             shown += measures.add(batch)[: max(0, count * number // len(places) - len(shown))]
     print_sample(readings, counts.num_records)
     print_filtered(recipe, counts, places[0].spans[0].name)
+    if padding is not None and padding.documents:
+        print(f"padding: {padding.ids:,} ids in {several(padding.documents, 'row')} are left out")
     if measures.num_documents:
         measures.print(recipe.validation)
     elif counts.num_records:

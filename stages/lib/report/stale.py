@@ -10,6 +10,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.report.expected_recipes import difference
+from stages.lib.sources import source
 
 Parts = Mapping[str, Mapping[str, Any]]
 """{path of a manifest: what the config says of it}: `recipe`, the name of its recipe; `inputs`, {key of its identity:
@@ -48,7 +49,8 @@ class Stale:
         if reason := self._recipe_reason(made, part.get("recipe", "")):
             return reason
         of_source = self.identities.get(part.get("source", ""))
-        if of_source is not None and (reason := difference(identity.get("source_recipe", {}), of_source)):
+        of_part = source.comparable(identity.get("source_recipe", {}))
+        if of_source is not None and (reason := difference(of_part, of_source)):
             return reason
         if "sources" in part and sorted(identity.get("sources", ())) != sorted(part["sources"]):
             names = [", ".join(sorted(names)) for names in (identity.get("sources", ()), part["sources"])]
@@ -63,6 +65,8 @@ class Stale:
         expected, found = self.identities.get(name), made.identity.get("recipe")
         if expected is None or not isinstance(found, dict):
             return None
+        if name.startswith("sources."):
+            found = source.comparable(found)
         stage_name = name.rpartition(".")[2]
         if stage_name in manifest.TRAINING and made.stage != stage_name:
             return f"was made by stages.{made.stage}, and the config has {stage_name}"

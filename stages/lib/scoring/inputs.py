@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.scoring import task_code
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources import prompt_completion
 from stages.lib.sources.prompt_completion import PairSource
 
 PARITY = "parity.json"
+READERS = ("json", "csv", "parquet", "arrow", "text", "pandas", "xml", "webdataset", "imagefolder", "audiofolder")
+"""Values of `dataset_path` that stand for a format, also where a directory has that name."""
 
 
 def kept_manifest(output: Path) -> Path:
@@ -59,10 +64,72 @@ def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:
     return None if path is None else prompt_completion.read(path)
 
 
-def digest_of_directory(path: Path) -> str:
-    """Return the sha256 over names and contents of the files below a directory."""
+def digest_of_directory(path: Path, sha256: Callable[[Path], str] = files.sha256_file) -> str:
+    """Return the sha256 over names and contents of the files below a directory of tasks, and of the local files
+    elsewhere that its tasks name: YAML that they include, their code, their data.
+    """
+    below = [file for file in sorted(path.rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
+    named = {file.relative_to(path).as_posix(): file for file in below}
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
-            digest.update(f"{file.relative_to(path).as_posix()}\0{files.sha256_file(file)}\n".encode())
+    for name, file in (named | _files_elsewhere(path, below)).items():
+        digest.update(f"{name}\0{sha256(file)}\n".encode())
     return digest.hexdigest()
+
+
+def _files_elsewhere(directory: Path, below: Sequence[Path]) -> dict[str, Path]:
+    """Return {name as written: file} of the files outside a directory of tasks that its task files name, sorted."""
+    import yaml
+
+    home, found, read = directory.resolve(), dict[str, Path](), set[Path]()
+
+    class Loader(yaml.SafeLoader):
+        """Reads a task file without running anything: a tag such as !function becomes its text."""
+
+    Loader.add_multi_constructor("!", lambda loader, _, node: _Tagged(getattr(node, "value", "")))
+    waiting = [file for file in below if file.suffix in (".yaml", ".yml")]
+    while waiting:
+        file = waiting.pop()
+        if file.resolve() in read:
+            continue
+        read.add(file.resolve())
+        try:
+            content = yaml.load(file.read_bytes(), Loader)  # noqa: S506
+        except (OSError, yaml.YAMLError, ValueError, RecursionError):  # the harness names the mistake
+            continue
+        if not isinstance(content, dict):
+            continue
+        included = content.get("include") or []
+        others = {str(name): file.parent / str(name) for name in _texts_in(included)}
+        waiting += [other for other in others.values() if other.is_file() and not task_code.is_of_harness(other)]
+        for text in _texts_in(content):
+            if isinstance(text, _Tagged):
+                others[f"{text}"] = file.parent / f"{text.rpartition('.')[0]}.py"
+        options = content.get("dataset_kwargs")
+        options = options if isinstance(options, dict) else {}
+        data_of_task = [options.get("data_files"), options.get("data_dir")]
+        if content.get("dataset_path") not in READERS:
+            data_of_task.append(content.get("dataset_path"))
+        for text in _texts_in(data_of_task):
+            for place in sorted(glob.glob(text.removeprefix("file://"), recursive=True)):
+                data = Path(place)
+                inside = [one for one in sorted(data.rglob("*")) if one.is_file()] if data.is_dir() else [data]
+                others |= {one.as_posix(): one for one in inside}
+        found |= {
+            name: other
+            for name, other in others.items()
+            if other.is_file() and not other.resolve().is_relative_to(home) and not task_code.is_of_harness(other)
+        }
+    return dict(sorted(found.items()))
+
+
+class _Tagged(str):
+    """The text of a tag's value in YAML."""
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(item)

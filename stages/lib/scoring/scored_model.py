@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,14 @@ def of_baseline(path: str, revision: str | None) -> ScoredModel:
     found = [file for pattern in FILES for file in directory.glob(pattern)]
     if not (directory / CONFIG).exists() or not any(file.suffix == ".safetensors" for file in found):
         raise UserError(f"baseline {path} must hold {CONFIG} and *.safetensors, and does not")
-    digest = manifest.digest_of({file.name: files.sha256_file(file) for file in found})
-    return ScoredModel(directory, {"baseline": digest}, _tokenizer(directory, path), _positions(directory))
+    return ScoredModel(
+        directory, {"baseline": digest_of_files(directory)}, _tokenizer(directory, path), _positions(directory)
+    )
+
+
+def digest_of_files(directory: Path, sha256: Callable[[Path], str] = files.sha256_file) -> str:
+    """Return the digest of the files that a baseline is loaded from."""
+    return manifest.digest_of({file.name: sha256(file) for pattern in FILES for file in directory.glob(pattern)})
 
 
 def _positions(directory: Path) -> int:

@@ -27,7 +27,7 @@ def check(directory: Path, trusted: bool, trust: str) -> None:
 
 def _file_with_code(path: Path, read: set[Path]) -> Path | None:
     """Return the first file with the tag: `path`, or one that it includes. `read`: the files that were read before."""
-    if path in read or not path.is_file() or _is_of_harness(path):
+    if path in read or not path.is_file() or is_of_harness(path):
         return None
     read.add(path)
     content = _content(path)
@@ -65,8 +65,9 @@ def _content(path: Path) -> Any:
         raise UserError(f"{path} must be a YAML file of a task: {reason:.300}") from None
 
 
-def _is_of_harness(path: Path) -> bool:
+def is_of_harness(path: Path) -> bool:
     """Return True for a file of lm-evaluation-harness itself: its code is installed, and runs anyway."""
+    path = path.resolve()
     spec = importlib.util.find_spec("lm_eval")
     homes = (spec.submodule_search_locations or ()) if spec else ()
     return any(path.is_relative_to(Path(home).resolve()) for home in homes)

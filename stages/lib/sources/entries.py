@@ -48,6 +48,25 @@ class Filtered:
     text: str
 
 
+def field_of(record: Mapping[str, Any], name: str, *default: Any) -> Any:
+    """Return a field of a record by its name; `doc.text` is the field text of the mapping in the field doc, unless the
+    record has a field of that very name.
+
+    Returns the `default` for a missing field. Raises KeyError if there is no default.
+    """
+    if name in record:
+        return record[name]
+    first, dot, rest = name.partition(".")
+    while dot:
+        if isinstance(inner := record.get(first), Mapping):
+            return field_of(inner, rest, *default)
+        more, dot, rest = rest.partition(".")
+        first = f"{first}.{more}"
+    if default:
+        return default[0]
+    raise KeyError(name)
+
+
 def document_of_text(
     recipe: SourceFields, identifier: str, text: str | bytes, key: str | None = None
 ) -> Document | Malformed:
@@ -63,13 +82,14 @@ def document_of_text(
 def document_of_fields(recipe: SourceFields, identifier: str, record: Mapping[str, Any]) -> Document | Malformed:
     """Return the Document of a record with fields; Malformed if a field that the recipe names is missing or wrong."""
     if recipe.id_field is not None:
-        if not isinstance(record.get(recipe.id_field), (str, int)):
+        value = field_of(record, recipe.id_field, None)
+        if not isinstance(value, (str, int)):
             return Malformed(identifier, f"no text or whole number in {recipe.id_field}")
-        identifier = str(record[recipe.id_field])
+        identifier = str(value)
     text: Any = None
     ids: Any = None
     if recipe.token_ids_field is None:
-        text = record.get(recipe.text_field)
+        text = field_of(record, recipe.text_field, None)
         if not isinstance(text, str):
             return Malformed(identifier, f"no text in {recipe.text_field}")
     else:
@@ -78,8 +98,8 @@ def document_of_fields(recipe: SourceFields, identifier: str, record: Mapping[st
             return Malformed(identifier, f"no token ids in {recipe.token_ids_field}")
     if recipe.split_field is None:
         key = hashlib.sha256(text.encode()).hexdigest() if ids is None else _digest_of_ids(ids)
-    elif isinstance(record.get(recipe.split_field), (str, int)):
-        key = str(record[recipe.split_field])
+    elif isinstance(value := field_of(record, recipe.split_field, None), (str, int)):
+        key = str(value)
     else:  # null as well: it would put all these records into one split
         return Malformed(identifier, f"no text or whole number in {recipe.split_field}")
     return Document(identifier, text, split_of(key, recipe.validation), ids)

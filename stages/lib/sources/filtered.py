@@ -78,15 +78,25 @@ class FilterCounts:
 
     def check(self) -> None:
         """Raise UserError if too many records are malformed."""
-        if self.num_malformed > self.limit * self.num_records:
-            counts = (self.malformed + self.filtered).most_common()
-            counted = ", ".join(f"{count} {reason}" for reason, count in counts)
-            raise UserError(
-                f"sources.{self.name}.max_malformed must be at least the share of malformed records, "
-                f"{self.num_malformed} of {self.num_records} ({counted}), got {self.limit:g}"
-            )
+        check_share(self.name, self.limit, self.num_malformed, self.num_records, self.malformed + self.filtered)
 
     def record(self) -> dict[str, Any]:
         """Return the counts by reason, and examples, for a manifest's record."""
         counts = dict(sorted((self.malformed + self.filtered).items()))
-        return {"dropped": counts, "dropped_examples": {reason: self.examples[reason] for reason in counts}}
+        examples = {reason: self.examples[reason] for reason in counts}
+        return {
+            "records": self.num_records,
+            "malformed": self.num_malformed,
+            "dropped": counts,
+            "dropped_examples": examples,
+        }
+
+
+def check_share(name: str, limit: float, num_malformed: int, num_records: int, dropped: Counter[str]) -> None:
+    """Raise UserError if more than a share of the records of a source are malformed. `dropped`: {reason: number}."""
+    if num_malformed > limit * num_records:
+        counted = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
+        raise UserError(
+            f"sources.{name}.max_malformed must be at least the share of malformed records, "
+            f"{num_malformed} of {num_records} ({counted}), got {limit:g}"
+        )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
@@ -21,6 +24,12 @@ from stages.lib.sources.storage import Status
 
 ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 """Of files that no kind reads."""
+
+FORMER_IDENTITY = ("max_malformed",)
+"""Operation keys that were identity keys once, and may stand in the identity of earlier manifests."""
+
+METADATA_FILES = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip")
+"""Files of a directory that Hugging Face's datasets does not take for data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +73,13 @@ def read_list(path: Path | str) -> tuple[Manifest, str, SourceRecipe]:
     """Return (Manifest, name, SourceRecipe) of a source's list. Raises UserError if the file is another manifest."""
     listed = manifest.read(path, "list")
     name = listed.identity["source"]
-    return listed, name, load_recipe(SourceRecipe, listed.identity["recipe"], f"sources.{name}")
+    operation = {key: listed.record[key] for key in FORMER_IDENTITY if key in listed.record}
+    return listed, name, load_recipe(SourceRecipe, listed.identity["recipe"] | operation, f"sources.{name}")
+
+
+def comparable(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity keys of a source's recipe in a manifest, without those of FORMER_IDENTITY."""
+    return {key: value for key, value in recipe.items() if key not in FORMER_IDENTITY}
 
 
 def root_of(recipe: SourceRecipe) -> Path:
@@ -82,18 +97,28 @@ def check_paths(where: str, recipe: SourceRecipe) -> None:
             raise UserError(f"{where}.paths must match at least one file, and {pattern} matches none")
 
 
-def list_files(name: str, recipe: SourceRecipe) -> dict[str, Status]:
-    """Return {file name: Status} of a source's files, sorted. Raises UserError if a path matches none."""
+def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = None) -> dict[str, Status]:
+    """Return {file name: Status} of a source's files, sorted. Raises UserError if a path matches none.
+
+    `left_out` counts what its directories and globs hold beside them, by reason or ending.
+    """
+    left_out = Counter() if left_out is None else left_out
     kind = kind_of(recipe)
     if not kind.needs_paths:
         return kind.own_files()
     found: dict[str, Status] = {}
     for pattern in recipe.paths:
-        matched = storage.find(pattern)
+        beside: Counter[str] = Counter()
+        matched = storage.find(pattern, beside)
         if storage.is_remote(pattern) or os.path.isdir(pattern):
-            matched = {file: status for file, status in matched.items() if _is_taken(kind, file)}
+            others = [file for file in matched if not _is_taken(kind, file)]
+            beside.update(os.path.splitext(file)[1] or "no ending" for file in others)
+            for file in others:
+                del matched[file]
         if not matched:
-            raise UserError(f"sources.{name}.paths must match at least one file, and {pattern} matches none")
+            counts = f" (left out: {counted(beside)})" if +beside else ""
+            raise UserError(f"sources.{name}.paths must match at least one file, and {pattern} matches none{counts}")
+        left_out += beside
         found |= matched
     places: dict[object, str] = {}
     for path in sorted(found):
@@ -107,6 +132,11 @@ def list_files(name: str, recipe: SourceRecipe) -> dict[str, Status]:
     return dict(sorted(found.items()))
 
 
+def counted(left_out: Counter[str]) -> str:
+    """Return the counts of `list_files` as text, the largest first."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in (+left_out).most_common())
+
+
 def _refused_endings(kind: SourceKind) -> tuple[str, ...]:
     """Return the endings of archives and of files of other kinds."""
     return ARCHIVE_ENDINGS + foreign_endings(kind)
@@ -114,6 +144,8 @@ def _refused_endings(kind: SourceKind) -> tuple[str, ...]:
 
 def _is_taken(kind: SourceKind, path: str) -> bool:
     """Return True if a file of a directory belongs to the source: READMEs and the like do not."""
+    if os.path.basename(path) in METADATA_FILES:
+        return False
     if not kind.endings:
         return not path.endswith(_refused_endings(kind))
     return (os.path.splitext(path)[0] if compressed.is_compressed(path) else path).endswith(kind.endings)

@@ -18,14 +18,17 @@ class SourceFields:
     paths: list[str] = identity([])
     """Files, directories (with all files below them), globs (`**` matches any folders) or their URLs (s3://, hf:// and
     all others that fsspec reads), relative to the working directory; not for python-*. Text and JSON lines files may be
-    compressed: .gz, .zst, .bz2, .lz4."""
+    compressed: .gz, .zst, .bz2, .lz4. As in Spark and Arrow, names that begin with a dot or an underscore and empty
+    files are left out of a directory; `list` counts what it leaves out."""
 
     text_field: str = identity("text")
-    """The field of a JSON line, or the column of a table, that holds the text."""
+    """The field of a JSON line, or the column of a table, that holds the text. `doc.text` is the field text of the
+    mapping or struct doc; this holds for all keys that name a field."""
 
     token_ids_field: str | None = identity(None)
     """The column of a table that holds token ids of the corpus' tokenizer (pre-tokenized documents), in place of text.
-    They may have a BOS and an EOS at their ends or not: the corpus decides. The validation split is drawn by the ids: a
+    They may have a BOS and an EOS at their ends or not: the corpus decides. Padding behind EOS or in front of BOS is
+    left out, and a row of several documents is malformed. The validation split is drawn by the ids: a
     text that another source holds as text may be validation data in one and training data in the other; a `split_field`
     of both prevents it."""
 
@@ -63,8 +66,8 @@ class SourceFields:
     """The license of the text, an SPDX identifier where there is one (CC-BY-4.0). Model cards and the manifest of a
     corpus show it."""
 
-    max_malformed: float = identity(0.05, minimum=0, maximum=1)
-    """The largest share of a part's records that may be malformed (no JSON, no UTF-8, no text): up to it they are
+    max_malformed: float = operation(0.05, minimum=0, maximum=1)
+    """The largest share of a source's records that may be malformed (no JSON, no UTF-8, no text): up to it they are
     skipped and counted, beyond it the source is refused."""
 
     filters: FilterRecipe = identity(FilterRecipe())

@@ -7,12 +7,14 @@ environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, HF_TOKEN ...). None of them is
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import glob
 import io
 import os
 import stat as stat_
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20  # of a request to a remote store
 BUFFER_BYTES = 1 << 20
 REASON_CHARACTERS = 300  # of a store's message
+HIDDEN, EMPTY, NO_FILE = "hidden", "empty", "no regular file"
+"""Reasons for which a listing leaves a file out."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +49,29 @@ def is_remote(name: Path | str) -> bool:
     return "://" in str(name)
 
 
-def find(pattern: str) -> dict[str, Status]:
+def find(pattern: str, left_out: Counter[str] | None = None) -> dict[str, Status]:
     """Return {name: Status} of the files that a path, a glob or a URL matches; of a directory, of all files below it.
 
-    Files and directories of a directory whose names begin with a dot are skipped. Raises UserError if a store or a
-    directory cannot be read, or a link is broken.
+    As in Spark and Arrow, files and directories of a directory are left out if their names begin with a dot or an
+    underscore (`_SUCCESS`, `_temporary`; not `_key=value`), unless a glob asks for them (`_*`), and so are the empty
+    files of a directory. `left_out` counts them. Raises UserError if a store or a directory cannot be read, or a link
+    is broken or leads in a circle.
     """
-    pattern = pattern.removeprefix("file://")
+    pattern, left_out = pattern.removeprefix("file://"), Counter() if left_out is None else left_out
     if is_remote(pattern):
-        return _find_remote(pattern)
-    if os.path.isdir(pattern):
-        pattern = os.path.join(glob.escape(pattern), "**")
-    elif os.path.lexists(pattern):
-        pattern = glob.escape(pattern)  # a name with [ in it
-    for directory in _directories_of_glob(pattern):
-        _check_readable(directory)
-    found = {}
-    for name in sorted({os.path.normpath(path) for path in glob.glob(pattern, recursive=True)}):
+        return _find_remote(pattern, left_out)
+    is_directory, found = os.path.isdir(pattern), {}
+    for name in sorted({os.path.normpath(path) for path in _local_files(pattern, left_out)}):
         try:
             stat = os.stat(name)
         except OSError as error:
             reason = "it is a broken link" if os.path.islink(name) else error.strerror
             raise UserError(f"{name} cannot be read: {reason}") from None
-        if stat_.S_ISREG(stat.st_mode):
+        if not stat_.S_ISREG(stat.st_mode):
+            left_out[NO_FILE] += not stat_.S_ISDIR(stat.st_mode)
+        elif is_directory and not stat.st_size:
+            left_out[EMPTY] += 1
+        else:
             found[name] = _of_path(stat)
     return found
 
@@ -75,30 +79,69 @@ def find(pattern: str) -> dict[str, Status]:
 def matches(pattern: str) -> bool:
     """Return True if a path, a directory or a glob has a file; it stops at the first. A URL is not opened."""
     pattern = pattern.removeprefix("file://")
-    if is_remote(pattern):
-        return True
+    return is_remote(pattern) or any(not os.path.isdir(name) for name in _local_files(pattern, Counter()))
+
+
+def _local_files(pattern: str, left_out: Counter[str]) -> Iterator[str]:
+    """Yield the paths that a path or a glob matches; of a directory, those of the files below it."""
     if os.path.isdir(pattern):
-        pattern = os.path.join(glob.escape(pattern), "**")
-    elif os.path.lexists(pattern):
-        return True
-    return any(os.path.lexists(name) and not os.path.isdir(name) for name in glob.iglob(pattern, recursive=True))
+        yield from _matching(pattern, ["**"], (), left_out)
+    elif os.path.lexists(pattern):  # also a name with [ in it
+        yield pattern
+    else:
+        root = os.sep if pattern.startswith(os.sep) else ""
+        yield from _matching(root, [part for part in pattern.split(os.sep) if part], (), left_out)
 
 
-def _directories_of_glob(pattern: str) -> Iterator[str]:
-    """Yield the directories whose entries a glob reads."""
-    parts = pattern.split(os.sep)
-    for at in range(len(parts) + 1):
-        if (at < len(parts) and glob.has_magic(parts[at])) or (at == len(parts) and parts[-1] == "**"):
-            yield from glob.glob(os.path.join(os.sep.join(parts[:at]) or (os.sep if at else "."), ""), recursive=True)
+def _matching(
+    directory: str, parts: Sequence[str], above: tuple[tuple[int, int], ...], left_out: Counter[str]
+) -> Iterator[str]:
+    """Yield the paths below a directory ("" for the working directory) that the parts of a glob match.
+
+    `above`: (device, inode) of the directories that lead to it.
+    """
+    part, *rest = parts
+    if not glob.has_magic(part):
+        path = os.path.join(directory, part)
+        if rest and os.path.isdir(path):
+            yield from _matching(path, rest, above, left_out)
+        elif not rest and os.path.lexists(path):
+            yield path
+        return
+    if part == "**" and rest:  # no directory
+        yield from _matching(directory, rest, above, left_out)
+    names, place = _entries(directory)
+    if place in above:
+        raise UserError(f"{directory} is a link in a circle: it leads back to a directory above it; remove the link")
+    for name in names:
+        path = os.path.join(directory, name)
+        if part != "**" and not fnmatch.fnmatchcase(name, part):
+            continue
+        is_directory = os.path.isdir(path)
+        if is_hidden(name) and part[0] != name[0]:
+            # at the last part of a glob, so that `**/x` counts a name once
+            left_out[HIDDEN] += is_directory or not rest
+        elif is_directory and (part == "**" or rest):
+            yield from _matching(path, parts if part == "**" else rest, (*above, place), left_out)
+        elif not rest:
+            yield path
 
 
-def _check_readable(directory: str) -> None:
-    """Raise UserError if the entries of a directory cannot be read: glob would skip it."""
+def is_hidden(name: str) -> bool:
+    """Return True for the name of a file or a directory that Spark and Arrow leave out."""
+    return name.startswith(".") or name.startswith("_") and "=" not in name
+
+
+def _entries(directory: str) -> tuple[list[str], tuple[int, int]]:
+    """Return (sorted names, (device, inode)) of a directory. Raises UserError if it cannot be read."""
     try:
-        os.scandir(directory).close()
-        os.stat(os.path.join(directory, "."))
+        names = sorted(os.listdir(directory or "."))
+        stat = os.stat(os.path.join(directory, "."))
     except OSError as error:
-        raise UserError(f"{directory} must be a directory that can be read: {error.strerror}") from None
+        raise UserError(
+            f"{os.path.join(directory, '')} must be a directory that can be read: {error.strerror}"
+        ) from None
+    return names, (stat.st_dev, stat.st_ino)
 
 
 def status(name: Path | str) -> Status:
@@ -194,12 +237,25 @@ def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
     return fsspec.core.url_to_fs(url)
 
 
-def _find_remote(pattern: str) -> dict[str, Status]:
+def _find_remote(pattern: str, left_out: Counter[str]) -> dict[str, Status]:
     protocol = pattern.partition("://")[0]
     with _store_errors(pattern):
         system, path = _file_system(pattern)
-        found = system.glob(path, detail=True) if glob.has_magic(path) else _files_below(system, path)
-        kept = {name: info for name, info in cast(dict, found).items() if info["type"] == "file"}
+        is_glob = glob.has_magic(path)
+        found = system.glob(path, detail=True) if is_glob else _files_below(system, path)
+        statuses = {name: info for name, info in cast(dict, found).items() if info["type"] == "file"}
+        parts = path.strip("/").split("/")
+        literal = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+        kept = {}
+        for name, info in statuses.items():
+            is_named = not is_glob and name.strip("/") == path.strip("/")
+            below = [] if is_named else name.strip("/").split("/")[literal:]
+            if any(is_hidden(part) and not any(asked[0] == part[0] for asked in parts[literal:]) for part in below):
+                left_out[HIDDEN] += 1
+            elif not is_named and not is_glob and info.get("size") == 0:
+                left_out[EMPTY] += 1
+            else:
+                kept[name] = info
         # http keeps the whole URL as a path, others remove the protocol
         return {
             name if is_remote(name) else f"{protocol}://{name.lstrip('/')}": _of_info(system, info)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from stages.lib import files
 from stages.lib.log import logger
-from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokenizer.tokenizer import SPACE, Tokenizer
 
 CHECK_FIRST, CHECK_EVERY = 200, 1000
 """The documents that are compared: the first ones, then one in so many. They cost a second, and then 1%."""
@@ -123,6 +123,9 @@ def _loaded(tokenizer: Tokenizer) -> tuple[Callable[[], Any] | None, Any]:
         logger.info("gigatoken cannot be imported (%s): %s encodes instead, which is slower", error, tokenizer.library)
         return None, None
     package = files.read_json(tokenizer.package)
+    if feature := foreign_feature(package):
+        logger.info("gigatoken is not used for a tokenizer with %s: %s encodes instead", feature, tokenizer.library)
+        return None, None
     # a literal </s> in a text is only text; added tokens that are not special are matched in texts by tokenizers too
     package["added_tokens"] = [token for token in package["added_tokens"] if not token["special"]]
     package["post_processor"] = None
@@ -132,6 +135,47 @@ def _loaded(tokenizer: Tokenizer) -> tuple[Callable[[], Any] | None, Any]:
     except Exception as error:
         logger.info("gigatoken cannot load this tokenizer (%s): %s encodes instead", _line(error), tokenizer.library)
         return None, None
+
+
+def foreign_feature(package: Mapping[str, Any]) -> str | None:
+    """Return a feature of a tokenizer.json in which gigatoken may differ from tokenizers; None without one.
+
+    gigatoken 0.10 loads some of them and ignores them: `single_word`, `use_regex: false`, the behavior of a Split, the
+    members of a sequence beside it. So only what a test has compared is let through.
+    """
+    model, normalizer, pre_tokenizer = package["model"], package.get("normalizer"), package.get("pre_tokenizer")
+    if model.get("type", "BPE") != "BPE":
+        return None  # gigatoken says by itself that it has no other model
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            return f"model.{key}"
+    if model.get("byte_fallback"):
+        members = (normalizer or {}).get("normalizers", [normalizer])
+        known = (
+            None,
+            {"type": "Prepend", "prepend": SPACE},
+            {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+        )
+        if any(member not in known for member in members):
+            return f"the normalizer {json.dumps(normalizer):.100}"
+        if pre_tokenizer is not None and pre_tokenizer["type"] != "Metaspace":
+            return f"the pre-tokenizer {pre_tokenizer['type']} beside byte_fallback"
+    else:
+        if normalizer not in (None, {"type": "NFC"}):
+            return f"the normalizer {json.dumps(normalizer):.100}"
+        steps = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {}])
+        split, last = steps[:-1], steps[-1]
+        plain = [step["type"] == "Split" and step["behavior"] == "Isolated" and not step["invert"] for step in split]
+        is_plain = plain in ([], [True]) and last.get("type") == "ByteLevel"
+        if not (is_plain and last["use_regex"] != bool(split) and not (split and last["add_prefix_space"])):
+            return f"the pre-tokenizer {json.dumps(pre_tokenizer):.100}"
+    for token in package["added_tokens"]:
+        flags = [flag for flag in ("single_word", "lstrip", "rstrip") if token.get(flag)]
+        if token.get("normalized") and normalizer is not None:
+            flags.append("normalized")
+        if not token["special"] and (flags or SPACE in token["content"]):
+            return f"the added token {token['content']!r} ({', '.join(flags) or 'a mark of a space'})"
+    return None
 
 
 def _line(error: BaseException) -> str:

@@ -1,14 +1,15 @@
 """Pre-tokenized documents: their text, and a check that it has the same ids by the corpus' tokenizer."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources.documents import Document
+from stages.lib.sources.documents import Document, Entry
+from stages.lib.sources.entries import Malformed
 from stages.lib.tokenizer.fast import CHECK_CHARACTERS, CHECK_EVERY, CHECK_FIRST
 from stages.lib.tokenizer.tokenizer import Tokenizer
 
@@ -33,6 +34,56 @@ def with_text(document: Document, tokenizer: Tokenizer) -> Document:
     end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos else len(ids)
     ids = ids[begin:end].astype(np.int32, copy=False)
     return dataclasses.replace(document, text=text_of(ids, tokenizer.decode), ids=ids)
+
+
+class Padding:
+    """Removes the padding of pre-tokenized documents, and counts it.
+
+    Padding is a run of one id behind the first EOS, or in front of the first BOS, to the row's end. `documents`,
+    `ids`: numbers of the documents that had some, and of its ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.documents = self.ids = 0
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield the entries without padding. A row with further text behind an EOS is Malformed: where its documents
+        begin is not known.
+        """
+        for entry in entries:
+            yield entry if not isinstance(entry, Document) or entry.ids is None else self._without(entry)
+
+    def _without(self, document: Document) -> Entry:
+        ids, bos, eos = document.ids, self.tokenizer.bos, self.tokenizer.eos
+        assert ids is not None
+        begin = 0
+        if bos != eos and len(starts := np.flatnonzero(ids == bos)):
+            begin = int(starts[0])
+            if len(np.unique(ids[:begin])) > 1:
+                return Malformed(document.id, "BOS within the ids of a row, which must be one document")
+        if bos == eos:  # a run of it in front: the last one may be BOS
+            others = np.flatnonzero(ids != bos)
+            begin = max(0, int(others[0]) - 1) if len(others) else max(0, len(ids) - 2)
+        end, first = len(ids), begin + (bos == eos and begin < len(ids) and ids[begin] == bos)
+        if len(ends := np.flatnonzero(ids[first:] == eos)):
+            end = first + int(ends[0]) + 1
+            if len(np.unique(ids[end:])) > 1:
+                return Malformed(document.id, "EOS within the ids of a row, which must be one document")
+        if (begin, end) == (0, len(ids)):
+            return document
+        self.documents += 1
+        self.ids += len(ids) - (end - begin)
+        return dataclasses.replace(document, ids=ids[begin:end])
+
+    def warn(self, source: str) -> None:
+        """Log a warning if there was any."""
+        if self.documents:
+            logger.warning("source %s: %s ids of padding in %s rows are left out", source, self.ids, self.documents)
+
+    def record(self) -> dict[str, Any]:
+        """Return the entry of a manifest's record; empty without padding."""
+        return {"padding": {"documents": self.documents, "ids": self.ids}} if self.documents else {}
 
 
 def text_of(ids: np.ndarray, decode: Callable[[list[int]], str]) -> str:

@@ -66,9 +66,9 @@ def manifests():
             needs = [*models_of_sweep(at), *evaluations_of_sweep(at)]
             found[BEST.format(sweep=name)] = {"recipe": f"sweeps.{name}.best", "needs": needs}
     for path in all_baselines(None):
-        *_, corpus, suite = Path(path).with_suffix("").parts
-        inputs = {"corpus": CORPUS.format(corpus=corpus)}
-        found[path] = {"recipe": f"suites.{suite}", "inputs": inputs, "needs": lists_of_suite(suite)}
+        *_, name, corpus, suite = Path(path).with_suffix("").parts
+        part = {"recipe": f"suites.{suite}", "inputs": {"corpus": CORPUS.format(corpus=corpus)}}
+        found[path] = part | {"needs": lists_of_suite(suite), "baseline": CONFIG["baselines"][name]["path"]}
     return found | manifests_of_contamination() | manifests_of_ladders()
 
 

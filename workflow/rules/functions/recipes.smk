@@ -41,6 +41,21 @@ def source_operation(wildcards):
     return as_json(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("operation",)))
 
 
+def max_malformed_of_part(wildcards):
+    """`max_malformed` of a part's source."""
+    return str(max_malformed_of(wildcards.source))
+
+
+def max_malformed_of_corpus(wildcards):
+    """`max_malformed` of the sources of a corpus, as JSON."""
+    return as_json({name: max_malformed_of(name) for name in named("corpora", wildcards.corpus)["sources"]})
+
+
+def max_malformed_of(source):
+    """Return `max_malformed` of a source by the config: its list may be older."""
+    return named("sources", source).get("max_malformed", keys_of("sources")["max_malformed"]["default"])
+
+
 def tokenizer_recipe(wildcards):
     """Recipe of a tokenizer."""
     return as_json(named("tokenizers", wildcards.tokenizer))

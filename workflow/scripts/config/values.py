@@ -11,6 +11,8 @@ NUMBER = ["number", "string"]
 # Snakemake's `--config tune=true` is text, as are the values of `--config 'runs={base: {pretrain: {steps: 120}}}'`.
 TRUTHS = {"true": True, "false": False}
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+WITH_EXPONENT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?[eE][+-]?[0-9]{1,2}")
+"""A whole number that YAML reads as text: 1e3."""
 
 
 def copied(value: Any, schema: dict[str, Any], where: str) -> Any:
@@ -33,7 +35,21 @@ def copied(value: Any, schema: dict[str, Any], where: str) -> Any:
         return TRUTHS.get(value, value)
     if isinstance(value, str) and "integer" in types and WHOLE.fullmatch(value):
         return int(value)
+    if isinstance(value, str) and "integer" in types and WITH_EXPONENT.fullmatch(value) and float(value).is_integer():
+        return int(float(value))
     return value
+
+
+def without_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return checked data without the keys that are null where null is the default: they are as if left out."""
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, item in value.items():
+        of_key = schema_of_key(schema, key)
+        if item is not None or of_key.get("default") is not None:
+            kept[key] = without_nulls(item, of_key)
+    return kept
 
 
 def schema_of_key(schema: Mapping[str, Any], key: str) -> dict[str, Any]:

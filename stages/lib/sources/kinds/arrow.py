@@ -31,8 +31,10 @@ class Arrow(SourceKind):
         """Yield (id, row), a row as a mapping of the columns that the recipe names."""
         with tables.arrow_errors(span.name), storage.open_binary(span.name) as raw:
             reader, batches = _open(raw)
-            columns = tables.columns_to_read(tables.fields_of_document(recipe), reader.schema.names, span.name)
-            slices = (rows for batch in batches for rows in tables.slices_of(_validated(batch.select(columns))))
+            columns = tables.columns_to_read(tables.fields_of_document(recipe), reader.schema, span.name)
+            outer = tables.outer_columns(columns, reader.schema)
+            found = (tables.flattened(_validated(batch.select(outer)), columns) for batch in batches)
+            slices = (rows for batch in found for rows in tables.slices_of(batch))
             yield from tables.numbered_rows(span.name, 0, slices)
 
     def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import UserError
 from stages.lib.sources import compressed
+from stages.lib.sources.entries import field_of
+from stages.lib.sources.kinds import json_lines, tables
 from stages.lib.sources.kinds.kind import JSON_LINES_ENDINGS, SourceKind
 from stages.lib.sources.kinds.parquet import Parquet
 from stages.lib.sources.spans import Span
@@ -49,8 +51,8 @@ def records(names: Sequence[str], fields: Sequence[str | None], optional: Sequen
 
 def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> Iterator[Record]:
     if optional:
-        names = PARQUET.schema(name)[0].names
-        fields = [*fields, *(field for field in optional if field in names)]
+        schema = PARQUET.schema(name)[0]
+        fields = [*fields, *(field for field in optional if tables.has_column(schema, field))]
     for identifier, row in PARQUET.rows(fields, Span(name)):
         where = f"{name}, row {int(identifier.rpartition(':')[2]) + 1}"
         if isinstance(row, str):
@@ -59,8 +61,6 @@ def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> I
 
 
 def _lines(name: str, fields: Sequence[str | None]) -> Iterator[Record]:
-    import orjson
-
     first = next(field for field in fields if field is not None)
     with compressed.open_binary(name) as file:
         for number, line in enumerate(file, 1):
@@ -69,8 +69,8 @@ def _lines(name: str, fields: Sequence[str | None]) -> Iterator[Record]:
                 continue
             where = f"{name}, line {number}"
             try:
-                entry = orjson.loads(text)
-            except orjson.JSONDecodeError as error:  # a lone surrogate and invalid UTF-8 as well
+                entry = json_lines.parse(text)
+            except ValueError as error:
                 raise UserError(f"{where} must be a JSON object: {error}") from None
             if _is_deep(entry):
                 raise UserError(f"{where} must have at most {MAX_DEPTH} levels of lists and mappings, got more")
@@ -91,10 +91,11 @@ def _is_deep(entry: Any) -> bool:
 
 def value_of(entry: dict[str, Any], field: str, where: str) -> Any:
     """Return a field of a record. Raises UserError if it is missing."""
-    if field not in entry:
+    try:
+        return field_of(entry, field)
+    except KeyError:
         known = ", ".join(map(str, entry)) or "none"
-        raise UserError(f"{where} must have the field {field}, got {known:.100}")
-    return entry[field]
+        raise UserError(f"{where} must have the field {field}, got {known:.100}") from None
 
 
 def text_of(entry: dict[str, Any], field: str, where: str) -> str:
@@ -107,7 +108,7 @@ def text_of(entry: dict[str, Any], field: str, where: str) -> str:
 
 def split_key(entry: dict[str, Any], field: str, where: str) -> str:
     """Return the split key of a record. Raises UserError unless it is text or a whole number."""
-    value = entry.get(field)
+    value = field_of(entry, field, None)
     if not isinstance(value, (str, int)):  # null as well: it would put all these records into one split
         raise UserError(f"{where} must have text or a whole number in the field {field}, got {value!r:.60}")
     return str(value)

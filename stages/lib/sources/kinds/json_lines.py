@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,14 +35,32 @@ def records(span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
                 yield identifier, lines.TOO_LONG if entry is None else entry
 
 
-def _parsed(position: int, line: bytes) -> dict[str, Any] | str:
-    """Return a line as a mapping; the reason if it is malformed; or BLANK."""
+def parse(line: bytes) -> Any:
+    """Return the JSON value of a line, which may hold NaN and Infinity, as in the lines that Python and pandas write.
+
+    Raises ValueError for what is not JSON, invalid UTF-8 or a lone surrogate.
+    """
     import orjson
 
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if b"NaN" not in line and b"Infinity" not in line:
+            raise
+        try:
+            value = json.loads(line.decode())
+            json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate
+        except (ValueError, RecursionError):
+            raise error from None
+        return value
+
+
+def _parsed(position: int, line: bytes) -> dict[str, Any] | str:
+    """Return a line as a mapping; the reason if it is malformed; or BLANK."""
     if line.isspace():
         return BLANK
     try:
-        entry = orjson.loads(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
-    except orjson.JSONDecodeError:  # a lone surrogate and invalid UTF-8 as well
+        entry = parse(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
+    except ValueError:
         return "not JSON"
     return entry if isinstance(entry, dict) else {}

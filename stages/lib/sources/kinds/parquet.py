@@ -57,15 +57,17 @@ class Parquet(SourceKind):
             storage.open_binary(span.name) as raw,
             parquet.ParquetFile(raw, **options) as file,
         ):
-            columns = tables.columns_to_read(fields, file.schema_arrow.names, span.name)
+            columns = tables.columns_to_read(fields, file.schema_arrow, span.name)
+            outer = tables.outer_columns(columns, file.schema_arrow)
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             _check_rows("its row groups have", sum(group.num_rows for group in groups), file.metadata.num_rows)
             before = 0
             for number, group in enumerate(groups):
                 if _position_of(group) in span:
-                    rows = _rows_at_once(file.schema_arrow, columns, group)
+                    rows = _rows_at_once(file.schema_arrow, outer, group)
                     batches = file.iter_batches(rows, row_groups=[number], columns=columns)
-                    slices = (rows for batch in _complete(batches, number, group) for rows in tables.slices_of(batch))
+                    found = (tables.flattened(batch, columns) for batch in _complete(batches, number, group))
+                    slices = (rows for batch in found for rows in tables.slices_of(batch))
                     yield from tables.numbered_rows(span.name, before, slices)
                 before += group.num_rows
 

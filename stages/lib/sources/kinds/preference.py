@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib.chat import messages as chat_messages
 from stages.lib.chat.messages import Message
 from stages.lib.errors import UserError
+from stages.lib.sources.entries import field_of
 from stages.lib.sources.kinds import example_files
 from stages.lib.sources.kinds.example_files import ExampleKind, Record
 from stages.lib.sources.kinds.kind import Text
@@ -33,7 +34,7 @@ class Preference(ExampleKind):
         """Yield (id, split key, prompt, chosen, rejected) of each record."""
         fields = _fields(recipe)
         for identifier, where, entry in _records(recipe, names):
-            read = _messages if isinstance(entry.get(recipe.chosen_field), list) else _texts
+            read = _messages if isinstance(field_of(entry, recipe.chosen_field, None), list) else _texts
             prompt, chosen, rejected = read(entry, fields, where)
             yield identifier, _split_key(recipe, entry, prompt, where), prompt, chosen, rejected
 
@@ -73,7 +74,7 @@ def _messages(
     Raises UserError unless both end with a turn of the assistant.
     """
     prompt_field, *others = fields
-    given = entry.get(prompt_field)
+    given = field_of(entry, prompt_field, None)
     before = given if isinstance(given, list) else []
     both = []
     for field in others:

@@ -38,15 +38,64 @@ def fields_of_document(recipe: SourceFields) -> list[str | None]:
     return [recipe.token_ids_field or recipe.text_field, recipe.split_field, recipe.id_field]
 
 
-def columns_to_read(fields: Sequence[str | None], names: Sequence[str], file: str) -> list[str]:
-    """Return the columns that are set. Raises UserError unless `names`, those of `file`, has each once."""
-    columns = list(dict.fromkeys(column for column in fields if column is not None))
+def columns_to_read(fields: Sequence[str | None], schema: pyarrow.Schema, file: str) -> list[str]:
+    """Return the columns that are set; `doc.text` is the field text of the struct doc.
+
+    Raises UserError unless `schema`, that of `file`, has each once.
+    """
+    columns, names = list(dict.fromkeys(column for column in fields if column is not None)), schema.names
     for column in columns:
-        if column not in names:
-            raise UserError(f"{file} must have the column {column}, got {', '.join(names)}")
+        if not has_column(schema, column):
+            raise UserError(f"{file} must have the column {column}, got {', '.join(_names_of(schema))}")
         if names.count(column) > 1:
             raise UserError(f"{file} must have the column {column} once, got {names.count(column)} of them")
     return columns
+
+
+def has_column(schema: pyarrow.Schema, column: str) -> bool:
+    """Return True if a table has a column, or a field of a struct."""
+    return column in schema.names or column in _names_of(schema)
+
+
+def _names_of(fields: Iterable[pyarrow.Field], above: str = "") -> list[str]:
+    """Return the dotted names of columns, with those of the fields of structs behind each."""
+    import pyarrow
+
+    names = []
+    for field in fields:
+        names.append(f"{above}{field.name}")
+        if pyarrow.types.is_struct(field.type):
+            names += _names_of(list(field.type), f"{above}{field.name}.")
+    return names
+
+
+def outer_columns(columns: Sequence[str], schema: pyarrow.Schema) -> list[str]:
+    """Return the columns of a table that hold some columns, which may be fields of structs."""
+    return list(dict.fromkeys(next(_outer(column, schema)) for column in columns))
+
+
+def _outer(column: str, schema: pyarrow.Schema) -> Iterator[str]:
+    parts = column.split(".")
+    yield from (name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in schema.names)
+
+
+def flattened(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> pyarrow.RecordBatch:
+    """Return a batch with these columns, in place of the structs that hold them."""
+    import pyarrow
+    from pyarrow import compute
+
+    if batch.schema.names == [*columns]:
+        return batch
+    found = []
+    for column in columns:
+        name = next(_outer(column, batch.schema))
+        array, rest = batch.column(name), column[len(name) + 1 :]
+        while rest:
+            fields = [field.name for field in array.type]
+            name = next(field for field in fields if rest == field or rest.startswith(f"{field}."))
+            array, rest = compute.struct_field(array, [name]), rest[len(name) + 1 :]
+        found.append(array)
+    return pyarrow.RecordBatch.from_arrays(found, names=[*columns])
 
 
 def slices_of(batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
@@ -69,7 +118,7 @@ def first_row(batches: Iterable[pyarrow.RecordBatch]) -> list[Any] | None:
         if len(batch):
             # columns get numbers as names, since several may have one name
             numbered = batch.slice(0, 1).rename_columns([str(number) for number in range(batch.num_columns)])
-            row = next(iter(_rows_of(numbered)), None)
+            row = next(iter(_rows_of(numbered, of_bytes=False)), None)
             return list(row.values()) if isinstance(row, dict) else None
     return None
 
@@ -82,9 +131,9 @@ def numbered_rows(name: str, number: int, batches: Iterable[pyarrow.RecordBatch]
             number += 1
 
 
-def _rows_of(batch: pyarrow.RecordBatch) -> Iterable[Row]:
-    """Return the rows of a batch; token ids are arrays."""
-    names, columns = batch.schema.names, [_decoded(column) for column in batch.columns]
+def _rows_of(batch: pyarrow.RecordBatch, of_bytes: bool = True) -> Iterable[Row]:
+    """Return the rows of a batch; token ids are arrays, and bytes are read as UTF-8 if `of_bytes` is true."""
+    names, columns = batch.schema.names, [_decoded(column, of_bytes) for column in batch.columns]
     if sum(column.nbytes for column in columns) <= ROWS_BYTES:
         with contextlib.suppress(UnicodeDecodeError):  # Arrow does not check UTF-8 when it reads
             values = [_values(column) for column in columns]
@@ -99,14 +148,20 @@ def _row(names: Sequence[str], columns: Sequence[pyarrow.Array], at: int) -> Row
         return "not UTF-8"
 
 
-def _decoded(column: pyarrow.Array) -> pyarrow.Array:
-    """Return the column; if it is dictionary-encoded text, with a text per row."""
+def _decoded(column: pyarrow.Array, of_bytes: bool) -> pyarrow.Array:
+    """Return the column; if it is dictionary-encoded text, with a text per row; if it is of bytes, as text."""
     import pyarrow
 
-    types = pyarrow.types
-    shared = types.is_dictionary(column.type)
-    text = shared and (types.is_string(column.type.value_type) or types.is_large_string(column.type.value_type))
-    return column.dictionary_decode() if text else column
+    texts = {
+        pyarrow.binary(): pyarrow.string(),
+        pyarrow.large_binary(): pyarrow.large_string(),
+        pyarrow.binary_view(): pyarrow.string_view(),
+    }
+    if pyarrow.types.is_dictionary(column.type) and column.type.value_type in (*texts, *texts.values()):
+        column = column.dictionary_decode()
+    if of_bytes and pyarrow.types.is_fixed_size_binary(column.type):
+        column = column.cast(pyarrow.binary())
+    return column.view(texts[column.type]) if of_bytes and column.type in texts else column
 
 
 def _values(column: pyarrow.Array) -> list[Any]:

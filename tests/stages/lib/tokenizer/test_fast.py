@@ -1,6 +1,7 @@
 """The fast encoder gives the ids of the tokenizer's own library, and is replaced with a warning if it does not."""
 
 import inspect
+import json
 import logging
 import sys
 import textwrap
@@ -197,3 +198,89 @@ def test_a_tokenizer_that_gigatoken_cannot_load_is_encoded_by_the_tokenizers_own
     encoder = fast.Encoder(Tokenizer(made))
     assert encoder.name.startswith("tokenizers ")
     assert "\ngigatoken cannot load this tokenizer (" in capsys.readouterr().err
+
+
+SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+TO_MARK = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+
+
+def split_then_bytes(**split):
+    given = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False} | split
+    return {"type": "Sequence", "pretokenizers": [given, BYTE_LEVEL | {"use_regex": False}]}
+
+
+PRE_TOKENIZERS = [BYTE_LEVEL, BYTE_LEVEL | {"add_prefix_space": True}, BYTE_LEVEL | {"use_regex": False}]
+PRE_TOKENIZERS += [split_then_bytes(**one) for one in ({}, {"behavior": "Removed"}, {"invert": True})]
+PRE_TOKENIZERS += [
+    {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]},
+    None,
+]
+PRE_TOKENIZERS += [METASPACE | {"prepend_scheme": scheme} for scheme in ("always", "first", "never")]
+NORMALIZERS = [None, TO_MARK, {"type": "NFC"}, {"type": "NFKC"}, {"type": "Lowercase"}]
+NORMALIZERS += [{"type": "Strip", "strip_left": True, "strip_right": True}]
+NORMALIZERS += [{"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, TO_MARK]}]
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+ADDED = ["def f", "foo", "fo", " ", "  ", "\u00e9", "e", "\u2581a", "1", "e\u0301"]
+added_tokens = st.lists(
+    st.fixed_dictionaries({"content": st.sampled_from(ADDED), **dict.fromkeys(FLAGS, st.booleans())}),
+    max_size=3,
+    unique_by=lambda token: token["content"],
+)
+words = st.lists(st.sampled_from([*PIECES, *ADDED, "xfoo", "foox", " foo ", "Foo", "'s"]), max_size=12).map("".join)
+
+
+@pytest.fixture(scope="module")
+def packages(tokenizer):
+    """A tokenizer.json with bytes as characters, and one with byte_fallback."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, pre_tokenizers, trainers
+
+    made = Library(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator([inspect.getsource(textwrap), " ".join(PIECES)], trainer)
+    return json.loads(made.to_str()), json.loads(tokenizer.package.read_text())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_gigatoken_is_used_only_for_what_it_encodes_like_tokenizers(packages, data):
+    import gigatoken
+    from tokenizers import Tokenizer as Library
+
+    package = dict(data.draw(st.sampled_from(packages)))
+    package["normalizer"] = data.draw(st.sampled_from(NORMALIZERS))
+    package["pre_tokenizer"] = data.draw(st.sampled_from(PRE_TOKENIZERS))
+    first = len(package["model"]["vocab"])
+    added = [{"id": first + at, "special": False, **one} for at, one in enumerate(data.draw(added_tokens))]
+    vocabulary = package["model"]["vocab"]
+    package["added_tokens"] = [one | {"id": vocabulary.get(one["content"], one["id"])} for one in added]
+    package["post_processor"] = None
+    if fast.foreign_feature(package) is not None:
+        return
+    try:
+        theirs = gigatoken.Tokenizer.from_json(json.dumps(package))
+    except Exception:
+        return
+    ours = Library.from_str(json.dumps(package))
+    for text in data.draw(st.lists(words, min_size=1, max_size=8)):
+        expected = ours.encode(text, add_special_tokens=False).ids
+        assert [int(number) for number in theirs.encode(text)] == expected, (ascii(text), package["added_tokens"])
+
+
+def test_features_that_gigatoken_ignores_are_named(packages, tokenizer):
+    of_bytes, with_fallback = packages
+    token = {"id": 0, "content": "foo", "special": False, **dict.fromkeys(FLAGS, False)}
+    for change, said in (
+        ({"added_tokens": [token | {"single_word": True}]}, "the added token 'foo' (single_word)"),
+        ({"pre_tokenizer": BYTE_LEVEL | {"use_regex": False}}, "the pre-tokenizer {"),
+        ({"pre_tokenizer": split_then_bytes(behavior="Removed")}, "the pre-tokenizer {"),
+        ({"normalizer": {"type": "NFKC"}}, "the normalizer {"),
+        ({"model": of_bytes["model"] | {"end_of_word_suffix": "</w>"}}, "model.end_of_word_suffix"),
+    ):
+        assert fast.foreign_feature(of_bytes | change).startswith(said)
+    assert fast.foreign_feature(of_bytes) is None and fast.foreign_feature(with_fallback) is None
+    assert fast.Encoder(tokenizer).name.startswith("gigatoken ")
