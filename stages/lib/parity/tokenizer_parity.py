@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stages.lib.chat.template import ChatTemplate
+from stages.lib.chat.template import ChatTemplate, LimitError
 from stages.lib.errors import UserError
 from stages.lib.parity.parity import ParityError
 from stages.lib.sources.documents import Document
@@ -144,6 +144,8 @@ def compare_chats(exported: Any, tokenizer: Tokenizer, template: str, texts: Ite
         for messages in (turns, turns * 2):
             try:
                 rendered = compiled.render(messages, "a conversation")
+            except LimitError:  # it would take as long for each conversation, and no time limit holds in transformers
+                return {"conversations": count}
             except UserError:
                 continue
             ((ids, _),) = tokenizer.encode_markup([rendered])

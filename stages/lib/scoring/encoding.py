@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM
 
@@ -45,6 +46,17 @@ class Encoding(TemplateLM):
             return super()._encode_pair(context, continuation)
         first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
         return first, self.tok_encode(continuation, add_special_tokens=False)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the text of a question in the model's chat template, see `template.guard_transformers`.
+
+        The harness tries a second time without system messages. Raises UserError if that fails too.
+        """
+        try:
+            return super().apply_chat_template(chat_history, add_generation_prompt)
+        except (jinja2.TemplateError, ValueError) as error:  # ValueError: the template leaves out the last message
+            reason = " ".join(str(error).split())
+            raise UserError(f"the model's chat template cannot render a question: {reason:.300}") from None
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each whole text, in windows of the context."""
