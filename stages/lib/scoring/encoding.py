@@ -11,6 +11,7 @@ from lm_eval.api.model import TemplateLM
 
 from stages.lib.errors import UserError
 from stages.lib.scoring import loglikelihood
+from stages.lib.tokenizer.tokenizer import library_errors
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -40,6 +41,11 @@ class Encoding(TemplateLM):
     """The longest input, in tokens: a context with all but the last token of its continuation."""
 
     add_bos_token: bool | None
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
+        """Return the ids of a text; arguments as of the harness."""
+        with library_errors(f"the text {string[:60]!r} of a task cannot be encoded by the model's tokenizer"):
+            return super().tok_encode(string, add_special_tokens=add_special_tokens, **options)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         if not self.separate:

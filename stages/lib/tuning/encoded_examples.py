@@ -98,13 +98,14 @@ class ExampleEncoder:
 
     def pairs(self, pairs: Sequence[Pair]) -> list[Encoded]:
         """Return the Encoded of each pair. Raises UserError if no token precedes a completion."""
-        prompts = self.tokenizer.encode([pair.prompt for pair in pairs])
+        names = [pair.id for pair in pairs]
+        prompts = self.tokenizer.encode([pair.prompt for pair in pairs], names)
         for pair, prompt in zip(pairs, prompts, strict=True):
             if not (self.bos or len(prompt)):
                 raise UserError(
                     f"{pair.id} must have a prompt of at least one token, since no BOS precedes it; got none"
                 )
-        completions = self.tokenizer.encode([pair.completion for pair in pairs])
+        completions = self.tokenizer.encode([pair.completion for pair in pairs], names)
         return [
             self._of_segments(pair.prompt, pair.completion, prompt, completion)
             for pair, prompt, completion in zip(pairs, prompts, completions, strict=True)
@@ -114,7 +115,7 @@ class ExampleEncoder:
         """Return the Encoded of each document: all of its text is a target."""
         nothing = np.empty(0, dtype=np.int32)
         texts = [document.text or "" for document in documents]
-        found = self.tokenizer.encode(texts)
+        found = self.tokenizer.encode(texts, [document.id for document in documents])
         return [self._of_segments("", text, nothing, ids) for text, ids in zip(texts, found, strict=True)]
 
     def _of_segments(self, prompt: str, text: str, prompt_ids: np.ndarray, text_ids: np.ndarray) -> Encoded:
@@ -130,8 +131,9 @@ class ExampleEncoder:
         encoded: list[Encoded] = []
         num_open = 0
         for begin in range(0, len(conversations), AT_ONCE):
-            rendered = [self._rendered(conversation) for conversation in conversations[begin : begin + AT_ONCE]]
-            markup = self.tokenizer.encode_markup([text for text, _ in rendered])
+            some = conversations[begin : begin + AT_ONCE]
+            rendered = [self._rendered(conversation) for conversation in some]
+            markup = self.tokenizer.encode_markup([text for text, _ in rendered], [one.id for one in some])
             encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
             num_open += sum(self._num_open(*one) for one in rendered)
         if num_open:
