@@ -176,8 +176,7 @@ def find_initial(
         arguments.initial,
         RESET,
         None,
-        tokenizer=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
+        corpus=corpus,
         where="finetune",
         config=arguments.initial_config,
     )

@@ -140,8 +140,7 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
         arguments.initial,
         recipe.initial,
         recipe.model,
-        tokenizer=corpus.tokenizer["digest"],
-        vocab_size=corpus.tokenizer["vocab_size"],
+        corpus=corpus,
         where="pretrain",
     )
     initial.check_optimizer(recipe.optimizer.name, "pretrain")
