@@ -366,6 +366,21 @@ def test_mistake_in_the_data_of_a_mixture_is_one_line(made, tmp_path, capsys, re
     assert refused(capsys, made, tmp_path, recipe=recipe, given=given).startswith(f"finetune: {sentence}")
 
 
+def test_keys_that_the_template_does_not_read_are_said(made, tmp_path):
+    chats = [chat | {"tools": [{"name": "f"}]} for chat in chats_of(20)]
+    for chat in chats:
+        chat["messages"][-1]["reasoning"] = "hm"
+    path = write_jsonl(tmp_path / "made/chats.jsonl", chats)
+    source = listed(tmp_path / "made", "chats", {"kind": "chat", "paths": [path], "validation": 0.2})
+    recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": "chatml", "steps": 1, "schedule": {}}
+    assert tune(made, tmp_path / "run", 1, recipe=recipe, given={"--sources": source}) == 0
+    told = (tmp_path / "run/log").read_text()
+    assert (
+        "keys of conversations that the chat template does not read: reasoning_content (" in told
+        and ", tools (" in told
+    )
+
+
 def test_template_that_refuses_a_conversation_names_it(made, tmp_path, capsys):
     (tmp_path / "mine.jinja").write_text("{{ raise_exception('roles must alternate') }}")
     given = {"--sources": lists_of_all(made, tmp_path)[1:2]}

@@ -58,6 +58,10 @@ def text_beside(directory: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
+Tools = Sequence[Mapping[str, Any]] | None
+"""The descriptions of the tools that a conversation may call, as JSON schemas; None without any."""
+
+
 class LimitError(UserError):
     """A template took more time or memory than a rendering may."""
 
@@ -167,17 +171,22 @@ class ChatTemplate:
         except LimitError as error:
             raise LimitError(f"the chat template {name} cannot be compiled: {error}") from None
 
-    def render(self, messages: Sequence[Message], where: str, generation_prompt: bool = False) -> str:
+    def render(
+        self, messages: Sequence[Message], where: str, generation_prompt: bool = False, tools: Tools = None
+    ) -> str:
         """Return the text of messages. `generation_prompt`: add what comes before an answer of the assistant.
 
-        `where`: the conversation, for messages. Raises UserError if the template fails, as by raise_exception.
+        `tools`: that may be called. `where`: the conversation, for messages. Raises UserError if the template fails, as
+        by raise_exception.
         """
-        return self.render_each([(messages, generation_prompt)], where)[0]
+        return self.render_each([(messages, generation_prompt)], where, tools)[0]
 
-    def render_each(self, chats: Sequence[tuple[Sequence[Message], bool]], where: str) -> list[str]:
+    def render_each(
+        self, chats: Sequence[tuple[Sequence[Message], bool]], where: str, tools: Tools = None
+    ) -> list[str]:
         """Return the text of each (messages, generation prompt) of one conversation; arguments as of `render`."""
         variables = [
-            {"messages": list(messages), "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
+            {"messages": list(messages), "tools": tools, "documents": None, "add_generation_prompt": generation_prompt}
             | self.special_tokens
             for messages, generation_prompt in chats
         ]
@@ -216,7 +225,7 @@ Span = tuple[int, int]
 
 
 def assistant_spans(
-    template: ChatTemplate, messages: Sequence[Message], where: str, first: int = 0
+    template: ChatTemplate, messages: Sequence[Message], where: str, first: int = 0, tools: Tools = None
 ) -> tuple[str, list[Span]]:
     """Return the text of a conversation, and the span of each turn of the assistant from message `first` on.
 
@@ -227,7 +236,7 @@ def assistant_spans(
     eos = template.special_tokens["eos_token"]
     turns = [number for number, message in enumerate(messages) if message["role"] == ASSISTANT and number >= first]
     parts = [part for turn in turns for part in ((messages[:turn], True), (messages[: turn + 1], False))]
-    text, *texts = template.render_each([(messages, False), *parts], where)
+    text, *texts = template.render_each([(messages, False), *parts], where, tools)
     found = []
     for number, before, after in zip(turns, texts[::2], texts[1::2], strict=True):
         if not (after.startswith(before) and text.startswith(after)):

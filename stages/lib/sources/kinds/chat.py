@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stages.lib.chat import messages as chat_messages
-from stages.lib.chat.messages import Message
+from stages.lib.chat.messages import TOOLS
 from stages.lib.sources.kinds import example_files
 from stages.lib.sources.kinds.example_files import ExampleKind
+from stages.lib.sources.kinds.kind import ConversationRecord
 
 if TYPE_CHECKING:
     from stages.lib.sources.source_fields import SourceFields
@@ -21,10 +22,10 @@ class Chat(ExampleKind):
     fields = ("messages_field", "split_field", "filters")
     is_chat = True
 
-    def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
-        """Yield (id, split key, messages) of each record."""
+    def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[ConversationRecord]:
+        """Yield (id, split key, messages, tools) of each record."""
         field, own = recipe.messages_field, recipe.split_field
-        for identifier, where, entry in example_files.records(names, (field, own)):
+        for identifier, where, entry in example_files.records(names, (field, own), optional=(TOOLS,)):
             found = chat_messages.checked(example_files.value_of(entry, field, where), f"{where}: {field}")
             key = chat_messages.prompt_of(found) if own is None else example_files.split_key(entry, own, where)
-            yield identifier, key, found
+            yield identifier, key, found, chat_messages.checked_tools(entry.get(TOOLS), f"{where}: {TOOLS}")

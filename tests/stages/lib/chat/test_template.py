@@ -208,6 +208,32 @@ def test_thoughts_have_the_names_of_transformers(name):
     assert ChatTemplate(text, SPECIAL, "mine").render(messages.checked(chat, "where"), "a") == expected
 
 
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
+
+
+def test_tools_reach_the_template_as_in_transformers():
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    text = "{% if tools %}{{ tools | tojson }}{% endif %}" + OWN["no EOS"]
+    chat = [*CHAT[1:2], *CHAT[4:5]]
+    (expected,), _ = render_jinja_template([chat], tools=TOOLS, chat_template=text, **SPECIAL)
+    assert '"name": "f"' in expected
+    for given in (TOOLS, json.dumps(TOOLS), [TOOLS[0] | {"strict": None}]):
+        tools = messages.checked_tools(given, "where")
+        assert assistant_spans(ChatTemplate(text, SPECIAL, "mine"), chat, "a", tools=tools)[0] == expected
+
+
+def test_arguments_as_json_text_are_the_object_and_results_may_be_empty():
+    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in ('{"city": "Kara"}', "no JSON")]
+    chat = [
+        *({"role": "system", "content": ""}, CHAT[1], {"role": "assistant", "tool_calls": calls}),
+        *({"role": "tool", "content": ""}, {"role": "tool", "content": None}, CHAT[4]),
+    ]
+    text = template("chatml").render(messages.checked(chat, "where"), "a")
+    assert '{"name": "f", "arguments": {"city": "Kara"}}' in text and '"arguments": "no JSON"' in text
+    assert text.count("<|im_start|>tool\n</s>") == 2 and text.startswith("<s><|im_start|>system\n</s>")
+
+
 @pytest.mark.parametrize("name", [*SHIPPED, *OWN])
 @pytest.mark.parametrize("generation_prompt", [False, True])
 def test_text_is_that_of_transformers(name, generation_prompt):
