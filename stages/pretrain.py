@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
                 recipe=recipes.written(recipe, "identity"),
                 corpus=corpus.digest,
                 tokenizer=corpus.tokenizer["digest"],
-                vocab_size=corpus.tokenizer["vocab_size"],
+                vocab_size=initial.found.vocab_size if initial else corpus.tokenizer["vocab_size"],
                 data=run_order.to_json(),
                 model=dataclasses.asdict(recipe.model),
                 steps_before=initial.steps_before if initial else 0,

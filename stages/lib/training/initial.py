@@ -107,13 +107,15 @@ class Initial:
                 )
 
     def _check_tokenizer(self, corpus: Corpus) -> None:
-        vocab_size = corpus.tokenizer["vocab_size"]
-        if self.found.vocab_size != vocab_size:
+        vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
+        is_other = self.found.tokenizer not in (None, corpus.tokenizer["digest"])
+        if rows < vocab_size or (is_other and rows != vocab_size):
             raise UserError(
-                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), "
-                f"got {self.found.vocab_size}"
+                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), got {rows}"
             )
-        if self.found.tokenizer not in (None, corpus.tokenizer["digest"]):
+        if rows > vocab_size:  # padding, as published models have it
+            logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
+        if is_other:
             raise UserError(f"--initial {self.path} must be trained with the data's tokenizer, got another tokenizer")
 
     def _compare_tokens(self, corpus: Corpus) -> None:
