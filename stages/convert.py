@@ -169,7 +169,7 @@ def settings_of(
     the embedding of a model's pad_token_id any further. With a chat template, the texts of special tokens are these
     tokens: the template writes EOS as text.
     """
-    from stages.lib.huggingface import config_json
+    from stages.lib.huggingface import config_json, tokenizer_files
     from stages.lib.tokenizer.tokenizer import special_tokens
 
     model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
@@ -178,6 +178,8 @@ def settings_of(
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
     pad_token = special_tokens(tokenizer)["pad_token"]
     package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
+    if tokenizer_files.is_sentencepiece_bpe(tokenizer):
+        package["add_prefix_space"] = False  # llama.cpp's converter reads it, and puts a space before a text without it
     if "template" in model.identity:
         package["split_special_tokens"] = False
     settings = config_json.files_of(config) | {TOKENIZER_CONFIG: package}
