@@ -144,7 +144,7 @@ def write_export(
     from stages.lib.model import flops
 
     model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
-    vocab_size = described["vocab_size"]
+    vocab_size = rows_of(model, corpus)
     counts = {
         "parameters": export.write_weights(directory, model_config, vocab_size, read, recipe.dtype, recipe.shard_mb),
         "vocab_size": vocab_size,
@@ -169,17 +169,23 @@ def settings_of(
     the embedding of a model's pad_token_id any further. With a chat template, the texts of special tokens are these
     tokens: the template writes EOS as text.
     """
-    from stages.lib.huggingface import config_json
+    from stages.lib.huggingface import config_json, tokenizer_files
     from stages.lib.tokenizer.tokenizer import special_tokens
 
     model_config, pad = model_config_of(model), tokenizer.identity.get("unk")
-    config = config_json.config_of(model_config, corpus.identity["tokenizer"], recipe.dtype, pad)
+    described, rows = corpus.identity["tokenizer"], rows_of(model, corpus)
+    config = config_json.config_of(model_config, described | {"vocab_size": rows}, recipe.dtype, pad)
     package = files.read_json_object(tokenizer.output(TOKENIZER_CONFIG))
     pad_token = special_tokens(tokenizer)["pad_token"]
     package |= {"pad_token": pad_token, "model_max_length": model_config.max_position_embeddings}
+    if tokenizer_files.is_sentencepiece_bpe(tokenizer):
+        package["add_prefix_space"] = False  # llama.cpp's converter reads it, and puts a space before a text without it
     if "template" in model.identity:
         package["split_special_tokens"] = False
-    return config_json.files_of(config) | {TOKENIZER_CONFIG: package}
+    settings = config_json.files_of(config) | {TOKENIZER_CONFIG: package}
+    if rows > described["vocab_size"]:  # ids of no token
+        settings[config_json.GENERATION_CONFIG]["suppress_tokens"] = list(range(described["vocab_size"], rows))
+    return settings
 
 
 def model_config_of(model: Manifest) -> ModelRecipe:
@@ -187,6 +193,14 @@ def model_config_of(model: Manifest) -> ModelRecipe:
 
     where = f"{model.path}: identity.recipe.model"
     return recipes.load(ARCHITECTURES, model.identity["recipe"]["model"], where)
+
+
+def rows_of(model: Manifest, corpus: Manifest) -> int:
+    """The rows of the embedding in the checkpoint of a milestone's manifest: of the tokenizer's ids, or more."""
+    from stages.lib.checkpoints.commit import read_commit
+
+    rows: int = read_commit(checkpoint_of(model)).get("vocab_size", corpus.identity["tokenizer"]["vocab_size"])
+    return rows
 
 
 def checkpoint_of(model: Manifest) -> Path:
@@ -235,7 +249,7 @@ def _compare_files(
     described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
     contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
     file_parity.compare_contents(partial, settings | contents)
-    file_parity.compare_shapes(partial, key_table.build(model_config_of(model), described["vocab_size"]))
+    file_parity.compare_shapes(partial, key_table.build(model_config_of(model), rows_of(model, corpus)))
     file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
 
@@ -255,7 +269,7 @@ def _compare_models(
     exported = Export(
         directory=partial,
         model_config=model_config_of(model),
-        vocab_size=corpus.identity["tokenizer"]["vocab_size"],
+        vocab_size=rows_of(model, corpus),
         dtype=recipe.dtype,
         read=read,
     )

@@ -176,8 +176,7 @@ def find_initial(
         arguments.initial,
         RESET,
         None,
-        tokenizer=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
+        corpus=corpus,
         where="finetune",
         config=arguments.initial_config,
     )
@@ -188,7 +187,7 @@ def find_initial(
         )
     model_config = initial.found.model_config
     if recipe.lora is not None:
-        recipe.lora.check_model(key_table.build(model_config, tokenizer.vocab_size), "finetune.lora")
+        recipe.lora.check_model(key_table.build(model_config, initial.found.vocab_size), "finetune.lora")
     positions = model_config.max_position_embeddings
     if recipe.seq_len > positions:
         raise UserError(
@@ -210,7 +209,7 @@ def identity_of(
         recipe=recipes.written(recipe, "identity") | model,
         corpus=corpus.digest,
         tokenizer=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
+        vocab_size=initial.found.vocab_size,
         tuned_on=sources.digests,
         template=sources.template.text if sources.template else None,
         model=dataclasses.asdict(model_config),

@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
                 recipe=recipes.written(recipe, "identity"),
                 corpus=corpus.digest,
                 tokenizer=corpus.tokenizer["digest"],
-                vocab_size=corpus.tokenizer["vocab_size"],
+                vocab_size=initial.found.vocab_size if initial else corpus.tokenizer["vocab_size"],
                 data=run_order.to_json(),
                 model=dataclasses.asdict(recipe.model),
                 steps_before=initial.steps_before if initial else 0,
@@ -140,8 +140,7 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
         arguments.initial,
         recipe.initial,
         recipe.model,
-        tokenizer=corpus.tokenizer["digest"],
-        vocab_size=corpus.tokenizer["vocab_size"],
+        corpus=corpus,
         where="pretrain",
     )
     initial.check_optimizer(recipe.optimizer.name, "pretrain")

@@ -8,6 +8,14 @@ class UserError(Exception):
     """True if all ranks raise the same error."""
 
 
+def is_fault(error: BaseException) -> bool:
+    """Return False for what asks a process or generator to end (Ctrl-C, sys.exit), True for all else that is raised.
+
+    Extensions raise errors of their own that are no Exception, such as the panics of Rust.
+    """
+    return not isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
+
+
 class RankLocalError(UserError):
     """A UserError of a single rank. The other ranks wait for it, so its exit code must end them."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stages.lib import files, log, memory, mpi, recipe, recipe_schema
-from stages.lib.errors import Preempted, RankLocalError, UserError
+from stages.lib.errors import Preempted, RankLocalError, UserError, is_fault
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
 LINGER_SECONDS = 2.0
@@ -119,12 +119,8 @@ def execute(
         # the reader closed the pipe: discard the buffer, or Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except Exception as error:
-        if reason := _reason_of_machine(error):
-            if arguments.log is not None:  # the cause may be ours, and the terminal has one line
-                _log_traceback()
-            return _end(USER_MISTAKE, f"{arguments.stage_name}: {reason}", alone=True)
-        return _bug(arguments, error)
+    except BaseException as error:
+        return _unexpected(arguments, error)
 
 
 def _reason_of_machine(error: BaseException | None) -> str | None:
@@ -172,7 +168,18 @@ def out_of_time(name: str, message: str) -> int:
     return _end(OUT_OF_TIME, f"{name}: {message}")
 
 
-def _bug(arguments: argparse.Namespace, error: Exception) -> int:
+def _unexpected(arguments: argparse.Namespace, error: BaseException) -> int:
+    """Return the exit code of an error that no stage raises by itself: of the machine, or of a bug."""
+    if not is_fault(error):
+        raise error
+    if reason := _reason_of_machine(error):
+        if arguments.log is not None:  # the cause may be ours, and the terminal has one line
+            _log_traceback()
+        return _end(USER_MISTAKE, f"{arguments.stage_name}: {reason}", alone=True)
+    return _bug(arguments, error)
+
+
+def _bug(arguments: argparse.Namespace, error: BaseException) -> int:
     _log_traceback()
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     return _end(BUG, f"{arguments.stage_name}: internal error: {reason}", alone=True)

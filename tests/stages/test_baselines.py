@@ -86,6 +86,13 @@ def test_a_directory_that_is_no_model_is_refused(made, baseline, tmp_path, capsy
     refused(options_of(made, baseline, tmp_path / "out.json"), capsys, f"baseline {baseline}")
 
 
+def test_a_model_of_a_billion_layers_is_refused_before_it_is_made(made, baseline, tmp_path, capsys):
+    config = json.loads((baseline / "config.json").read_text()) | {"num_hidden_layers": 10**9}
+    (baseline / "config.json").write_text(json.dumps(config))
+    said = "config.json: num_hidden_layers must be at most 10,000, got 1,000,000,000"
+    refused(options_of(made, baseline, tmp_path / "out.json"), capsys, said)
+
+
 @pytest.mark.long
 def test_a_repository_that_cannot_be_reached_is_one_sentence(made, tmp_path):
     argv = argv_of(options_of(made, "org/model", tmp_path / "out.json"), **{"--recipe": json.dumps(RECIPE)})

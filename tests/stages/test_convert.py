@@ -20,6 +20,7 @@ from stages.lib.huggingface import export
 from stages.lib.log import logger
 from stages.lib.parity import tokenizer_parity
 from stages.lib.parity.parity import ParityError
+from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.tuning.chats import Conversation
 from stages.lib.tuning.encoded_examples import ExampleEncoder
@@ -202,6 +203,29 @@ def test_the_export_has_a_pad_token_and_the_models_length(made):
     assert tokenizer(["a", "a b a b"], padding=True)["input_ids"][0][-1] == 0
     assert json.loads((directory / "config.json").read_text())["pad_token_id"] == 0
     assert GenerationConfig.from_pretrained(directory).pad_token_id == 0
+
+
+def test_the_export_has_the_files_from_which_llama_cpp_makes_the_same_tokenizer(made):
+    """Its converter reads tokenizer.model, and add_prefix_space of tokenizer_config.json."""
+    model_pb2 = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")  # needs protobuf
+    import sentencepiece
+    from transformers import AutoTokenizer
+
+    options, directory = made
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    assert (config["add_prefix_space"], config["tokenizer_class"]) == (False, "PreTrainedTokenizerFast")
+    content = (directory / "tokenizer.model").read_bytes()
+    theirs, processor = AutoTokenizer.from_pretrained(directory), sentencepiece.SentencePieceProcessor(None, content)
+    for text in EDGE_CASES:
+        assert theirs.encode(text, add_special_tokens=False) == processor.encode(text)
+    before, after = model_pb2.ModelProto(), model_pb2.ModelProto()
+    before.ParseFromString(options["--tokenizer"].with_name("tokenizer.model").read_bytes())
+    after.ParseFromString(content)
+    assert (after.pieces, after.normalizer_spec) == (before.pieces, before.normalizer_spec)
+    kept, trained = after.trainer_spec, before.trainer_spec
+    for name in ("model_type", "vocab_size", "byte_fallback", "unk_id", "bos_id", "eos_id", "pad_id", "unk_piece"):
+        assert getattr(kept, name) == getattr(trained, name), name
+    assert trained.num_threads == 1 != kept.num_threads and not kept.HasField("model_prefix") and not kept.input
 
 
 def test_wrong_tokenizer_fails_and_names_the_text(inputs, capsys):

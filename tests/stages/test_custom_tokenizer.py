@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer as Theirs
 
-from stages import convert, evaluate, index, train_tokenizer
+from stages import convert, evaluate, index, tokenize, train_tokenizer
 from stages.lib import manifest
 from stages.lib.parity import tokenizer_parity
 from stages.lib.tokenizer import fast
@@ -190,6 +190,26 @@ def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
     recipe = {"path": str(spoilt), "bos": BOS, "eos": EOS}
     line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
     assert line.startswith(f"train_tokenizer: train_tokenizer.{said.format(path=spoilt)}"), line
+
+
+def test_a_text_on_which_the_regex_of_a_tokenizer_fails_is_named(tmp_path, path, capsys):
+    package = json.loads(path.read_text())
+    package["pre_tokenizer"] = {
+        "type": "Split",
+        "pattern": {"Regex": "(a+)+$"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tokenizer.json").write_text(json.dumps(package))
+    tokenizer = taken(tmp_path / "mine" / "tokenizer.json", tmp_path)
+    entries = [{"text": text} for text in [*texts("a", 9), "a" * 5000 + "!", "b"]]
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)]})
+    options = {"list": source, "tokenizer": tokenizer, "part": 0, "output": tmp_path / "tokens.json"}
+    line = refused(capsys, tokenize, **options)
+    package = tokenizer.parent / "tokenizer.json"
+    assert line.startswith(f"tokenize: {tmp_path / 'a.jsonl'}:10 cannot be encoded by the tokenizer {package}: change")
+    assert "\n" not in line
 
 
 @pytest.mark.parametrize("vocab_size", ["bytes as letters", "bytes to fall back to"])

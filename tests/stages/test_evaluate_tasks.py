@@ -179,6 +179,23 @@ def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch)
     assert (ids[0], ids.count(1), ids.count(2)) == (1, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 'a' * 2 ** 35 }}", "it takes more than 1 GiB of memory"),
+        ("{{ raise_exception('not this') }}", "not this"),
+    ],
+)
+def test_a_template_of_a_baseline_that_fails_is_one_sentence(made, own, tmp_path, capsys, template, said):
+    baseline = shutil.copytree(made["--export"].parent, tmp_path / "baseline")
+    (baseline / "chat_template.jinja").write_text(template)
+    options = {name: value for name, value in made.items() if name != "--export"} | {"--baseline": baseline}
+    recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
+    assert evaluate.main(with_recipe({**options, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line == f"evaluate: the model's chat template cannot render a question: {said}"
+
+
 def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):
     import torch
 

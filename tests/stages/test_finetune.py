@@ -366,6 +366,21 @@ def test_mistake_in_the_data_of_a_mixture_is_one_line(made, tmp_path, capsys, re
     assert refused(capsys, made, tmp_path, recipe=recipe, given=given).startswith(f"finetune: {sentence}")
 
 
+def test_keys_that_the_template_does_not_read_are_said(made, tmp_path):
+    chats = [chat | {"tools": [{"name": "f"}]} for chat in chats_of(20)]
+    for chat in chats:
+        chat["messages"][-1]["reasoning"] = "hm"
+    path = write_jsonl(tmp_path / "made/chats.jsonl", chats)
+    source = listed(tmp_path / "made", "chats", {"kind": "chat", "paths": [path], "validation": 0.2})
+    recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": "chatml", "steps": 1, "schedule": {}}
+    assert tune(made, tmp_path / "run", 1, recipe=recipe, given={"--sources": source}) == 0
+    told = (tmp_path / "run/log").read_text()
+    assert (
+        "keys of conversations that the chat template does not read: reasoning_content (" in told
+        and ", tools (" in told
+    )
+
+
 def test_template_that_refuses_a_conversation_names_it(made, tmp_path, capsys):
     (tmp_path / "mine.jinja").write_text("{{ raise_exception('roles must alternate') }}")
     given = {"--sources": lists_of_all(made, tmp_path)[1:2]}
@@ -412,6 +427,35 @@ def other(tmp_path_factory):
     directory = tmp_path_factory.mktemp("other")
     tiny_corpus(directory, documents=60, vocab_size=300)
     return directory
+
+
+def test_rows_without_an_id_stay_in_the_export_and_are_never_generated(made, tmp_path, capsys):
+    import transformers
+
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = transformers.Qwen3Config(
+        **shape, vocab_size=384, num_hidden_layers=1, head_dim=16, max_position_embeddings=64, tie_word_embeddings=False
+    )
+    model = transformers.Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight[320:] *= 50  # far more probable than any token, or far less
+    model.save_pretrained(tmp_path / "qwen")
+    shutil.copy(made / "tokenizers/main/tokenizer.json", tmp_path / "qwen")
+    assert tune(made, tmp_path, 1, recipe=RECIPE | {"steps": 1}, given={"--initial": tmp_path / "qwen"}) == 0
+    assert "--initial has 384 rows for the 320 ids of the tokenizer" in (tmp_path / "log").read_text()
+    inputs = ["--corpus", made / "tokens/main/manifest.json", "--tokenizer", made / "tokenizers/main/manifest.json"]
+    output = tmp_path / "export/00000001/manifest.json"
+    arguments = ["--model", milestone(tmp_path, 1), *inputs, "--output", output]
+    assert convert.main(list(map(str, arguments))) == 0
+    exported = transformers.AutoModelForCausalLM.from_pretrained(output.parent, dtype=torch.float32)
+    assert exported.config.vocab_size == 384 and exported.lm_head.weight.shape[0] == 384
+    prompts = torch.arange(3, 43)[:, None]
+    texts = exported.generate(prompts, max_new_tokens=4, do_sample=False)
+    assert (exported(prompts).logits[:, -1].argmax(-1) >= 320).any() and texts.max() < 320
+    for path in (output.parent, milestone(tmp_path, 1)):
+        options = ["--model", str(path), "--prompt", "The camel no. 3 ", "--tokens", "4", "--temperature", "0"]
+        extra = [] if path == output.parent else ["--tokenizer", str(inputs[3])]
+        assert generate.main([*options, *extra]) == 0
 
 
 def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys):

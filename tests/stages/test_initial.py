@@ -143,8 +143,21 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
     assert train_from(tmp_path / "hf", corpus, tmp_path, 20, how=RESET | {"optimizer": "keep"}) == 2
     assert "pretrain.initial.optimizer must be reset for a Hugging Face model" in capsys.readouterr().err
     assert train_from(tmp_path / "hf", corpus, tmp_path, 20) == 0
+    said = "could not be compared with that of the data: no tokenizer.json lies beside its weights"
+    assert f"the tokenizer of --initial {tmp_path / 'hf'} {said}" in capsys.readouterr().err
     losses = [entry["loss"] for entry in steps_of(tmp_path)]
     assert losses[-1] < losses[0] - 0.5
+    tokenizer = corpus.parents[2] / "tokenizers/main/tokenizer.json"
+    shutil.copy(tokenizer, tmp_path / "hf")
+    assert train_from(tmp_path / "hf", corpus, tmp_path / "same", 2) == 0
+    assert "could not be compared" not in capsys.readouterr().err
+    package = json.loads(tokenizer.read_text())
+    package["model"]["merges"] = package["model"]["merges"][::-1]
+    (tmp_path / "hf/tokenizer.json").write_text(json.dumps(package))
+    assert train_from(tmp_path / "hf", corpus, tmp_path / "other", 2) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "must be trained with the data's tokenizer: " in line and "tokenizer.json gives other token ids" in line
+    assert not (tmp_path / "other/train").exists()
 
 
 @pytest.fixture(scope="module")

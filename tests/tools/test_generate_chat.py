@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.lib.chat.template import SANDBOX
 from stages.lib.conversation.history import History
 from stages.lib.errors import UserError
 from stages.lib.model import generation
@@ -116,7 +117,19 @@ def test_a_message_that_the_template_refuses_is_a_sentence_and_the_next_is_answe
     refusing = "{% if 'no' in messages[-1].content %}{{ raise_exception('not this') }}{% endif %}" + TEMPLATE
     (tmp_path / "chat.jinja").write_text(refusing)
     said, told = talk(["no", *LINES], "--model", export, "--template", tmp_path / "chat.jinja")
-    assert "the chat template cannot render this conversation: not this" in told
+    assert "this conversation cannot be rendered by the chat template" in told and "chat.jinja: not this\n" in told
+    assert said == talk(LINES, "--model", export)[0]
+
+
+def test_a_template_without_end_is_a_sentence_and_the_next_message_is_answered(export, talk, tmp_path, monkeypatch):
+    monkeypatch.setattr(SANDBOX, "SECONDS", 0.1)
+    SANDBOX.stop()
+    endless = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"
+    hostile = f"{{% if messages[-1].content == 'no' %}}{endless}{{% endif %}}{TEMPLATE}"
+    (tmp_path / "chat.jinja").write_text(hostile)
+    said, told = talk(["no", *LINES], "--model", export, "--template", tmp_path / "chat.jinja")
+    SANDBOX.stop()
+    assert "chat.jinja: it takes more than 0.1 s\n" in told
     assert said == talk(LINES, "--model", export)[0]
 
 

@@ -46,6 +46,8 @@ def _length(inputs: CardInputs) -> Iterator[str]:
         yield f"It has {positions:,} positions, and this training had sequences of only {seq_len:,} tokens."
     else:
         yield f"It was not trained on contexts longer than {seq_len:,} tokens."
+    if inputs.tokenizer.get("model", {}).get("type") == "Unigram":
+        yield "Its unigram tokenizer has no form in a GGUF file: llama.cpp would give other token ids."
     if not _normalizes(inputs.tokenizer.get("normalizer")):
         yield "The tokenizer does not normalize Unicode: composed and decomposed letters are different tokens."
 

@@ -1,17 +1,27 @@
-"""The Jinja environment of chat templates, as transformers has it: a sandbox, with the same options and functions.
+"""The Jinja environment of chat templates, as transformers has it, in a process of its own: a program.
 
-A template is code of unknown origin. It sees plain data, cannot change it, and is stopped at LIMIT_SECONDS and at
-LIMIT_BYTES. `strftime_now` is missing: with it the training data would change from day to day.
+    python environment.py SECONDS BYTES
+
+A template is code of unknown origin. It sees plain data and cannot change it, and a rendering that takes more than
+SECONDS of CPU or BYTES of memory ends this process, which nothing else needs: inside a comparison, a search or a sort
+of Python's own C code no signal handler runs, so a limit within the caller's process could be passed. Jinja is all
+that this file imports.
+
+Requests and answers are those of `template.Sandbox`: a pickled (text, [variables]) on standard input; a line of JSON on
+standard output, {"texts": [...]} or {"error": reason} with "line" if the text is not a template.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import functools
 import json
+import pickle
 import resource
 import signal
-import threading
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,16 +29,10 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-LIMIT_SECONDS = 5.0  # of CPU per rendering; a template needs microseconds per message
-LIMIT_BYTES = 1 << 30  # of memory per rendering
-LIMIT_BITS = 1 << 16  # of a whole number: a signal cannot stop Python while it computes a larger one
-
-
-class TooMuch(BaseException):
-    """A template needs more than a limit. It is no Exception: Jinja's compiler catches these."""
+LIMIT = signal.SIGPROF
+"""The signal by which a process ends that took more than its time."""
 
 
 class Generation(Extension):
@@ -68,22 +72,24 @@ def _check_attribute(name: Any) -> None:
         raise jinja2.exceptions.SecurityError(f"an attribute of a namespace must not begin with _, got {name!r}")
 
 
-class Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, in which no whole number is larger than LIMIT_BITS."""
+class Dict:
+    """`dict` of a template: its two functions, and no attribute of Python's own."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        """Return a mapping."""
+        return dict(*args, **kwargs)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Return the result of an operator."""
-        if isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
-            if bits > LIMIT_BITS:
-                raise OverflowError(f"a whole number has more than {LIMIT_BITS} bits")
-        return super().call_binop(context, operator, left, right)
+    def fromkeys(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        """Return a mapping of keys to one value."""
+        return dict.fromkeys(*args, **kwargs)
 
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
 
 
 def _tojson(
@@ -97,57 +103,58 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def environment() -> Environment:
+def environment() -> jinja2.Environment:
     """Return a new environment."""
-    made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     made.filters["tojson"] = _tojson
-    made.globals |= {"raise_exception": _raise_exception, "namespace": Namespace}
+    made.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    made.globals |= {"namespace": Namespace, "dict": Dict()}
     return made
 
 
-@contextlib.contextmanager
-def limits(seconds: float = LIMIT_SECONDS) -> Iterator[None]:
-    """Raise TooMuch if the block takes more CPU time, or more than LIMIT_BYTES.
-
-    Signals reach the main thread alone: others have no limit of time.
-    """
-    with _time_limit(seconds), _memory_limit():
-        try:
-            yield
-        except MemoryError:
-            raise TooMuch(f"it takes more than {LIMIT_BYTES >> 30} GiB of memory") from None
+@functools.lru_cache(maxsize=8)
+def compiled(text: str) -> jinja2.Template:
+    """Return the template of a text."""
+    return environment().from_string(text)
 
 
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: Any) -> NoReturn:
-        raise TooMuch(f"it takes more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+def answer(text: str, variables: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Return the texts of a template with each of `variables`; none only compiles it, which evaluates constants."""
+    texts = []
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        template = compiled(text)
+        for data in variables:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            texts.append(template.render(data))
+        return {"texts": texts}
+    except jinja2.TemplateSyntaxError as error:
+        return {"error": error.message, "line": error.lineno}
+    except MemoryError:
+        raise
+    except Exception as error:  # a template is a program: it may raise anything
+        return {"error": (" ".join(str(error).split()) or type(error).__name__)[:300]}
 
 
-@contextlib.contextmanager
-def _memory_limit() -> Iterator[None]:
-    """Limit the addresses of the process to LIMIT_BYTES more than it has, where the system tells these (Linux)."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    try:
+def main(seconds: float, num_bytes: int) -> None:
+    """Answer requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(LIMIT, signal.SIG_DFL)  # ends the process, whatever it computes
+    with contextlib.suppress(OSError, ValueError):  # a system that does not tell or limit the size of a process
         used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
-    except OSError:
-        yield
-        return
-    allowed = min([used + LIMIT_BYTES, *(limit for limit in before if limit != resource.RLIM_INFINITY)])
-    resource.setrlimit(resource.RLIMIT_AS, (allowed, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes, hard))
+    with contextlib.suppress(EOFError):
+        while True:
+            text, variables = pickle.load(sys.stdin.buffer)  # noqa: S301  # of the process that started this one
+            try:
+                line = json.dumps(answer(text, variables, seconds))
+            except MemoryError:
+                line = json.dumps({"limit": f"it takes more than {num_bytes >> 30} GiB of memory"})
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))

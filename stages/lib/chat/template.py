@@ -6,13 +6,22 @@ export, and `tokenizer.apply_chat_template` renders it there.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from stages.lib import files
-from stages.lib.chat.environment import TooMuch, environment, limits
+from stages.lib.chat import environment
 from stages.lib.chat.messages import ASSISTANT, Message
 from stages.lib.errors import UserError
 
@@ -49,39 +58,166 @@ def text_beside(directory: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
+Tools = Sequence[Mapping[str, Any]] | None
+"""The descriptions of the tools that a conversation may call, as JSON schemas; None without any."""
+
+
+class LimitError(UserError):
+    """A template took more time or memory than a rendering may."""
+
+
+class _TemplateError(Exception):
+    """A template is not valid (`line`), or failed."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+class Sandbox:
+    """The process that renders all chat templates of this one, see `environment`. It starts with the first of them, and
+    again after one that it did not survive.
+
+    Its limits hold per rendering: seconds of CPU, and bytes of memory, where the system tells these (Linux).
+    """
+
+    SECONDS = 5.0  # a template needs microseconds per message
+    BYTES = 1 << 30
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner, self._lock = os.getpid(), threading.Lock()
+
+    def texts(self, template: str, variables: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the text of a template with each of `variables`; without any, it is compiled alone.
+
+        Raises _TemplateError if it is not valid or fails, LimitError with the limit that it reached.
+        """
+        if self._owner != os.getpid():  # after a fork the process answers to the parent
+            self.__init__()  # type: ignore[misc]
+        with self._lock:
+            line = self._ask(pickle.dumps((template, list(variables))))
+        answer = json.loads(line)
+        if "limit" in answer:
+            raise LimitError(answer["limit"])
+        if "error" in answer:
+            raise _TemplateError(answer["error"], answer.get("line"))
+        texts: list[str] = answer["texts"]
+        return texts
+
+    def _ask(self, request: bytes) -> bytes:
+        """Return the line with which the process answers a request. Raises LimitError if it ends."""
+        process = self._running()
+        assert process.stdin is not None and process.stdout is not None
+        line = b""
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(request)
+            process.stdin.flush()
+            line = process.stdout.readline()
+        if not line.endswith(b"\n"):
+            self.stop()
+            time_is_up = process.returncode == -environment.LIMIT
+            reason = f"takes more than {self.SECONDS:g} s" if time_is_up else "ends the process that renders it"
+            raise LimitError(f"it {reason}")
+        return line
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            limits = (f"{self.SECONDS:g}", str(self.BYTES))
+            self._process = subprocess.Popen(  # its signals are its own: Ctrl-C ends an answer, not this process
+                [sys.executable, "-P", environment.__file__, *limits],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            atexit.register(self.stop)
+        return self._process
+
+    def stop(self) -> None:
+        """End the process, unless it is that of a process that this one was forked from."""
+        if self._process is None or self._owner != os.getpid():
+            return
+        process, self._process = self._process, None
+        atexit.unregister(self.stop)
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()  # type: ignore[union-attr]  # the process ends with its input
+        process.wait()
+
+
+SANDBOX = Sandbox()
+
+
 class ChatTemplate:
     """A compiled template. `special_tokens`: {"bos_token": text, ...}, which it may write. `name`: for messages.
 
-    Raises UserError, with the line, for a text that is not a template.
+    `same_text_always`: refuse one that may write the date. Raises UserError, with the line, for a text that is not a
+    template.
     """
 
-    def __init__(self, text: str, special_tokens: Mapping[str, str], name: str) -> None:
+    def __init__(
+        self, text: str, special_tokens: Mapping[str, str], name: str, *, same_text_always: bool = True
+    ) -> None:
         self.text, self.special_tokens, self.name = text, dict(special_tokens), name
-        if "strftime_now" in text:
+        if same_text_always and "strftime_now" in text:
             raise UserError(f"the chat template {name} must not use strftime_now: its text would change every day")
         try:
-            with limits():  # the compiler evaluates constant expressions
-                self._compiled = environment().from_string(text)
-        except jinja2.TemplateSyntaxError as error:
-            raise UserError(f"the chat template {name}, line {error.lineno}, is not valid: {error.message}") from None
-        except (Exception, TooMuch) as error:  # too many nested blocks, or brackets, for Python
-            raise UserError(f"the chat template {name} cannot be compiled: {_reason(error)}") from None
+            SANDBOX.texts(text, [])
+        except _TemplateError as error:  # invalid, or with too many nested blocks or brackets for Python
+            if error.line is None:
+                raise UserError(f"the chat template {name} cannot be compiled: {error}") from None
+            raise UserError(f"the chat template {name}, line {error.line}, is not valid: {error}") from None
+        except LimitError as error:
+            raise LimitError(f"the chat template {name} cannot be compiled: {error}") from None
 
-    def render(self, messages: Sequence[Message], where: str, generation_prompt: bool = False) -> str:
+    def render(
+        self, messages: Sequence[Message], where: str, generation_prompt: bool = False, tools: Tools = None
+    ) -> str:
         """Return the text of messages. `generation_prompt`: add what comes before an answer of the assistant.
 
-        `where`: the conversation, for messages. Raises UserError if the template fails, as by raise_exception.
+        `tools`: that may be called. `where`: the conversation, for messages. Raises UserError if the template fails, as
+        by raise_exception.
         """
-        data = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
+        return self.render_each([(messages, generation_prompt)], where, tools)[0]
+
+    def render_each(
+        self, chats: Sequence[tuple[Sequence[Message], bool]], where: str, tools: Tools = None
+    ) -> list[str]:
+        """Return the text of each (messages, generation prompt) of one conversation; arguments as of `render`."""
+        variables = [
+            {"messages": list(messages), "tools": tools, "documents": None, "add_generation_prompt": generation_prompt}
+            | self.special_tokens
+            for messages, generation_prompt in chats
+        ]
         try:
-            with limits():
-                return self._compiled.render(data | self.special_tokens)
-        except (Exception, TooMuch) as error:  # a template is a program: it may raise anything
-            raise UserError(f"{where} cannot be rendered by the chat template {self.name}: {_reason(error)}") from None
+            return SANDBOX.texts(self.text, variables)
+        except (_TemplateError, LimitError) as error:
+            kind = LimitError if isinstance(error, LimitError) else UserError
+            raise kind(f"{where} cannot be rendered by the chat template {self.name}: {error}") from None
 
 
-def _reason(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+class _OfTransformers:
+    """A compiled template as transformers calls it: what the sandbox renders."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def render(self, **variables: Any) -> str:
+        """Return the text. Raises jinja2.TemplateError if the template fails, LimitError at a limit."""
+        try:
+            return SANDBOX.texts(self.text, [variables])[0]
+        except _TemplateError as error:
+            raise jinja2.TemplateError(str(error)) from None
+        except LimitError as error:
+            raise LimitError(f"the model's chat template cannot render a question: {error}") from None
+
+
+def guard_transformers() -> None:
+    """Let `apply_chat_template` of transformers render in the sandbox, with its limits, until this process ends."""
+    from transformers.utils import chat_template_utils
+
+    chat_template_utils._compile_jinja_template = _OfTransformers
 
 
 Span = tuple[int, int]
@@ -89,7 +225,7 @@ Span = tuple[int, int]
 
 
 def assistant_spans(
-    template: ChatTemplate, messages: Sequence[Message], where: str, first: int = 0
+    template: ChatTemplate, messages: Sequence[Message], where: str, first: int = 0, tools: Tools = None
 ) -> tuple[str, list[Span]]:
     """Return the text of a conversation, and the span of each turn of the assistant from message `first` on.
 
@@ -98,12 +234,11 @@ def assistant_spans(
     has no text but EOS.
     """
     eos = template.special_tokens["eos_token"]
-    text, found = template.render(messages, where), []
-    for number, message in enumerate(messages):
-        if message["role"] != ASSISTANT or number < first:
-            continue
-        before = template.render(messages[:number], where, generation_prompt=True)
-        after = template.render(messages[: number + 1], where)
+    turns = [number for number, message in enumerate(messages) if message["role"] == ASSISTANT and number >= first]
+    parts = [part for turn in turns for part in ((messages[:turn], True), (messages[: turn + 1], False))]
+    text, *texts = template.render_each([(messages, False), *parts], where, tools)
+    found = []
+    for number, before, after in zip(turns, texts[::2], texts[1::2], strict=True):
         if not (after.startswith(before) and text.startswith(after)):
             raise UserError(
                 f"the chat template {template.name} must render the messages up to a turn of the assistant as the "

@@ -8,6 +8,7 @@ wrote, may have entries that are not tensors: they are left out, so DCP never un
 import io
 import math
 import pickle
+import pickletools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from stages.lib.errors import UserError
 NAME = ".metadata"
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8")
 LARGEST = 2**63 - 1
+_MEMO_OPCODES = ("PUT", "BINPUT", "LONG_BINPUT")  # MEMOIZE counts by itself
 
 T = TypeVar("T")
 
@@ -83,6 +85,19 @@ class _Unpickler(pickle.Unpickler):
             raise ValueError(f"it may not name {f'{module}.{name}'!r:.100}") from None
 
 
+def _load(path: Path, names: Mapping[str, Any]) -> Any:
+    """Return the object of a pickle.
+
+    Its memory follows its size: the unpickler allocates what an opcode announces before it reads it, so a memo of 2^31
+    entries, or bytes that do not follow, are refused before. Raises ValueError for these, and for opcodes of no pickle.
+    """
+    content = path.read_bytes()
+    for opcode, argument, _ in pickletools.genops(content):  # it reads no more bytes than there are
+        if opcode.name in _MEMO_OPCODES and (argument or 0) >= len(content):
+            raise ValueError(f"it numbers an object {argument:,}, and has {len(content):,} bytes")
+    return _Unpickler(content, names).load()
+
+
 def read(directory: Path, described: Mapping[str, Mapping[str, Any]]) -> Metadata:
     """Read the .metadata of a checkpoint. `described`: the files of its commit.json, {name: {"bytes", "sha256"}}.
 
@@ -92,7 +107,7 @@ def read(directory: Path, described: Mapping[str, Mapping[str, Any]]) -> Metadat
     try:
         if NAME not in described:
             raise ValueError("commit.json does not list it")
-        pickled = _Unpickler(path.read_bytes(), _NAMES).load()
+        pickled = _load(path, _NAMES)
         tensors, places = _attributes(pickled, Metadata, "state_dict_metadata", "storage_data")
         sizes = {name: file["bytes"] for name, file in described.items()}
         return _metadata(_exact(dict, tensors), _exact(dict, places), sizes, "that commit.json lists")
@@ -107,7 +122,7 @@ def read_foreign(directory: Path) -> Metadata:
     """
     path = directory / NAME
     try:
-        pickled = _Unpickler(path.read_bytes(), _FOREIGN_NAMES).load()
+        pickled = _load(path, _FOREIGN_NAMES)
         tensors, places = _attributes(pickled, Metadata, "state_dict_metadata", "storage_data")
         tensors = {key: value for key, value in _exact(dict, tensors).items() if not _is_bytes(value)}
         places = {key: place for key, place in _exact(dict, places).items() if _key_of(key) in tensors}

@@ -47,6 +47,18 @@ def by_current_name(keys: Iterable[str], path: object) -> dict[str, str]:
     return found
 
 
+def of_experts(weight: Weight) -> list[int] | None:
+    """Return the shape in which ibm-fms stores the experts of a layer, apart from each other: [E, rows, columns].
+
+    None for a weight of no experts.
+    """
+    if ".cond_ffn." not in weight.key:
+        return None
+    num_experts = len(weight.parts) // (2 if weight.key.endswith(".w13") else 1)
+    rows, columns = weight.shape
+    return [num_experts, rows // num_experts, columns]
+
+
 def stored_shapes(weight: Weight, names: Iterable[str]) -> dict[str, list[int]]:
     """Return {name: shape} of the tensors that make a weight, from the top row down.
 

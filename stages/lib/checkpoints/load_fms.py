@@ -19,7 +19,7 @@ from stages.lib.checkpoints.fms_readers import StoredTensor
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf, weight_files
 from stages.lib.model import key_table
-from stages.lib.model.keys import KeyTable
+from stages.lib.model.keys import KeyTable, Weight
 from stages.lib.model.model_recipe import ModelRecipe
 
 DTYPES = tuple(fms_readers.SAFETENSORS_DTYPES.values())
@@ -47,6 +47,7 @@ class FMSModel:
 
     def _join(self, key: str) -> torch.Tensor:
         tensors = [load_hf.finite(part.read(), f"{part.path}: {part.key}") for part in self.parts[key]]
+        tensors = [tensor.flatten(0, 1) if tensor.dim() == 3 else tensor for tensor in tensors]  # experts
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
@@ -64,7 +65,7 @@ def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSMod
     _check_names(path, {name for named in shapes.values() for name in named}, stored, table)
     for named in shapes.values():
         for name, shape in named.items():
-            _check_tensor(stored[name], shape)
+            _check_tensor(stored[name], shape, table.by_key.get(name))
     parts = {key: [stored[name] for name in named] for key, named in shapes.items()}
     if table.tied:
         _check_tied(path, stored, where)
@@ -137,9 +138,9 @@ def _check_names(path: Path, names: set[str], stored: Stored, table: KeyTable) -
         raise UserError(f"{path} must hold only the tensors of its config's model, found {listed}")
 
 
-def _check_tensor(tensor: StoredTensor, shape: list[int]) -> None:
+def _check_tensor(tensor: StoredTensor, shape: list[int], weight: Weight | None) -> None:
     where = f"{tensor.path}: {tensor.key}"
-    if tensor.shape != shape:
+    if tensor.shape not in (shape, None if weight is None else fms_keys.of_experts(weight)):
         raise UserError(f"{where} must have the shape {shape} by its config, found {tensor.shape}")
     if tensor.dtype not in DTYPES:
         raise UserError(f"{where} must be one of {', '.join(DTYPES)}, found {tensor.dtype}")

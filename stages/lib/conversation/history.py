@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
-
-if TYPE_CHECKING:
-    import transformers
 
 Message = dict[str, str]
 """{"role": system, user or assistant; "content": text}"""
@@ -65,36 +61,27 @@ def _without_oldest(turns: list[Message]) -> list[Message]:
 
 
 def encoder(directory: Path, template: str | None, own: str | None) -> Callable[[list[Message]], list[int]]:
-    """Return a function from messages to ids: `apply_chat_template` of the tokenizer that transformers loads.
+    """Return a function from messages to the ids of `apply_chat_template` of the tokenizer that transformers loads.
 
     `own`: text of the model's chat template. `template`: a shipped one, or a Jinja file, in place of it. Raises
-    UserError if there is none.
+    UserError if there is none, or it is not valid.
     """
     from transformers import AutoTokenizer
 
-    from stages.lib.chat.template import text_of
+    from stages.lib.chat.template import ChatTemplate, text_of
 
     # markers of a template are tokens, also where a literal </s> in a prompt is only text
     tokenizer = AutoTokenizer.from_pretrained(directory, split_special_tokens=False, trust_remote_code=False)
     text = own if template is None else text_of(template, "--template")
     if not text:
         raise UserError("--chat needs a chat template, and the model has none: give --template")
+    compiled = ChatTemplate(text, tokenizer.special_tokens_map, template or "of the model", same_text_always=False)
 
     def encode(messages: list[Message]) -> list[int]:
         for message in messages:
             if found := next((name for name in tokenizer.all_special_tokens if name in message["content"]), None):
                 raise UserError(f"a message must not hold the text of a special token, got {found}")
-        return _encoded(tokenizer, text, messages)
+        rendered = compiled.render(messages, "this conversation", generation_prompt=True)
+        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
     return encode
-
-
-def _encoded(tokenizer: transformers.PreTrainedTokenizerBase, template: str, messages: list[Message]) -> list[int]:
-    try:
-        found = tokenizer.apply_chat_template(
-            messages, chat_template=template, add_generation_prompt=True, return_dict=False
-        )
-    except Exception as error:  # a template is a program: it may raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"the chat template cannot render this conversation: {reason:.300}") from None
-    return list(found)

@@ -10,10 +10,14 @@ from typing import Any
 from stages.lib import files, manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
+from stages.lib.tokenizer.tokenizer import MODEL
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
 CARD = "README.md"
+OF_SOME = (chat_template.FILE, MODEL)
+"""Files that some exports have, and a later one in the same directory need not."""
+
 ADAPTER = "adapter"
 """The folder of LoRA's adapters, if they are exported beside the merged model."""
 
@@ -24,7 +28,7 @@ def begin(directory: Path, output: Path) -> Path:
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
-        for pattern in (KEPT, PARITY, CARD, chat_template.FILE, "model*.safetensors", "model.safetensors.index.json"):
+        for pattern in (KEPT, PARITY, CARD, *OF_SOME, "model*.safetensors", "model.safetensors.index.json"):
             for path in directory.glob(pattern):
                 path.unlink()
         for folder in (partial, directory / ADAPTER):

@@ -41,7 +41,7 @@ class Measures:
         tokenizer = self.tokenizer
         if tokenizer is not None:
             batch = [pretokenized.with_text(document, tokenizer) for document in batch]  # type: ignore[misc]
-            encoded = bos_eos.ids_of(batch, lambda texts, _: tokenizer.encode(texts), np.int32)
+            encoded = bos_eos.ids_of(batch, tokenizer.encode, np.int32)
             self.tokens += map(len, encoded)
         else:
             self.tokens += [len(document.ids) for document in batch if document.ids is not None]

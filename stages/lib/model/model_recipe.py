@@ -12,6 +12,9 @@ from typing import Any, ClassVar
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 
+MAX_LAYERS = 10_000
+"""The most layers of a model: each is listed before anything is compared or allocated."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
@@ -140,6 +143,8 @@ class ModelRecipe:
 
     def problem(self) -> str | None:
         """A sentence on the first key whose value does not fit the others, beginning with the key; None if all fit."""
+        if self.num_hidden_layers > MAX_LAYERS:
+            return f"num_hidden_layers must be at most {MAX_LAYERS:,}, got {self.num_hidden_layers:,}"
         if self.head_dim is None and self.hidden_size % (2 * self.num_attention_heads):
             return (
                 f"num_attention_heads must divide hidden_size ({self.hidden_size}) into heads of an even dimension, "

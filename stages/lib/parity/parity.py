@@ -100,6 +100,7 @@ def compare_text(ours: Transformer, theirs: Any, prompts: torch.Tensor, allowed:
     from transformers import GenerationConfig
 
     theirs.generation_config.eos_token_id = None  # no end of text, so that all rows have one length
+    theirs.generation_config.suppress_tokens = None  # the most probable of all rows, as ours
     config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
     generated = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
     length = prompts.shape[1]

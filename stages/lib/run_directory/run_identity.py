@@ -30,7 +30,7 @@ class RunIdentity:
     """Digest of the tokenizer."""
 
     vocab_size: int
-    """Number of token ids of the tokenizer."""
+    """Number of rows of the embedding: of the tokenizer's ids, or more as in the initial model."""
 
     data: dict[str, Any] | None = None
     """Order of the samples of a pretraining, see `tokens.order`."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM
 
 from stages.lib.errors import UserError
 from stages.lib.scoring import loglikelihood
+from stages.lib.tokenizer.tokenizer import library_errors
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -40,11 +42,27 @@ class Encoding(TemplateLM):
 
     add_bos_token: bool | None
 
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
+        """Return the ids of a text; arguments as of the harness."""
+        with library_errors(f"the text {string[:60]!r} of a task cannot be encoded by the model's tokenizer"):
+            return super().tok_encode(string, add_special_tokens=add_special_tokens, **options)
+
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         if not self.separate:
             return super()._encode_pair(context, continuation)
         first = self.tok_encode(context, add_special_tokens=self.add_bos_token)
         return first, self.tok_encode(continuation, add_special_tokens=False)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the text of a question in the model's chat template, see `template.guard_transformers`.
+
+        The harness tries a second time without system messages. Raises UserError if that fails too.
+        """
+        try:
+            return super().apply_chat_template(chat_history, add_generation_prompt)
+        except (jinja2.TemplateError, ValueError) as error:  # ValueError: the template leaves out the last message
+            reason = " ".join(str(error).split())
+            raise UserError(f"the model's chat template cannot render a question: {reason:.300}") from None
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each whole text, in windows of the context."""

@@ -12,7 +12,9 @@ from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
+from stages.lib.model.model_recipe import MAX_LAYERS
 from stages.lib.scoring import inputs
+from stages.lib.tokenizer.tokenizer import library_errors
 
 CONFIG = "config.json"
 POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")
@@ -70,6 +72,7 @@ def of_baseline(path: str, revision: str | None) -> ScoredModel:
     found = [file for pattern in FILES for file in directory.glob(pattern)]
     if not (directory / CONFIG).exists() or not any(file.suffix == ".safetensors" for file in found):
         raise UserError(f"baseline {path} must hold {CONFIG} and *.safetensors, and does not")
+    _check_layers(files.read_json_object(directory / CONFIG), directory / CONFIG)
     return ScoredModel(
         directory, {"baseline": digest_of_files(directory)}, _tokenizer(directory, path), _positions(directory)
     )
@@ -78,6 +81,17 @@ def of_baseline(path: str, revision: str | None) -> ScoredModel:
 def digest_of_files(directory: Path, sha256: Callable[[Path], str] = files.sha256_file) -> str:
     """Return the digest of the files that a baseline is loaded from."""
     return manifest.digest_of({file.name: sha256(file) for pattern in FILES for file in directory.glob(pattern)})
+
+
+def _check_layers(config: Any, where: Path) -> None:
+    """Raise UserError for a number of layers that no model has: transformers makes each, before it reads weights.
+
+    `config`: the content of config.json, of any architecture, or a mapping in it.
+    """
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if key.endswith(("layers", "layer")) and isinstance(value, (int, float)) and value > MAX_LAYERS:
+            raise UserError(f"{where}: {key} must be at most {MAX_LAYERS:,}, got {value:,}")
+        _check_layers(value, where)
 
 
 def _positions(directory: Path) -> int:
@@ -106,10 +120,8 @@ def downloaded(path: str, revision: str | None) -> Path:
 def _tokenizer(directory: Path, name: str) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
-    try:
+    with library_errors(f"the tokenizer of baseline {name} cannot be loaded"):  # also errors of transformers
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # of transformers and tokenizers
-        raise UserError(f"the tokenizer of baseline {name} cannot be loaded: {error}".partition("\n")[0]) from error
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     if bos is None:
         raise UserError(f"the tokenizer of baseline {name} must have a BOS token, after which texts are scored")

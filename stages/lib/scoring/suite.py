@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stages.lib import recipe as recipes
+from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
@@ -159,6 +160,8 @@ def score(
         model.separate = False
         if is_export and with_template:
             model.tokenizer.split_special_tokens = False
+        if with_template:
+            chat_template.guard_transformers()
         for tasks, options in alike(recipe, others, with_template):
             scored.append(harness.evaluate(model, manager, tasks, **options))
     return scored

@@ -54,8 +54,9 @@ def package_of(path: Path, bos: str, eos: str, where: str) -> dict[str, Any]:
     number = _loaded(package).token_to_id(bos)
     assert number is not None
     package |= {"truncation": None, "padding": None, "post_processor": tokenizers.bos_in_front(bos, number)}
-    _check_unknown(package, {"bos": bos, "eos": eos}, where, path)
-    _check_specials(package, (bos, eos), where, path)
+    with tokenizers.library_errors(f"{where}.path must be a tokenizer that encodes any text, and {path} does not"):
+        _check_unknown(package, {"bos": bos, "eos": eos}, where, path)
+        _check_specials(package, (bos, eos), where, path)
     return package
 
 
@@ -165,7 +166,11 @@ def check_written(directory: Path, where: str) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all files are local
     from transformers import AutoTokenizer
 
-    theirs = AutoTokenizer.from_pretrained(directory)
+    with tokenizers.library_errors(f"{where}.path must be a tokenizer that encodes any text"):
+        _compare_written(AutoTokenizer.from_pretrained(directory), directory, where)
+
+
+def _compare_written(theirs: Any, directory: Path, where: str) -> None:
     ours = _loaded(json.loads((directory / tokenizers.PACKAGE[0]).read_bytes()))
     lost = []
     for text in EDGE_CASES:

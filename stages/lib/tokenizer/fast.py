@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stages.lib import files
+from stages.lib.errors import is_fault
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import SPACE, Tokenizer
 
@@ -73,7 +74,7 @@ class Encoder:
         Raises EncodingMismatch, after which the ids of earlier calls may be wrong too.
         """
         if self._fast is None:
-            return self._tokenizer.encode(texts)
+            return self._tokenizer.encode(texts, names)
         found = []
         for at, text in enumerate(texts):
             name = names[at] if names else f"document {self._seen}"
@@ -92,7 +93,7 @@ class Encoder:
         try:
             return self._fast.encode(text).view(np.int32)
         except BaseException as error:
-            if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # Rust's, not an Exception
+            if is_fault(error):
                 raise EncodingMismatch(f"{name} cannot be encoded by {self.name} ({_line(error)})") from None
             raise
 
@@ -101,7 +102,7 @@ class Encoder:
             begin = (len(text) - CHECK_CHARACTERS) // 2
             text = text[begin : begin + CHECK_CHARACTERS]
             found = self._ids(text, name)
-        (expected,) = self._tokenizer.encode([text])
+        (expected,) = self._tokenizer.encode([text], [name])
         if not np.array_equal(found, expected):
             shorter = min(len(found), len(expected))
             at = next(iter(np.flatnonzero(found[:shorter] != expected[:shorter]).tolist()), shorter)
@@ -132,7 +133,9 @@ def _loaded(tokenizer: Tokenizer) -> tuple[Callable[[], Any] | None, Any]:
     load = functools.partial(gigatoken.Tokenizer.from_json, json.dumps(package))
     try:
         return load, load()
-    except Exception as error:
+    except BaseException as error:
+        if not is_fault(error):
+            raise
         logger.info("gigatoken cannot load this tokenizer (%s): %s encodes instead", _line(error), tokenizer.library)
         return None, None
 

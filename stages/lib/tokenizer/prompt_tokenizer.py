@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.lib import files
 from stages.lib.errors import UserError
-from stages.lib.tokenizer.tokenizer import PACKAGE, Tokenizer, load_package
+from stages.lib.tokenizer.tokenizer import PACKAGE, Tokenizer, library_errors, load_package
 
 if TYPE_CHECKING:
     import tokenizers
@@ -37,7 +37,8 @@ class PromptTokenizer:
             prompt.encode()
         except UnicodeEncodeError:
             raise UserError("a prompt must be UTF-8") from None
-        ids = self._encode(prompt)
+        with library_errors("a prompt cannot be encoded by the model's tokenizer"):
+            ids = self._encode(prompt)
         if ids:
             return ids
         if self.first is None:

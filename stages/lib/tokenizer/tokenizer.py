@@ -5,22 +5,26 @@ Both have a package that Hugging Face's libraries read; that of a trained one is
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from stages.lib import files, manifest
+from stages.lib.errors import UserError, is_fault
 
 if TYPE_CHECKING:
     import tokenizers as library
     from sentencepiece import SentencePieceProcessor
 
     from stages.lib.manifest import Manifest
+
+T = TypeVar("T")
 
 MODEL = "tokenizer.model"
 PACKAGE = ("tokenizer.json", "tokenizer_config.json")
@@ -63,17 +67,47 @@ class Tokenizer:
         manifest.check_content(model, {"bytes": record["model_bytes"], "sha256": record["model_sha256"]}, path)
         return model
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text."""
-        return self._encode(texts)
+    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> list[np.ndarray]:
+        """Return the ids of each text, int32 arrays, without BOS and EOS. A literal `</s>` in a text is only text.
 
-    def encode_markup(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        `names`: of the documents. Raises UserError with the name of the first text that the library cannot encode.
+        """
+        return self._encode_with(self._encode, texts, names)
+
+    def _encode_with(
+        self, encode: Callable[[Sequence[str]], list[T]], texts: Sequence[str], names: Sequence[str] | None
+    ) -> list[T]:
+        """Return encode(texts); after an error, which no library says of which text it is, encode them one by one."""
+        try:
+            return encode(texts)
+        except BaseException as error:
+            if not is_fault(error) or len(texts) < 2:
+                with library_errors(self._refusal(texts[:1], names)):
+                    raise
+        return [
+            one
+            for number, text in enumerate(texts)
+            for one in self._encode_with(encode, [text], names and names[number : number + 1])
+        ]
+
+    def _refusal(self, texts: Sequence[str], names: Sequence[str] | None) -> str:
+        name = names[0] if names else f"the text {texts[0][:60]!r}" if texts else "no text"
+        return f"{name} cannot be encoded by the tokenizer {self.package}: change the tokenizer, or leave the text out"
+
+    def encode_markup(
+        self, texts: Sequence[str], names: Sequence[str] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return (ids, characters) of each text in which special tokens are written as text, as by chat templates.
 
         ids: int32 [n]. characters: int64 [n, 2], begin and end of each id in the text. These are the ids of
-        transformers if `split_special_tokens` is false; nothing is added at the ends.
+        transformers if `split_special_tokens` is false; nothing is added at the ends. `names`, errors: as of `encode`.
         """
-        found = self._loaded_decoder().encode_batch(list(texts), add_special_tokens=False)
+        package = self._loaded_decoder()
+
+        def encode(texts: Sequence[str]) -> list[Any]:
+            return package.encode_batch(list(texts), add_special_tokens=False)
+
+        found = self._encode_with(encode, texts, names)
         return [
             (np.array(one.ids, np.int32), np.array(one.offsets, np.int64).reshape(len(one.ids), 2)) for one in found
         ]
@@ -124,9 +158,21 @@ def load_package(text: str) -> library.Tokenizer:
     try:
         return library.Tokenizer.from_str(text)
     except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # Rust's, not an Exception
+        if is_fault(error):
             raise ValueError(str(error).partition("\n")[0]) from None
         raise
+
+
+@contextlib.contextmanager
+def library_errors(sentence: str) -> Iterator[None]:
+    """Raise errors of a library that encodes, panics of Rust among them, as a UserError: `sentence` and the reason."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_fault(error) or isinstance(error, (UserError, MemoryError)):
+            raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{sentence} ({reason:.200})") from None
 
 
 def package_encoder(path: Path | str) -> Callable[[Sequence[str]], list[np.ndarray]]:

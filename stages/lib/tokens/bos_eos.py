@@ -107,10 +107,8 @@ def with_bos_eos(
     """Return (ids of all documents end to end, length of each): BOS if `bos` is true, those of `ids_of`, EOS."""
     head, tail = np.array([tokenizer.bos] * bos, dtype), np.array([tokenizer.eos], dtype)
 
-    def cut_by(texts: list[str], _: list[str]) -> list[np.ndarray]:  # not `encode`, which may count what it encodes
-        return tokenizer.encode(texts)
-
-    with_ends = [[head, *segments, tail] for segments in _ids_of(documents, encode, dtype, cut_by)]
+    # cut by the tokenizer, not by `encode`, which may count what it encodes
+    with_ends = [[head, *segments, tail] for segments in _ids_of(documents, encode, dtype, tokenizer.encode)]
     lengths = np.array([sum(map(len, segments)) for segments in with_ends], np.int64)
     flat = [segment for segments in with_ends for segment in segments]
     del with_ends  # it would keep every array alive

@@ -121,7 +121,7 @@ class PretokenizedCheck:
         assert document.text is not None
         in_sample = self.documents < CHECK_FIRST or self.documents % CHECK_EVERY == 0
         if in_sample and len(document.text) <= CHECK_CHARACTERS:
-            (expected,) = self.tokenizer.encode([document.text])
+            (expected,) = self.tokenizer.encode([document.text], [document.id])
             self.compared += 1
             self.same += np.array_equal(np.asarray(document.ids), expected)
         self.documents += 1

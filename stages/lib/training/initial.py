@@ -14,7 +14,9 @@ from stages.lib import files
 from stages.lib.checkpoints import adapter, dcp, find_model, model_digest
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
-from stages.lib.tokens import order
+from stages.lib.log import logger
+from stages.lib.tokenizer.tokenizer import PACKAGE, package_encoder
+from stages.lib.tokens import order, validation_text
 from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
 from stages.lib.training.settings.recipe import InitialRecipe
 
@@ -42,29 +44,30 @@ class Initial:
         recipe: InitialRecipe,
         model_config: ModelRecipe | None,
         *,
-        tokenizer: str,
-        vocab_size: int,
+        corpus: Corpus,
         where: str,
         config: Path | None = None,
     ) -> None:
         """Find the model. Raises UserError if it does not fit.
 
-        `model_config`: the model's recipe must be this one; None for any, see `found.model_config`. `tokenizer`,
-        `vocab_size`: digest and size of the tokenizer of the data. `where`: name of the stage. `config`: the
-        config.json of a model that does not hold it; with `model_config` none is needed.
+        `model_config`: the model's recipe must be this one; None for any, see `found.model_config`. `corpus`: of the
+        data's tokenizer. `where`: name of the stage. `config`: the config.json of a model that does not hold it; with
+        `model_config` none is needed.
         """
         self.recipe, self.path, self.config = recipe, path, config
         self.found = self._find(model_config, where)
         self.commit = self.found.commit
         if model_config is not None:
             self._check_model(model_config, where)
-        self._check_tokenizer(tokenizer, vocab_size)
+        self._check_tokenizer(corpus)
         if self.commit is None:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
                     raise UserError(f"{where}.initial.{key} must be reset for a {self.found.kind}, got {value}")
         if self.found.adapter is not None and recipe.optimizer == "keep":
             raise UserError(f"{where}.initial.optimizer must be reset for a model that LoRA trained, got keep")
+        if self.found.tokenizer is None:
+            self._compare_tokens(corpus)
         self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
         self.samples_before = 0 if recipe.data == "reset" else self._commit()["samples"]
 
@@ -103,14 +106,43 @@ class Initial:
                     f"{where}.model.{field.name} must be that of --initial {self.path} ({found}), got {value}"
                 )
 
-    def _check_tokenizer(self, tokenizer: str, vocab_size: int) -> None:
-        if self.found.vocab_size != vocab_size:
+    def _check_tokenizer(self, corpus: Corpus) -> None:
+        vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
+        is_other = self.found.tokenizer not in (None, corpus.tokenizer["digest"])
+        if rows < vocab_size or (is_other and rows != vocab_size):
             raise UserError(
-                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), "
-                f"got {self.found.vocab_size}"
+                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), got {rows}"
             )
-        if self.found.tokenizer not in (None, tokenizer):
+        if rows > vocab_size:  # padding, as published models have it
+            logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
+        if is_other:
             raise UserError(f"--initial {self.path} must be trained with the data's tokenizer, got another tokenizer")
+
+    def _compare_tokens(self, corpus: Corpus) -> None:
+        """Compare the ids that the tokenizer beside imported weights gives with those of the corpus.
+
+        Raises UserError naming the first text that differs. Logs a warning if there is nothing to compare.
+        """
+        package = self.found.directory / PACKAGE[0]
+        if not package.is_file():
+            reason = f"no {package.name} lies beside its weights"
+        else:
+            encode, compared = package_encoder(package), 0
+            for source, name, text, is_same in validation_text.compared(corpus, lambda texts, _: encode(texts)):
+                if not is_same:
+                    raise UserError(
+                        f"--initial {self.path} must be trained with the data's tokenizer: {package} gives other token "
+                        f"ids than the corpus for the validation document {name} of {source}, which begins "
+                        f"{text[:60]!r}; name it as the path of the corpus' tokenizer"
+                    )
+                compared += 1
+            if compared:
+                logger.info("%s gives the token ids of the corpus for %s documents", package, compared)
+                return
+            reason = "the corpus has no validation text that was encoded here"
+        logger.warning(
+            "the tokenizer of --initial %s could not be compared with that of the data: %s", self.path, reason
+        )
 
     def check_optimizer(self, name: str, where: str) -> None:
         """Raise UserError if the state of the model's optimizer cannot be that of the optimizer `name`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib.chat import messages
 from stages.lib.chat.messages import Message
@@ -19,13 +20,14 @@ from stages.lib.sources.split import split_of
 class Conversation:
     """The messages of a conversation. `id`: unique in the source. `split`: train or validation.
 
-    `first`: the message from which on the assistant's turns are targets.
+    `first`: the message from which on the assistant's turns are targets. `tools`: that it may call.
     """
 
     id: str
     messages: list[Message]
     split: str
     first: int = 0
+    tools: list[dict[str, Any]] | None = None
 
     @property
     def text(self) -> str:
@@ -40,5 +42,5 @@ def read(path: Path | str) -> ExampleSource[Conversation]:
 
 def records(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Conversation]:
     """Yield a Conversation for each record of the files `names`; errors as of `prompt_completion.records`."""
-    for identifier, key, found in kind_of(recipe).conversations(recipe, names):
-        yield Conversation(identifier, found, split_of(key, recipe.validation))
+    for identifier, key, found, tools in kind_of(recipe).conversations(recipe, names):
+        yield Conversation(identifier, found, split_of(key, recipe.validation), tools=tools)

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stages.lib.chat.messages import strings_of
+from stages.lib.chat.messages import REASONING, TOOLS, strings_of
 from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -81,7 +82,9 @@ class ExampleEncoder:
         return [one for group in kept for one in group]
 
     def _holds_special(self, example: Any) -> bool:
-        return isinstance(example, Conversation) and any(map(self._special.search, strings_of(example.messages)))
+        return isinstance(example, Conversation) and any(
+            map(self._special.search, strings_of([*example.messages, *(example.tools or ())]))
+        )
 
     @functools.cached_property
     def _special(self) -> re.Pattern[str]:
@@ -98,13 +101,14 @@ class ExampleEncoder:
 
     def pairs(self, pairs: Sequence[Pair]) -> list[Encoded]:
         """Return the Encoded of each pair. Raises UserError if no token precedes a completion."""
-        prompts = self.tokenizer.encode([pair.prompt for pair in pairs])
+        names = [pair.id for pair in pairs]
+        prompts = self.tokenizer.encode([pair.prompt for pair in pairs], names)
         for pair, prompt in zip(pairs, prompts, strict=True):
             if not (self.bos or len(prompt)):
                 raise UserError(
                     f"{pair.id} must have a prompt of at least one token, since no BOS precedes it; got none"
                 )
-        completions = self.tokenizer.encode([pair.completion for pair in pairs])
+        completions = self.tokenizer.encode([pair.completion for pair in pairs], names)
         return [
             self._of_segments(pair.prompt, pair.completion, prompt, completion)
             for pair, prompt, completion in zip(pairs, prompts, completions, strict=True)
@@ -114,7 +118,7 @@ class ExampleEncoder:
         """Return the Encoded of each document: all of its text is a target."""
         nothing = np.empty(0, dtype=np.int32)
         texts = [document.text or "" for document in documents]
-        found = self.tokenizer.encode(texts)
+        found = self.tokenizer.encode(texts, [document.id for document in documents])
         return [self._of_segments("", text, nothing, ids) for text, ids in zip(texts, found, strict=True)]
 
     def _of_segments(self, prompt: str, text: str, prompt_ids: np.ndarray, text_ids: np.ndarray) -> Encoded:
@@ -129,9 +133,11 @@ class ExampleEncoder:
         """Return the Encoded of each conversation."""
         encoded: list[Encoded] = []
         num_open = 0
+        self._warn_of_left_out(conversations)
         for begin in range(0, len(conversations), AT_ONCE):
-            rendered = [self._rendered(conversation) for conversation in conversations[begin : begin + AT_ONCE]]
-            markup = self.tokenizer.encode_markup([text for text, _ in rendered])
+            some = conversations[begin : begin + AT_ONCE]
+            rendered = [self._rendered(conversation) for conversation in some]
+            markup = self.tokenizer.encode_markup([text for text, _ in rendered], [one.id for one in some])
             encoded += [self._of_turns(*one, *found) for one, found in zip(rendered, markup, strict=True)]
             num_open += sum(self._num_open(*one) for one in rendered)
         if num_open:
@@ -141,15 +147,32 @@ class ExampleEncoder:
             logger.warning(message, num_open)
         return encoded
 
+    def _warn_of_left_out(self, conversations: Sequence[Conversation]) -> None:
+        """Log how many conversations have a key that the template does not name: it cannot reach the model."""
+        counts: Counter[str] = Counter()
+        for one in conversations:
+            counts.update(
+                {key for message in one.messages for key in message} - {"role", "content"}
+                | ({TOOLS} if one.tools else set())
+            )
+        text = "" if self.template is None else self.template.text
+        if any(name in text for name in REASONING):
+            text += REASONING[0]
+        for name in REASONING[1:]:
+            del counts[name]  # other names of the text of the first
+        left_out = [f"{key} ({count})" for key, count in sorted(counts.items()) if key not in text]
+        if left_out:
+            logger.warning("keys of conversations that the chat template does not read: %s", ", ".join(left_out))
+
     def _num_open(self, text: str, turns: Sequence[Span]) -> int:
         """Return the number of turns without EOS, except the last one of a text: EOS is appended there."""
         assert self.template is not None
         eos = self.template.special_tokens["eos_token"]
         return sum(eos not in text[begin:end] for begin, end in turns if end < len(text))
 
-    def _rendered(self, conversation: Conversation) -> tuple[str, list[Span]]:
+    def _rendered(self, one: Conversation) -> tuple[str, list[Span]]:
         assert self.template is not None
-        return assistant_spans(self.template, conversation.messages, conversation.id, conversation.first)
+        return assistant_spans(self.template, one.messages, one.id, one.first, one.tools)
 
     def _of_turns(self, text: str, turns: Sequence[Span], ids: np.ndarray, characters: np.ndarray) -> Encoded:
         """Return the ids of a text, whose targets are its turns: each up to its first EOS."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib.sources import examples
 from stages.lib.sources.examples import ExampleSource
@@ -46,14 +47,14 @@ def has_conversations(source: ExampleSource[Preference]) -> bool:
 
 def records(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Preference]:
     """Yield a Preference for each record of the files `names`; errors as of `prompt_completion.records`."""
-    for identifier, key, prompt, *answers in kind_of(recipe).preferences(recipe, names):
+    for identifier, key, prompt, *answers, tools in kind_of(recipe).preferences(recipe, names):
         split = split_of(key, recipe.validation)
-        chosen, rejected = (_example(identifier, prompt, answer, split) for answer in answers)
+        chosen, rejected = (_example(identifier, prompt, answer, split, tools) for answer in answers)
         yield Preference(identifier, chosen, rejected, split)
 
 
-def _example(identifier: str, prompt: Text, answer: Text, split: str) -> Pair | Conversation:
+def _example(identifier: str, prompt: Text, answer: Text, split: str, tools: Any) -> Pair | Conversation:
     if isinstance(prompt, str):
         assert isinstance(answer, str)
         return Pair(identifier, prompt, answer, split)
-    return Conversation(identifier, [*prompt, *answer], split, first=len(prompt))
+    return Conversation(identifier, [*prompt, *answer], split, first=len(prompt), tools=tools)

@@ -169,3 +169,14 @@ def test_the_end_of_a_process_whose_reader_has_read_enough_is_silent():
     done = left(writer)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_error_of_an_extension_that_is_no_exception_is_an_internal_error_with_one_line(tmp_path, capsys):
+    class Panic(BaseException):
+        """As Rust's PanicException."""
+
+    def run(arguments):
+        raise Panic("a cut outside of the text")
+
+    assert stage.execute(stage.parser("tools.some", "A tool."), run, []) == stage.BUG
+    assert capsys.readouterr().err.splitlines()[-1] == "some: internal error: Panic: a cut outside of the text"

@@ -7,6 +7,9 @@ from stages.lib.model.architectures.mistral import MistralRecipe
 from stages.lib.model.model_recipe import RouterShape
 from stages.lib.recipe import identity
 
+MAX_EXPERTS = 1 << 17
+"""The most experts of a model in all layers, for the reason of MAX_LAYERS."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MixtralRecipe(MistralRecipe):
@@ -42,5 +45,10 @@ class MixtralRecipe(MistralRecipe):
             return (
                 f"num_experts_per_tok must be at most num_local_experts ({self.num_local_experts}), "
                 f"got {self.num_experts_per_tok}"
+            )
+        if self.num_hidden_layers * self.num_local_experts > MAX_EXPERTS:
+            return (
+                f"num_local_experts must give the model at most {MAX_EXPERTS:,} experts in its "
+                f"{self.num_hidden_layers:,} layers, got {self.num_local_experts:,} per layer"
             )
         return super().problem()

@@ -24,6 +24,15 @@ FIELDS_OF_TABLE = ("text_field", "token_ids_field", "id_field", "split_field", *
 Text = str | list[Message]
 """A text, or messages that a chat template renders."""
 
+Tools = list[dict[str, Any]] | None
+"""The tools of a record, see `chat.messages.checked_tools`."""
+
+ConversationRecord = tuple[str, str, list[Message], Tools]
+"""(id, split key, messages, tools)"""
+
+PreferenceRecord = tuple[str, str, Text, Text, Text, Tools]
+"""(id, split key, prompt, chosen, rejected, tools): three texts, or three lists of messages."""
+
 JSON_LINES_ENDINGS = (".jsonl", ".json", ".ndjson")
 
 
@@ -123,15 +132,15 @@ class SourceKind:
         """
         raise NotImplementedError(self.name)
 
-    def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
-        """Yield (id, split key, prompt, chosen, rejected) of each preference: three texts, or three lists of messages.
+    def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[PreferenceRecord]:
+        """Yield each preference: three texts, or three lists of messages.
 
         Files and errors as of `pairs`.
         """
         raise NotImplementedError(self.name)
 
-    def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, list[Message]]]:
-        """Yield (id, split key, messages) of each conversation in the files `names`; raises UserError as `pairs`."""
+    def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[ConversationRecord]:
+        """Yield each conversation in the files `names`; raises UserError as `pairs`."""
         raise NotImplementedError(self.name)
 
     def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.chat import messages as chat_messages
-from stages.lib.chat.messages import Message
+from stages.lib.chat.messages import TOOLS, Message
 from stages.lib.errors import UserError
 from stages.lib.sources.entries import field_of
 from stages.lib.sources.kinds import example_files
 from stages.lib.sources.kinds.example_files import ExampleKind, Record
-from stages.lib.sources.kinds.kind import Text
+from stages.lib.sources.kinds.kind import PreferenceRecord, Text
 
 if TYPE_CHECKING:
     from stages.lib.sources.source_fields import SourceFields
@@ -30,13 +30,14 @@ class Preference(ExampleKind):
     is_prompt_completion = True
     is_preference = True
 
-    def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, Text, Text, Text]]:
-        """Yield (id, split key, prompt, chosen, rejected) of each record."""
+    def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[PreferenceRecord]:
+        """Yield (id, split key, prompt, chosen, rejected, tools) of each record."""
         fields = _fields(recipe)
         for identifier, where, entry in _records(recipe, names):
             read = _messages if isinstance(field_of(entry, recipe.chosen_field, None), list) else _texts
             prompt, chosen, rejected = read(entry, fields, where)
-            yield identifier, _split_key(recipe, entry, prompt, where), prompt, chosen, rejected
+            tools = chat_messages.checked_tools(entry.get(TOOLS), f"{where}: {TOOLS}") if read is _messages else None
+            yield identifier, _split_key(recipe, entry, prompt, where), prompt, chosen, rejected, tools
 
     def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
         """Yield (id, split key, prompt, chosen) of each record, which must have texts."""
@@ -48,7 +49,7 @@ class Preference(ExampleKind):
 
 def _records(recipe: SourceFields, names: Sequence[str]) -> Iterator[Record]:
     prompt, *others = _fields(recipe)
-    return example_files.records(names, (*others, recipe.split_field), optional=(prompt,))
+    return example_files.records(names, (*others, recipe.split_field), optional=(prompt, TOOLS))
 
 
 def _split_key(recipe: SourceFields, entry: dict[str, Any], prompt: Text, where: str) -> str:

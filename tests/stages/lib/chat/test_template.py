@@ -2,10 +2,20 @@
 
 import json
 
+import jinja2
 import pytest
 
-from stages.lib.chat import environment, messages
-from stages.lib.chat.template import SHIPPED, ChatTemplate, assistant_spans, text_of
+from stages.lib.chat import messages
+from stages.lib.chat import template as template_module
+from stages.lib.chat.template import (
+    SHIPPED,
+    ChatTemplate,
+    LimitError,
+    Sandbox,
+    assistant_spans,
+    guard_transformers,
+    text_of,
+)
 from stages.lib.errors import UserError
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<unk>"}
@@ -101,17 +111,45 @@ def test_template_that_renders_nothing_of_the_assistant_is_refused(text):
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "it takes more than 0.05 s"),
         ("{{ messages[0].role * 2 ** 35 }}", "by the chat template mine: it takes more than 1 GiB of memory"),
         ("{{ 'a' * 2 ** 35 }}", "by the chat template mine: it takes more than 1 GiB of memory"),
-        ("{{ 9 ** (9 ** 9) }}", "by the chat template mine: a whole number has more than 65536 bits"),
+        ("{{ 9 ** (9 ** 9) }}", "mine cannot be compiled: it takes more than 0.05 s"),
+        (
+            "{% set n = namespace(a=[], b=[]) %}{% for i in range(40) %}{% set n.a = [n.a, n.a] %}"
+            "{% set n.b = [n.b, n.b] %}{% endfor %}{{ n.a == n.b }}",
+            "it takes more than 0.05 s",
+        ),
+        (
+            "{% set n = namespace(x='ab') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "by the chat template mine: it takes more than 1 GiB of memory",
+        ),
+        ("{{ lipsum(n=10**8) }}", "it takes more than 0.05 s"),
+        ("{{ messages | slice(10**10) | list }}", "it takes more than 0.05 s"),
         ("{% for i in [1] %}" * 22 + "{% endfor %}" * 22, "mine cannot be compiled: too many statically nested blocks"),
         (f"{{{{ {'(' * 3000}1{')' * 3000} }}}}", "mine cannot be compiled: maximum recursion depth exceeded"),
     ],
 )
 def test_template_that_fails_is_one_sentence(monkeypatch, text, said):
-    seconds = 0.05 if "0.05 s" in said else 60
-    monkeypatch.setattr("stages.lib.chat.template.limits", lambda: environment.limits(seconds))
+    sandbox = Sandbox() if "0.05 s" in said else template_module.SANDBOX
+    monkeypatch.setattr(template_module, "SANDBOX", sandbox)
+    if "0.05 s" in said:
+        monkeypatch.setattr(sandbox, "SECONDS", 0.05)
     with pytest.raises(UserError) as error:
         ChatTemplate(text, SPECIAL, "mine").render(CHAT, "a.jsonl:7")
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_transformers_renders_in_the_sandbox_when_it_is_guarded(monkeypatch):
+    from transformers.utils import chat_template_utils
+
+    monkeypatch.setattr(chat_template_utils, "_compile_jinja_template", chat_template_utils._compile_jinja_template)
+    text = OWN["llama"] + "{{ strftime_now('%Y')[:2] }}{{ dict.fromkeys('a', tools) }}"
+    options = {"chat_template": text, "tools": [{"name": "f"}], **SPECIAL}
+    expected = chat_template_utils.render_jinja_template([CHAT[1:2]], **options)
+    guard_transformers()
+    assert chat_template_utils.render_jinja_template([CHAT[1:2]], **options) == expected
+    with pytest.raises(jinja2.TemplateError, match="must alternate"):
+        chat_template_utils.render_jinja_template([CHAT[2:3]], **options)
+    with pytest.raises(LimitError, match="cannot render a question: it takes more than 1 GiB of memory"):
+        chat_template_utils.render_jinja_template([CHAT[1:2]], **options | {"chat_template": "{{ 'a' * 2**35 }}"})
 
 
 def test_template_must_be_a_file_of_text(tmp_path):
@@ -168,6 +206,32 @@ def test_thoughts_have_the_names_of_transformers(name):
     chat = [CHAT[1], {"role": "assistant", name: "hm", "content": "5 C."}]
     (expected,), _ = render_jinja_template([chat], chat_template=text, **SPECIAL)
     assert ChatTemplate(text, SPECIAL, "mine").render(messages.checked(chat, "where"), "a") == expected
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
+
+
+def test_tools_reach_the_template_as_in_transformers():
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    text = "{% if tools %}{{ tools | tojson }}{% endif %}" + OWN["no EOS"]
+    chat = [*CHAT[1:2], *CHAT[4:5]]
+    (expected,), _ = render_jinja_template([chat], tools=TOOLS, chat_template=text, **SPECIAL)
+    assert '"name": "f"' in expected
+    for given in (TOOLS, json.dumps(TOOLS), [TOOLS[0] | {"strict": None}]):
+        tools = messages.checked_tools(given, "where")
+        assert assistant_spans(ChatTemplate(text, SPECIAL, "mine"), chat, "a", tools=tools)[0] == expected
+
+
+def test_arguments_as_json_text_are_the_object_and_results_may_be_empty():
+    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in ('{"city": "Kara"}', "no JSON")]
+    chat = [
+        *({"role": "system", "content": ""}, CHAT[1], {"role": "assistant", "tool_calls": calls}),
+        *({"role": "tool", "content": ""}, {"role": "tool", "content": None}, CHAT[4]),
+    ]
+    text = template("chatml").render(messages.checked(chat, "where"), "a")
+    assert '{"name": "f", "arguments": {"city": "Kara"}}' in text and '"arguments": "no JSON"' in text
+    assert text.count("<|im_start|>tool\n</s>") == 2 and text.startswith("<s><|im_start|>system\n</s>")
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, *OWN])

@@ -175,6 +175,19 @@ def test_metadata_that_asks_for_more_than_its_tensors_is_refused(saved, copied, 
         read(copied, pickle.dumps(metadata))
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x80\x02r\xff\xff\xff\x7f.", "it numbers an object 2,147,483,647, and has 8 bytes"),
+        (b"\x80\x04Np999999999999\n.", "it numbers an object 999,999,999,999, and has 18 bytes"),
+        (b"\x80\x04\x8e\xff\xff\xff\xff\x0f\0\0\0.", "expected 68719476735 bytes in a bytes8, but only 1 remain"),
+    ],
+)
+def test_a_pickle_that_asks_for_more_memory_than_it_has_bytes_is_refused(saved, copied, content, said):
+    with pytest.raises(UserError, match=f"is not the .metadata of a checkpoint: {said}$"):
+        read(copied, content)
+
+
 @pytest.mark.parametrize("name", ["../outside.distcp", "..", "/etc/passwd", ""])
 def test_marker_that_lists_a_file_outside_is_refused(saved, copied, name):
     change_commit(copied, files={name: {"bytes": 1, "sha256": "0" * 64}})

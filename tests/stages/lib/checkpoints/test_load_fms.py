@@ -16,6 +16,7 @@ from stages.lib.checkpoints import find_model, model_digest
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures.mixtral import MixtralRecipe
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.training import run_on
@@ -51,6 +52,22 @@ def test_every_format_and_layout_gives_the_bits_that_were_saved(tmp_path, name, 
     path.parent.mkdir()
     FORMATS[name](path, LAYOUTS[layout](state_of(), RECIPE))
     assert_equal_bits(read(path), state_of())
+
+
+@pytest.mark.parametrize("name", ["model.pth", "step_7_ckp", "model.safetensors"])
+def test_experts_are_apart_in_ibm_fms(tmp_path, name):
+    recipe = MixtralRecipe(
+        architecture="mixtral", num_hidden_layers=1, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=96, num_local_experts=4,
+    )  # fmt: skip
+    state = state_of(recipe)
+    ffn = "base_model.layers.0.ff_sub_layer.cond_ffn."
+    apart = {key: tensor.unflatten(0, (4, -1)).clone() for key, tensor in state.items() if key.startswith(ffn)}
+    assert {key.removeprefix(ffn): [*tensor.shape] for key, tensor in apart.items()} == {
+        **{"w13": [4, 192, 64], "w2": [4, 64, 96]}
+    }
+    FORMATS[name](tmp_path / name, state | apart)
+    assert_equal_bits(read(tmp_path / name, recipe), state)
 
 
 @pytest.mark.parametrize("name", ["model.pth", "step_7_ckp"])

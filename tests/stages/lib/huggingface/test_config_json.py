@@ -101,6 +101,11 @@ def test_missing_keys_have_the_defaults_of_transformers():
         ({"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads (4), got 3"),
         ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
         ({"num_hidden_layers": True}, "num_hidden_layers must be a whole number of at least 1, got true"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),
+        (
+            {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 10**9},
+            "num_local_experts must give the model at most 131,072 experts in its",
+        ),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a number greater than 0, got 0"),
         ({"tie_word_embeddings": "no"}, 'tie_word_embeddings must be true or false, got "no"'),
         (

@@ -42,6 +42,21 @@ def test_parquet_has_the_conversations_of_json_lines(tmp_path):
     assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
 
 
+def test_keys_that_other_rows_have_change_no_conversation(tmp_path):
+    calls = [{"function": {"name": "f", "arguments": {name: 1}}} for name in ("a", "b")]
+    tools = [{"function": {"name": "f", "parameters": {name: {"type": "integer"}}}} for name in ("a", "b")]
+    entries = [chat(number, tools=[tools[number % 2]] if number % 3 else None) for number in range(12)]
+    for number, entry in enumerate(entries):
+        entry["messages"] += [{"role": "assistant", "tool_calls": [calls[number % 2]]}, {"role": "tool", "content": ""}]
+    parquet.write_table(pa.Table.from_pylist(entries), tmp_path / "c.parquet")
+    of_lines = both(chats.read(write(tmp_path, entries)))
+    recipe = {"kind": "chat", "paths": [str(tmp_path / "c.parquet")], "validation": 0.3}
+    of_rows = both(chats.read(listed(tmp_path / "rows", "c", recipe)))
+    assert [(one.messages, one.tools) for one in of_rows] == [(one.messages, one.tools) for one in of_lines]
+    assert {str(one.tools) for one in of_rows} == {"None", str([tools[0]]), str([tools[1]])}
+    assert of_rows[0].messages[3] == {"role": "assistant", "tool_calls": [calls[of_rows[0].id.endswith(":1")]]}
+
+
 def test_pairs_are_read_from_parquet(tmp_path):
     entries = [{"prompt": f"{number} is ", "completion": "a number", "book": number % 5} for number in range(30)]
     (tmp_path / "files").mkdir()

@@ -25,7 +25,7 @@ class Letters:
 
     bos, eos = 1, EOS
 
-    def encode(self, texts):
+    def encode(self, texts, names=None):
         return [np.array([ord(letter) for letter in text.replace("ab", "@")], np.int32) for text in texts]
 
 
