@@ -19,7 +19,8 @@ import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import aggregations
+from stages.lib.scoring import aggregations, task_code
+from stages.lib.scoring.task_code import UNTRUSTED, Trust
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -45,6 +46,7 @@ def settle_environment(offline: bool) -> None:
     """
     if offline or not (os.environ.get("HF_HUB_OFFLINE") or _hub_answers()):
         os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("HF_EVALUATE_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0"))
     sys.dont_write_bytecode = True  # a task's own .py would leave a __pycache__ among the results
 
 
@@ -76,13 +78,18 @@ def _no_commit() -> None:
 
 
 def task_manager(
-    paths: Sequence[Path | str], tasks: Sequence[str], known: str, where: str = "evaluate.tasks", seed: int = 0
+    paths: Sequence[Path | str],
+    tasks: Sequence[str],
+    known: str,
+    where: str = "evaluate.tasks",
+    seed: int = 0,
+    trust: Trust = UNTRUSTED,
 ) -> TaskManager:
     """Return the harness's index of tasks. Its own tasks, 4 seconds to read, are added only if a task needs them.
 
     `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does
     not, `where` is the key of the tasks. Its `load` loads tasks with their data once, after it has set `seed`: some
-    shuffle their data. Raises UserError if it cannot.
+    shuffle their data. Raises UserError if it cannot, or if they have code that `trust` does not cover.
     """
     from lm_eval.tasks import TaskManager
 
@@ -94,7 +101,8 @@ def task_manager(
             if names not in loaded:
                 random.seed(seed)
                 np.random.seed(seed % (1 << 32))
-                loaded[names] = _load(super().load, task_list, where)
+                with task_code.guarded(where, trust):
+                    loaded[names] = _load(super().load, task_list, where)
             return loaded[names]
 
     include = [str(path) for path in paths]
@@ -110,6 +118,8 @@ def task_manager(
 def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
     try:
         return load(tasks)
+    except UserError:
+        raise
     except Exception as error:  # of datasets, huggingface_hub, requests, or a task's own code
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         lost = isinstance(error, ConnectionError)

@@ -15,6 +15,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
 from stages.lib.scoring import harness, task_code
+from stages.lib.scoring.task_code import Trust
 from stages.lib.scoring.tasks import local_tasks
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ class EvaluateRecipe:
     `trust_task_code`."""
 
     trust_task_code: bool = operation(False)
-    """Run the Python code that task files of `include_path` name by `!function`, with all rights of the job. Without
-    it such files are refused, and templates are rendered in Jinja's sandbox."""
+    """Run the Python code that task files name, with all rights of the job: by `!function`, or as a metric of the
+    library evaluate. Without it such tasks are refused, data is read from plain files alone (JSON, CSV, Parquet, Arrow,
+    text, XML), and templates of `include_path` are rendered in Jinja's sandbox."""
 
     seed: int = identity(0, minimum=0)
     """Seed of the choice of validation text and questions, and of the harness."""
@@ -120,7 +122,7 @@ class EvaluateRecipe:
         if self.include_path is not None and not Path(self.include_path).is_dir():
             raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
         if self.include_path is not None:
-            task_code.check(Path(self.include_path), self.trust_task_code, "trust_task_code: true")
+            task_code.check(Path(self.include_path), Trust(trusted=self.trust_task_code))
 
 
 def score(
@@ -209,4 +211,5 @@ def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) 
     paths, known = [str(directory)], ", ".join(local_tasks.NAMES)
     if recipe.include_path:
         paths, known = [*paths, recipe.include_path], f"{known}, of include_path {recipe.include_path}"
-    return harness.task_manager(paths, tasks, known, seed=recipe.seed)
+    trust = Trust(trusted=recipe.trust_task_code, own=[directory])
+    return harness.task_manager(paths, tasks, known, seed=recipe.seed, trust=trust)
