@@ -78,6 +78,7 @@ def write_local_tasks(
         num_examples=recipe.num_examples,
         seed=recipe.seed,
         max_completion_bytes=model.window(recipe.max_length),  # a token has at least one byte
+        sources=recipe.sources,
     )
     return local_tasks.write(directory, recipe.tasks, corpus, pairs, options)
 

@@ -114,6 +114,7 @@ FROZEN = {
         "tokenizer_check_mb": 16.0,
     },
     "EvaluateRecipe": {
+        "sources": None,
         "bytes_per_source": 40000,
         "num_examples": 200,
         "limit": None,

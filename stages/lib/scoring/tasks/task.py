@@ -37,6 +37,9 @@ class TaskOptions:
     max_completion_bytes: int
     """A longer completion is not scored."""
 
+    sources: Sequence[str] | None = None
+    """The sources whose validation text is scored; None for all."""
+
 
 @dataclass(frozen=True)
 class ValidationText:
