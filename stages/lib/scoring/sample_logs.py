@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,11 +34,6 @@ KEPT = ("doc_id", "doc_hash", "filter", "doc", "target", "arguments", "resps", "
 def path_of(directory: Path, task: str) -> Path:
     """Return the path of a task's log below the directory of its suite."""
     return directory / DIRECTORY / f"{task.replace('/', '_')}{SUFFIX}"
-
-
-def delete(directory: Path) -> None:
-    """Delete the logs of a suite."""
-    shutil.rmtree(directory / DIRECTORY, ignore_errors=True)
 
 
 def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from stages.lib.scoring.encoding import Encoding
+    from stages.lib.scoring.kept_scores import KeptScores
     from stages.lib.scoring.scored_model import ScoredModel
 
 
@@ -138,10 +138,15 @@ class EvaluateRecipe:
 
 
 def score(
-    scored_model: ScoredModel, recipe: EvaluateRecipe, directory: Path, local: Sequence[str], device: Any
-) -> list[harness.Scored]:
-    """Score the tasks in `directory`, named `local`, then the others, whose ids are those of the harness."""
+    scored_model: ScoredModel, recipe: EvaluateRecipe, local: Sequence[str], kept: KeptScores, device: Any
+) -> None:
+    """Score the tasks that `kept` misses, and add them to it: the local tasks, named `local`, then the others.
+
+    Raises UserError that names the tasks which cannot be scored, after all others were.
+    """
     others = recipe.others
+    if not kept.missing:
+        return
     harness.settle_logging()
     if recipe.include_path and not recipe.trust_task_code:
         task_code.guard_templates()
@@ -154,28 +159,60 @@ def score(
         if not others:  # others' data may have been prefetched into the user's cache on a node with internet
             datasets.config.HF_DATASETS_CACHE = cache
             datasets.disable_progress_bars()
-        manager = task_manager(directory, recipe, [*local, *others])
+        manager = task_manager(kept.directory, recipe, [*local, *others])
         window = scored_model.window(recipe.max_length)
-        if others:  # before hours of scoring, their data may be missing
-            loaded = collectives.first_rank_first(functools.partial(manager.load, others))
-            harness.check_runnable(loaded, window)
-            harness.check_num_fewshot(loaded, {task: own.num_fewshot for task, own in recipe.per_task.items()})
+        # before hours of scoring: their data may be missing
+        loaded = {task: collectives.first_rank_first(functools.partial(manager.load, [task])) for task in others}
+        harness.check_runnable(loaded, window)
+        per_task = {task: own.num_fewshot for task, own in recipe.per_task.items()}
+        harness.check_num_fewshot(loaded, recipe.num_fewshot, per_task)
         model = load_model(scored_model, window, device)
-        with_template = recipe.apply_chat_template and scored_model.has_template
-        if others and recipe.apply_chat_template and not with_template:
+        if others and recipe.apply_chat_template and not scored_model.has_template:
             logger.warning("%s has no chat template: its questions are plain text", scored_model.directory)
-        scored, is_export = [], "export" in scored_model.identity
-        if is_export:  # documents were encoded so in training, and chats were not, see convert
-            model.tokenizer.split_special_tokens = True
-        if local:
-            model.separate = True
-            scored.append(harness.evaluate(model, manager, local, seed=recipe.seed))
-        model.separate = False
-        if is_export and with_template:
-            model.tokenizer.split_special_tokens = False
-        for tasks, options in alike(recipe, others, with_template):
-            scored.append(harness.evaluate(model, manager, tasks, **options))
-    return scored
+        failures = {}
+        for task in kept.missing:
+            failure = _score_task(model, manager, task, task in local, scored_model, recipe, kept)
+            if failure is not None:
+                if collectives.is_first_rank():
+                    logger.warning("%s", failure)
+                failures[task] = failure
+    if failures:
+        others_kept = f"; scores of the other tasks are kept in {kept.path}, and a restart scores the rest alone"
+        raise collectives.CollectiveError(
+            f"evaluate.tasks: {'; '.join(failures.values())}{others_kept if kept.tasks else ''}"
+        )
+
+
+def _score_task(
+    model: Encoding,
+    manager: TaskManager,
+    task: str,
+    is_local: bool,
+    scored_model: ScoredModel,
+    recipe: EvaluateRecipe,
+    kept: KeptScores,
+) -> str | None:
+    """Score a task, and add it to `kept` on the first rank; return why it cannot be scored, the same on all ranks."""
+    from stages.lib.distributed import collectives
+    from stages.lib.scoring.encoding import TaskError
+
+    with_template = recipe.apply_chat_template and scored_model.has_template and not is_local
+    if "export" in scored_model.identity:  # documents were encoded so in training, and chats were not, see convert
+        model.tokenizer.split_special_tokens = not with_template
+    model.separate = is_local
+    options = {"seed": recipe.seed} if is_local else options_of(recipe, task, with_template)
+    scored, failure = None, None
+    try:
+        scored = harness.evaluate(model, manager, task, **options)
+    except TaskError as error:
+        failure = str(error) if task in str(error) else f"task {task}: {error}"
+    failure = next((other for other in collectives.all_gather_object(failure) if other is not None), None)
+    with collectives.raise_on_all_ranks():
+        if failure is None and scored is not None and collectives.is_first_rank():
+            kept.add(task, scored)
+    if failure is None and not collectives.is_first_rank():
+        kept.tasks[task] = {}
+    return failure
 
 
 def _load_model(recipe: EvaluateRecipe) -> Callable[[ScoredModel, int, Any], Encoding]:
@@ -206,16 +243,13 @@ def _load_model(recipe: EvaluateRecipe) -> Callable[[ScoredModel, int, Any], Enc
     )
 
 
-def alike(recipe: EvaluateRecipe, tasks: Sequence[str], with_template: bool) -> list[tuple[list[str], dict[str, Any]]]:
-    """Return the tasks with equal options together, and the options, for one call of the harness each."""
-    found: dict[str, list[str]] = {}
-    for task in tasks:
-        own = recipes.written(recipe.per_task[task], "identity") if task in recipe.per_task else {}
-        options = {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot, "seed": recipe.seed} | own
-        if with_template:
-            options |= {"apply_chat_template": True, "fewshot_as_multiturn": True}
-        found.setdefault(json.dumps(options), []).append(task)
-    return [(together, json.loads(options)) for options, together in found.items()]
+def options_of(recipe: EvaluateRecipe, task: str, with_template: bool) -> dict[str, Any]:
+    """Return the options of the harness for a task that is not local."""
+    own = recipes.written(recipe.per_task[task], "identity") if task in recipe.per_task else {}
+    options = {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot, "seed": recipe.seed} | own
+    if with_template:
+        options |= {"apply_chat_template": True, "fewshot_as_multiturn": True}
+    return options
 
 
 def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) -> TaskManager:
