@@ -115,7 +115,7 @@ FROZEN = {
     },
     "EvaluateRecipe": {
         "sources": None,
-        "bytes_per_source": 40000,
+        "bytes_per_source": 100000,
         "num_examples": 200,
         "limit": None,
         "num_fewshot": None,

@@ -216,10 +216,13 @@ def _tasks(loaded: Mapping[str, TaskDict]) -> Iterator[tuple[str, Task]]:
         yield from of_parent["tasks"].items()
 
 
-def evaluate(model: Encoding, manager: TaskManager, task: str, *, seed: int, **options: Any) -> Scored:
+def evaluate(
+    model: Encoding, manager: TaskManager, task: str, *, seed: int, is_local: bool = False, **options: Any
+) -> Scored:
     """Evaluate a task, or a group of tasks, in one call of the harness.
 
-    Raises TaskError if its questions, filters or metrics fail; an error of the model is raised as it is.
+    `is_local`: the task is made from validation data, and its rows name their documents. Raises TaskError if its
+    questions, filters or metrics fail; an error of the model is raised as it is.
     """
     from lm_eval import simple_evaluate
 
@@ -249,7 +252,7 @@ def evaluate(model: Encoding, manager: TaskManager, task: str, *, seed: int, **o
         members = _members(name, found["group_subtasks"])
         groups |= {name: members} if members != [name] else {}
         documents = [sample for member in members for sample in samples.get(member, ())]
-        results[name] = metrics_of(entries, documents, seed)
+        results[name] = metrics_of(entries, documents, seed, is_local)
         logger.info("%s: %s", name, {metric: score["value"] for metric, score in results[name].items()})
     return Scored(results, samples, groups, found["versions"], found["n-shot"])
 
@@ -302,12 +305,13 @@ def _as_first_process() -> Iterator[None]:
 
 
 def metrics_of(
-    entries: Mapping[str, Any], documents: Sequence[Sample], seed: int = 0
+    entries: Mapping[str, Any], documents: Sequence[Sample], seed: int = 0, is_local: bool = False
 ) -> dict[str, dict[str, float | None]]:
     """Convert `{"acc,none": x, "acc_stderr,none": y}` to {"acc": {"value": x, "stderr": y, "n": number of documents}}.
 
     A metric of a filter is named `metric/filter`. A value that is not finite (a diverged model) becomes None. A ratio
-    over all documents, for which the harness has no standard error, has one by bootstrap with this `seed`.
+    over all documents, for which the harness has no standard error, has one by bootstrap with this `seed`; so has each
+    metric of a local task whose rows are cut from fewer documents, which the harness would count as independent.
     """
     metrics = {}
     for key, value in entries.items():
@@ -315,11 +319,15 @@ def metrics_of(
         if not comma or name.endswith("_stderr"):
             continue
         label = name if filtered == "none" else f"{name}/{filtered}"
-        of_documents = [sample[name] for sample in documents if sample["filter"] == filtered and name in sample]
-        error = _number(entries.get(f"{name}_stderr,{filtered}"))
+        rows = [sample for sample in documents if sample["filter"] == filtered and name in sample]
+        values = [row[name] for row in rows]
+        error, origins = _number(entries.get(f"{name}_stderr,{filtered}")), None
+        if is_local:
+            origins = [row["doc"]["document"] for row in rows]
+            error = None if len(set(origins)) < len(rows) else error
         if error is None and math.isfinite(_number(value) or math.nan):
-            error = aggregations.standard_error(name, of_documents, seed)
-        metrics[label] = {"value": _number(value), "stderr": error, "n": len(of_documents)}
+            error = aggregations.standard_error(name, values, seed, origins)
+        metrics[label] = {"value": _number(value), "stderr": error, "n": len(rows)}
     return metrics
 
 

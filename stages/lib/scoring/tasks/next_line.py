@@ -86,6 +86,7 @@ def _question(line: Candidate, wrong: Sequence[str]) -> Row:
     piece, number = line.origin
     return {
         "id": f"{piece['id']}:{number}",
+        "document": piece["document"],
         "source": piece["source"],
         "context": _context(piece["text"].split("\n")[:number]),
         "right": f"{line.text}\n",

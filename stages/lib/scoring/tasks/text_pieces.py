@@ -36,11 +36,11 @@ def read(corpus: Manifest, seed: int, num_bytes: int, sources: Sequence[str] | N
 
 
 def _pieces(documents: Iterable[tuple[str, str]], source: str) -> Iterator[Row]:
-    """Cut documents at line ends into pieces {"id", "source", "text"} with unique ids; blank pieces are skipped."""
+    """Cut documents at line ends into pieces {"id", "document", "source", "text"} with unique ids; skip blank ones."""
     for name, text in documents:
         for number, piece in enumerate(cut(text, PIECE_BYTES)):
             if piece.strip():
-                yield {"id": f"{name}#{number}", "source": source, "text": piece}
+                yield {"id": f"{name}#{number}", "document": name, "source": source, "text": piece}
 
 
 def cut(text: str, num_bytes: int) -> Iterator[str]:
