@@ -196,6 +196,19 @@ def test_tasks_that_fail_are_named_and_the_scores_of_the_others_are_kept(made, o
     assert kept.identity == again.identity
 
 
+def test_a_metric_that_a_group_gives_a_task_is_not_run(made, own, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(harness_model, "load_model", None)
+    own = shutil.copytree(own, tmp_path / "copy")
+    (own / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    metrics = [{"metric": str(own / "evil.py"), "aggregation": "mean", "higher_is_better": True}]
+    (own / "both.yaml").write_text(json.dumps({"group": "both", "task": [{"task": "gen", "metric_list": metrics}]}))
+    recipe = {"tasks": ["bits_per_byte", "both"], "include_path": str(own)}
+    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"evaluate.tasks: metric {own / 'evil.py'} of task gen must be one of lm-evaluation-harness" in line
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_task_that_could_not_end_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(harness_model, "load_model", None)
     recipe = {"tasks": ["bits_per_byte", "gen"], "include_path": str(own), "max_length": 8}

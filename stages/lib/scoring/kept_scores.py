@@ -8,7 +8,6 @@ once per task, so that the batches of a task, and the bits of its scores, do not
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,11 @@ class KeptScores:
         part = {field.name: getattr(scored, field.name) for field in dataclasses.fields(scored)}
         del part["samples"]
         self.tasks[task] = part | {"outputs": outputs}
-        files.write_json(self.path, {task: {"key": self.keys[task], **part} for task, part in self.tasks.items()})
+        files.write_json(self.path, {task: [self._seal(task, part), part] for task, part in self.tasks.items()})
+
+    def _seal(self, task: str, part: Any) -> str:
+        """Return the digest of a task's scores and of all that they depend on."""
+        return manifest.digest_of([self.keys[task], part])
 
     def merged(self) -> dict[str, Any]:
         """Return the part of the suite's manifest that its tasks make."""
@@ -71,19 +74,17 @@ class KeptScores:
 
 def read(directory: Path, keys: Mapping[str, str]) -> KeptScores:
     """Return the scores that an earlier attempt left with the same keys and unchanged logs; other logs are deleted."""
-    tasks = {}
-    for task, part in files.read_cache(directory / FILE).items():
-        if part.pop("key") == keys.get(task) and all(
-            (directory.parent / name).exists() and manifest.describe(directory.parent / name) == described
-            for name, described in part["outputs"].items()
-        ):
-            tasks[task] = part
-    if not tasks:
-        shutil.rmtree(directory / sample_logs.DIRECTORY, ignore_errors=True)
-        return KeptScores(directory, keys, {})
-    logs = {directory.parent / name for part in tasks.values() for name in part["outputs"]}
-    for path in (directory / sample_logs.DIRECTORY).iterdir():
+    kept = KeptScores(directory, keys, {})
+    for task, entry in files.read_cache(kept.path).items():
+        if isinstance(entry, list) and len(entry) == 2 and task in keys and entry[0] == kept._seal(task, entry[1]):
+            paths = {directory.parent / name: described for name, described in entry[1]["outputs"].items()}
+            if all(path.exists() and manifest.describe(path) == described for path, described in paths.items()):
+                kept.tasks[task] = entry[1]
+    logs = {directory.parent / name for part in kept.tasks.values() for name in part["outputs"]}
+    for path in (directory / sample_logs.DIRECTORY).glob("*"):
         if path not in logs:
             path.unlink()
-    logger.info("%s: scored in an earlier attempt (delete %s to score them again)", ", ".join(tasks), directory / FILE)
-    return KeptScores(directory, keys, tasks)
+    if kept.tasks:
+        advice = f"delete {kept.path} to score them again"
+        logger.info("%s: scored in an earlier attempt (%s)", ", ".join(kept.tasks), advice)
+    return kept
