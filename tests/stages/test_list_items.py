@@ -1,6 +1,7 @@
 """list_items: the documents of tasks as text, in the order of the harness, and the suites that are refused."""
 
 import json
+import logging
 
 import pytest
 
@@ -15,8 +16,9 @@ CHOICES = {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
-    """No attempt to reach the Hub."""
+    """No attempt to reach the Hub, and no handlers of the harness that an evaluation in this process left."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(logging.getLogger("lm_eval"), "handlers", [])
 
 
 @pytest.fixture
