@@ -29,7 +29,8 @@ from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.scoring import harness, inputs, sample_logs, scored_model, suite
+from stages.lib.scoring import harness, inputs, kept_scores, scored_model, suite
+from stages.lib.scoring.kept_scores import KeptScores
 from stages.lib.scoring.scored_model import ScoredModel
 from stages.lib.scoring.suite import EvaluateRecipe
 from stages.lib.scoring.tasks import local_tasks
@@ -58,13 +59,12 @@ def find_model(arguments: argparse.Namespace, corpus: Manifest) -> ScoredModel:
 
 
 def delete_earlier(directory: Path, output: Path) -> None:
-    """Delete earlier results and local tasks, the manifest first."""
+    """Delete earlier results and local tasks, the manifest first; kept_scores deletes their logs."""
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
         inputs.kept_manifest(output).unlink(missing_ok=True)
         local_tasks.delete(directory)
-        sample_logs.delete(directory)
     except OSError as error:
         raise UserError(f"--output {output} must be in a writable directory: {error.strerror}") from None
 
@@ -78,16 +78,50 @@ def write_local_tasks(
         num_examples=recipe.num_examples,
         seed=recipe.seed,
         max_completion_bytes=model.window(recipe.max_length),  # a token has at least one byte
+        sources=recipe.sources,
     )
     return local_tasks.write(directory, recipe.tasks, corpus, pairs, options)
 
 
+def keys_of(
+    recipe: EvaluateRecipe,
+    model: ScoredModel,
+    known: dict[str, Any],
+    local: Sequence[str],
+    directory: Path,
+    record: dict[str, Any],
+) -> dict[str, str]:
+    """Return {task: digest of all that its scores depend on}: the model, its options, its data, code and versions."""
+    shared = {
+        "model": model.identity,
+        "window": model.window(recipe.max_length),
+        "recipe": [recipe.backend, recipe.dtype, recipe.batch_size],
+        "code": record["code"],
+        "versions": record["versions"] | libraries_of(recipe),
+    }
+    keys = {}
+    for task in local:
+        data = {path.name: files.sha256_file(path) for path in directory.glob(f"{task}.*")}
+        keys[task] = manifest.digest_of(shared | {"data": data, "seed": recipe.seed})
+    for task in recipe.others:
+        options = suite.options_of(recipe, task, recipe.apply_chat_template and model.has_template)
+        keys[task] = manifest.digest_of(shared | {"options": options, "include": known.get("include"), "task": task})
+    return keys
+
+
+def libraries_of(recipe: EvaluateRecipe) -> dict[str, str]:
+    """Return the versions of the libraries that score."""
+    libraries = {"harness": "lm_eval"} | ({"vllm": "vllm"} if recipe.backend == "vllm" else {})
+    return {name: importlib.metadata.version(package) for name, package in libraries.items()}
+
+
 def prepare(
     arguments: argparse.Namespace, recipe: EvaluateRecipe, corpus: Manifest, clock: manifest.Clock
-) -> tuple[ScoredModel, dict[str, Any], dict[str, ReaderScores]] | None:
-    """Check the inputs and write the local tasks; returns the model, the known identity, and trivial readers' scores.
+) -> tuple[ScoredModel, dict[str, Any], dict[str, ReaderScores], KeptScores] | None:
+    """Check the inputs and write the local tasks.
 
-    None if the scores are up to date; their manifest is then written again.
+    Returns the model, the known identity, trivial readers' scores, and the scores that an earlier attempt left. None
+    if the scores are up to date; their manifest is then written again.
     """
     model = find_model(arguments, corpus)
     pairs = inputs.read_pairs(arguments.prompt_completion, recipe.tasks)
@@ -98,28 +132,23 @@ def prepare(
     if up_to_date.restore(inputs.kept_manifest(arguments.output), arguments.output, known, clock.record()):
         return None
     delete_earlier(directory, arguments.output)
-    return model, known, write_local_tasks(directory, recipe, model, corpus, pairs)
+    trivial = write_local_tasks(directory, recipe, model, corpus, pairs)
+    keys = keys_of(recipe, model, known, [*trivial], directory, clock.record())
+    return model, known, trivial, kept_scores.read(directory, keys)
 
 
 def write_scores(
     arguments: argparse.Namespace,
     recipe: EvaluateRecipe,
     known: dict[str, Any],
-    scored: Sequence[harness.Scored],
+    kept: KeptScores,
     record: dict[str, Any],
 ) -> None:
-    """Write the per-sample logs and the manifest."""
-    made: dict[str, Any] = {"results": {}, "groups": {}, "task_versions": {}, "num_fewshot": {}, "outputs": {}}
-    for some in scored:
-        made["results"] |= some.results
-        made["groups"] |= some.groups
-        made["task_versions"] |= some.versions
-        made["num_fewshot"] |= some.num_fewshot
-        made["outputs"] |= sample_logs.write(files.payload_of(arguments.output), some.samples)
-    libraries = {"harness": "lm_eval"} | ({"vllm": "vllm"} if recipe.backend == "vllm" else {})
-    made |= {name: importlib.metadata.version(package) for name, package in libraries.items()}
+    """Write the manifest, whose logs are written."""
+    made = kept.merged() | libraries_of(recipe)
     for path in (inputs.kept_manifest(arguments.output), arguments.output):
         manifest.write(path, arguments.stage_name, known | made, record)
+    kept.delete()
 
 
 def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
@@ -138,13 +167,13 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
         prepared = collectives.broadcast_object(prepared)
         if prepared is None:
             return
-        model, known, trivial = prepared
-        scored = suite.score(model, recipe, files.payload_of(arguments.output), [*trivial], device)
+        model, known, trivial, kept = prepared
+        suite.score(model, recipe, [*trivial], kept, device)
         if is_first:
             known["trivial"] = trivial
             if recipe.apply_chat_template:
                 known["chat_template"] = model.has_template
-            write_scores(arguments, recipe, known, scored, clock.record(device=device.type))
+            write_scores(arguments, recipe, known, kept, clock.record(device=device.type))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

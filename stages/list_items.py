@@ -35,7 +35,7 @@ class ItemsRecipe:
     """The directory with your own task files."""
 
     trust_task_code: bool = operation(False)
-    """Run the Python code that these files name."""
+    """Run the Python code that task files name."""
 
     def check(self, where: str) -> None:
         """Raise UserError if there is no task, or `include_path` is no directory or has code."""
@@ -44,7 +44,7 @@ class ItemsRecipe:
         if self.include_path is not None:
             if not Path(self.include_path).is_dir():
                 raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
-            task_code.check(Path(self.include_path), self.trust_task_code, "trust_task_code: true")
+            task_code.check(Path(self.include_path), task_code.Trust(trusted=self.trust_task_code))
 
 
 def run(arguments: argparse.Namespace, recipe: ItemsRecipe) -> None:

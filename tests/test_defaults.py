@@ -113,7 +113,8 @@ FROZEN = {
         "tokenizer_check_mb": 16.0,
     },
     "EvaluateRecipe": {
-        "bytes_per_source": 40000,
+        "sources": None,
+        "bytes_per_source": 100000,
         "num_examples": 200,
         "limit": None,
         "num_fewshot": None,

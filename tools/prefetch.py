@@ -24,22 +24,23 @@ def run(arguments: argparse.Namespace) -> None:
     if not tasks and not arguments.baselines:
         print("nothing to download: all tasks are made from the validation split")
         return
+    trust = task_code.Trust(trusted=arguments.trust_task_code, setting="--trust-task-code")
     for path in arguments.include_path:
-        task_code.check(Path(path), arguments.trust_task_code, "--trust-task-code")
+        task_code.check(Path(path), trust)
     harness.settle_environment(offline=False)
     for baseline in arguments.baselines:
         name, _, revision = baseline.partition("@")
         print(f"{baseline}: {scored_model.downloaded(name, revision or None)}", flush=True)
     if tasks:
-        prefetch_tasks(arguments, tasks)
+        prefetch_tasks(arguments, tasks, trust)
 
 
-def prefetch_tasks(arguments: argparse.Namespace, tasks: list[str]) -> None:
+def prefetch_tasks(arguments: argparse.Namespace, tasks: list[str], trust: task_code.Trust) -> None:
     """Load tasks with their data."""
-    if arguments.include_path and not arguments.trust_task_code:
+    if arguments.include_path and not trust.trusted:
         task_code.guard_templates()
     known = ", ".join(["an --include-path", *local_tasks.NAMES])
-    manager = harness.task_manager(arguments.include_path, tasks, known, "--tasks")
+    manager = harness.task_manager(arguments.include_path, tasks, known, "--tasks", trust=trust)
     for task in tasks:
         loaded = manager.load([task])["tasks"].values()
         print(f"{task}: {sum(len(each.eval_docs) for each in loaded):,} documents", flush=True)
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", nargs="*", default=[], help="tasks of lm-evaluation-harness")
     parser.add_argument("--baselines", nargs="*", default=[], metavar="ID[@REVISION]", help="repositories of the Hub")
     parser.add_argument("--include-path", nargs="*", default=[], metavar="DIR", help="directories of more task files")
-    parser.add_argument("--trust-task-code", action="store_true", help="run the Python code that these files name")
+    parser.add_argument("--trust-task-code", action="store_true", help="run the Python code that task files name")
     return stage.execute(parser, run, argv)
 
 

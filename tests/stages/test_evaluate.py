@@ -1,6 +1,7 @@
 """evaluate: scores by lm-evaluation-harness, and the inputs that are refused."""
 
 import functools
+import gzip
 import json
 import math
 import shutil
@@ -272,6 +273,35 @@ def test_an_export_of_another_corpus_is_refused(inputs, capsys):
     corpus = manifest.read(inputs["--corpus"])
     manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
     refused(with_recipe(inputs), capsys, "another corpus")
+
+
+def test_the_standard_error_of_a_local_task_is_over_documents_not_their_pieces(made, tmp_path):
+    output = tmp_path / "own.json"
+    results = scored({**made, "--output": output}, bytes_per_source=30_000, num_examples=60)
+    trivial = manifest.read(output).identity["trivial"]["next_line"]["first"]
+    for task, metric in (("bits_per_byte_code", "bits_per_byte"), ("next_line", "acc_mutual_info")):
+        with gzip.open(tmp_path / "own" / "samples" / f"{task}.jsonl.gz", "rt", encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        sums, first = {}, {}
+        for row in rows:
+            value = row["metrics"][metric]
+            top, bottom = value if isinstance(value, list) else (value, 1)
+            of_document = sums.setdefault(row["doc"]["document"], [0, 0])
+            of_document[0] += top
+            of_document[1] += bottom
+            first.setdefault(row["doc"]["document"], []).append(row["doc"].get("answer") == 0)
+        assert 3 < len(sums) < len(rows) == results[task][metric]["n"]
+        score = results[task][metric]
+        scale = 1 / math.log(2) if metric == "bits_per_byte" else 1
+        assert score["stderr"] == pytest.approx(scale * linearized(list(sums.values())), rel=0.05)
+    assert trivial["stderr"] == pytest.approx(linearized([(sum(hits), len(hits)) for hits in first.values()]))
+
+
+def linearized(sums):
+    """The standard error of a ratio of sums over documents, by the delta method."""
+    top, bottom = (sum(column) for column in zip(*sums, strict=True))
+    residuals = [a - top / bottom * b for a, b in sums]
+    return math.sqrt(sum(value**2 for value in residuals) * len(sums) / (len(sums) - 1)) / bottom
 
 
 def test_score_of_a_diverged_model_is_none():

@@ -144,6 +144,71 @@ def test_a_number_of_examples_that_the_task_would_ignore_is_refused(made, own, t
     assert line == "evaluate: evaluate.per_task.ab.num_fewshot must be 0, which the task's file fixes, got 3"
 
 
+def changed(own, directory, source, **tasks):
+    """Copy the user's tasks, and add some that are `source` with other keys."""
+    shutil.copytree(own, directory)
+    for name, keys in tasks.items():
+        config = json.loads((own / f"{source}.yaml").read_text())
+        (directory / f"{name}.yaml").write_text(json.dumps(config | {"task": name} | keys))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"num_fewshot": 6}, ["evaluate.num_fewshot must be at most 5", "that task ab has, each other than", "got 6"]),
+        ({"per_task": {"ab": {"num_fewshot": 7}}}, ["evaluate.per_task.ab.num_fewshot must be at most 5", "got 7"]),
+        ({"tasks": ["many"]}, ["evaluate.tasks: num_fewshot in the file of many must be at most 5", "got 9"]),
+    ],
+)
+def test_more_examples_than_there_are_is_refused_before_anything_is_scored(
+    made, own, tmp_path, capsys, monkeypatch, keys, words
+):
+    monkeypatch.setattr(harness_model, "load_model", None)
+    few = changed(own, tmp_path / "few", "ab", many={"num_fewshot": 9})
+    recipe = {"tasks": ["bits_per_byte", "ab"], "include_path": str(few), **keys}
+    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert all(word in line for word in words), line
+
+
+def test_tasks_that_fail_are_named_and_the_scores_of_the_others_are_kept(made, own, tmp_path, capsys, monkeypatch):
+    texts = {"doc_to_text": "self valu", "doc_to_choice": ["e", "x"], "target_delimiter": ""}
+    own = changed(own, tmp_path / "fails", "ab", joined=texts)
+    config = json.loads((own / "gen.yaml").read_text())
+    metrics = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
+    (own / "sums.yaml").write_text(json.dumps(config | {"task": "sums", "metric_list": metrics}))
+    options = {**made, "--output": tmp_path / "own.json"}
+    recipe = {"tasks": ["joined", "ab", "sums", "bits_per_byte"], "include_path": str(own)}
+    assert evaluate.main(with_recipe(options, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "evaluate.tasks: task joined: choice 0 ('e') of document 0 has no token of its own after 'self valu'" in line
+    assert "; task sums: metric acc cannot be computed: TypeError" in line
+    assert line.endswith(f"are kept in {tmp_path / 'own' / 'scored_tasks.json'}, and a restart scores the rest alone")
+    assert not options["--output"].exists()
+
+    monkeypatch.setattr(harness_model, "load_model", None)  # nothing is left to be scored
+    kept = scored_own(made, own, options["--output"], tasks=["ab", "bits_per_byte"])
+    assert "ab: scored in an earlier attempt" in capsys.readouterr().err
+    assert not (tmp_path / "own" / "scored_tasks.json").exists()
+    monkeypatch.undo()
+    again = scored_own(made, own, tmp_path / "again" / "own.json", tasks=["ab", "bits_per_byte"])
+    assert kept.identity == again.identity
+
+
+def test_a_metric_that_a_group_gives_a_task_is_not_run(made, own, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(harness_model, "load_model", None)
+    own = shutil.copytree(own, tmp_path / "copy")
+    (own / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    metrics = [{"metric": str(own / "evil.py"), "aggregation": "mean", "higher_is_better": True}]
+    (own / "both.yaml").write_text(json.dumps({"group": "both", "task": [{"task": "gen", "metric_list": metrics}]}))
+    recipe = {"tasks": ["bits_per_byte", "both"], "include_path": str(own)}
+    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"evaluate.tasks: metric {own / 'evil.py'} of task gen must be one of lm-evaluation-harness" in line
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_task_that_could_not_end_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(harness_model, "load_model", None)
     recipe = {"tasks": ["bits_per_byte", "gen"], "include_path": str(own), "max_length": 8}
@@ -248,8 +313,7 @@ def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, 
     argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
     assert evaluate.main(argv) == 2
     *_, line = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("evaluate: evaluate.tasks: ab, both cannot be loaded")
-    assert "found in both 'ab' and 'both'" in line
+    assert line == "evaluate: evaluate.tasks: ab must be listed once, and is found in ab and in both"
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """list_items: the documents of tasks as text, in the order of the harness, and the suites that are refused."""
 
 import json
+import logging
 
 import pytest
 
@@ -15,8 +16,9 @@ CHOICES = {"output_type": "multiple_choice", "doc_to_choice": "choices", "doc_to
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
-    """No attempt to reach the Hub."""
+    """No attempt to reach the Hub, and no handlers of the harness that an evaluation in this process left."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(logging.getLogger("lm_eval"), "handlers", [])
 
 
 @pytest.fixture
@@ -92,3 +94,54 @@ def test_task_files_with_code_are_refused_unless_they_are_trusted(tasks, tmp_pat
     (tasks / "code.yaml").write_text("task: code\ndoc_to_text: !function code.text\n")
     line = refused(capsys, list_items, **options_of(tmp_path, tasks=["answers"], include_path=str(tasks)))
     assert "runs Python code (!function): set trust_task_code: true" in line
+
+
+METRIC = {"aggregation": "mean", "higher_is_better": True}
+CODE = "set trust_task_code: true if you trust it"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"metric_list": [{"metric": "EVIL", **METRIC}]}, ["metric", "evil.py of task answers must be one of", CODE]),
+        ({"metric_list": [{"metric": "exact_mach", **METRIC}]}, ["metric exact_mach", "(nearest: exact_match)", CODE]),
+        ({"metric_list": [{"metric": "f1", "hf_evaluate": True, **METRIC}]}, ["metric f1", CODE]),
+        ({"metric_list": [{"metric": "exact_match", "aggregation": "meen"}]}, ["aggregation meen", "(nearest: mean)"]),
+        ({"filter_list": [{"name": "a", "filter": [{"function": "regx"}]}]}, ["filter regx", "(nearest: regex)"]),
+        (
+            {"filter_list": [{"name": "a", "filter": [{"function": "regex", "regex_pattern": "("}]}]},
+            ["filter regex of task answers cannot be built: "],
+        ),
+        ({"generation_kwargs": {"until": [], "custom_generate": "EVIL"}}, ["generation_kwargs.custom_generate", CODE]),
+        ({"dataset_path": "EVIL"}, ["dataset_path", "evil.py of task answers is Python code", CODE]),
+        ({"use_prompt": "promptsource:a"}, ["use_prompt of task answers", CODE]),
+        ({"dataset_path": "webdataset"}, ["dataset_path webdataset is read by webdataset", CODE]),
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "include", "group"])
+def test_names_that_nobody_has_and_other_code_are_refused(tasks, tmp_path, capsys, keys, words, place):
+    evil, name = tasks / "evil.py", "answers"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    keys = json.loads(json.dumps(keys).replace("EVIL", str(evil)))
+    config = json.loads((tasks / "answers.yaml").read_text())
+    if place == "file":
+        (tasks / "answers.yaml").write_text(json.dumps(config | keys))
+    elif place == "include":
+        (tmp_path / "base.txt").write_text(json.dumps(config | keys))
+        (tasks / "answers.yaml").write_text(json.dumps({"task": "answers", "include": "../base.txt"}))
+    else:
+        name = "both"
+        (tasks / "both.yaml").write_text(json.dumps({"group": "both", "task": [{"task": "answers", **keys}]}))
+    line = refused(capsys, list_items, **options_of(tmp_path, tasks=[name], include_path=str(tasks)))
+    for word in words:
+        assert word in line
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.long  # it imports the library evaluate
+def test_a_trusted_metric_must_exist(tasks, tmp_path, capsys):
+    config = json.loads((tasks / "answers.yaml").read_text())
+    (tasks / "answers.yaml").write_text(json.dumps(config | {"metric_list": [{"metric": "exact_mach", **METRIC}]}))
+    options = options_of(tmp_path, tasks=["answers"], include_path=str(tasks), trust_task_code=True)
+    line = refused(capsys, list_items, **options)
+    assert "list_items.tasks: metric exact_mach of task answers must be one of lm-evaluation-harness or of" in line

@@ -110,6 +110,26 @@ def test_paired_difference_is_the_one_recomputed_by_hand(tmp_path):
     assert (row["n"], row["paired"], row["reference"], row["metric"]) == ("40", "true", "base:300", "acc")
 
 
+def test_pieces_of_one_document_count_once(tmp_path):
+    """Eight documents, all better: cut into five pieces each, they show no more than whole."""
+    better = [[(-300.0 + 9 * number, 200) for number in range(8)], [(-280.0 + 10 * number, 200) for number in range(8)]]
+    for name, count in (("whole", 1), ("pieces", 5)):
+        root = tmp_path / name
+        for run, pairs in zip(("base", "wide"), better, strict=True):
+            scores, log = bits([(ll / count, size / count) for ll, size in pairs for _ in range(count)])
+            for number, line in enumerate(log):
+                line["doc"] = {"id": f"d{number // count}#{number}", "document": f"d{number // count}"}
+            changes = {"evaluation": {"trivial": {"bits_per_byte_code": {}}}}
+            write_run(root, run, {"bits_per_byte_code": (scores, log)}, **changes)
+    whole, pieces = (
+        differences(tmp_path / name, "base", "wide")["wide", "bits_per_byte_code"] for name in ("whole", "pieces")
+    )
+    assert pieces["n"] == "40"
+    for key in ("difference", "low", "high", "p"):
+        assert float(pieces[key]) == pytest.approx(float(whole[key]))
+    assert float(whole["p"]) == pytest.approx(two_sided(0, 8), abs=0.004)
+
+
 def test_few_documents_that_differ_are_not_significant_although_all_favor_one_model(tmp_path):
     write_run(tmp_path, "base", {"arc_easy": accuracy([0] * 5 + [1] * 195)})
     write_run(tmp_path, "wide", {"arc_easy": accuracy([1] * 200)})

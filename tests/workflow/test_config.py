@@ -206,6 +206,11 @@ MISTAKES = [
         "suites.validation.tasks must have completion_choice or completion_bits or completion_match: no other task "
         "reads suites.validation.prompt_completion",
     ),
+    (
+        "suites/validation/sources",
+        ["statements"],
+        "suites.validation.sources must be a source of text, got 'statements' of the kind python-statements",
+    ),
     ("tune", 1, "tune must be true or false, got 1"),
     ("runs/base/pretrain", DELETED, "runs.base must have pretrain, or finetune for a tuned run, got neither"),
     ("runs/base/model", DELETED, "runs.base.model is missing: it must be a mapping of keys to values"),
@@ -407,6 +412,16 @@ def test_what_holds_pairs_and_what_asks_for_them_is_what_the_stages_say():
     metrics = {task.name: [m["metric"] for m in task.format.config["metric_list"]] for task in local_tasks.TASKS}
     assert {name: list(known) for name, known in references.LOCAL_METRICS.items()} == metrics
     assert references.BASELINE_FILES == scored_model.FILES
+
+
+def test_a_suite_is_made_from_sources_of_the_corpora_that_it_scores(config):
+    config["suites"]["validation"]["sources"] = ["prose"]
+    assert checked(config, SCHEMA)["suites"]["validation"]["sources"] == ["prose"]
+    config["corpora"]["main"]["sources"] = ["code"]
+    config["runs"]["base"]["pretrain"]["weights"] = {"code": 1}
+    sentence = r"^suites.validation.sources must name sources of corpus main \(code\), with which runs.base is scored"
+    with pytest.raises(ConfigError, match=sentence):
+        checked(config, SCHEMA)
 
 
 def test_decontaminate_names_suites_with_items(config):

@@ -55,8 +55,8 @@ def method(report: ComparisonReport) -> list[str]:
     reference = report.models[0].name
     sentences = [
         f"Differences are those from {reference}, of each task's main metric.",
-        f"n is the number of documents that both were scored on. The {LEVEL:.0%} interval is a bootstrap over them "
-        f"({bootstrap.RESAMPLES:,} resamples), p that of a paired randomization test, valid for any n.",
+        f"n is the number of questions or texts that both were scored on. The {LEVEL:.0%} interval is a bootstrap over "
+        f"the documents that they are from ({bootstrap.RESAMPLES:,} resamples), p that of a paired randomization test.",
         f"p (Holm) is corrected for the number of p-values of this report, {report.num_tests}. A difference is "
         f"significant if it is below {SIGNIFICANT}. The intervals are not corrected.",
     ]

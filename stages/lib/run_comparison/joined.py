@@ -15,6 +15,7 @@ class Joined:
     def __init__(self, reference: SampleLog, other: SampleLog, metric: str) -> None:
         """Join the samples that have the same number and the same hash."""
         self.metric = metric
+        self.origins = reference.origins
         self.found = [log.values(metric) for log in (reference, other)]
         shared = sorted(self.found[0].keys() & self.found[1].keys())
         self.changed = [at for at in shared if self.found[0][at][0] != self.found[1][at][0]]
@@ -44,7 +45,10 @@ class Joined:
         return first, second
 
     def _scores(self, number: int, documents: Sequence[Document]) -> DocumentScores | None:
-        return document_scores(self.metric, [self.found[number][document][1] for document in documents])
+        values = [self.found[number][document][1] for document in documents]
+        # samples that are cut from one document of a corpus are not independent
+        origins = [self.origins.get(document, str(document)) for document in documents]
+        return document_scores(self.metric, values, origins)
 
     def notes(self) -> list[str]:
         """Return a note if one log has more documents than the other."""

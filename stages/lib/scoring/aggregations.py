@@ -43,7 +43,10 @@ OF_PAIRS: Mapping[str, OfRatio] = {
 
 @dataclass(frozen=True)
 class DocumentScores:
-    """The scores of documents: the score over all of them is of_ratio(sum of column 0 / sum of column 1)."""
+    """The scores of documents: the score over all of them is of_ratio(sum of column 0 / sum of column 1).
+
+    A document has one row, whatever the number of pieces or questions that it was cut into: those are not independent.
+    """
 
     columns: np.ndarray
     """[documents, 2]"""
@@ -73,20 +76,25 @@ class DocumentScores:
         return numerator / denominator
 
 
-def standard_error(metric: str, values: Sequence[Any], seed: int) -> float | None:
-    """Return the standard error of a metric over documents, by bootstrap; None if it has none."""
-    scores = document_scores(metric, values)
-    if scores is None or len(values) < 2:
+def standard_error(
+    metric: str, values: Sequence[Any], seed: int, documents: Sequence[str] | None = None
+) -> float | None:
+    """Return the standard error of a metric, by bootstrap over documents; None if it has none, or one document."""
+    scores = document_scores(metric, values, documents)
+    if scores is None or len(scores.columns) < 2:
         return None
     sums = bootstrap.resampled_sums(scores.columns, seed)
-    error = bootstrap.standard_error(scores.of_ratio(sums[:, 0] / sums[:, 1]), len(values))
+    error = bootstrap.standard_error(scores.of_ratio(sums[:, 0] / sums[:, 1]), len(scores.columns))
     return error if math.isfinite(error) else None
 
 
-def document_scores(metric: str, values: Sequence[Any]) -> DocumentScores | None:
+def document_scores(
+    metric: str, values: Sequence[Any], documents: Sequence[str] | None = None
+) -> DocumentScores | None:
     """Return the scores of documents by a log's values of a metric, METRIC or METRIC/FILTER.
 
-    None if there is none, a value is missing, or the metric's aggregation is not known.
+    `documents`: the document that each value belongs to; without it, each has its own. None if there is none, a value
+    is missing, or the metric's aggregation is not known.
     """
     name = metric.partition("/")[0]
     if not len(values):
@@ -94,10 +102,21 @@ def document_scores(metric: str, values: Sequence[Any]) -> DocumentScores | None
     if all(map(_is_number, values)):
         numbers = np.asarray(values, np.float64)
         columns = np.stack([numbers, np.ones(len(numbers))], axis=1)
-        return DocumentScores(columns, OF_NUMBERS.get(name, _mean))
+        return DocumentScores(_by_document(columns, documents), OF_NUMBERS.get(name, _mean))
     if name in OF_PAIRS and all(map(_is_pair, values)):
-        return DocumentScores(np.asarray(values, np.float64), OF_PAIRS[name])
+        return DocumentScores(_by_document(np.asarray(values, np.float64), documents), OF_PAIRS[name])
     return None
+
+
+def _by_document(columns: np.ndarray, documents: Sequence[str] | None) -> np.ndarray:
+    """Return the sums of `columns` [values, 2] per document, in the order of their first values."""
+    if documents is None:
+        return columns
+    numbers: dict[str, int] = {}
+    at = [numbers.setdefault(document, len(numbers)) for document in documents]
+    sums = np.zeros((len(numbers), 2))
+    np.add.at(sums, at, columns)
+    return sums
 
 
 def _is_number(value: Any) -> bool:

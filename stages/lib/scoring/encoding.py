@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
     from stages.lib.scoring.loglikelihood import Ids
 
+
+class TaskError(UserError):
+    """A task cannot be scored, while others can: one sentence that names it."""
+
+
 Request = tuple[Any, list[int], list[int]]
 """Of the harness: (texts, ids of the context, ids of the continuation)."""
 
@@ -64,6 +69,36 @@ class Encoding(TemplateLM):
             reason = " ".join(str(error).split())
             raise UserError(f"the model's chat template cannot render a question: {reason:.300}") from None
 
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return the log-likelihood of each continuation after its context, and if it is the most likely one.
+
+        Raises TaskError for a continuation that cannot be scored, before the model is called.
+        """
+        encoded = []
+        for request in requests:
+            context, continuation = request.args
+            if context == "":  # as in the harness: a continuation that begins with the prefix has it as context
+                ids = self.tok_encode(continuation, add_special_tokens=False)
+                prefix = [self.prefix_token_id]
+                first, second = (ids[:1], ids[1:]) if ids[:1] == prefix else (prefix, ids)
+            else:
+                first, second = self._encode_pair(context, continuation)
+            choice = f"choice {request.idx} ({continuation[:100]!r})"
+            where = f"task {request.task_name}: {choice} of document {request.doc_id}"
+            if not second:
+                reason = (
+                    f"no token of its own after {context[-40:]!r}: the tokenizer joins both; let a token end where the "
+                    "question does, for example by target_delimiter"
+                )
+                raise TaskError(f"{where} has {reason if continuation else 'no text'}")
+            if len(second) > self.window:
+                raise TaskError(
+                    f"{where} must have at most {self.window} tokens, the context that the model is scored with, and "
+                    f"has {len(second)}"
+                )
+            encoded.append(((context, continuation), first, second))
+        return self._loglikelihood_tokens(encoded)
+
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each whole text, in windows of the context."""
         of_text, windows = [], []
@@ -80,19 +115,7 @@ class Encoding(TemplateLM):
 
     def fitted(self, requests: Sequence[Request]) -> list[tuple[Ids, Ids]]:
         """Return (context, continuation) of each request, with the end of the context that the model can see."""
-        return [self._fitted(context, continuation) for _, context, continuation in requests]
-
-    def _fitted(self, context: list[int], continuation: list[int]) -> tuple[Ids, Ids]:
-        if not continuation:
-            raise UserError(f"a task has an answer without tokens, after {self._text(context[-20:])!r}")
-        context = context or [self.prefix_token_id]
-        if len(continuation) > self.window:
-            raise UserError(
-                f"a continuation must have at most {self.window} tokens, the context that the model is scored "
-                f"with, found {len(continuation)}: {self._text(continuation[:20])!r}..."
-            )
-        return loglikelihood.fit(context, continuation, self.window)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        tokenizer: Any = self.tokenizer
-        return tokenizer.decode(ids)
+        return [
+            loglikelihood.fit(context or [self.prefix_token_id], continuation, self.window)
+            for _, context, continuation in requests
+        ]

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,20 @@ import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import aggregations
+from stages.lib.scoring import aggregations, task_code
+from stages.lib.scoring.task_code import UNTRUSTED, Trust
 
 if TYPE_CHECKING:
+    from lm_eval.api.task import Task
     from lm_eval.tasks import TaskManager
     from lm_eval.tasks.manager import TaskDict
 
     from stages.lib.scoring.encoding import Encoding
 
 CONNECT_SECONDS = 3
+MOST_TOKENS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""The keys of a task for the tokens that it generates at most, the first one counts."""
+
 GENERATED = 256
 """Tokens that a task generates at most unless it says otherwise, as in the harness."""
 
@@ -45,6 +51,7 @@ def settle_environment(offline: bool) -> None:
     """
     if offline or not (os.environ.get("HF_HUB_OFFLINE") or _hub_answers()):
         os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("HF_EVALUATE_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0"))
     sys.dont_write_bytecode = True  # a task's own .py would leave a __pycache__ among the results
 
 
@@ -52,7 +59,8 @@ def settle_logging() -> None:
     """Let the harness write to our log."""
     from lm_eval import evaluator
 
-    evaluator.get_git_commit_hash = _no_commit
+    evaluator.get_git_commit_hash = _nothing
+    evaluator.add_env_info = _nothing
     harness = logging.getLogger("lm_eval")
     harness.handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
     harness.handlers = harness.handlers or list(logger.handlers)
@@ -71,18 +79,26 @@ def _hub_answers() -> bool:
     return True
 
 
-def _no_commit() -> None:
-    """Replace the harness's own, which makes git print an error outside of a checkout; the manifest has the commit."""
+def _nothing(*_: Any) -> None:
+    """Stand for the harness's git, which prints an error outside of a checkout, and its seconds of `collect_env`.
+
+    The manifest has the commit and the versions.
+    """
 
 
 def task_manager(
-    paths: Sequence[Path | str], tasks: Sequence[str], known: str, where: str = "evaluate.tasks", seed: int = 0
+    paths: Sequence[Path | str],
+    tasks: Sequence[str],
+    known: str,
+    where: str = "evaluate.tasks",
+    seed: int = 0,
+    trust: Trust = UNTRUSTED,
 ) -> TaskManager:
     """Return the harness's index of tasks. Its own tasks, 4 seconds to read, are added only if a task needs them.
 
     `paths`: directories with task files. Raises UserError for an unknown task; `known` lists what the harness does
     not, `where` is the key of the tasks. Its `load` loads tasks with their data once, after it has set `seed`: some
-    shuffle their data. Raises UserError if it cannot.
+    shuffle their data. Raises UserError if it cannot, or if they have code that `trust` does not cover.
     """
     from lm_eval.tasks import TaskManager
 
@@ -94,7 +110,8 @@ def task_manager(
             if names not in loaded:
                 random.seed(seed)
                 np.random.seed(seed % (1 << 32))
-                loaded[names] = _load(super().load, task_list, where)
+                with task_code.guarded(where, trust):
+                    loaded[names] = _load(super().load, task_list, where)
             return loaded[names]
 
     include = [str(path) for path in paths]
@@ -110,6 +127,8 @@ def task_manager(
 def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
     try:
         return load(tasks)
+    except UserError:
+        raise
     except Exception as error:  # of datasets, huggingface_hub, requests, or a task's own code
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         lost = isinstance(error, ConnectionError)
@@ -119,7 +138,7 @@ def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
 
 @dataclass(frozen=True)
 class Scored:
-    """Results of the harness in some tasks."""
+    """Results of the harness in a task, or in a group of tasks."""
 
     results: Results
     samples: dict[str, list[Sample]]
@@ -132,16 +151,24 @@ class Scored:
     num_fewshot: dict[str, int]
 
 
-def check_runnable(loaded: TaskDict, window: int, where: str = "evaluate.tasks") -> None:
-    """Raise UserError for a task that the harness would refuse after others were scored."""
-    for name, task in loaded["tasks"].items():
+def check_runnable(loaded: Mapping[str, TaskDict], window: int, where: str = "evaluate.tasks") -> None:
+    """Raise UserError for a task that the harness would refuse after others were scored.
+
+    `loaded`: what the manager loads by the name of each task.
+    """
+    listed: dict[str, str] = {}
+    for parent, of_parent in loaded.items():
+        for name in of_parent["tasks"]:
+            if listed.setdefault(name, parent) != parent:
+                raise UserError(f"{where}: {name} must be listed once, and is found in {listed[name]} and in {parent}")
+    for name, task in _tasks(loaded):
         if getattr(task, "UNSAFE_CODE", False):
             raise UserError(f"{where}: {name} runs code that the model writes, which is not supported")
         if getattr(task, "MULTIMODAL", False):
             raise UserError(f"{where}: {name} has images or sound, which a language model does not read")
         if task.get_config("output_type") == "generate_until":
             options = task.get_config("generation_kwargs") or {}
-            tokens = options.get("max_gen_toks", options.get("max_new_tokens", GENERATED))
+            tokens = next((options[key] for key in MOST_TOKENS if options.get(key) is not None), GENERATED)
             if tokens >= window:
                 raise UserError(
                     f"{where}: {name} generates up to {tokens} tokens, which must be fewer than the context "
@@ -149,37 +176,109 @@ def check_runnable(loaded: TaskDict, window: int, where: str = "evaluate.tasks")
                 )
 
 
-def check_num_fewshot(loaded: TaskDict, num_fewshot: Mapping[str, int | None], where: str = "evaluate") -> None:
-    """Raise UserError for a task that would ignore its number of solved examples: its file may fix it as 0."""
-    for name, wanted in num_fewshot.items():
-        task = loaded["tasks"].get(name)
-        if wanted and task is not None and task.get_config("num_fewshot") == 0:
-            raise UserError(f"{where}.per_task.{name}.num_fewshot must be 0, which the task's file fixes, got {wanted}")
+def check_num_fewshot(
+    loaded: Mapping[str, TaskDict],
+    suite: int | None,
+    per_task: Mapping[str, int | None],
+    where: str = "evaluate",
+) -> None:
+    """Raise UserError for a number of solved examples that a task would ignore, or that it does not have.
+
+    `suite`, `per_task`: the numbers of the recipe. The file of a task may fix 0.
+    """
+    for parent, of_parent in loaded.items():
+        own = per_task.get(parent)
+        of_recipe = f"{where}.num_fewshot" if own is None else f"{where}.per_task.{parent}.num_fewshot"
+        given = suite if own is None else own
+        for name, task in of_parent["tasks"].items():
+            fixed = task.get_config("num_fewshot")
+            if own and fixed == 0 and name == parent:
+                raise UserError(f"{of_recipe} must be 0, which the task's file fixes, got {own}")
+            if given is None or fixed == 0:
+                key, number = f"{where}.tasks: num_fewshot in the file of {name}", fixed or 0
+            else:
+                key, number = of_recipe, given
+            examples = getattr(getattr(task, "sampler", None), "df", None)
+            if not number or examples is None:
+                continue
+            # a question is not among its own examples where both come from one split, as in the harness
+            shared = task.fewshot_cfg.split == task.config.test_split
+            if number > len(examples) - shared:
+                other = ", each other than the question" if shared else ""
+                raise UserError(
+                    f"{key} must be at most {len(examples) - shared}, the solved examples that task {name} has"
+                    f"{other}, got {number}"
+                )
 
 
-def evaluate(model: Encoding, manager: TaskManager, tasks: Sequence[str], *, seed: int, **options: Any) -> Scored:
-    """Evaluate tasks in one call of the harness."""
+def _tasks(loaded: Mapping[str, TaskDict]) -> Iterator[tuple[str, Task]]:
+    for of_parent in loaded.values():
+        yield from of_parent["tasks"].items()
+
+
+def evaluate(
+    model: Encoding, manager: TaskManager, task: str, *, seed: int, is_local: bool = False, **options: Any
+) -> Scored:
+    """Evaluate a task, or a group of tasks, in one call of the harness.
+
+    `is_local`: the task is made from validation data, and its rows name their documents. Raises TaskError if its
+    questions, filters or metrics fail; an error of the model is raised as it is.
+    """
     from lm_eval import simple_evaluate
 
     from stages.lib.distributed import collectives
+    from stages.lib.scoring.encoding import TaskError
 
     seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
     # the first process writes the results: the others need no bootstrap, which uses all cores
     iterations = {} if collectives.is_first_rank() else {"bootstrap_iters": 0}
-    with _without_progress_bars(), _as_first_process():
-        found = simple_evaluate(
-            model=model, tasks=list(tasks), task_manager=manager, **iterations, **dict.fromkeys(seeds, seed), **options
-        )
+    try:
+        with _without_progress_bars(), _as_first_process():
+            found = simple_evaluate(
+                model=model, tasks=[task], task_manager=manager, **iterations, **dict.fromkeys(seeds, seed), **options
+            )
+    except UserError:
+        raise
+    except Exception as error:  # of the task's templates, filters and metrics, or of the model
+        place = _place_in_task(error)
+        if place is None:
+            raise
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise TaskError(f"{place}: {reason}") from error
     samples = found["samples"]
     results: Results = {}
     groups = {}
-    for task, entries in found["results"].items():
-        members = _members(task, found["group_subtasks"])
-        groups |= {task: members} if members != [task] else {}
+    for name, entries in found["results"].items():
+        members = _members(name, found["group_subtasks"])
+        groups |= {name: members} if members != [name] else {}
         documents = [sample for member in members for sample in samples.get(member, ())]
-        results[task] = metrics_of(entries, documents, seed)
-        logger.info("%s: %s", task, {name: metric["value"] for name, metric in results[task].items()})
+        results[name] = metrics_of(entries, documents, seed, is_local)
+        logger.info("%s: %s", name, {metric: score["value"] for metric, score in results[name].items()})
     return Scored(results, samples, groups, found["versions"], found["n-shot"])
+
+
+def _place_in_task(error: Exception) -> str | None:
+    """Return the task whose questions, filters or metrics raised an error, and what failed; None for another place.
+
+    The harness has no error of its own that tells; the names are those of the functions that it calls on a task.
+    """
+    document = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        values = frame.f_locals
+        match frame.f_code.co_name:
+            case "evaluate" if "doc_id" in values:
+                document = f" {values['doc_id']}"
+            case "build_all_requests":
+                return f"task {values['self'].task_name}: document {values.get('doc_id')} gives no question"
+            case "apply_filters":
+                return f"task {values['self'].task_name}: its filters fail on the answers"
+            case "process_results":
+                return f"task {values['self'].task_name}: the answers to document{document} give no metrics"
+            case "_compute_task_aggregations":
+                return f"task {values['task'].task_name}: metric {values.get('metric')} cannot be computed"
+            case "aggregate" if "group_metrics" in values:
+                return f"group {values['self'].name}: its metrics cannot be computed"
+    return None
 
 
 def _members(task: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -206,12 +305,13 @@ def _as_first_process() -> Iterator[None]:
 
 
 def metrics_of(
-    entries: Mapping[str, Any], documents: Sequence[Sample], seed: int = 0
+    entries: Mapping[str, Any], documents: Sequence[Sample], seed: int = 0, is_local: bool = False
 ) -> dict[str, dict[str, float | None]]:
     """Convert `{"acc,none": x, "acc_stderr,none": y}` to {"acc": {"value": x, "stderr": y, "n": number of documents}}.
 
     A metric of a filter is named `metric/filter`. A value that is not finite (a diverged model) becomes None. A ratio
-    over all documents, for which the harness has no standard error, has one by bootstrap with this `seed`.
+    over all documents, for which the harness has no standard error, has one by bootstrap with this `seed`; so has each
+    metric of a local task whose rows are cut from fewer documents, which the harness would count as independent.
     """
     metrics = {}
     for key, value in entries.items():
@@ -219,11 +319,15 @@ def metrics_of(
         if not comma or name.endswith("_stderr"):
             continue
         label = name if filtered == "none" else f"{name}/{filtered}"
-        of_documents = [sample[name] for sample in documents if sample["filter"] == filtered and name in sample]
-        error = _number(entries.get(f"{name}_stderr,{filtered}"))
+        rows = [sample for sample in documents if sample["filter"] == filtered and name in sample]
+        values = [row[name] for row in rows]
+        error, origins = _number(entries.get(f"{name}_stderr,{filtered}")), None
+        if is_local:
+            origins = [row["doc"]["document"] for row in rows]
+            error = None if len(set(origins)) < len(rows) else error
         if error is None and math.isfinite(_number(value) or math.nan):
-            error = aggregations.standard_error(name, of_documents, seed)
-        metrics[label] = {"value": _number(value), "stderr": error, "n": len(of_documents)}
+            error = aggregations.standard_error(name, values, seed, origins)
+        metrics[label] = {"value": _number(value), "stderr": error, "n": len(rows)}
     return metrics
 
 

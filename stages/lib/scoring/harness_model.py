@@ -19,10 +19,9 @@ from lm_eval.models.huggingface import HFLM
 
 from stages.lib import vector_math
 from stages.lib.distributed import collectives
-from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring import greedy, loglikelihood
-from stages.lib.scoring.encoding import Encoding, Request, prefix_of
+from stages.lib.scoring.encoding import Encoding, Request, TaskError, prefix_of
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
 from stages.lib.scoring.tasks.generation_score import END
 from stages.lib.terminal.progress import track
@@ -99,11 +98,11 @@ class Model(Encoding, HFLM):
     ) -> list[Result]:
         """Call work(number, batch) on one rank each; every rank returns all results, in the order of batches.
 
-        Raises UserError unless all ranks have the same `requests`.
+        Raises TaskError unless all ranks have the same `requests`.
         """
         digest = hashlib.sha256(repr(requests).encode(errors="replace")).hexdigest()
         if len(set(collectives.all_gather_object(digest))) > 1:
-            raise UserError("a task gives each process other questions: score it with one (ranks: 1)")
+            raise TaskError("each process has other questions: score the task with one (ranks: 1)")
         rank, num_ranks = dist.get_rank(), dist.get_world_size()
         own_numbers = range(rank, len(batches), num_ranks)
         shown = track("batches", own_numbers, self.terminal) if rank == 0 else own_numbers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,11 +34,6 @@ KEPT = ("doc_id", "doc_hash", "filter", "doc", "target", "arguments", "resps", "
 def path_of(directory: Path, task: str) -> Path:
     """Return the path of a task's log below the directory of its suite."""
     return directory / DIRECTORY / f"{task.replace('/', '_')}{SUFFIX}"
-
-
-def delete(directory: Path) -> None:
-    """Delete the logs of a suite."""
-    shutil.rmtree(directory / DIRECTORY, ignore_errors=True)
 
 
 def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -76,6 +70,9 @@ class SampleLog:
 
     samples: dict[str, dict[Document, Sample]]
 
+    origins: dict[Document, str]
+    """Of a local task: the document of the corpus that a sample was cut from."""
+
     def values(self, metric: str) -> dict[Document, tuple[str, Any]]:
         """Return {document: (its hash, value)} of a metric, given as METRIC or METRIC/FILTER; None for no value."""
         name, _, filtered = metric.partition("/")
@@ -93,23 +90,25 @@ def read(evaluation: Manifest, suite: str, task: str) -> SampleLog | None:
     names = [path_of(Path(suite), member).as_posix() for member in members]
     if not set(names) <= set(outputs):
         return None
-    samples: dict[str, dict[Document, Sample]] = {}
+    log = SampleLog({}, {})
     for name in names:
         path = evaluation.directory / name
         manifest.check_content(path, outputs[name], evaluation.path)
-        _read_into(samples, path)
-    return SampleLog(samples)
+        _read_into(log, path, is_local=task in evaluation.identity.get("trivial", {}))
+    return log
 
 
-def _read_into(samples: dict[str, dict[Document, Sample]], path: Path) -> None:
+def _read_into(log: SampleLog, path: Path, is_local: bool) -> None:
     task = path.name.removesuffix(SUFFIX)
     for number, line in _lines(path):
         entry = _parse(line, f"{path} line {number}")
-        of_filter = samples.setdefault(entry["filter"], {})
+        of_filter = log.samples.setdefault(entry["filter"], {})
         document = (task, entry["doc_id"])
         if document in of_filter:
             raise UserError(f"{path} line {number} must be of a new document, and is of {entry['doc_id']} again")
         of_filter[document] = (entry["doc_hash"], entry["metrics"])
+        if is_local and isinstance(entry.get("doc"), dict) and "document" in entry["doc"]:
+            log.origins[document] = str(entry["doc"]["document"])
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

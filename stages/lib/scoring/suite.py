@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,14 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
 from stages.lib.scoring import harness, task_code
+from stages.lib.scoring.task_code import Trust
 from stages.lib.scoring.tasks import local_tasks
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from stages.lib.scoring.encoding import Encoding
+    from stages.lib.scoring.kept_scores import KeptScores
     from stages.lib.scoring.scored_model import ScoredModel
 
 
@@ -49,12 +50,18 @@ class EvaluateRecipe:
     of the completion that the model generates, and the share that it ends) from the validation pairs of a source;
     others come from `include_path` or from lm-evaluation-harness."""
 
-    bytes_per_source: int = identity(40_000, minimum=1)
-    """Bytes of validation text per source for bits_per_byte."""
+    sources: list[str] | None = identity(None)
+    """The sources of the corpus whose validation text bits_per_byte and next_line are made from. Default: all. A source
+    whose documents have one line each gives no question for next_line: it is left out there with a warning."""
+
+    bytes_per_source: int = identity(100_000, minimum=1)
+    """Bytes of validation text per source for bits_per_byte. They are pieces of some documents, 31 of 90 of the demo's
+    prose, and the standard error is over the documents: more bytes are of more of them."""
 
     num_examples: int = identity(200, minimum=4)
     """Number of questions of next_line (over all sources) and of completion_choice, and of pairs of completion_bits and
-    of completion_match; with 200 questions an accuracy has a standard error of 0.035."""
+    of completion_match; 200 questions from as many documents give an accuracy a standard error of 0.035, from fewer
+    documents a larger one."""
 
     limit: int | None = identity(None, minimum=1)
     """Number of documents of each other task. Default: all."""
@@ -90,8 +97,9 @@ class EvaluateRecipe:
     `trust_task_code`."""
 
     trust_task_code: bool = operation(False)
-    """Run the Python code that task files of `include_path` name by `!function`, with all rights of the job. Without
-    it such files are refused, and templates are rendered in Jinja's sandbox."""
+    """Run the Python code that task files name, with all rights of the job: by `!function`, or as a metric of the
+    library evaluate. Without it such tasks are refused, data is read from plain files alone (JSON, CSV, Parquet, Arrow,
+    text, XML), and templates of `include_path` are rendered in Jinja's sandbox."""
 
     seed: int = identity(0, minimum=0)
     """Seed of the choice of validation text and questions, and of the harness."""
@@ -105,6 +113,14 @@ class EvaluateRecipe:
         """Raise UserError for no task, one that is listed twice or has needless keys, a wrong backend or path."""
         if not self.tasks or len(set(self.tasks)) != len(self.tasks):
             raise UserError(f"{where}.tasks must list at least one task, and each only once, got {self.tasks}")
+        if self.sources is not None:
+            if not self.sources or len(set(self.sources)) != len(self.sources):
+                raise UserError(
+                    f"{where}.sources must list at least one source, and each only once, got {self.sources}"
+                )
+            if not set(self.tasks) & set(local_tasks.OF_TEXT):
+                known = " or ".join(local_tasks.OF_TEXT)
+                raise UserError(f"{where}.tasks must have {known}: no other task reads {where}.sources")
         for task in self.per_task:
             if task not in self.others:
                 raise UserError(f"{where}.per_task.{task} must name one of {where}.tasks that is not made here")
@@ -121,14 +137,19 @@ class EvaluateRecipe:
         if self.include_path is not None and not Path(self.include_path).is_dir():
             raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")
         if self.include_path is not None:
-            task_code.check(Path(self.include_path), self.trust_task_code, "trust_task_code: true")
+            task_code.check(Path(self.include_path), Trust(trusted=self.trust_task_code))
 
 
 def score(
-    scored_model: ScoredModel, recipe: EvaluateRecipe, directory: Path, local: Sequence[str], device: Any
-) -> list[harness.Scored]:
-    """Score the tasks in `directory`, named `local`, then the others, whose ids are those of the harness."""
+    scored_model: ScoredModel, recipe: EvaluateRecipe, local: Sequence[str], kept: KeptScores, device: Any
+) -> None:
+    """Score the tasks that `kept` misses, and add them to it: the local tasks, named `local`, then the others.
+
+    Raises UserError that names the tasks which cannot be scored, after all others were.
+    """
     others = recipe.others
+    if not kept.missing:
+        return
     harness.settle_logging()
     if recipe.include_path and not recipe.trust_task_code:
         task_code.guard_templates()
@@ -141,30 +162,62 @@ def score(
         if not others:  # others' data may have been prefetched into the user's cache on a node with internet
             datasets.config.HF_DATASETS_CACHE = cache
             datasets.disable_progress_bars()
-        manager = task_manager(directory, recipe, [*local, *others])
+        manager = task_manager(kept.directory, recipe, [*local, *others])
         window = scored_model.window(recipe.max_length)
-        if others:  # before hours of scoring, their data may be missing
-            loaded = collectives.first_rank_first(functools.partial(manager.load, others))
-            harness.check_runnable(loaded, window)
-            harness.check_num_fewshot(loaded, {task: own.num_fewshot for task, own in recipe.per_task.items()})
+        # before hours of scoring: their data may be missing
+        loaded = {task: collectives.first_rank_first(functools.partial(manager.load, [task])) for task in others}
+        harness.check_runnable(loaded, window)
+        per_task = {task: own.num_fewshot for task, own in recipe.per_task.items()}
+        harness.check_num_fewshot(loaded, recipe.num_fewshot, per_task)
         model = load_model(scored_model, window, device)
-        with_template = recipe.apply_chat_template and scored_model.has_template
-        if others and recipe.apply_chat_template and not with_template:
+        if others and recipe.apply_chat_template and not scored_model.has_template:
             logger.warning("%s has no chat template: its questions are plain text", scored_model.directory)
-        scored, is_export = [], "export" in scored_model.identity
-        if is_export:  # documents were encoded so in training, and chats were not, see convert
-            model.tokenizer.split_special_tokens = True
-        if local:
-            model.separate = True
-            scored.append(harness.evaluate(model, manager, local, seed=recipe.seed))
-        model.separate = False
-        if is_export and with_template:
-            model.tokenizer.split_special_tokens = False
-        if with_template:
-            chat_template.guard_transformers()
-        for tasks, options in alike(recipe, others, with_template):
-            scored.append(harness.evaluate(model, manager, tasks, **options))
-    return scored
+        failures = {}
+        for task in kept.missing:
+            failure = _score_task(model, manager, task, task in local, scored_model, recipe, kept)
+            if failure is not None:
+                if collectives.is_first_rank():
+                    logger.warning("%s", failure)
+                failures[task] = failure
+    if failures:
+        others_kept = f"; scores of the other tasks are kept in {kept.path}, and a restart scores the rest alone"
+        raise collectives.CollectiveError(
+            f"evaluate.tasks: {'; '.join(failures.values())}{others_kept if kept.tasks else ''}"
+        )
+
+
+def _score_task(
+    model: Encoding,
+    manager: TaskManager,
+    task: str,
+    is_local: bool,
+    scored_model: ScoredModel,
+    recipe: EvaluateRecipe,
+    kept: KeptScores,
+) -> str | None:
+    """Score a task, and add it to `kept` on the first rank; return why it cannot be scored, the same on all ranks."""
+    from stages.lib.distributed import collectives
+    from stages.lib.scoring.encoding import TaskError
+
+    with_template = recipe.apply_chat_template and scored_model.has_template and not is_local
+    if "export" in scored_model.identity:  # documents were encoded so in training, and chats were not, see convert
+        model.tokenizer.split_special_tokens = not with_template
+    model.separate = is_local
+    if with_template:
+        chat_template.guard_transformers()
+    options = {"seed": recipe.seed, "is_local": True} if is_local else options_of(recipe, task, with_template)
+    scored, failure = None, None
+    try:
+        scored = harness.evaluate(model, manager, task, **options)
+    except TaskError as error:
+        failure = str(error) if task in str(error) else f"task {task}: {error}"
+    failure = next((other for other in collectives.all_gather_object(failure) if other is not None), None)
+    with collectives.raise_on_all_ranks():
+        if failure is None and scored is not None and collectives.is_first_rank():
+            kept.add(task, scored)
+    if failure is None and not collectives.is_first_rank():
+        kept.tasks[task] = {}
+    return failure
 
 
 def _load_model(recipe: EvaluateRecipe) -> Callable[[ScoredModel, int, Any], Encoding]:
@@ -195,16 +248,13 @@ def _load_model(recipe: EvaluateRecipe) -> Callable[[ScoredModel, int, Any], Enc
     )
 
 
-def alike(recipe: EvaluateRecipe, tasks: Sequence[str], with_template: bool) -> list[tuple[list[str], dict[str, Any]]]:
-    """Return the tasks with equal options together, and the options, for one call of the harness each."""
-    found: dict[str, list[str]] = {}
-    for task in tasks:
-        own = recipes.written(recipe.per_task[task], "identity") if task in recipe.per_task else {}
-        options = {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot, "seed": recipe.seed} | own
-        if with_template:
-            options |= {"apply_chat_template": True, "fewshot_as_multiturn": True}
-        found.setdefault(json.dumps(options), []).append(task)
-    return [(together, json.loads(options)) for options, together in found.items()]
+def options_of(recipe: EvaluateRecipe, task: str, with_template: bool) -> dict[str, Any]:
+    """Return the options of the harness for a task that is not local."""
+    own = recipes.written(recipe.per_task[task], "identity") if task in recipe.per_task else {}
+    options = {"limit": recipe.limit, "num_fewshot": recipe.num_fewshot, "seed": recipe.seed} | own
+    if with_template:
+        options |= {"apply_chat_template": True, "fewshot_as_multiturn": True}
+    return options
 
 
 def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) -> TaskManager:
@@ -212,4 +262,5 @@ def task_manager(directory: Path, recipe: EvaluateRecipe, tasks: Sequence[str]) 
     paths, known = [str(directory)], ", ".join(local_tasks.NAMES)
     if recipe.include_path:
         paths, known = [*paths, recipe.include_path], f"{known}, of include_path {recipe.include_path}"
-    return harness.task_manager(paths, tasks, known, seed=recipe.seed)
+    trust = Trust(trusted=recipe.trust_task_code, own=[directory])
+    return harness.task_manager(paths, tasks, known, seed=recipe.seed, trust=trust)

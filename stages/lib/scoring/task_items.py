@@ -26,7 +26,8 @@ def items_of(tasks: Sequence[str], include_path: str | None, trusted: bool) -> I
     if include_path and not trusted:
         task_code.guard_templates()
     known = ", ".join([*local_tasks.NAMES, *([f"of include_path {include_path}"] if include_path else [])])
-    manager = harness.task_manager([include_path] if include_path else [], others, known, "list_items.tasks")
+    trust, paths = task_code.Trust(trusted=trusted), [include_path] if include_path else []
+    manager = harness.task_manager(paths, others, known, "list_items.tasks", trust=trust)
     for name, task in manager.load(others)["tasks"].items():
         for number, document in enumerate(task.eval_docs):
             yield Item(name, number, _text_of(task, document, name))

@@ -15,12 +15,16 @@ from stages.lib.sources.split import split_of
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt and its completion. `id`: unique in the source. `split`: train or validation."""
+    """A prompt and its completion. `id`: unique in the source. `split`: train or validation.
+
+    `document`: the key by which it is split, by default its id; pairs with the same are not independent.
+    """
 
     id: str
     prompt: str
     completion: str
     split: str
+    document: str = ""
 
     @property
     def text(self) -> str:
@@ -45,4 +49,4 @@ def records(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:
     Raises UserError naming file and line of a malformed record: a model must not be trained on half of the data.
     """
     for identifier, key, prompt, completion in kind_of(recipe).pairs(recipe, names):
-        yield Pair(identifier, prompt, completion, split_of(key, recipe.validation))
+        yield Pair(identifier, prompt, completion, split_of(key, recipe.validation), key)

@@ -71,8 +71,13 @@ def tasks_of_suites():
 
 def trust_task_code():
     """Return the option of prefetch, if all suites with custom task files trust their code."""
-    trusted = [suite.get("trust_task_code", False) for suite in CONFIG["suites"].values() if "include_path" in suite]
-    return ["--trust-task-code"] if trusted and all(trusted) else []
+    suites = CONFIG["suites"].values()
+    return (
+        ["--trust-task-code"]
+        if any(suite.get("trust_task_code") for suite in suites)
+        and all(suite.get("trust_task_code") for suite in suites if "include_path" in suite)
+        else []
+    )
 
 
 def include_paths():

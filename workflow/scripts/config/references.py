@@ -63,6 +63,20 @@ def check_references(config: Config) -> None:
     for name, run in config["runs"].items():  # each run is valid by itself here
         if "pretrain" in run and "run" in run.get("initial", {}):
             _check_one_tokenizer(config, f"runs.{name}", run)
+        if "corpus" in run or "run" in run.get("initial", {}):
+            _check_sources_of_suites(config, f"runs.{name}", run["suites"], corpus_of(config["runs"], name))
+
+
+def _check_sources_of_suites(config: Config, where: str, suites: Sequence[str], corpus: str) -> None:
+    """Raise ConfigError for a suite that is made from a source that the corpus of a run does not have."""
+    sources = config["corpora"][corpus]["sources"]
+    for suite in suites:
+        for source in config["suites"][suite].get("sources") or ():
+            if source not in sources:
+                raise ConfigError(
+                    f"suites.{suite}.sources must name sources of corpus {corpus} ({listed(sources)}), with which "
+                    f"{where} is scored, got {source!r}"
+                )
 
 
 def _must_be_one_of(section: str, config: Config, where: str, name: str) -> None:
@@ -136,6 +150,8 @@ def _check_corpus(config: Config, where: str, corpus: Config) -> None:
 
 
 def _check_suite(config: Config, where: str, suite: Config) -> None:
+    for source in suite.get("sources") or ():
+        _must_be_a_source(config, f"{where}.sources", source)
     reading = [task for task in suite["tasks"] if task in OF_PROMPT_COMPLETION]
     if "prompt_completion" in suite:
         _must_be_a_source(config, f"{where}.prompt_completion", suite["prompt_completion"], prompt_completion=True)

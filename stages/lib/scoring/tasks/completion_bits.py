@@ -43,6 +43,12 @@ def sample(source: PairSource, task: str, num_bytes: int, options: TaskOptions) 
         )
     random.Random(f"{options.seed} {source.name} {task}").shuffle(taken)
     return [
-        {"id": pair.id, "source": source.name, "context": pair.prompt, "completion": pair.completion}
+        {
+            "id": pair.id,
+            "document": pair.document or pair.id,
+            "source": source.name,
+            "context": pair.prompt,
+            "completion": pair.completion,
+        }
         for pair in taken[: options.num_examples]
     ]

@@ -53,4 +53,11 @@ class CompletionChoice(PromptCompletionTask):
 
 def _question(source: str, candidate: Candidate, wrong: Sequence[str]) -> Row:
     pair = candidate.origin
-    return {"id": pair.id, "source": source, "context": pair.prompt, "right": pair.completion, "wrong": list(wrong)}
+    return {
+        "id": pair.id,
+        "document": pair.document or pair.id,
+        "source": source,
+        "context": pair.prompt,
+        "right": pair.completion,
+        "wrong": list(wrong),
+    }

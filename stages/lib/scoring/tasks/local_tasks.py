@@ -53,7 +53,8 @@ def write(
     tasks = [task for task in TASKS if task.name in names]
     of_text = [task for task in tasks if isinstance(task, TextTask)]
     if of_text:
-        text = text_pieces.read(corpus, options.seed, max(task.pool_bytes(options) for task in of_text))
+        num_bytes = max(task.pool_bytes(options) for task in of_text)
+        text = text_pieces.read(corpus, options.seed, num_bytes, options.sources)
         if not text.pools:
             listed = ", ".join(task.name for task in of_text)
             raise UserError(f"{corpus.path} must have validation text for {listed}, but no source of it has any")

@@ -34,24 +34,43 @@ class NextLine(TextTask):
     def rows(self, text: ValidationText, options: TaskOptions) -> dict[str, list[Row]]:
         """Make `num_examples` questions, spread evenly over the sources and over the four positions of the answer.
 
-        Raises UserError if a source's text gives no question.
+        A source whose text gives no question is left out with a warning. Raises UserError if no source gives any.
         """
+        lines: dict[str, list[Candidate]] = {}
+        for source, pool in text.pools.items():
+            of_source = [line for piece in first_bytes(pool, self.pool_bytes(options)) for line in _candidates(piece)]
+            if choices.draw(of_source, 1, random.Random(source), BIN):
+                lines[source] = of_source
+            else:
+                reason = _reason(of_source)
+                logger.warning("%s: source %s gives no question: %s", self.name, source, reason)
+        if not lines:
+            raise UserError(
+                f"{text.origin}: no source ({', '.join(text.pools)}) gives a question for {self.name}, since {reason}; "
+                f"omit {self.name} from the suite's tasks"
+            )
         made: list[Row] = []
-        for number, (source, pool) in enumerate(text.pools.items()):
-            share = options.num_examples // len(text.pools) + (number < options.num_examples % len(text.pools))
-            pieces = first_bytes(pool, self.pool_bytes(options))
-            found = _questions(pieces, share, random.Random(f"{options.seed} {source}"))
-            if not found and share:
-                raise UserError(f"{text.origin}: the validation text of source {source} is too small for {self.name}")
+        for number, (source, of_source) in enumerate(lines.items()):
+            share = options.num_examples // len(lines) + (number < options.num_examples % len(lines))
+            rng = random.Random(f"{options.seed} {source}")
+            found = [_question(line, wrong) for line, wrong in choices.draw(of_source, share, rng, BIN)]
             if len(found) < share:
                 logger.warning("%s: source %s gives %d examples, not %d", self.name, source, len(found), share)
             made += found
         return {self.name: choices.balanced(made, random.Random(f"{options.seed} {self.name}"))}
 
 
-def _questions(pool: Sequence[Row], count: int, rng: random.Random) -> list[Row]:
-    lines = [line for piece in pool for line in _candidates(piece)]
-    return [_question(line, wrong) for line, wrong in choices.draw(lines, count, rng, BIN)]
+def _reason(lines: Sequence[Candidate]) -> str:
+    """Return why the lines of a source give no question."""
+    if not lines:
+        return (
+            f"no document of its validation text has a line of {SHORTEST_LINE} characters after "
+            f"{SHORTEST_CONTEXT_LINES} others"
+        )
+    return (
+        f"its validation text has no {choices.CHOICES} different lines of similar length, from as many places, among "
+        f"the {len(lines)} that come after {SHORTEST_CONTEXT_LINES} others"
+    )
 
 
 def _candidates(piece: Row) -> Iterator[Candidate]:
@@ -67,6 +86,7 @@ def _question(line: Candidate, wrong: Sequence[str]) -> Row:
     piece, number = line.origin
     return {
         "id": f"{piece['id']}:{number}",
+        "document": piece["document"],
         "source": piece["source"],
         "context": _context(piece["text"].split("\n")[:number]),
         "right": f"{line.text}\n",

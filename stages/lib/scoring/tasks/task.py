@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stages.lib.sources.prompt_completion import PairSource
 
 Row = dict[str, Any]
-"""One line of a task's JSONL file."""
+"""One line of a task's JSONL file. `document`: what it was cut from; rows of one document are not independent."""
 
 ReaderScores = dict[str, dict[str, float | None]]
 """{trivial reader: {"value": x, "stderr": y, "n": number of rows}}"""
@@ -37,10 +37,16 @@ class TaskOptions:
     max_completion_bytes: int
     """A longer completion is not scored."""
 
+    sources: Sequence[str] | None = None
+    """The sources whose validation text is scored; None for all."""
+
 
 @dataclass(frozen=True)
 class ValidationText:
-    """Pieces of validation text, `{"id", "source", "text"}`, per source; `origin` names the corpus in messages."""
+    """Pieces of validation text, `{"id", "document", "source", "text"}`, per source.
+
+    `origin` names the corpus in messages.
+    """
 
     pools: Mapping[str, Sequence[Row]]
     origin: Path | str

@@ -7,6 +7,7 @@ import heapq
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
+from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.tasks.task import Row, ValidationText
@@ -15,10 +16,17 @@ from stages.lib.tokens import validation_text
 PIECE_BYTES = 2048  # the start of a piece has no context, which changes its bits by less than 1%
 
 
-def read(corpus: Manifest, seed: int, num_bytes: int) -> ValidationText:
-    """Read `num_bytes` of each source's validation text; a source that has none is skipped with a warning."""
+def read(corpus: Manifest, seed: int, num_bytes: int, sources: Sequence[str] | None = None) -> ValidationText:
+    """Read `num_bytes` of each source's validation text; a source that has none is skipped with a warning.
+
+    `sources`: the sources to read, by default all. Raises UserError for one that the corpus does not have.
+    """
+    known = sorted(corpus.identity["sources"])
+    for source in sources or ():
+        if source not in known:
+            raise UserError(f"evaluate.sources must name sources of {corpus.path} ({', '.join(known)}), got {source!r}")
     pools = {}
-    for source in sorted(corpus.identity["sources"]):
+    for source in known if sources is None else sorted(sources):
         pool = sample(_pieces(validation_text.documents(corpus, source), source), seed, num_bytes)
         if pool:
             pools[source] = pool
@@ -28,11 +36,11 @@ def read(corpus: Manifest, seed: int, num_bytes: int) -> ValidationText:
 
 
 def _pieces(documents: Iterable[tuple[str, str]], source: str) -> Iterator[Row]:
-    """Cut documents at line ends into pieces {"id", "source", "text"} with unique ids; blank pieces are skipped."""
+    """Cut documents at line ends into pieces {"id", "document", "source", "text"} with unique ids; skip blank ones."""
     for name, text in documents:
         for number, piece in enumerate(cut(text, PIECE_BYTES)):
             if piece.strip():
-                yield {"id": f"{name}#{number}", "source": source, "text": piece}
+                yield {"id": f"{name}#{number}", "document": name, "source": source, "text": piece}
 
 
 def cut(text: str, num_bytes: int) -> Iterator[str]:

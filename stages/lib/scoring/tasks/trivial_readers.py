@@ -12,6 +12,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
+from stages.lib.scoring import aggregations
 from stages.lib.scoring.tasks.task import ReaderScores, Row
 
 WORD = re.compile(r"\w+")
@@ -75,7 +76,7 @@ OF_CHOICES: dict[str, Callable[[Sequence[Row]], Ratings]] = {
 def accuracies(questions: Sequence[Row]) -> ReaderScores:
     """Return the accuracy of each reader of choices."""
     return {
-        name: _mean([_credit(*rated) for rated in zip(rate(questions), questions, strict=True)])
+        name: _mean([_credit(*rated) for rated in zip(rate(questions), questions, strict=True)], questions)
         for name, rate in OF_CHOICES.items()
     }
 
@@ -93,7 +94,7 @@ def bits_of_completions(rows: Sequence[Row]) -> ReaderScores:
 def exact_matches(rows: Sequence[Row]) -> ReaderScores:
     """Return the exact match of a reader that always answers the completion that most rows have."""
     ((common, _),) = collections.Counter(row["completion"] for row in rows).most_common(1)
-    return {"most_common": _mean([float(row["completion"] == common) for row in rows])}
+    return {"most_common": _mean([float(row["completion"] == common) for row in rows], rows)}
 
 
 def _bits(texts: Sequence[str]) -> ReaderScores:
@@ -114,9 +115,11 @@ def _credit(ratings: Sequence[float], question: Row) -> float:
     return (question["answer"] in best) / len(best)
 
 
-def _mean(credits: Sequence[float]) -> dict[str, float | None]:
-    error = statistics.stdev(credits) / math.sqrt(len(credits)) if len(credits) > 1 else None
-    return {"value": statistics.mean(credits), "stderr": error, "n": len(credits)}
+def _mean(credits: Sequence[float], rows: Sequence[Row]) -> dict[str, float | None]:
+    documents = [row.get("document", str(number)) for number, row in enumerate(rows)]
+    scores = aggregations.document_scores("acc", credits, documents)
+    assert scores is not None
+    return {"value": statistics.mean(credits), "stderr": scores.standard_error(), "n": len(credits)}
 
 
 def _indent_of(line: str) -> int:

@@ -60,11 +60,15 @@ def test_a_local_task_generates_what_transformers_does_up_to_eos(directory, monk
 
 @pytest.mark.parametrize(
     ("continuation", "sentence"),
-    [([], "a task has an answer without tokens"), ([5] * 17, "a continuation must have at most 16 tokens")],
+    [("", r"choice 2 \(''\) of document 7 has no text"), ("value " * 17, "must have at most 16 tokens, the context")],
 )
-def test_an_answer_that_cannot_be_scored_is_a_sentence(directory, continuation, sentence):
-    with pytest.raises(UserError, match=sentence):
-        scores(loaded(directory), [([1, 4], continuation)])
+@pytest.mark.parametrize("context", ["", "def f"])
+def test_an_answer_that_cannot_be_scored_is_a_sentence(directory, context, continuation, sentence):
+    from lm_eval.api.instance import Instance
+
+    request = Instance("loglikelihood", {}, (context, continuation), 2, metadata=("own", 7, 1))
+    with pytest.raises(UserError, match=f"^task own: .*{sentence}"):
+        loaded(directory).loglikelihood([request])
 
 
 def test_attention_that_config_json_asks_for_changes_no_score(directory, tmp_path):

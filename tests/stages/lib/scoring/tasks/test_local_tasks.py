@@ -131,10 +131,20 @@ def test_corpus_without_validation_text_is_refused(tmp_path):
         written(tmp_path, corpus_of(tmp_path / "corpus", {"code": []}))
 
 
-def test_too_little_text_for_a_question_is_refused(tmp_path):
-    corpus = corpus_of(tmp_path / "corpus", {"code": [("a", "one line\nand another one of them\n")]})
-    with pytest.raises(UserError, match="source code is too small for next_line"):
-        written(tmp_path, corpus)
+def test_documents_of_one_line_give_no_question_and_the_other_sources_give_all(corpus, tmp_path, caplog):
+    lines = [(f"d{number}", f"one document of a single line, the number {number:05d}") for number in range(60)]
+    of_lines = corpus_of(tmp_path / "corpus", {"lines": lines, "prose": documents("prose", count=20, lines=60)})
+    _, rows = written(tmp_path, of_lines)
+    assert {row["source"] for row in rows["next_line"]} == {"prose"} and len(rows["next_line"]) == 40
+    assert "source lines gives no question: no document of its validation text has a line of 16" in caplog.text
+    with pytest.raises(UserError, match=r"no source \(lines\) gives a question for next_line, since no document"):
+        written(tmp_path, of_lines, sources=["lines"])
+    assert list(written(tmp_path, of_lines, ["bits_per_byte"], sources=["lines"])[0]) == ["bits_per_byte_lines"]
+    few = corpus_of(tmp_path / "few", {"code": [("a", "def f():\n" * 3 + "and another one of them\n")]})
+    with pytest.raises(UserError, match="since its validation text has no 4 different lines of similar length"):
+        written(tmp_path, few)
+    with pytest.raises(UserError, match=r"evaluate\.sources must name sources of .* \(code\), got 'web'"):
+        written(tmp_path, few, sources=["web"])
 
 
 def test_changed_text_is_refused(tmp_path):
