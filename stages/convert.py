@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
         outputs = publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    record = clock.record(**counts, parity=parity)
+    record = clock.record(**counts, parity=parity, files=manifest.described([directory / PARITY], directory))
     manifest.write(directory / KEPT, arguments.stage_name, {**expected, "outputs": outputs}, record)
     manifest.write(arguments.output, arguments.stage_name, {**expected, "outputs": outputs}, record)
 

@@ -27,6 +27,7 @@ from stages.lib.card import text as card_text
 from stages.lib.card.inputs import CardInputs
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
+from stages.lib.run_directory import history
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,11 @@ def run(arguments: argparse.Namespace, recipe: DescribeRecipe) -> None:
         file.write(text)
     known: dict[str, Any] = {"recipe": recipes.written(recipe, "identity"), "name": arguments.name, **made.digests()}
     known |= {"licenses": made.licenses, "step": made.step, "outputs": {card.name: manifest.describe(card)}}
-    manifest.write(arguments.output, arguments.stage_name, known, clock.record())
+    record = clock.record(
+        manifests={manifest.relative(one.path, directory): one.sha256 for one in made.manifests()},
+        logs=manifest.described(history.logs(made.run_directory), directory),
+    )
+    manifest.write(arguments.output, arguments.stage_name, known, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

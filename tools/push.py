@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from stages.lib import files, manifest, stage
 from stages.lib.card.text import FILE as CARD
 from stages.lib.errors import UserError
-from stages.lib.huggingface.export_directory import ADAPTER
+from stages.lib.huggingface.export_directory import ADAPTER, CARD_MANIFEST
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.inputs import PARITY, check_unchanged
@@ -33,7 +33,7 @@ from stages.lib.space import amount
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-MANIFEST, CARD_MANIFEST = "manifest.json", "card.json"
+MANIFEST = "manifest.json"
 OF_EXPORTS = (
     *("*.safetensors", "*.safetensors.index.json", "tokenizer*", "special_tokens_map.json", "*.jinja"),
     "*adapter_config.json",

@@ -13,7 +13,7 @@ from stages.lib.errors import UserError
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
-CARD = "README.md"
+CARD, CARD_MANIFEST = "README.md", "card.json"
 ADAPTER = "adapter"
 """The folder of LoRA's adapters, if they are exported beside the merged model."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from stages.lib import files
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.tasks import local_tasks
@@ -36,10 +38,8 @@ def check_unchanged(export: Manifest) -> None:
         raise UserError(f"{parity} is missing, and an export is scored only if it passed its parity check; {remedy}")
     if files.read_json_object(parity).get("passed") is not True:
         raise UserError(f"{parity} must say that the parity check passed, and it does not; {remedy}")
-    for name, described in export.identity["outputs"].items():
-        path = export.output(name)
-        if files.sha256_file(path) != described["sha256"]:
-            raise UserError(f"{path} changed since {export.path} was written; {remedy}")
+    for name, described in (export.identity["outputs"] | export.record.get("files", {})).items():
+        manifest.check_content(export.directory / name, described, export.path)
 
 
 def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:
@@ -57,6 +57,36 @@ def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:
         known = " or ".join(local_tasks.OF_PROMPT_COMPLETION)
         raise UserError(f"evaluate.tasks must have {known} to read --prompt-completion {path}, got {', '.join(tasks)}")
     return None if path is None else prompt_completion.read(path)
+
+
+def data_outside(directory: Path) -> list[Path]:
+    """Return the local files outside a directory that its task files name as data, sorted.
+
+    `datasets` resolves relative paths and patterns in the working directory.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("!", lambda *_: None)  # nothing is run
+    named: set[Path] = set()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, str):
+            named.update(Path(found) for found in glob.glob(value, recursive=True))
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk(inner)
+
+    for path in sorted([*directory.rglob("*.yaml"), *directory.rglob("*.yml")]):
+        try:
+            config = yaml.load(path.read_bytes(), Loader)  # noqa: S506
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            continue  # the harness names it if a suite has it
+        if isinstance(config, dict):
+            walk([config.get("dataset_path"), config.get("dataset_kwargs")])
+    below = [file for path in named for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+    return sorted({file for file in below if not file.resolve().is_relative_to(directory.resolve())})
 
 
 def digest_of_directory(path: Path) -> str:
