@@ -166,8 +166,10 @@ def run(arguments: argparse.Namespace) -> None:
 def write_pages(arguments: argparse.Namespace, inputs: PageInputs) -> list[Path]:
     """Write the pages of the report; returns their paths."""
     sections, runs = page.sections(inputs), inputs.results.runs()
-    page.write_card(arguments.page, sections, runs)
-    return [arguments.page, *(page.write_categories(arguments.pages, sections, runs) if arguments.pages else [])]
+    started = [made.record["started"] for made in inputs.results.all() if "started" in made.record]
+    head = page.Head(config=arguments.config, command=arguments.made_by, date=max(started, default="")[:10])
+    page.write_card(arguments.page, sections, runs, head)
+    return [arguments.page, *(page.write_categories(arguments.pages, sections, runs, head) if arguments.pages else [])]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -186,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pages", type=Path, metavar="DIR", help="the directory of a page per category (default: none)"
     )
+    parser.add_argument("--config", default="", metavar="TEXT", help="names of the config files, for the pages")
+    parser.add_argument("--made-by", default="", metavar="TEXT", help="the command of the workflow, for the pages")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="the plan of the runs, if it exists (default: none)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")

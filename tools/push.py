@@ -97,7 +97,8 @@ def content_of(path: Path) -> Path | bytes:
     if path.name != PARITY:
         return path
     report = files.read_json_object(path)
-    report["greedy"] = {name: value for name, value in report.get("greedy", {}).items() if name != "text"}
+    greedy = report.get("greedy", {})
+    report["greedy"] = {name: value for name, value in greedy.items() if name not in ("text", "continuations")}
     return json.dumps(report, indent=2).encode()
 
 

@@ -79,9 +79,8 @@ def _chain(inputs: PageInputs) -> Iterator[Block]:
 def _digest(made: Manifest | None, inputs: PageInputs) -> Cell | str:
     if made is None:
         return "-"
-    cell = _short(made.digest)
     path = Path(os.path.relpath(made.path, inputs.directory)).as_posix()
-    return Cell(text=cell.text, title=cell.title, code=True, path=path)
+    return Cell(text=made.digest[:DIGITS], title=f"{made.digest} {path}", code=True)  # no link: pages are mailed
 
 
 def _short(digest: str) -> Cell:
