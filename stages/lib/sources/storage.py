@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from stages.lib.errors import UserError
 
@@ -43,6 +44,11 @@ class Status:
 def is_remote(name: Path | str) -> bool:
     """Return True if a name is a URL and not a path."""
     return "://" in str(name)
+
+
+def has_password(name: str) -> bool:
+    """Return True if a URL holds a password, which manifests, logs and reports would show."""
+    return is_remote(name) and urlsplit(name).password is not None
 
 
 def find(pattern: str) -> dict[str, Status]:
@@ -191,14 +197,18 @@ def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
     """Return (file system, path in it) of a URL."""
     import fsspec
 
-    return fsspec.core.url_to_fs(url)
+    # passwords of a server come from ~/.netrc: a URL with one is refused
+    options = {"client_kwargs": {"trust_env": True}} if url.startswith(("http://", "https://")) else {}
+    return fsspec.core.url_to_fs(url, **options)
 
 
 def _find_remote(pattern: str) -> dict[str, Status]:
     protocol = pattern.partition("://")[0]
     with _store_errors(pattern):
         system, path = _file_system(pattern)
-        found = system.glob(path, detail=True) if glob.has_magic(path) else _files_below(system, path)
+        # in a URL of http `?` begins a query, and [ ] may stand in it
+        is_glob = "*" in path.partition("?")[0] if protocol in ("http", "https") else glob.has_magic(path)
+        found = system.glob(path, detail=True) if is_glob else _files_below(system, path)
         kept = {name: info for name, info in cast(dict, found).items() if info["type"] == "file"}
         # http keeps the whole URL as a path, others remove the protocol
         return {
