@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
         outputs = publish(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    record = clock.record(**counts, parity=parity)
+    record = clock.record(**counts, parity=parity, files=manifest.described([directory / PARITY], directory))
     manifest.write(directory / KEPT, arguments.stage_name, {**expected, "outputs": outputs}, record)
     manifest.write(arguments.output, arguments.stage_name, {**expected, "outputs": outputs}, record)
 
@@ -262,6 +262,7 @@ def _compare_models(
     report: dict[str, Any],
 ) -> None:
     from stages.lib.parity import adapter_parity, model_parity, tokenizer_parity
+    from stages.lib.parity.parity import NEW_TOKENS
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
@@ -276,7 +277,12 @@ def _compare_models(
     whole = sum(weight.numel for weight in exported.table.weights) <= recipe.whole_model_parameters
     found, text = model_parity.compare(exported, Corpus(corpus.path), recipe.tolerance, whole)
     package = tokenizer_parity.load_tokenizer(partial)
-    report |= found | {"greedy": {"prompts": len(text), "text": [package.decode(tokens) for tokens in text.tolist()]}}
+    written = [
+        {"prompt": package.decode(tokens[:-NEW_TOKENS]), "text": package.decode(tokens[-NEW_TOKENS:])}
+        for tokens in text.tolist()
+    ]
+    greedy = {"prompts": len(text), "text": [package.decode(tokens) for tokens in text.tolist()]}
+    report |= found | {"greedy": greedy | ({"continuations": written} if written else {})}
     if adapter is not None and not recipe.merge:
         report["adapter"] = adapter_parity.compare(
             exported, partial / ADAPTER, adapter, Corpus(corpus.path), recipe.tolerance, whole

@@ -173,7 +173,11 @@ def run(arguments: argparse.Namespace, recipe: EvaluateRecipe) -> None:
             known["trivial"] = trivial
             if recipe.apply_chat_template:
                 known["chat_template"] = model.has_template
-            write_scores(arguments, recipe, known, kept, clock.record(device=device.type))
+            read = local_tasks.files_of(files.payload_of(arguments.output))
+            if recipe.include_path is not None:
+                read += inputs.files_outside(Path(recipe.include_path))
+            record = clock.record(device=device.type, files=manifest.described(read, arguments.output.parent))
+            write_scores(arguments, recipe, known, kept, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,7 +21,6 @@ Of several runs, further columns have the keys in which their recipes differ.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,14 +31,14 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.report import so_far, summary_figures
-from stages.lib.report.curves import read_curves, tokens_before, training_problems
+from stages.lib.report.curves import logs_of, read_curves, tokens_before, training_problems
 from stages.lib.report.expected_recipes import check_code, check_recipes
 from stages.lib.report.expert_load import load_problems
 from stages.lib.report.references import reference_rows
 from stages.lib.report.results import Results
 from stages.lib.report.scores import ScoreRow, score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
-from stages.lib.report_page import page
+from stages.lib.report_page import page, provenance
 from stages.lib.report_page.inputs import PageInputs, read_corpora, read_lists, read_plan
 from stages.lib.run_table import text as run_table_text
 from stages.lib.run_table.table import RunTable, run_tables
@@ -83,28 +82,28 @@ def write_manifest(
     missing: Sequence[str],
     outputs: Sequence[Path],
     pages: Sequence[Path],
+    logs: Sequence[Path],
+    parts: Sequence[Manifest],
 ) -> None:
     """Write the summary's manifest, last; its paths are relative to its directory.
 
-    The pages stand in its record: they show times, which may differ between two equal results.
+    Its record has the pages, which show times that may differ between two equal results, and all else that they show:
+    the plan, the logs of the trainings, and the records of the manifests.
     """
     home = arguments.output.parent
     identity = {
         "recipe": {},
-        "inputs": {_relative(one.path, home): one.digest for one in made},
+        "inputs": {manifest.relative(one.path, home): one.digest for one in made},
         "missing": missing,
-        "outputs": _described(outputs, home),
+        "outputs": manifest.described(outputs, home),
     }
-    record = clock.record(pages=_described(pages, home))
+    record = clock.record(
+        pages=manifest.described(pages, home),
+        files={} if arguments.plan is None else manifest.described([arguments.plan], home),
+        logs=manifest.described(logs, home),
+        manifests={manifest.relative(one.path, home): one.sha256 for one in [*made, *parts]},
+    )
     manifest.write(arguments.output, arguments.stage_name, identity, record)
-
-
-def _described(paths: Sequence[Path], home: Path) -> dict[str, Any]:
-    return {_relative(path, home): manifest.describe(path) for path in paths}
-
-
-def _relative(path: Path, home: Path) -> str:
-    return Path(os.path.relpath(path, home)).as_posix()
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -159,15 +158,18 @@ def run(arguments: argparse.Namespace) -> None:
     summary = SummaryText(results, rows, references, missing, warnings, places, lines, predicted)
     with files.atomic(text, "w") as file:
         file.write(summary.text())
+    parts = [part for corpus in inputs.corpora.values() for part in provenance.parts_of(corpus)]
     read = [*results.all(), *predictions, *inputs.corpora.values(), *inputs.lists.values()]
-    write_manifest(arguments, clock, read, missing, [*made, text], pages)
+    write_manifest(arguments, clock, read, missing, [*made, text], pages, logs_of(results), parts)
 
 
 def write_pages(arguments: argparse.Namespace, inputs: PageInputs) -> list[Path]:
     """Write the pages of the report; returns their paths."""
     sections, runs = page.sections(inputs), inputs.results.runs()
-    page.write_card(arguments.page, sections, runs)
-    return [arguments.page, *(page.write_categories(arguments.pages, sections, runs) if arguments.pages else [])]
+    started = [made.record["started"] for made in inputs.results.all() if "started" in made.record]
+    head = page.Head(config=arguments.config, command=arguments.made_by, date=max(started, default="")[:10])
+    page.write_card(arguments.page, sections, runs, head)
+    return [arguments.page, *(page.write_categories(arguments.pages, sections, runs, head) if arguments.pages else [])]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -186,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pages", type=Path, metavar="DIR", help="the directory of a page per category (default: none)"
     )
+    parser.add_argument("--config", default="", metavar="TEXT", help="names of the config files, for the pages")
+    parser.add_argument("--made-by", default="", metavar="TEXT", help="the command of the workflow, for the pages")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="the plan of the runs, if it exists (default: none)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")

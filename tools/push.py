@@ -6,7 +6,7 @@
 The directory is checked first: the parity check passed, each file has the sha256 of its manifest, and the card is of
 this export (the target `cards` writes it). The repository is made if it does not exist. Weights and tokenizer files
 of an earlier upload that this export does not have are deleted by the same commit; other files stay.
-manifest.json, card.json and parity.json go along as evidence; the manifests name the host.
+manifest.json, card.json and parity.json go along as evidence, without the name of the host and its environment.
 
 The token is that of `hf auth login`, or HF_TOKEN. An upload that was cut off is started again by the same command;
 large files that are on the Hub already are not sent twice.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from stages.lib import files, manifest, stage
 from stages.lib.card.text import FILE as CARD
 from stages.lib.errors import UserError
-from stages.lib.huggingface.export_directory import ADAPTER
+from stages.lib.huggingface.export_directory import ADAPTER, CARD_MANIFEST
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.inputs import PARITY, check_unchanged
@@ -33,7 +33,7 @@ from stages.lib.space import amount
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-MANIFEST, CARD_MANIFEST = "manifest.json", "card.json"
+MANIFEST = "manifest.json"
 OF_EXPORTS = (
     *("*.safetensors", "*.safetensors.index.json", "tokenizer*", "special_tokens_map.json", "*.jinja"),
     "*adapter_config.json",
@@ -93,11 +93,20 @@ def upload(directory: Path, names: Sequence[str], arguments: argparse.Namespace)
 
 
 def content_of(path: Path) -> Path | bytes:
-    """Return what is uploaded of a file: parity.json without its greedy text, which begins with text of the corpus."""
+    """Return what is uploaded of a file.
+
+    parity.json is without its greedy text, which begins with text of the corpus, and manifests are without the host and
+    its environment, signed again; their digests stay.
+    """
+    if path.name in (MANIFEST, CARD_MANIFEST):
+        made = manifest.read(path)
+        record = {name: value for name, value in made.record.items() if name not in ("host", "environment")}
+        return json.dumps(manifest.content(made.stage, made.identity, record), indent=1).encode()
     if path.name != PARITY:
         return path
     report = files.read_json_object(path)
-    report["greedy"] = {name: value for name, value in report.get("greedy", {}).items() if name != "text"}
+    greedy = report.get("greedy", {})
+    report["greedy"] = {name: value for name, value in greedy.items() if name not in ("text", "continuations")}
     return json.dumps(report, indent=2).encode()
 
 

@@ -54,7 +54,7 @@ def verify_chains(paths: Sequence[Path]) -> None:
     for path in paths:
         first = manifest.read(manifest_of(path))
         walk = Walk(Places.of(first))
-        for line in walk.lines(first):
+        for line in walk.tree(first):
             print(line, flush=True)
         faults = walk.proven.faults
         if len(faults) == 1:

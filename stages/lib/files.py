@@ -1,6 +1,7 @@
 """Files that are whole or absent: atomic writes, hashes, and directories that reach the disk."""
 
 import contextlib
+import csv
 import errno
 import glob
 import hashlib
@@ -9,7 +10,7 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -52,6 +53,24 @@ def check_output(path: Path | str, option: str = "") -> None:
     if not os.access(above, os.W_OK | os.X_OK):
         read_only = os.statvfs(above).f_flag & os.ST_RDONLY
         raise _cannot_be_written(f"{option}{path}", os.strerror(errno.EROFS if read_only else errno.EACCES))
+
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of a text that spreadsheets take for a formula."""
+
+
+def write_csv(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; an unknown value is empty, and keys that are no columns are left out.
+
+    A text that a spreadsheet would run as a formula has an apostrophe before it, titles included; numbers stay.
+    """
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(_inert, columns))
+    writer.writerows([_inert(row.get(name, "")) for name in columns] for row in rows)
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
 
 
 def payload_of(output: Path) -> Path:

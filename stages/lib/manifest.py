@@ -5,7 +5,8 @@
 identity holds everything that the result depends on: the recipe's identity fields, the digests of the inputs'
 identities and the sha256 of the outputs. record holds what may differ between two equal results: times, versions, host.
 Digests chain through identity alone. sha256 is that of all the rest: a manifest that was edited or damaged is refused
-wherever it is read.
+wherever it is read. Three keys of a record hold what equal results need not share, and `tools.verify` checks: `files`,
+`logs` (journals that grow: their first bytes) and `manifests` (sha256 of whole manifests, records included).
 """
 
 import functools
@@ -15,6 +16,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,11 @@ class Manifest:
     def digest(self) -> str:
         """The sha256 of the identity; other manifests refer to this one by it."""
         return digest_of(self.identity)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """The sha256 over stage, identity and record. It holds the identity's digest, which is computed once."""
+        return digest_of({"format": FORMAT, "stage": self.stage, "identity": self.digest, "record": self.record})
 
     @property
     def directory(self) -> Path:
@@ -122,6 +129,16 @@ def check_content(path: Path, described: dict[str, Any], manifest_path: Path | s
         )
 
 
+def described(paths: Iterable[Path], home: Path) -> dict[str, dict[str, Any]]:
+    """Return {path relative to `home`: its description} of the files that exist, for `files` or `logs` of a record."""
+    return {relative(path, home): describe(path) for path in paths if path.exists()}
+
+
+def relative(path: Path, home: Path) -> str:
+    """Return a path as a manifest in the directory `home` has it."""
+    return Path(os.path.relpath(path, home)).as_posix()
+
+
 def describe(path: Path | str, first: int = 0, end: int | None = None) -> dict[str, Any]:
     """Return the description of a file, or of its bytes [first, end): `{"bytes": N, "sha256": HEX}`."""
     count, sha256 = files.sha256_range(path, first, end)
@@ -153,7 +170,7 @@ def parse(path: Path | str, data: Any, *stages: str) -> Manifest:
     if data.keys() != KEYS or not all(isinstance(data[key], dict) for key in ("identity", "record")):
         raise _not_a_manifest(path)
     made = Manifest(Path(path), data["stage"], data["identity"], data["record"])
-    if data["sha256"] != _sha256(made):
+    if data["sha256"] != made.sha256:
         raise UserError(
             f"{path} changed since it was written: its sha256 differs from its content's; "
             f"delete it and run the workflow again"
@@ -168,15 +185,10 @@ def _not_a_manifest(path: Path | str) -> UserError:
     return UserError(f"{path} must be a manifest with the keys format, stage, identity, record and sha256")
 
 
-def _sha256(made: Manifest) -> str:
-    """Return the sha256 of a manifest. It holds the identity's digest, so that a large identity is hashed once."""
-    return digest_of({"format": FORMAT, "stage": made.stage, "identity": made.digest, "record": made.record})
-
-
 def content(stage: str, identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest of the stage named `stage` as plain data."""
-    sha256 = _sha256(Manifest(Path(), stage, identity, record))
-    return {"format": FORMAT, "stage": stage, "identity": identity, "record": record, "sha256": sha256}
+    made = Manifest(Path(), stage, identity, record)
+    return {"format": FORMAT, "stage": stage, "identity": identity, "record": record, "sha256": made.sha256}
 
 
 def write(path: Path | str, stage: str, identity: dict[str, Any], record: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ def restore(copy: Path, output: Path, expected: dict[str, Any], record: dict[str
 
     `expected`: the part of the identity that is known before the work. `record`: the record that would be written now;
     code and versions must be equal, since a changed stage may give another result. Without --code, as by hand, the work
-    is always done. All outputs must be unchanged.
+    is always done. All outputs, and the files of its record, must be unchanged.
     """
     if record["code"] is None or not copy.exists():
         return False
@@ -27,7 +27,7 @@ def restore(copy: Path, output: Path, expected: dict[str, Any], record: dict[str
     same = all(kept.identity.get(name) == value for name, value in expected.items())
     if not same or any(kept.record.get(name) != record[name] for name in ("code", "versions")):
         return False
-    for name, described in kept.identity["outputs"].items():
+    for name, described in (kept.identity["outputs"] | kept.record.get("files", {})).items():
         path = output.parent / name
         if not path.exists() or manifest.describe(path) != described:
             return False

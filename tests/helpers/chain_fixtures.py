@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from stages import convert, evaluate, finetune, summarize
+from stages import convert, describe, evaluate, finetune, summarize
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, make, run, tiny_corpus, write_jsonl
 from tests.helpers.training import milestone
@@ -28,7 +28,11 @@ def make_results(place):
         recipe = RECIPE | {"weights": {"pairs": 1}, "optimizer": {"learning_rate": 1e-3}}
         operation = training.OPERATION | {"steps": STEPS}
         make(finetune, corpus=corpus, tokenizer=tokenizer, recipe=recipe, operation=operation, **tuned)
-        summarize_all(*score("base", corpus, tokenizer))
+        model, export, evaluation = score("base", corpus, tokenizer)
+        lists = [RESULTS / f"sources/{source}/list.json" for source in "ab"]
+        of_card = {"model": model, "export": export, "corpus": corpus, "lists": lists, "evaluations": evaluation}
+        assert run(describe, **of_card, name="base", output=export.with_name("card.json")) == 0
+        summarize_all(model, export, evaluation)
 
 
 def score(name, corpus, tokenizer):

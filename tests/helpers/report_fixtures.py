@@ -69,7 +69,13 @@ def write_milestone(root, name, step, bits, commit=COMMIT, code="p1", recipe=Non
     mixture = [{"from_sample": 0, "slots": {"code": 2048, "prose": 2048}}]
     record = {"run_directory": f"../train/{DIRECTORY}", "data": {"mixture": mixture}, "code": code, "commit": commit}
     record["validation"] = {source: {"loss": 3.1, "bits_per_byte": 1.55} for source in SOURCES}
-    record |= {"seconds": 90.0, "world_size": 2, "host": "node1", "versions": {"torch": "2.13.0"}}
+    record |= {
+        "started": "2026-11-25T01:02:03Z",
+        "seconds": 90.0,
+        "world_size": 2,
+        "host": "node1",
+        "versions": {"torch": "2.13.0"},
+    }
     model = run / f"models/{step:08d}.json"
     write(model, "pretrain", identity, record)
     export = run / f"export/{step:08d}/manifest.json"

@@ -15,7 +15,7 @@ from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
-from stages.lib.scoring import harness, harness_model, task_code
+from stages.lib.scoring import harness, harness_model, inputs, task_code
 from tests.helpers import evaluations, ranks
 from tests.helpers.evaluations import LOCAL, RECIPE, own_tasks, scored, with_recipe
 from tests.helpers.export_fixtures import argv_of
@@ -303,6 +303,18 @@ def test_changed_task_files_are_scored_again(made, own, tmp_path):
     assert sorted(before["results"]) == ["gen", "next_line"]
     (own / "questions.jsonl").write_text((own / "questions.jsonl").read_text().replace("def n", "class n"))
     assert scored_own(made, own, output, **recipe).identity["include"] != before["include"]
+
+
+def test_data_that_task_files_name_elsewhere_has_a_digest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("own/inside.jsonl", "data/a.jsonl", "data/b.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    files = {"test": ["data/*.jsonl", str(tmp_path / "own/inside.jsonl"), "none.jsonl"]}
+    (tmp_path / "own/t.yaml").write_text(
+        f"dataset_kwargs: {json.dumps({'data_files': files})}\nscore: !function t.py\n"
+    )
+    assert [path.name for path in inputs.files_outside(tmp_path / "own")] == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):

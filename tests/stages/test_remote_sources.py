@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -10,8 +11,10 @@ from pyarrow import parquet
 
 from stages import list as listing
 from stages import tokenize
-from stages.lib.sources import compressed, spans, storage
+from stages.lib.errors import UserError
+from stages.lib.sources import compressed, source, spans, storage
 from stages.lib.sources.kinds.registry import KINDS
+from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import (
     in_plain_lines,
     listed,
@@ -224,3 +227,19 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsy
     line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
     assert line.startswith("list: s3://other/a.jsonl cannot be read: Could not connect to the endpoint URL")
     storage._file_system.cache_clear()
+
+
+def test_a_url_with_a_password_is_refused_before_it_is_listed():
+    recipe = SourceRecipe(kind="jsonl", paths=["https://h/a.jsonl", "https://me:hidden@h/b.jsonl"])
+    with pytest.raises(UserError, match=r"sources.a.paths\[1\] has a password") as raised:
+        source.list_files("a", recipe)
+    assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.parametrize("query", ["?download=1", "?range=[1]"])
+def test_a_question_mark_in_a_url_of_http_begins_a_query(query, monkeypatch):
+    name = f"https://h/a.jsonl{query}"
+    system = mock.Mock(**{"info.return_value": {"name": name, "size": 3, "type": "file", "ETag": "e"}})
+    monkeypatch.setattr(storage, "_file_system", lambda url: (system, url))
+    assert list(storage.find(name)) == [name]
+    system.glob.assert_not_called()

@@ -1,11 +1,12 @@
 """summarize: the report as HTML pages, opened in a browser: no error, no request, names are inert, curves react."""
 
+import html
 import json
 import re
-from urllib.parse import unquote
 
 import pytest
 
+from stages.lib.report import figures
 from tests.helpers.browser import browser, needs_chromium
 from tests.helpers.report_fixtures import summarized, write_data, write_run
 
@@ -20,7 +21,10 @@ def results(tmp_path_factory):
     write_data(root)
     write_run(root)
     write_run(root, HOSTILE, bits=2.2, commit="f" * 40 + "+", code="p2")
-    assert summarized(root) == 0
+    written = [{"prompt": "once ", "text": "upon <b>"}]
+    for export in root.glob("runs/base/export/*"):
+        (export / "parity.json").write_text(json.dumps({"passed": True, "greedy": {"continuations": written}}))
+    assert summarized(root, "--config", "my.yaml", "--made-by", "snakemake all --configfile my.yaml") == 0
     return root
 
 
@@ -59,23 +63,47 @@ def test_data_and_provenance_have_sources_digests_and_code_that_differs(results)
         assert words in text, words
 
 
-def test_links_of_the_card_lead_to_files(results):
-    paths = re.findall(r'<a href="([^"#]+)"', text_of(results))
-    assert len(paths) >= 10
-    for path in map(unquote, paths):
-        assert (results / path).exists(), path
-
-
-def test_page_of_a_category_links_to_no_file(results):
+def test_pages_link_to_no_file_which_a_mailed_page_would_not_have(results):
     assert sorted(path.stem for path in (results / "pages").iterdir()) == [
         *("answer", "data", "provenance", "scores", "training")
     ]
-    assert "<a href" not in text_of(results, "pages/provenance.html")
+    for name in ("card.html", "pages/provenance.html"):
+        assert re.findall(r'<a href="[^#]', text_of(results, name)) == []
+    paths = re.findall(r'title="[0-9a-f]{64} ([^"]+)"', text_of(results))  # on hover
+    assert len(paths) >= 10 and all((results / html.unescape(path)).exists() for path in paths)
+
+
+def test_title_names_config_date_and_command(results):
+    text = text_of(results)
+    assert "<title>Results of my.yaml, 2026-11-25</title>" in text and "<h1>Results of my.yaml</h1>" in text
+    assert "<code>snakemake all --configfile my.yaml</code>" in text
+    assert "<title>Results of my.yaml: scores, 2026-11-25</title>" in text_of(results, "pages/scores.html")
+
+
+def test_loss_has_a_color_per_source_which_is_that_of_the_mix_and_a_dash_per_run(results):
+    loss, *_ = chart_data(results)["charts"]
+    looks = {line["label"]: (line["color"], line["dash"]) for line in loss["lines"]}
+    base, other = ([look for label, look in looks.items() if (run in label)] for run in ("base,", HOSTILE))
+    assert [color for color, _ in base] == [color for color, _ in other] == [-1, 0, 1]  # training, code, prose
+    assert len({dash for _, dash in base}) == 1 and {dash for _, dash in base} != {dash for _, dash in other}
+    bars = re.findall(r'width: [0-9.]+%; background: var\(--c(\d)\)" title="(\w+) ', text_of(results))
+    assert set(bars) == {("0", "code"), ("1", "prose")}
+    drawn = (results / "figures/loss.svg").read_text()
+    assert all(color in drawn for color in figures.COLORS[:2])
+
+
+def test_colors_do_not_repeat():
+    assert len({figures.color_of(number) for number in range(-1, 40)}) == 41
+
+
+def test_texts_that_the_model_wrote_are_shown_as_text(results):
+    text = text_of(results)
+    assert '<span class="prompt">once </span><mark>upon &lt;b&gt;</mark>' in text
 
 
 def test_pages_are_the_same_bytes_twice(results):
     first = text_of(results)
-    assert summarized(results) == 0
+    assert summarized(results, "--config", "my.yaml", "--made-by", "snakemake all --configfile my.yaml") == 0
     assert text_of(results) == first
 
 
@@ -155,6 +183,35 @@ def test_drag_zooms_and_pointing_shows_values(results, page):
     page.until("document.querySelector('.u-legend .u-value').textContent !== '-'")
     assert page.evaluate("document.querySelector('.u-legend .u-value').textContent") != "-"
     page.until(f"document.querySelector('.plot canvas').toDataURL() !== {json.dumps(before)}")
+
+
+@needs_chromium
+def test_table_of_scores_is_sorted_filtered_and_saved(results, page):
+    page.open(results / "card.html", settle=0.1)
+    rows = "[...document.querySelectorAll('table[data-saved-as] tbody tr')].filter(row => !row.hidden)"
+    values = f"{rows}.map(row => +row.cells[5].dataset.value)"
+    page.evaluate("document.querySelectorAll('table[data-saved-as] th button')[5].click()")
+    found = page.evaluate(values)
+    assert len(found) > 4 and found == sorted(found)
+    filter_to = "filter.value = {}; filter.dispatchEvent(new Event('input'))"
+    page.evaluate("{ const filter = document.querySelector('.tools input'); " + filter_to.format("'base bits'") + " }")
+    assert len(page.evaluate(values)) == 2
+    page.evaluate("URL.createObjectURL = blob => { window.saved = blob.text(); return 'data:,'; }")
+    page.evaluate("document.querySelector('.tools button').click()")
+    head, first, _ = page.evaluate("window.saved").splitlines()
+    assert head.startswith("run,step,tokens,task,metric,value") and first.startswith(
+        "base,300,76800,bits_per_byte_code"
+    )
+
+
+@needs_chromium
+def test_table_that_is_cut_on_a_phone_says_that_it_scrolls(results, page):
+    shown = "[...document.querySelectorAll('.hint')].filter(hint => !hint.hidden).length"
+    page.open(results / "card.html", width=390, settle=0.2)
+    before = page.evaluate(shown)
+    assert before > 0
+    page.evaluate("document.querySelector('.wide.cut').scrollLeft = 9999")
+    page.until(f"{shown} === {before - 1}")
 
 
 def pixels(page):

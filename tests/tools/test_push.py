@@ -55,7 +55,10 @@ def test_an_upload_is_the_files_of_the_directory_in_one_commit(hub, export, caps
     there = hub.repositories[REPO]
     uploaded = there.at("main")
     assert set(uploaded) == UPLOADED | {".gitattributes"}
-    for name in UPLOADED - {"parity.json"}:
+    for name in ("manifest.json", "card.json"):  # without the place, and still whole
+        ours, theirs = manifest.read(export / name), manifest.parse(name, json.loads(uploaded[name]))
+        assert theirs.digest == ours.digest and theirs.record.keys() == ours.record.keys() - {"host", "environment"}
+    for name in UPLOADED - {"parity.json", "manifest.json", "card.json"}:
         assert uploaded[name] == (export / name).read_bytes()
     parity = json.loads((export / "parity.json").read_text())
     assert parity["greedy"].pop("text")  # it begins with text of the corpus

@@ -54,6 +54,7 @@ def test_chain_goes_from_a_score_to_the_raw_files(place, capsys):
         "results/summary.json: summarize",
         f"  {EVALUATION}: evaluate",
         f"    results/runs/base/export/{STEP}/manifest.json: convert",
+        f"      results/runs/base/export/{STEP}/card.json: describe",
         f"      results/runs/base/models/{STEP}.json: pretrain",
         "        results/tokens/main/manifest.json: index",
         "          results/tokens/main/a/00001.json: tokenize",
@@ -65,7 +66,7 @@ def test_chain_goes_from_a_score_to_the_raw_files(place, capsys):
     ):
         assert any(found.startswith(line) for found in tree), line
     assert sum(": index" in line for line in tree) == 1  # a manifest is followed once
-    assert " and 3 raw files " in tree[-1] and tree[-1].endswith("; 1 not proven, named above")
+    assert " and 3 raw files " in tree[-1] and tree[-1].endswith("; 2 not proven, named above")
 
 
 @pytest.mark.parametrize("path", [EVALUATION, f"results/runs/base/export/{STEP}/manifest.json", "results/summary.json"])
@@ -203,6 +204,74 @@ def written_again(path, change):
     manifest.write(path, data["stage"], data["identity"], data["record"])
 
 
+def edited(pattern, old, new):
+    """Change a file's text; return its path."""
+    (path,) = Path("results").glob(pattern)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    return path
+
+
+EXPORT = f"runs/base/export/{STEP}"
+SHOWN = {
+    "a figure of parity.json": lambda: edited(f"{EXPORT}/parity.json", '"max_difference": ', '"max_difference": 123'),
+    "a line of metrics.jsonl": lambda: edited("runs/base/train/*/metrics.jsonl", '"loss": ', '"loss": 1'),
+    "an event": lambda: edited("runs/tuned/train/*/events.jsonl", '"finish"', '"finisH"'),
+    "a score in the card": lambda: edited(f"{EXPORT}/README.md", " 3.", " 1."),
+    "a score in the report": lambda: edited("card.html", "bits_per_byte", "bits_per_bite"),
+    "data of a task": lambda: edited(f"runs/base/eval/{STEP}/validation/bits_per_byte_a.jsonl", "a", "b"),
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_each_file_that_report_or_card_shows_is_under_a_digest(place, capsys, what):
+    (logs,) = Path("results/runs/base/train").iterdir()
+    with open(logs / "metrics.jsonl", "a") as file:  # a training that goes on: its logs grow
+        file.write("{}\n")
+    assert chain(capsys)[1] == ""
+    path = SHOWN[what]()
+    assert f"verify: {path} " in chain(capsys)[1]
+
+
+def test_files_without_a_digest_are_named(place, capsys):
+    weights, note = (Path("results") / EXPORT / name for name in ("pytorch_model.bin", "note.txt"))
+    note.write_text("mine")
+    Path("results/report.html").write_text("by Snakemake")
+    tree, error = chain(capsys)
+    assert error == "" and all(f"not proven: {path}: " in "".join(tree) for path in (note, "results/report.html"))
+    weights.write_bytes(b"other weights")
+    assert chain(capsys)[1].startswith(f"verify: {weights} lies in the export, and ")
+
+
+def signed_again(path):
+    """Change the record of a manifest, as if its job had run another time, and sign it again."""
+    written_again(path, lambda data: data["record"].update(seconds=1e9))
+
+
+@pytest.mark.parametrize("path", [EVALUATION, str(LIST), f"results/{EXPORT}/manifest.json"])
+def test_record_that_was_signed_again_is_named(place, capsys, path):
+    signed_again(path)
+    assert f"{path} was written again since results/" in chain(capsys)[1]
+
+
+def test_summary_of_an_earlier_version_says_what_it_does_not_prove(place, capsys):
+    for path in Path("results").rglob("*.json"):
+        data = json.loads(path.read_text())
+        if manifest.is_manifest(data):
+            record = {key: value for key, value in data["record"].items() if key not in ("files", "logs", "manifests")}
+            manifest.write(path, data["stage"], data["identity"], record)
+    tree, error = chain(capsys)
+    assert error == ""
+    for what in (
+        "curves, the plan",
+        "the figures of",
+        "its metrics.jsonl",
+        "the losses and records",
+        "its local tasks",
+    ):
+        assert any("not proven: " in line and what in line for line in tree), what
+
+
 def test_score_without_an_evaluation_is_found_though_the_summary_was_written_again(place, capsys):
     inside = Path(EVALUATION).relative_to("results").as_posix()
     written_again("results/summary.json", lambda data: data["identity"]["inputs"].pop(inside))
@@ -226,8 +295,13 @@ def ladder(place):
     manifest.write(path, "predict", known, {})
     digest = manifest.read(path).digest
     written_again(
-        "results/summary.json", lambda data: data["identity"]["inputs"].update({"ladders/small.json": digest})
+        "results/summary.json",
+        lambda data: (
+            data["identity"]["inputs"].update({"ladders/small.json": digest}),
+            data["record"]["manifests"].update({f"runs/base/models/{STEP}.json": manifest.read(model.path).sha256}),
+        ),
     )
+    Path("results", EXPORT, "card.json").unlink()
     return path
 
 
@@ -241,7 +315,8 @@ def test_chain_has_the_models_of_a_ladder(ladder, capsys):
 def test_point_of_a_ladder_that_its_model_does_not_have_is_named(ladder, capsys):
     path = f"results/runs/base/models/{STEP}.json"
     written_again(path, lambda data: data["record"]["validation"]["a"].update(loss=1.0))
-    assert chain(capsys)[1].endswith(f"{ladder} has a validation loss of 2.0, and {path} has 1.0")
+    tree, _ = chain(capsys)
+    assert any(line.endswith(f"{ladder} has a validation loss of 2.0, and {path} has 1.0") for line in tree)
 
 
 def test_chain_goes_from_what_exists_so_far(place, capsys):

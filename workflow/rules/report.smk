@@ -55,6 +55,9 @@ rule summarize:
     localrule: True
     conda:
         "../../environment.yml"
+    resources:
+        config=config_files,
+        command=command_line,
     params:
         expected=expected,
         figures=figures_directory,
@@ -66,5 +69,6 @@ rule summarize:
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"
         " --evaluations {input.evaluations:q} --baselines {input.baselines:q} --contamination {input.contamination:q}"
         " --ladders {input.ladders:q} --corpora {input.corpora:q} --lists {input.lists:q} --plan {params.plan:q}"
+        " --config {resources.config:q} --made-by {resources.command:q}"
         " --expect {log:q}.expect --scores {output.scores:q}"
         " --figures {params.figures:q} --page {output.page:q} --pages {params.pages:q} --text {output.text:q} --output {output.summary:q} --log {log:q} --code {params.code}"

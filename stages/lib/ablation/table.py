@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import io
 import json
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages.lib import files
 from stages.lib.ablation.grid import Cell, shown, words_of
 
 MEASURED, OUT_OF_MEMORY, REFUSED = "measured", "out of memory", "refused"
@@ -69,9 +69,7 @@ def as_csv(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> str:
     """Return a line per cell; the facts that all share are the first columns."""
     text = io.StringIO()
     columns = [*facts, *outcomes[0].cell, *FIGURES, "result", "reason"]
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for outcome in outcomes:
-        ending = {"result": outcome.result, "reason": outcome.reason}
-        writer.writerow(facts | outcome.cell | outcome.figures | ending)
+    endings = [{"result": outcome.result, "reason": outcome.reason} for outcome in outcomes]
+    rows = [facts | outcome.cell | outcome.figures | ending for outcome, ending in zip(outcomes, endings, strict=True)]
+    files.write_csv(text, columns, rows)
     return text.getvalue()

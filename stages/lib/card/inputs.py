@@ -62,6 +62,8 @@ class CardInputs:
         report = files.read_json_object(path)
         if report.get("passed") is not True:
             raise stale(self.export.path, f"has no card: {path} does not state that the parity check passed")
+        if PARITY in (described := self.export.record.get("files", {})):  # not in exports of earlier versions
+            manifest.check_content(path, described[PARITY], self.export.path)
         return report
 
     @property
@@ -108,6 +110,17 @@ class CardInputs:
     def has_chat_template(self) -> bool:
         """True if the export has a chat template."""
         return chat_template.FILE in self.export.identity["outputs"]
+
+    @property
+    def run_directory(self) -> Path:
+        """The run directory of the training, which holds its logs."""
+        return self.model.directory / self.model.record["run_directory"]
+
+    def manifests(self) -> list[Manifest]:
+        """Return all manifests that the card is made from."""
+        scores = [made for suites in self.baselines.values() for made in suites.values()]
+        several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *scores]
+        return [self.model, self.export, self.corpus, *several]
 
     def digests(self) -> dict[str, Any]:
         """Return the digests of all manifests that the card is made from."""

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib import files, manifest
-from stages.lib.chain import score_table
+from stages.lib.chain import payload, score_table
 from stages.lib.chain.places import Link, Places
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.huggingface import export_directory
+from stages.lib.manifest import TRAINING, Manifest
 from stages.lib.scaling_law import outcome
 from stages.lib.scaling_law.rungs import weighted
 from stages.lib.scoring import inputs as scoring_inputs
 from stages.lib.scoring.tasks import local_tasks
 
-SCORES = "scores.csv"
+SCORES, REPORT = "scores.csv", "report.html"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Finding:
 
 def findings(made: Manifest, places: Places) -> Iterator[Finding]:
     """Yield what is wrong with a manifest, and what it does not prove."""
+    loaded, others = payload.strays_of(made)
+    for path in loaded:
+        yield Finding(f"{path} lies in the export, and {made.path} has no sha256 of it; move it elsewhere")
+    if others:
+        more = f" and {len(others) - 1} more files" if len(others) > 1 else ""
+        yield Finding(f"{others[0]}{more}: beside its files, and without a digest", wrong=False)
     check = CHECKS.get(made.stage)
     if check is not None:
         try:
@@ -52,9 +59,32 @@ def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
             continue
         if found.stage == "evaluate":
             evaluations.append(found)
+    yield from _shown(made)
     table = made.directory / SCORES
     if table.exists():
         yield from map(Finding, score_table.differences(table, evaluations, unread))
+
+
+def _shown(made: Manifest) -> Iterator[Finding]:
+    """Yield what the report shows and a summary has no digest of."""
+    if (made.directory / REPORT).exists():
+        yield Finding(f"{made.directory / REPORT}: Snakemake makes it of the pages, after the summary", wrong=False)
+    if "logs" not in made.record:
+        yield Finding(
+            "the curves, the plan, and the records of other manifests in the pages: the summary is of an earlier "
+            "version, which did not keep their digests",
+            wrong=False,
+        )
+
+
+def _training(made: Manifest, places: Places) -> Iterator[Finding]:
+    if "logs" not in made.record:
+        yield Finding("its metrics.jsonl and events.jsonl: an earlier version kept no digest of them", wrong=False)
+
+
+def _card(made: Manifest, places: Places) -> Iterator[Finding]:
+    if "manifests" not in made.record:
+        yield Finding("the losses and records in the card: an earlier version kept no digest of them", wrong=False)
 
 
 def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
@@ -64,6 +94,8 @@ def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
     yield from _include(made)
     if "baseline" in made.identity:
         yield Finding("the files of the baseline: the manifest has their digest, and not their place", wrong=False)
+    if "files" not in made.record and set(local_tasks.NAMES) & set(made.identity["recipe"].get("tasks", ())):
+        yield Finding("the data of its local tasks: an earlier version kept no digest of them", wrong=False)
     foreign = [task for task in made.identity["recipe"].get("tasks", ()) if task not in local_tasks.NAMES]
     if foreign and "include" not in made.identity:
         names = ", ".join(foreign)
@@ -86,6 +118,11 @@ def _export(made: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"{parity} is missing, which says that the export equals the model")
     elif files.read_json_object(parity).get("passed") is not True:
         yield Finding(f"{parity} must say that the export equals the model, and does not")
+    elif "files" not in made.record:
+        yield Finding(f"the figures of {parity}: an earlier version kept no digest of it", wrong=False)
+    card = made.directory / export_directory.CARD
+    if card.exists() and not (made.directory / export_directory.CARD_MANIFEST).exists():
+        yield Finding(f"{card}: no {export_directory.CARD_MANIFEST} has its digest", wrong=False)
 
 
 def _tokenizer(made: Manifest, places: Places) -> Iterator[Finding]:
@@ -129,6 +166,8 @@ CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
     "summarize": _summary,
     "evaluate": _evaluation,
     "convert": _export,
+    "describe": _card,
+    **dict.fromkeys(TRAINING, _training),
     "train_tokenizer": _tokenizer,
     "list_items": _items,
     "find_contamination": _contamination,

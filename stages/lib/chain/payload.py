@@ -1,16 +1,20 @@
-"""The files that a manifest describes, and whether they are as it says."""
+"""The files that a manifest describes, whether they are as it says, and the files beside them that it does not have."""
 
 from __future__ import annotations
 
+import fnmatch
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from stages.lib import manifest
+from stages.lib import files, manifest
+from stages.lib.checkpoints.commit import MILESTONE
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.huggingface import export_directory
+from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.scoring.inputs import kept_manifest
 from stages.lib.tokenizer import tokenizer
 
 Described = dict[str, tuple[int, str]]
@@ -20,9 +24,11 @@ Described = dict[str, tuple[int, str]]
 def files_of(made: Manifest) -> Described:
     """Return the files of a manifest, anywhere in its identity, by their paths relative to it.
 
-    The model of a trained tokenizer is in the record, since it holds its trainer's arguments as well.
+    Files whose bytes may differ between two equal results are in the record: the figures of a parity check, pages, the
+    data of local tasks, the plan, and the model of a trained tokenizer, which holds its trainer's arguments as well.
     """
-    found = {name: (file["bytes"], file["sha256"]) for name, file in made.identity.get("outputs", {}).items()}
+    described = made.identity.get("outputs", {}) | made.record.get("pages", {}) | made.record.get("files", {})
+    found = {name: (file["bytes"], file["sha256"]) for name, file in described.items()}
     if "model_sha256" in made.record:
         found[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
 
@@ -39,19 +45,79 @@ def files_of(made: Manifest) -> Described:
     return found
 
 
-def faults_of(made: Manifest, described: Mapping[str, tuple[int, str]]) -> list[str]:
-    """Return what is wrong with files of a manifest, one sentence each; each file is read as a whole."""
+def logs_of(made: Manifest) -> Described:
+    """Return the logs that a manifest describes as they were then: a training that goes on appends to them."""
+    return {name: (file["bytes"], file["sha256"]) for name, file in made.record.get("logs", {}).items()}
+
+
+def faults_of(made: Manifest, described: Mapping[str, tuple[int, str]], logs: bool = False) -> list[str]:
+    """Return what is wrong with files of a manifest, one sentence each; each file is read as a whole.
+
+    `logs`: they may have grown, and their first bytes are compared.
+    """
+    check = _check_log if logs else _check_file
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = pool.map(lambda file: _fault_of(made, *file), described.items())
+        found = pool.map(lambda file: _fault_of(made, check, *file), described.items())
     return [fault for fault in found if fault]
 
 
-def _fault_of(made: Manifest, name: str, described: tuple[int, str]) -> str | None:
+def _fault_of(
+    made: Manifest, check: Callable[[Path, int, str, Path], None], name: str, described: tuple[int, str]
+) -> str | None:
     path = Path(os.path.normpath(made.directory / name))
     try:
-        manifest.check_content(path, {"bytes": described[0], "sha256": described[1]}, made.path)
+        check(path, *described, made.path)
     except UserError as error:
         return str(error)
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
     return None
+
+
+def _check_file(path: Path, size: int, sha256: str, manifest_path: Path) -> None:
+    manifest.check_content(path, {"bytes": size, "sha256": sha256}, manifest_path)
+
+
+def _check_log(path: Path, size: int, sha256: str, manifest_path: Path) -> None:
+    """Raise UserError if a log does not begin with the bytes that it had when its manifest was written."""
+    if not path.exists():
+        raise UserError(f"{path} is missing, but {manifest_path} was made with it")
+    if manifest.describe(path, 0, size) != {"bytes": size, "sha256": sha256}:
+        raise UserError(
+            f"{path} changed since {manifest_path} was written: its first {size:,} bytes have another sha256; "
+            "restore the log, curves and health of the run are read from it"
+        )
+
+
+LOADED = (
+    *("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.index.json", "*.py", "*.jinja", "*.model"),
+    *("*config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt"),
+)
+"""Names of files in the directory of a model that libraries load."""
+
+
+def strays_of(made: Manifest) -> tuple[list[Path], list[Path]]:
+    """Return the files that lie among those of a manifest without a digest: (files that libraries load, others).
+
+    Looked at are the directories of exports, checkpoints, parts of a corpus and suites.
+    """
+    own = {os.path.normpath(made.directory / name) for name in files_of(made)} | {os.path.normpath(made.path)}
+    if made.stage == "convert":
+        directory = made.directory
+        own |= {str(directory / name) for name in (export_directory.KEPT, export_directory.PARITY)}
+        own |= {str(directory / name) for name in (export_directory.CARD_MANIFEST, export_directory.CARD)}
+    elif made.stage in TRAINING:
+        directory = Path(os.path.normpath(made.directory / made.identity["checkpoint"]))
+        own |= {str(directory / MILESTONE)}
+    elif made.stage in ("evaluate", "tokenize"):
+        directory = files.payload_of(made.path)
+        own |= {str(kept_manifest(made.path))}
+    else:
+        return [], []
+    strays = [path for path in sorted(directory.rglob("*")) if path.is_file() and os.path.normpath(path) not in own]
+    loaded = [
+        path
+        for path in strays
+        if made.stage == "convert" and any(fnmatch.fnmatch(path.name, pattern) for pattern in LOADED)
+    ]
+    return loaded, [path for path in strays if path not in loaded]

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 
@@ -62,9 +63,15 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
             if not {"run", "step", "task", "metric", "value"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{table} must be a table with the columns run, step, task, metric and value")
             for row in reader:
-                yield reader.line_num, row
+                texts = {name: _plain(cell) for name, cell in row.items() if name is not None}
+                yield reader.line_num, texts
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{table} cannot be read as a table of scores: {error}") from None
+
+
+def _plain(cell: str) -> str:
+    """Return a cell without the apostrophe that keeps spreadsheets from running it as a formula."""
+    return cell[1:] if cell and cell[0] == "'" and cell[1:].startswith(files.FORMULAS) else cell
 
 
 def _number(text: str | None) -> float | str | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stages.lib.chain import checks, links, parts, payload, raw_files
 from stages.lib.chain.places import Link, Places
 from stages.lib.errors import UserError
+from stages.lib.huggingface.export_directory import CARD_MANIFEST
 from stages.lib.manifest import TRAINING, Manifest
 from stages.lib.space import amount
 
@@ -39,7 +40,7 @@ class Proven:
 
 
 class Walk:
-    """A walk over the manifests of one results directory. `lines` yields the tree while files are read."""
+    """A walk over the manifests of one results directory. `tree` yields its lines while files are read."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -48,6 +49,19 @@ class Walk:
         self._hash_of = functools.cache(raw_files.sha256_of)  # several corpora, or parts, may hold a file
         self._broken: set[tuple[str, str]] = set()
         self._read: dict[str, tuple[int, str]] = {}
+        self._stages: dict[str, str] = {}
+        self._records: set[str] = set()
+
+    def tree(self, made: Manifest) -> Iterator[str]:
+        """Yield the lines of the whole walk from a manifest."""
+        yield from self.lines(made)
+        stages = [stage for path, stage in self._stages.items() if path not in self._records]
+        if stages:
+            text = (
+                f"the records (times, versions, counts) of {_number(len(stages), 'manifest')} of "
+                f"{', '.join(sorted(set(stages)))}: each has its own sha256, and no manifest above it has that"
+            )
+            yield self._told(checks.Finding(text, wrong=False), made, 1)
 
     def lines(self, made: Manifest, depth: int = 0) -> Iterator[str]:
         """Yield the lines of a manifest and of all that it was made from."""
@@ -59,28 +73,34 @@ class Walk:
         self._seen.add(place)
         found = list(checks.findings(made, self.places))
         self.proven.manifests += 1
-        described = payload.files_of(made)
-        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{_size(described)}"
+        if depth:
+            self._stages[_shown(made.path)] = made.stage
+        described, logs = payload.files_of(made), payload.logs_of(made)
+        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{_size(described | logs)}"
         if any(finding.wrong for finding in found):
             described.pop(checks.SCORES, None)  # a sentence on a row tells more than one on the file
-        yield from (self._wrong(fault, depth + 1) for fault in self._faults(made, described))
+        faults = [*self._faults(made, described), *self._faults(made, logs, logs=True)]
+        yield from (self._wrong(fault, depth + 1) for fault in faults)
         yield from (self._told(finding, made, depth + 1) for finding in found)
         yield from self._below(made, depth + 1)
 
-    def _faults(self, made: Manifest, described: payload.Described) -> list[str]:
+    def _faults(self, made: Manifest, described: payload.Described, logs: bool = False) -> list[str]:
         """Return what is wrong with the files of a manifest. Shards are files of a part and of a corpus: read once."""
         places = {name: os.path.normpath(made.directory / name) for name in described}
         new = {name: file for name, file in described.items() if self._read.get(places[name]) != file}
         self._read |= {places[name]: file for name, file in new.items()}
-        faults = payload.faults_of(made, new)
+        faults = payload.faults_of(made, new, logs)
         if not faults:
             self.proven.files |= {places[name]: size for name, (size, _) in new.items()}
         return faults
 
     def _below(self, made: Manifest, depth: int) -> Iterator[str]:
         """Yield the lines of all that a manifest was made from."""
+        named = made.record.get("manifests", {})
+        self._records |= {os.path.normpath(made.directory / path) for path in named}
         for link in links.links_of(made, self.places.root):
             yield from self._follow(link, made, depth)
+        yield from self._of_records(made, named, depth)
         if made.stage == "index":
             for part in parts.parts_of(made, self.places):
                 yield from [self._wrong(str(part), depth)] if isinstance(part, UserError) else self.lines(part, depth)
@@ -88,7 +108,33 @@ class Walk:
             yield from self._of_part(made, depth)
         elif made.stage in TRAINING:
             yield from self._of_initial(made, depth)
+        elif made.stage == "convert":
+            yield from self._of_card(made, depth)
         yield from self._of_examples(made, depth)
+
+    def _of_records(self, made: Manifest, named: Mapping[str, str], depth: int) -> Iterator[str]:
+        """Yield the lines of manifests whose record differs from the one that a manifest was made from."""
+        for path, sha256 in named.items():
+            place = Path(os.path.normpath(made.directory / path))
+            try:
+                found = self.places.read(place)
+            except UserError:
+                continue  # its link is named
+            if found.sha256 != sha256 and found.digest == made.identity.get("inputs", {}).get(path, found.digest):
+                yield self._wrong(
+                    f"{place} was written again since {made.path} was made from it: its results are equal, and its "
+                    "record (figures, versions, times) is not; run the workflow again",
+                    depth,
+                )
+
+    def _of_card(self, export: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of the model card of an export, if it has one."""
+        path = export.directory / CARD_MANIFEST
+        if path.exists():
+            try:
+                yield from self.lines(self.places.read(path), depth)
+            except UserError as error:
+                yield self._wrong(str(error), depth)
 
     def _follow(self, link: Link, made: Manifest, depth: int) -> Iterator[str]:
         if (link.what, link.digest) in self._broken:

@@ -131,7 +131,7 @@ def _state_dict(path: Path) -> Mapping[Any, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a pickle that is not valid may raise any error
-        raise UserError(f"{path} could not be read by torch.load(weights_only=True): {_reason(error)}") from None
+        raise UserError(f"{path} could not be read as tensors: {_reason(error)}") from None
     if isinstance(content, dict) and isinstance(content.get(MODEL_STATE), dict):
         content = content[MODEL_STATE]
     if not isinstance(content, dict):
@@ -145,8 +145,10 @@ def _reason(error: Exception) -> str:
     if named := re.search(r"GLOBAL (\S+)", text):
         return f"its pickle names {named[1]}, which is neither a tensor nor a plain value"
     if found := re.search(r"WeightsUnpickler error:\s*(.+)", text):
-        return f"its pickle is not valid: {found[1]}"
-    return text.splitlines()[0].split(". ")[0] if text else repr(error)
+        text = f"its pickle is not valid: {found[1]}"
+    sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
+    kept = [sentence for sentence in sentences if "weights_only" not in sentence and "trust" not in sentence.lower()]
+    return kept[0].rstrip(".") if kept and kept[0] else f"torch raised {type(error).__name__}"
 
 
 READERS: dict[str, Callable[[Path, list[Path]], Iterable[StoredTensor]]] = {

@@ -14,7 +14,7 @@ from stages.lib.tokenizer.tokenizer import MODEL
 
 KEPT = ".manifest.json"
 PARITY = "parity.json"
-CARD = "README.md"
+CARD, CARD_MANIFEST = "README.md", "card.json"
 OF_SOME = (chat_template.FILE, MODEL)
 """Files that some exports have, and a later one in the same directory need not."""
 

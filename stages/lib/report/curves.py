@@ -61,6 +61,11 @@ def run_directories(results: Results) -> dict[str, Path]:
     return {name: made.directory / made.record["run_directory"] for name, made in newest.items()}
 
 
+def logs_of(results: Results) -> list[Path]:
+    """Return the logs that curves and problems are read from."""
+    return [path for directory in run_directories(results).values() for path in history.logs(directory)]
+
+
 def read_curves(results: Results, before: Mapping[str, int]) -> dict[str, Curves]:
     """Return the curves of each run's newest model.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,19 +48,27 @@ DASHES = ("-", "--", ":", "-.")
 NONE: Mapping[str, float] = {}
 LEVELS = ("--", ":", "-.", (0, (1, 4)))
 MARKERS = ("o", "s", "^", "D", "v")
+NEUTRAL = -1
+NEUTRAL_COLOR = "#777777"
+GOLDEN = 0.381966  # of the circle of hues: neighbors differ, however many colors there are
 LEGEND_LINES = 20  # a legend of more lines leaves no room for the lines
 POINTS = 1000  # more points per line cannot be seen, and make the file large
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a figure: its group has a color, its part a dash and a marker; a marked line shows its points."""
+    """A line of a figure; a marked line shows its points.
+
+    Without `color`, its group (a run) has a color, and its part a dash. With `color`, the number of
+    a color, its part has that color (NEUTRAL: the line of all parts together), and its group a dash.
+    """
 
     label: str
     group: str
     part: str
     points: list[Point]
     marked: bool = True
+    color: int | None = None
 
 
 def draw(path: Path, title: str, y_label: str, lines: Sequence[Line], levels: Mapping[str, float] = NONE) -> None:
@@ -110,15 +119,26 @@ def _numbers(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
+def color_of(number: int) -> str:
+    """Return a color: one of COLORS, then further hues."""
+    if number == NEUTRAL:
+        return NEUTRAL_COLOR
+    if number < len(COLORS):
+        return COLORS[number]
+    red, green, blue = colorsys.hls_to_rgb(number * GOLDEN % 1, 0.4, 0.6)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+
+
 def _draw_line(axes: Axes, line: Line, group: int, part: int) -> None:
     points = thinned(line.points)
+    dash = part if line.color is None else group
     style: dict[str, Any] = {
-        "color": COLORS[group % len(COLORS)],
-        "linestyle": DASHES[part % len(DASHES)],
+        "color": color_of(group if line.color is None else line.color),
+        "linestyle": DASHES[dash % len(DASHES)],
         "label": line.label,
     }
     if line.marked:
-        style |= {"marker": MARKERS[part % len(MARKERS)], "markersize": 5}
+        style |= {"marker": MARKERS[dash % len(MARKERS)], "markersize": 5}
     else:
         style |= {"linewidth": 0.9, "alpha": 0.6}
     tokens, values, errors = zip(*points, strict=True)

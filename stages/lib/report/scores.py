@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -46,6 +45,4 @@ def _row_order(row: ScoreRow) -> tuple[str, int, str, str]:
 def write_scores(path: Path, rows: Iterable[ScoreRow], more: Sequence[str] = ()) -> None:
     """Write the table as CSV; an unknown value is empty. `more`: keys of the rows that are further columns."""
     with files.atomic(path, "w") as file:
-        writer = csv.DictWriter(file, (*COLUMNS, *more), lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
+        files.write_csv(file, (*COLUMNS, *more), rows)

@@ -44,10 +44,16 @@ def summary_figures(
             name="bits_per_byte",
             title="Validation text",
             y_label="bits per byte",
-            lines=score_lines(bits),
+            lines=score_lines(bits, source_colors(curves)),
             levels=baselines,
         ),
-        ScoreFigure(name="accuracy", title="Accuracy", y_label="accuracy", lines=score_lines(accuracy), levels=levels),
+        ScoreFigure(
+            name="accuracy",
+            title="Accuracy",
+            y_label="accuracy",
+            lines=score_lines(accuracy, source_colors(curves)),
+            levels=levels,
+        ),
     ]
 
 
@@ -74,24 +80,40 @@ def levels_of(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_tri
 
 
 def loss_lines(curves: Mapping[str, Curves]) -> list[Line]:
-    """Return the lines of training and validation loss of all runs."""
-    lines = []
+    """Return the lines of training and validation loss of all runs: a color per source, a dash per run."""
+    lines, colors = [], source_colors(curves)
     for run_name, curve in curves.items():
         if curve.train:
             label = f"{run_name}, training"
-            lines.append(Line(label=label, group=run_name, part="training", points=curve.train, marked=False))
+            neutral = figures.NEUTRAL
+            lines.append(
+                Line(label=label, group=run_name, part="training", points=curve.train, marked=False, color=neutral)
+            )
         for source, points in sorted(curve.validation.items()):
-            lines.append(Line(label=f"{run_name}, validation {source}", group=run_name, part=source, points=points))
+            label = f"{run_name}, validation {source}"
+            lines.append(Line(label=label, group=run_name, part=source, points=points, color=colors[source]))
     return lines
 
 
-def score_lines(rows: Iterable[ScoreRow]) -> list[Line]:
-    """Return a line per run and task: scores against tokens."""
+def source_colors(curves: Mapping[str, Curves]) -> dict[str, int]:
+    """Return {source: number of its color}, the same in each chart and bar of the report."""
+    sources = {source for curve in curves.values() for source in (*curve.validation, *curve.drawn)}
+    return {source: number for number, source in enumerate(sorted(sources))}
+
+
+def score_lines(rows: Iterable[ScoreRow], colors: Mapping[str, int]) -> list[Line]:
+    """Return a line per run and task: scores against tokens. `colors`: those of sources, which their tasks have too."""
     points: defaultdict[tuple[str, str, str], list[Point]] = defaultdict(list)
     for row in rows:
         if row["value"] is not None:
             points[row["metric"], row["run"], row["task"]].append((row["tokens"], row["value"], row["stderr"]))
+    of_task: dict[str, int] = {}
+    for _, _, task in points:
+        local, name = local_tasks.find(task), task.rpartition("/")[2]
+        color = None if local is None else colors.get(name.removeprefix(f"{local.name}_"))
+        free = next(number for number in range(len(of_task) + 1) if number not in of_task.values())
+        of_task.setdefault(task, free if color is None or color in of_task.values() else color)
     return [
-        Line(label=f"{run_name}, {task}", group=run_name, part=task, points=found)
+        Line(label=f"{run_name}, {task}", group=run_name, part=task, points=found, color=of_task[task])
         for (_, run_name, task), found in points.items()
     ]

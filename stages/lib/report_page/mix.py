@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stages.lib.manifest import Manifest
+from stages.lib.report.summary_figures import source_colors
 from stages.lib.report_page.inputs import PageInputs, shares
 from stages.lib.report_page.section import Bars, Block
 
@@ -62,4 +63,6 @@ def bars(inputs: PageInputs) -> Iterator[Block]:
         caption = (
             "Data mix. Planned: shares of the samples by the run's weights. Seen: shares of the tokens that were drawn."
         )
-        yield Bars(parts=parts, rows=rows, caption=caption + more)
+        colors = source_colors(inputs.curves)
+        colors |= {part: len(colors) + at for at, part in enumerate(part for part in parts if part not in colors)}
+        yield Bars(parts=sorted(parts), rows=rows, caption=caption + more, colors=colors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,21 @@ def sections(inputs: PageInputs) -> list[Section]:
     return [made for section in SECTIONS if (made := section(inputs))]
 
 
-def write_card(path: Path, made: Sequence[Section], runs: Sequence[str]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The head of a page. `config`: names of config files; `date`: of the newest result; `command`: that made it."""
+
+    config: str = ""
+    date: str = ""
+    command: str = ""
+
+    def title(self, runs: Sequence[str]) -> str:
+        """Return the title: the config, or the runs if it is not known."""
+        more = f" and {len(runs) - 2} more" if len(runs) > 2 else ""
+        return f"Results of {self.config or (', '.join(runs[:2]) + more) or 'no run'}"
+
+
+def write_card(path: Path, made: Sequence[Section], runs: Sequence[str], head: Head) -> None:
     """Write the page with all sections. A block of several sections stands in the first alone."""
     shown: list[Block] = []
     once = []
@@ -52,10 +66,10 @@ def write_card(path: Path, made: Sequence[Section], runs: Sequence[str]) -> None
         once.append(replace(section, blocks=[block for block in section.blocks if block not in shown]))
         shown += once[-1].blocks
     with files.atomic(path, "w") as file:
-        file.write(text(once, runs, is_alone=True))
+        file.write(text(once, runs, head, is_alone=True))
 
 
-def write_categories(directory: Path, made: Sequence[Section], runs: Sequence[str]) -> list[Path]:
+def write_categories(directory: Path, made: Sequence[Section], runs: Sequence[str], head: Head) -> list[Path]:
     """Write a page per category; returns their paths. They are shown inside Snakemake's report, and link to no file."""
     by_category: dict[str, list[Section]] = {category: [] for category in CATEGORIES}
     for section in made:
@@ -64,11 +78,11 @@ def write_categories(directory: Path, made: Sequence[Section], runs: Sequence[st
     for category, of_category in by_category.items():
         paths.append(directory / f"{category.lower()}.html")
         with files.atomic(paths[-1], "w") as file:
-            file.write(text(of_category, runs, is_alone=False))
+            file.write(text(of_category, runs, head, is_alone=False))
     return paths
 
 
-def text(made: Sequence[Section], runs: Sequence[str], is_alone: bool) -> str:
+def text(made: Sequence[Section], runs: Sequence[str], head: Head, is_alone: bool) -> str:
     """Return a page. Every text is escaped by the template engine, and every `<` of the charts' data."""
     import jinja2
 
@@ -82,6 +96,8 @@ def text(made: Sequence[Section], runs: Sequence[str], is_alone: bool) -> str:
     charts = [block for section in made for block in section.blocks if isinstance(block, Chart)]
     return environment.get_template("page.html.jinja").render(
         sections=made,
+        head=head,
+        title=head.title(runs),
         is_alone=is_alone,
         number_of=lambda chart: next(at for at, other in enumerate(charts) if other is chart),
         chart_data=_script_json({"runs": list(runs), "charts": list(map(_chart_data, charts))}),
@@ -98,12 +114,15 @@ def _script_json(data: Any) -> str:
 def _chart_data(chart: Chart) -> Mapping[str, Any]:
     limit = max(LEAST_POINTS, CHART_POINTS // max(len(chart.lines), 1))
     parts = list(dict.fromkeys(line.part for line in chart.lines))
+    groups = list(dict.fromkeys(line.group for line in chart.lines))
     lines = [
         {
             "label": line.label,
             "group": line.group,
-            "part": parts.index(line.part),
+            "dash": parts.index(line.part) if line.color is None else groups.index(line.group),
             "marked": line.marked,
+            **({} if line.color is None else {"color": line.color}),
+            "end": line.label if len(groups) > 1 or line.color is None else line.part,
             **_columns(thinned(line.points, limit)),
         }
         for line in chart.lines

@@ -22,12 +22,12 @@ def section(inputs: PageInputs) -> Section | None:
     made = [*inputs.lists.values(), *inputs.corpora.values(), *inputs.results.all()]
     if not made:
         return None
-    made += [part for corpus in inputs.corpora.values() for part in _parts(corpus)]
+    made += [part for corpus in inputs.corpora.values() for part in parts_of(corpus)]
     blocks = [*_graph(inputs), *_raw(inputs), *_chain(inputs), *_code(made), *_environment(made), *_durations(made)]
     return Section(category=CATEGORY, title="Provenance", blocks=blocks)
 
 
-def _parts(corpus: Manifest) -> Iterator[Manifest]:
+def parts_of(corpus: Manifest) -> Iterator[Manifest]:
     """Yield the manifests of a corpus' parts that are still there."""
     splits = [split for source in corpus.identity["sources"].values() for split in source.values()]
     shards = [shard["path"] for split in splits if isinstance(split, dict) for shard in split.get("shards", ())]
@@ -79,9 +79,8 @@ def _chain(inputs: PageInputs) -> Iterator[Block]:
 def _digest(made: Manifest | None, inputs: PageInputs) -> Cell | str:
     if made is None:
         return "-"
-    cell = _short(made.digest)
     path = Path(os.path.relpath(made.path, inputs.directory)).as_posix()
-    return Cell(text=cell.text, title=cell.title, code=True, path=path)
+    return Cell(text=made.digest[:DIGITS], title=f"{made.digest} {path}", code=True)  # no link: pages are mailed
 
 
 def _short(digest: str) -> Cell:

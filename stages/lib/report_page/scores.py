@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stages.lib import files
+from stages.lib.errors import UserError
 from stages.lib.report import comparison
 from stages.lib.report.scores import COLUMNS, ScoreRow
 from stages.lib.report_page.inputs import PageInputs
 from stages.lib.report_page.score_table import ScoreTable
-from stages.lib.report_page.section import Block, Cell, Chart, Section, Table
+from stages.lib.report_page.section import Block, Cell, Chart, Section, Table, Texts
+from stages.lib.scoring.inputs import PARITY
 
 CATEGORY = "Scores"
+TEXTS = 3  # of each run
 ROWS = 2000  # rows of the whole table on the page: 40,000 would make it slow
 CAPTIONS = {
     "bits_per_byte": "Bits per byte of validation text: the model's log-likelihood of text that it was not trained on, "
@@ -24,7 +28,8 @@ def section(inputs: PageInputs) -> Section | None:
     """Return the section on the scores; None without a score."""
     if not inputs.rows:
         return None
-    blocks = [*_charts(inputs), _all_tasks(inputs), *_tuning(inputs), *_contamination(inputs), *_table(inputs)]
+    blocks = [*_charts(inputs), _all_tasks(inputs), *_tuning(inputs), *_contamination(inputs), *_texts(inputs)]
+    blocks += _table(inputs)
     return Section(category=CATEGORY, title="Scores", blocks=blocks)
 
 
@@ -93,10 +98,36 @@ def _table(inputs: PageInputs) -> Iterator[Block]:
     more = f" The first {ROWS:,} of {len(rows):,} rows; scores.csv has all." if len(rows) > ROWS else ""
     caption = "scores.csv: every run at every milestone; then baselines and trivial readers, which use no model." + more
     cells = [[_shown(row.get(name)) for name in titles] for row in shown]
-    yield Table(titles=titles, rows=cells, caption=caption)
+    numeric = range(titles.index("value"), len(titles))
+    yield Table(titles=titles, rows=cells, caption=caption, numeric=numeric, saved_as="scores.csv")
 
 
-def _shown(value: str | float | None) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+def _shown(value: str | float | None) -> Cell | str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return Cell(text=f"{value:,}" if isinstance(value, int) else f"{value:.4g}", value=value)
+
+
+def _texts(inputs: PageInputs) -> Iterator[Block]:
+    """Yield texts that the newest export of each run wrote, as its parity check stored them."""
+    newest = {run_name: made for (run_name, _), made in inputs.results.exports.items()}  # sorted by step
+    rows = []
+    for run_name, export in newest.items():
+        path = export.directory / PARITY
+        try:
+            found = files.read_json_object(path).get("greedy") if path.exists() else None
+        except UserError:
+            found = None
+        if not isinstance(found, dict) or not isinstance(texts := found.get("continuations"), list):
+            continue
+        for text in texts[:TEXTS]:
+            if isinstance(text, dict) and {"prompt", "text"} <= text.keys():
+                step = export.identity["step"]
+                rows.append((f"{run_name}, step {step:,}", str(text["prompt"]), str(text["text"])))
+    if rows:
+        yield Texts(
+            rows=rows,
+            caption="What the newest export of each run writes after the beginning of validation text, greedily: the "
+            "likeliest token each time. The parity check stored it; larger models are compared block by block, and "
+            "write nothing there.",
+        )

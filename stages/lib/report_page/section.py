@@ -8,33 +8,48 @@ from typing import ClassVar
 
 from stages.lib.report.figures import Line
 
+NARROW = 64  # letters of a line of a table that is as wide as a chart
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell of a table. `strong`: the best of its column; `note`: smaller text after it; `title`: shown on hover."""
+    """A cell of a table. `strong`: the best of its column; `note`: smaller text after it; `title`: shown on hover.
+
+    `value`: what a column is sorted by, and a saved table has; default: the text.
+    """
 
     text: str
     note: str = ""
     title: str = ""
     strong: bool = False
     code: bool = False
-    path: str = ""
-    """A path relative to card.html, to which the cell links."""
+    value: str | float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; its caption stands beside it. `numeric`: columns that are right-aligned, from -1 for the last."""
+    """A table; its caption stands beside it. `numeric`: columns that are right-aligned, from -1 for the last.
+
+    `saved_as`: the name of a CSV file under which readers can save it; such a table can be sorted and filtered too.
+    """
 
     kind: ClassVar[str] = "table"
     titles: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
     caption: str = ""
     numeric: range = range(0)
+    saved_as: str = ""
 
     def is_numeric(self, column: int) -> bool:
         """Return whether a column, from 0, is right-aligned."""
         return column in self.numeric or column - len(self.titles) in self.numeric
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if the table needs no more room than a chart, and may stand beside another block."""
+        columns = zip(*([max(title.split(), key=len, default="") for title in self.titles], *self.rows), strict=True)
+        longest = (max(len(cell if isinstance(cell, str) else cell.text) for cell in column) for column in columns)
+        return sum(letters + 2 for letters in longest) <= NARROW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +73,15 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Bars of shares, {part: share}, that add up to 1: one per (label, note), with the same parts in the same color."""
+    """Bars of shares, {part: share}, that add up to 1: one per (label, note), with the same parts in the same color.
+
+    `colors`: {part: number of its color}.
+    """
 
     kind: ClassVar[str] = "bars"
     parts: Sequence[str]
     rows: Sequence[tuple[str, str, Mapping[str, float]]]
+    colors: Mapping[str, int]
     caption: str = ""
 
 
@@ -88,6 +107,15 @@ class HeatMap:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Texts that a model wrote: (label, prompt, continuation)."""
+
+    kind: ClassVar[str] = "texts"
+    rows: Sequence[tuple[str, str, str]]
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notes:
     """Short paragraphs. `warning`: they need the reader's attention."""
 
@@ -105,7 +133,7 @@ class Graph:
     caption: str
 
 
-Block = Table | Chart | Bars | HeatMap | Notes | Graph
+Block = Table | Chart | Bars | HeatMap | Texts | Notes | Graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from typing import Any
 
+from stages.lib import files
 from stages.lib.run_comparison.comparison_report import ComparisonReport, Pair
 from stages.lib.run_comparison.score_curves import CurvePoint
 from stages.lib.run_comparison.scores import TaskDifference
@@ -21,11 +21,8 @@ COLUMNS = (
 def text(report: ComparisonReport) -> str:
     """Return the whole file; an unknown value is empty."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for pair in report.pairs:
-        writer.writerows(_difference(pair, row) for row in pair.rows)
-    writer.writerows(_score(point) for point in report.points)
+    differences = [_difference(pair, row) for pair in report.pairs for row in pair.rows]
+    files.write_csv(file, COLUMNS, [*differences, *map(_score, report.points)])
     return file.getvalue()
 
 

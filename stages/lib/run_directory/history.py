@@ -11,12 +11,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.lib.run_directory import events as events_file
 from stages.lib.run_directory import journal
 
 FILE = "metrics.jsonl"
 
 TAIL = 16 << 20
 """Bytes at the end of metrics.jsonl that hold about 20,000 steps."""
+
+
+def logs(directory: Path) -> list[Path]:
+    """Return the paths of a run directory's logs, which only grow."""
+    return [directory / FILE, directory / events_file.FILE]
 
 
 def _is_loss(value: Any) -> bool:

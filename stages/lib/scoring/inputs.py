@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.lib import files
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.scoring import task_code
@@ -41,10 +41,8 @@ def check_unchanged(export: Manifest) -> None:
         raise UserError(f"{parity} is missing, and an export is scored only if it passed its parity check; {remedy}")
     if files.read_json_object(parity).get("passed") is not True:
         raise UserError(f"{parity} must say that the parity check passed, and it does not; {remedy}")
-    for name, described in export.identity["outputs"].items():
-        path = export.output(name)
-        if files.sha256_file(path) != described["sha256"]:
-            raise UserError(f"{path} changed since {export.path} was written; {remedy}")
+    for name, described in (export.identity["outputs"] | export.record.get("files", {})).items():
+        manifest.check_content(export.directory / name, described, export.path)
 
 
 def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:
@@ -64,11 +62,20 @@ def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:
     return None if path is None else prompt_completion.read(path)
 
 
+def files_outside(directory: Path) -> list[Path]:
+    """Return the local files outside a directory of tasks that its task files name, sorted."""
+    return sorted({*_files_elsewhere(directory, _files_below(directory)).values()})
+
+
+def _files_below(directory: Path) -> list[Path]:
+    return [file for file in sorted(directory.rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
+
+
 def digest_of_directory(path: Path, sha256: Callable[[Path], str] = files.sha256_file) -> str:
     """Return the sha256 over names and contents of the files below a directory of tasks, and of the local files
     elsewhere that its tasks name: YAML that they include, their code, their data.
     """
-    below = [file for file in sorted(path.rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
+    below = _files_below(path)
     named = {file.relative_to(path).as_posix(): file for file in below}
     digest = hashlib.sha256()
     for name, file in (named | _files_elsewhere(path, below)).items():

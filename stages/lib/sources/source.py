@@ -92,9 +92,20 @@ def check_paths(where: str, recipe: SourceRecipe) -> None:
 
     `where`: the key of the source. URLs are not opened.
     """
+    _check_passwords(where, recipe)
     for pattern in recipe.paths:
         if not storage.matches(pattern):
             raise UserError(f"{where}.paths must match at least one file, and {pattern} matches none")
+
+
+def _check_passwords(where: str, recipe: SourceRecipe) -> None:
+    """Raise UserError if a URL holds a password. Lists of earlier versions may have one, and are still read."""
+    for number, path in enumerate(recipe.paths):
+        if storage.has_password(path):
+            raise UserError(
+                f"{where}.paths[{number}] has a password, which manifests and reports would show: remove it from the "
+                "URL and put it into ~/.netrc, or where the tools of the store read it"
+            )
 
 
 def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = None) -> dict[str, Status]:
@@ -106,6 +117,7 @@ def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = 
     kind = kind_of(recipe)
     if not kind.needs_paths:
         return kind.own_files()
+    _check_passwords(f"sources.{name}", recipe)
     found: dict[str, Status] = {}
     for pattern in recipe.paths:
         beside: Counter[str] = Counter()

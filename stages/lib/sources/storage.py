@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from stages.lib.errors import UserError
 
@@ -47,6 +48,11 @@ class Status:
 def is_remote(name: Path | str) -> bool:
     """Return True if a name is a URL and not a path."""
     return "://" in str(name)
+
+
+def has_password(name: str) -> bool:
+    """Return True if a URL holds a password, which manifests, logs and reports would show."""
+    return is_remote(name) and urlsplit(name).password is not None
 
 
 def find(pattern: str, left_out: Counter[str] | None = None) -> dict[str, Status]:
@@ -234,14 +240,17 @@ def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
     """Return (file system, path in it) of a URL."""
     import fsspec
 
-    return fsspec.core.url_to_fs(url)
+    # passwords of a server come from ~/.netrc: a URL with one is refused
+    options = {"client_kwargs": {"trust_env": True}} if url.startswith(("http://", "https://")) else {}
+    return fsspec.core.url_to_fs(url, **options)
 
 
 def _find_remote(pattern: str, left_out: Counter[str]) -> dict[str, Status]:
     protocol = pattern.partition("://")[0]
     with _store_errors(pattern):
         system, path = _file_system(pattern)
-        is_glob = glob.has_magic(path)
+        # in a URL of http `?` begins a query, and [ ] may stand in it
+        is_glob = "*" in path.partition("?")[0] if protocol in ("http", "https") else glob.has_magic(path)
         found = system.glob(path, detail=True) if is_glob else _files_below(system, path)
         statuses = {name: info for name, info in cast(dict, found).items() if info["type"] == "file"}
         parts = path.strip("/").split("/")

@@ -21,6 +21,7 @@ from stages.lib.checkpoints.commit import COMMIT, MILESTONE, directory_of, read_
 from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
+from stages.lib.run_directory import history
 from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
 from stages.lib.training import run_lock, sharding
 from stages.lib.training.acceleration import devices, requirements
@@ -116,6 +117,7 @@ def _train(
                     validation=scores,
                     world_size=dist.get_world_size(),
                     data=trainer.data.samples.described(),
+                    logs=manifest.described(history.logs(directory), arguments.output.parent),
                 )
                 content = manifest.content(
                     arguments.stage_name, _milestone_identity(arguments, trainer, directory), record

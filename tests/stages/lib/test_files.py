@@ -133,3 +133,12 @@ def test_a_hashing_writer_knows_what_went_through_it(tmp_path):
     (tmp_path / "a").write_bytes(behind.getvalue())
     assert (writer.bytes, writer.tell()) == (5, 5)
     assert writer.hash.hexdigest() == files.sha256_file(tmp_path / "a") == files.sha256_bytes(b"abcde")
+
+
+def test_text_that_is_a_formula_to_a_spreadsheet_is_inert_in_csv():
+    file = io.StringIO()
+    rows = [{"run": name, "=x": -1.5} for name in ("=cmd|' /C calc'!A0", "+1", "-a", "@x", "base")]
+    files.write_csv(file, ("run", "=x"), [*rows, {"run": None}])
+    names = [line.split(",")[0] for line in file.getvalue().splitlines()]
+    assert names == ["run", "'=cmd|' /C calc'!A0", "'+1", "'-a", "'@x", "base", ""]
+    assert file.getvalue().startswith("run,'=x\n") and "'-a,-1.5\n" in file.getvalue()

@@ -54,6 +54,16 @@ def pages_directory(wildcards, output):
     return str(Path(output.answer).parent)
 
 
+def config_files(wildcards):
+    """Names of the config files, for the title of the report."""
+    return ", ".join(map(str, workflow.overwrite_configfiles)) or "config/config.yaml"
+
+
+def command_line(wildcards):
+    """The command of this workflow, for the head of the report: its job runs in the process of the command."""
+    return shlex.join(["snakemake", *sys.argv[1:]])
+
+
 def base64_lines(path):
     """Return a file as lines of base64, for report/workflow.rst."""
     return base64.encodebytes(Path(path).read_bytes()).decode()

@@ -72,8 +72,12 @@ def write(
     return written
 
 
+def files_of(directory: Path) -> list[Path]:
+    """Return the files of all local tasks in a directory."""
+    return sorted(path for name in NAMES for path in directory.glob(f"{name}*"))
+
+
 def delete(directory: Path) -> None:
     """Delete the files of all local tasks in a directory."""
-    for name in NAMES:
-        for path in directory.glob(f"{name}*"):
-            path.unlink()
+    for path in files_of(directory):
+        path.unlink()

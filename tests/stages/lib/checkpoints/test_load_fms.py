@@ -245,7 +245,7 @@ def test_no_code_of_a_file_of_torch_save_runs(tmp_path):
     path = tmp_path / "step_7_ckp.pth"
     torch.save({"model_state": state_of(), "step": Call()}, path)
     message = refusal(path)
-    assert message.startswith("PATH could not be read by torch.load(weights_only=True): its pickle names ")
+    assert message.startswith("PATH could not be read as tensors: its pickle names ")
     assert message.endswith("run_code, which is neither a tensor nor a plain value")
     path.write_bytes(pickle.dumps({"model_state": Call()}))
     assert refusal(path).startswith("PATH must be a whole file of torch.save (a zip archive), and is ")
