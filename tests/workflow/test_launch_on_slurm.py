@@ -18,6 +18,7 @@ from pathlib import Path
 
 told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_")}
 told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+told["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME")
 Path("told").write_text(json.dumps(told))
 if sys.argv[-1] != "0":
     Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
@@ -27,7 +28,7 @@ COMMANDS = {
     "srun": """
         echo "$@" > srun.said
         while [[ $1 == --* ]]; do shift; done
-        export SLURM_NODEID=0 PATH=${PATH#*:}
+        export SLURM_NODEID=0 PATH=${PATH/$PWD\\/bin:/}
         exec "$@"
     """,
     "scontrol": """
@@ -109,6 +110,25 @@ def test_another_scheduler_sets_the_variables_itself(job, tmp_path):
     assert exit_file.read_text() == "75"
     assert told(tmp_path)["MASTER_PORT"] == "29517"
     assert not (tmp_path / "asked").exists()
+
+
+def test_environment_file_of_the_site_is_read_once_per_job_and_keeps_this_python(job, tmp_path):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/python").write_text("#!/bin/bash\nexit 9\n")
+    (tmp_path / "modules/python").chmod(0o755)
+    site = tmp_path / "site.sh"
+    site.write_text(
+        f"echo read >> read; export GLOO_SOCKET_IFNAME=eth7$undefined CARAVAN_SRUN=--label\n"
+        f"PATH={tmp_path}/modules:$PATH\n"
+        "set -- nodes; nodes=7 ranks=9\n"
+    )
+    assert job(0, CARAVAN_SITE=str(site)) == (0, "")
+    assert told(tmp_path)["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert " --label " in (tmp_path / "srun.said").read_text()
+    assert (tmp_path / "read").read_text() == "read\n"
+    missing = "launch: CARAVAN_SITE must be a file that can be read on"
+    code, said = job(0, CARAVAN_SITE="/nowhere/site.sh")
+    assert (code, said.startswith(missing), said.endswith(", got /nowhere/site.sh\n")) == (2, True, True), said
 
 
 def test_job_without_a_time_limit_has_no_deadline(job, tmp_path):
