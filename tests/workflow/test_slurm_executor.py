@@ -37,7 +37,9 @@ COMMANDS = {
         if [[ $2 == config ]]; then echo "MinJobAge = 300 sec"; exit; fi
         [[ -f known ]] && cat known
     """,
-    "sinfo": """[[ $* != *--Node* ]] || printf 'n1\\nn2\\nn3\\n'""",
+    "sinfo": """
+        [[ $* != *--Node* ]] || { [[ $* == *%T* ]] && cat states || printf 'n1\\nn2\\nn3\\n'; }
+    """,
     "sacct": "exit 1",
     "scancel": ":",
 }
@@ -95,6 +97,14 @@ def test_resources_that_sbatch_refuses_are_one_sentence(slurm, pretending):
         "Requested node configuration is not available"
     )
     assert not (pretending.path / "submitted").exists()
+    # it uses the same words while nodes are drained, and sbatch then queues the job
+    (pretending.path / "states").write_text("n1|idle\nn1|mixed-\nn2|idle~\nn3|drained\nn4|down*\n")
+    code, said = slurm(MAKES, ["7|COMPLETED"], "--default-resources", "mem_mb=9999")
+    assert code == 0, said
+    assert (
+        "slurm: sbatch refuses the resources that the profile sets for train_tokenizer: Requested node configuration "
+        "is not available; it may wait for nodes that are not available: n3 drained, n4 down*"
+    ) in said
 
 
 @pytest.mark.long
