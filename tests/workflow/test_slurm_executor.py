@@ -127,6 +127,17 @@ def test_reason_of_an_early_death_is_on_the_screen(slurm, pretending):
     assert excluded == [False, False, True]
 
 
+def test_cancelled_job_is_not_submitted_again(slurm, pretending):
+    (pretending.path / "known").write_text("JobId=7 JobState=CANCELLED ExitCode=0:0 RunTime=00:00:00 NumNodes=1")
+    code, said = slurm("", ["7|PENDING", "7|CANCELLED"], "--retries", 2)
+    assert code == 1, said
+    assert (
+        "Slurm job 7 ended as CANCELLED (exit code 0) on no node after 0 s.\n"
+        "        It was cancelled, so it is not submitted again by this run."
+    ) in said
+    assert (pretending.path / "submitted").read_text().count("\n") == 1
+
+
 def test_next_query_comes_soon_after_the_outputs_of_a_job(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_executor, "SHORTEST_SECONDS", 0.02)
     executor = object.__new__(slurm_executor.Executor)
