@@ -65,7 +65,7 @@ def ranks_of(stage):
 
     1 for `auto`: the job takes as many as fit the batch, and if any number fits, 1 does.
     """
-    given = workflow.resource_settings.overwrite_resources.get(stage, {})
+    given = workflow.resource_settings.overwrite_resources.get(name_of_rule(stage), {})
     numbers = []
     for name, default in (("ranks", 1), ("nodes", 0)):
         raw = getattr(given.get(name), "raw", None)  # of a resource that is not set: None
@@ -120,6 +120,7 @@ def first_model(run):
 
 def check_all():
     """Check everything, and name what is odd. ConfigError or WorkflowError for a mistake."""
+    check_profile()
     if workflow.storage_settings.default_storage_provider:
         check_below_storage(RESULTS)
     if not workflow.dryrun:
@@ -131,6 +132,20 @@ def check_all():
     for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale()), *filter(None, [others])]:
         logger.warning(f"caravan: {sentence}")
     return checked
+
+
+def check_profile():
+    """Raise ConfigError for keys of the profile that do not apply, since an importing workflow has renamed their rules."""
+    settings = workflow.resource_settings
+    named = {*settings.overwrite_resources, *settings.overwrite_threads, *workflow.group_settings.overwrite_groups}
+    renamed = {rule: name_of_rule(rule) for rule in sorted(named) if not workflow.is_rule(rule)}
+    renamed = {rule: new for rule, new in renamed.items() if new and workflow.is_rule(new) and new not in named}
+    if renamed:
+        raise ConfigError(
+            f"the profile sets resources, threads or groups of {', '.join(renamed)}, which do not apply: this workflow "
+            f"imports these rules as {', '.join(renamed.values())}; give them these names in the profile, or import "
+            "them without `as`"
+        )
 
 
 def runs_of(paths):
