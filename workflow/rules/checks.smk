@@ -171,7 +171,19 @@ def prepare_dag(*arguments, prepare=workflow._prepare_dag, **options):
     return made
 
 
+def without_checks(action, prepare=workflow._prepare_dag):
+    """Return an action of Snakemake that plans nothing, with no check of a plan."""
+
+    def act(*arguments):
+        workflow._prepare_dag = prepare
+        return action(*arguments)
+
+    return act
+
+
 # Snakemake has no hook between the command line's targets and the plan.
 CHECKED = Checked()
 if workflow.is_main_process:
     workflow._prepare_dag = prepare_dag
+    workflow.unlock = without_checks(workflow.unlock)
+    workflow.cleanup_metadata = without_checks(workflow.cleanup_metadata)
