@@ -181,6 +181,15 @@ use rule * from caravan as caravan_*
     assert told["--train-dir"] == "sub dir/results/runs/base/train"
     assert told["--previous"] == "sub dir/results/runs/base/models/00000001.json"
     assert not (elsewhere / "results").exists()
+    # a profile that names the rules as they were would not apply
+    command = ["-s", elsewhere / "Snakefile", "-n", "--cores", 2, "caravan_tokens", "--set-threads"]
+    done = pretending.snakemake(*command, "pretrain=2", "caravan_convert=2", "convert=2", cwd=elsewhere, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "config: the profile sets resources, threads or groups of pretrain, which do not apply: this workflow imports "
+        "these rules as caravan_pretrain; give them these names in the profile, or import them without `as`"
+    )
+    pretending.snakemake(*command, "caravan_pretrain=2", cwd=elsewhere)
 
 
 def test_a_custom_tokenizer_gets_its_file_relative_to_the_working_directory(pretending, elsewhere, small):

@@ -83,6 +83,19 @@ def test_ctrl_c_reaches_all_ranks_and_their_exit_code_is_passed_on(folder):
     assert not any(map(is_alive, ranks))
 
 
+def test_preemption_signals_all_processes_and_leaves_no_traceback(folder):
+    launch = start(folder, "2", "-m", "worker", "--log", "save")
+    ranks = wait_for_ranks(folder)
+    time.sleep(0.5)
+    agent = int(Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    for process in {launch.pid, agent, *ranks}:
+        os.kill(process, signal.SIGTERM)
+    assert launch.wait(60) == 75
+    assert not any(map(is_alive, ranks))
+    said = (folder / "said").read_text()
+    assert "Traceback" not in said and "Terminated" not in said, said
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

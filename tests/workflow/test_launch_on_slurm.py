@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from datetime import datetime
@@ -18,6 +19,7 @@ from pathlib import Path
 
 told = {name: value for name, value in os.environ.items() if name.startswith("CARAVAN_")}
 told |= {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+told["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME")
 Path("told").write_text(json.dumps(told))
 if sys.argv[-1] != "0":
     Path(os.environ["CARAVAN_EXIT_FILE"]).write_text(sys.argv[-1])
@@ -27,11 +29,11 @@ COMMANDS = {
     "srun": """
         echo "$@" > srun.said
         while [[ $1 == --* ]]; do shift; done
-        export SLURM_NODEID=0 PATH=${PATH#*:}
+        export SLURM_NODEID=0 PATH=${PATH/$PWD\\/bin:/}
         exec "$@"
     """,
     "scontrol": """
-        if [[ "$1 $2" == "show hostnames" ]]; then echo 127.0.0.1; exit; fi
+        if [[ "$1 $2" == "show hostnames" ]]; then echo ${HEAD-127.0.0.1}; exit; fi
         if [[ "$1 $2" == "show job" ]]; then
             echo asked >> asked
             [[ $(wc -l < asked) -gt ${SILENT:-0} ]] || { echo "Unable to contact slurm controller" >&2; exit 1; }
@@ -109,6 +111,45 @@ def test_another_scheduler_sets_the_variables_itself(job, tmp_path):
     assert exit_file.read_text() == "75"
     assert told(tmp_path)["MASTER_PORT"] == "29517"
     assert not (tmp_path / "asked").exists()
+
+
+def test_environment_file_of_the_site_is_read_once_per_job_and_keeps_this_python(job, tmp_path):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/python").write_text("#!/bin/bash\nexit 9\n")
+    (tmp_path / "modules/python").chmod(0o755)
+    site = tmp_path / "site.sh"
+    site.write_text(
+        f"echo read >> read; export GLOO_SOCKET_IFNAME=eth7$undefined CARAVAN_SRUN=--label\n"
+        f"PATH={tmp_path}/modules:$PATH\n"
+        "set -- nodes; nodes=7 ranks=9\n"
+    )
+    assert job(0, CARAVAN_SITE=str(site)) == (0, "")
+    assert told(tmp_path)["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert " --label " in (tmp_path / "srun.said").read_text()
+    assert (tmp_path / "read").read_text() == "read\n"
+    missing = "launch: CARAVAN_SITE must be a file that can be read on"
+    code, said = job(0, CARAVAN_SITE="/nowhere/site.sh")
+    assert (code, said.startswith(missing), said.endswith(", got /nowhere/site.sh\n")) == (2, True, True), said
+
+
+def test_first_node_without_an_address_is_refused_at_once(job, tmp_path):
+    code, said = job(0, HEAD="no such node")
+    assert (code, said.count("\n")) == (2, 1)
+    assert " cannot resolve no such node, the name of the first node (" in said
+    assert said.endswith("): add it to /etc/hosts of all nodes or to the name server\n")
+    assert not (tmp_path / "told").exists()
+    assert job(0, HEAD="") == (2, "launch: job 4711 must have a first node with a name, and Slurm reports none\n")
+
+
+def test_port_in_use_is_not_taken(job, tmp_path):
+    with socket.create_server(("", 24711)):
+        assert job(0) == (0, "")
+        assert told(tmp_path)["MASTER_PORT"] == "24712"
+        variables = {"NODE_RANK": "0", "NUM_NODES": "1", "HEAD": "127.0.0.1", "PORT": "24711"}
+        code, said = job(0, **{f"CARAVAN_{name}": value for name, value in variables.items()})
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("launch: port 24711 of ")
+    assert said.endswith(" cannot be used (Address already in use): start the job again\n")
 
 
 def test_job_without_a_time_limit_has_no_deadline(job, tmp_path):

@@ -112,6 +112,12 @@ def test_results_of_another_config_are_named_in_one_sentence(pretending, config)
         "caravan: results has scores of mine, yours, which the config does not have: "
         "to keep them, set `results` in the config to another directory"
     )
+    locks = pretending.path / ".snakemake/locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    (locks / "0.output.lock").write_text("results/scores.csv\n")
+    done = pretending.snakemake("--profile", "profiles/local", "--unlock")  # it plans nothing, and needs no config
+    assert "caravan:" not in done.stdout + done.stderr
+    assert "Unlocked" in done.stderr and not locks.exists()
     write_summary(pretending, "base", "statements")
     assert warnings_of(pretending.dry_run("all", "--configfile", config_file)) == []
 

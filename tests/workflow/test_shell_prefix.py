@@ -1,15 +1,21 @@
 """The site's environment file of a job, by the scheduler whose job it is."""
 
+import shutil
 import subprocess
 
 import pytest
 
-from scripts.shell_prefix import PROFILES, shell_prefix
+from scripts.shell_prefix import shell_prefix
+from tests.workflow.checkout import HOME
+
+PROFILES = {"LSB_JOBID": "lsf", "PBS_JOBID": "pbs", "SLURM_JOB_ID": "slurm", "FLUX_JOB_ID": "flux"}
 
 
 @pytest.fixture
 def read(tmp_path):
     """Return the name of the environment file that a job reads, with some variables in its environment."""
+    (tmp_path / "workflow").mkdir()
+    shutil.copy(HOME / "workflow/site.sh", tmp_path / "workflow")
     for name in PROFILES.values():
         if name != "flux":  # a scheduler without a profile
             (tmp_path / f"profiles/{name}").mkdir(parents=True)

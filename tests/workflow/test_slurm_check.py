@@ -3,6 +3,7 @@
 import pytest
 
 from scripts.slurm.check import fewer_nodes, find_mistake, unknown_account
+from scripts.slurm.jobs import look_up
 from scripts.slurm.limits import submit_limit, too_many_jobs
 from scripts.slurm.nodes import parse_gpus, parse_sinfo
 
@@ -140,3 +141,28 @@ def test_submit_limit_is_the_lower_one_of_account_and_qos(tmp_path, monkeypatch,
         assert too_many_jobs(200, 100, [{}]) == (
             f"the profile's `jobs` must be at most {limit}, as many as you may submit (MaxSubmitJobs), got 100"
         )
+
+
+@pytest.mark.parametrize(
+    ("record", "log", "blamed"),
+    [
+        ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "module: cuda/12.8 not found", True),
+        ("JobState=NODE_FAIL ExitCode=0:1 NodeList=n1 NumNodes=1", "", True),
+        ("JobState=NODE_FAIL ExitCode=0:1 NodeList=n[1-2] NumNodes=2", "", False),
+        ("JobState=NODE_FAIL ExitCode=0:0 NodeList=(null) NumNodes=1", "", False),
+        ("JobState=CANCELLED ExitCode=0:0 NodeList=(null) NumNodes=1", "", False),
+        ("JobState=CANCELLED ExitCode=0:15 NodeList=n1 NumNodes=1", "", False),
+        ("JobState=TIMEOUT ExitCode=0:15 NodeList=n1 NumNodes=1", "", False),
+        ("JobState=PREEMPTED ExitCode=0:0 NodeList=n1 NumNodes=1", "", False),
+        ("JobState=OUT_OF_MEMORY ExitCode=0:125 NodeList=n1 NumNodes=1", "", False),
+        ("JobState=FAILED ExitCode=0:9 NodeList=n1 NumNodes=1", "", False),  # Slurm's own memory limit
+        ("JobState=FAILED ExitCode=137:0 NodeList=n1 NumNodes=1", "", False),
+        ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "slurmstepd: Exceeded job memory limit", False),
+        ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "bash: line 1: 77 Killed    python -m", False),
+    ],
+)
+def test_node_is_blamed_only_for_what_it_may_have_done(tmp_path, monkeypatch, record, log, blamed):
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\necho 'JobId=7 Reason=None RunTime=00:00:02 {record}'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert look_up("7").may_be_its_nodes_fault([log]) == blamed

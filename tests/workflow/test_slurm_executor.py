@@ -37,7 +37,9 @@ COMMANDS = {
         if [[ $2 == config ]]; then echo "MinJobAge = 300 sec"; exit; fi
         [[ -f known ]] && cat known
     """,
-    "sinfo": """[[ $* != *--Node* ]] || printf 'n1\\nn2\\nn3\\n'""",
+    "sinfo": """
+        [[ $* != *--Node* ]] || { [[ $* == *%T* ]] && cat states || printf 'n1\\nn2\\nn3\\n'; }
+    """,
     "sacct": "exit 1",
     "scancel": ":",
 }
@@ -95,6 +97,14 @@ def test_resources_that_sbatch_refuses_are_one_sentence(slurm, pretending):
         "Requested node configuration is not available"
     )
     assert not (pretending.path / "submitted").exists()
+    # it uses the same words while nodes are drained, and sbatch then queues the job
+    (pretending.path / "states").write_text("n1|idle\nn1|mixed-\nn2|idle~\nn3|drained\nn4|down*\n")
+    code, said = slurm(MAKES, ["7|COMPLETED"], "--default-resources", "mem_mb=9999")
+    assert code == 0, said
+    assert (
+        "slurm: sbatch refuses the resources that the profile sets for train_tokenizer: Requested node configuration "
+        "is not available; it may wait for nodes that are not available: n3 drained, n4 down*"
+    ) in said
 
 
 @pytest.mark.long
@@ -115,6 +125,17 @@ def test_reason_of_an_early_death_is_on_the_screen(slurm, pretending):
     assert "Two jobs ended on node n1 before their stages began: it gets no more jobs of this run." in said
     excluded = ["--exclude=n1" in line for line in (pretending.path / "submitted").read_text().splitlines()]
     assert excluded == [False, False, True]
+
+
+def test_cancelled_job_is_not_submitted_again(slurm, pretending):
+    (pretending.path / "known").write_text("JobId=7 JobState=CANCELLED ExitCode=0:0 RunTime=00:00:00 NumNodes=1")
+    code, said = slurm("", ["7|PENDING", "7|CANCELLED"], "--retries", 2)
+    assert code == 1, said
+    assert (
+        "Slurm job 7 ended as CANCELLED (exit code 0) on no node after 0 s.\n"
+        "        It was cancelled, so it is not submitted again by this run."
+    ) in said
+    assert (pretending.path / "submitted").read_text().count("\n") == 1
 
 
 def test_next_query_comes_soon_after_the_outputs_of_a_job(tmp_path, monkeypatch):

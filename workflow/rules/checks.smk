@@ -65,7 +65,7 @@ def ranks_of(stage):
 
     1 for `auto`: the job takes as many as fit the batch, and if any number fits, 1 does.
     """
-    given = workflow.resource_settings.overwrite_resources.get(stage, {})
+    given = workflow.resource_settings.overwrite_resources.get(name_of_rule(stage), {})
     numbers = []
     for name, default in (("ranks", 1), ("nodes", 0)):
         raw = getattr(given.get(name), "raw", None)  # of a resource that is not set: None
@@ -122,6 +122,7 @@ def first_model(run):
 
 def check_all():
     """Check everything, and name what is odd. ConfigError or WorkflowError for a mistake."""
+    check_profile()
     if workflow.storage_settings.default_storage_provider:
         check_below_storage(RESULTS)
     if not workflow.dryrun:
@@ -133,6 +134,20 @@ def check_all():
     for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale()), *filter(None, [others])]:
         logger.warning(f"caravan: {sentence}")
     return checked
+
+
+def check_profile():
+    """Raise ConfigError for keys of the profile that do not apply, since an importing workflow has renamed their rules."""
+    settings = workflow.resource_settings
+    named = {*settings.overwrite_resources, *settings.overwrite_threads, *workflow.group_settings.overwrite_groups}
+    renamed = {rule: name_of_rule(rule) for rule in sorted(named) if not workflow.is_rule(rule)}
+    renamed = {rule: new for rule, new in renamed.items() if new and workflow.is_rule(new) and new not in named}
+    if renamed:
+        raise ConfigError(
+            f"the profile sets resources, threads or groups of {', '.join(renamed)}, which do not apply: this workflow "
+            f"imports these rules as {', '.join(renamed.values())}; give them these names in the profile, or import "
+            "them without `as`"
+        )
 
 
 def runs_of(paths):
@@ -158,7 +173,19 @@ def prepare_dag(*arguments, prepare=workflow._prepare_dag, **options):
     return made
 
 
+def without_checks(action, prepare=workflow._prepare_dag):
+    """Return an action of Snakemake that plans nothing, with no check of a plan."""
+
+    def act(*arguments):
+        workflow._prepare_dag = prepare
+        return action(*arguments)
+
+    return act
+
+
 # Snakemake has no hook between the command line's targets and the plan.
 CHECKED = Checked()
 if workflow.is_main_process:
     workflow._prepare_dag = prepare_dag
+    workflow.unlock = without_checks(workflow.unlock)
+    workflow.cleanup_metadata = without_checks(workflow.cleanup_metadata)

@@ -21,7 +21,8 @@ LATE_SECONDS = 30
 """Age of a heartbeat from which the end of the holder's job is believed: three heartbeats are missing."""
 
 STALE_SECONDS = 300
-"""Age of a heartbeat from which its holder is dead in any case."""
+"""Age of a heartbeat from which its holder is dead in any case. One that lies as far in the future is no sign of life
+either: the clock of its host was wrong, and no later start could ever take the lease over."""
 
 MAX_PID = 1 << 22
 """Linux has no higher pid."""
@@ -95,7 +96,7 @@ class Holder:
         running = self.runs_here()
         if running is not None:
             return not running
-        age = time.time() - self.heartbeat
+        age = abs(time.time() - self.heartbeat)
         return age > STALE_SECONDS or (age > LATE_SECONDS and self._job_ended())
 
     def runs_here(self) -> bool | None:

@@ -8,10 +8,13 @@ PLAN_RESOURCES = {
     "mfu": float,
 }
 
+# A workflow that imports this one may rename its rules: a profile has the new names.
+name_of_rule = workflow.modifier.avail_rulename
+
 
 def resource_of(stage, name):
     """Return a resource of a rule by the profile, as text without quotes; None if it is not set."""
-    given = workflow.resource_settings.overwrite_resources.get(stage, {}).get(name)
+    given = workflow.resource_settings.overwrite_resources.get(name_of_rule(stage), {}).get(name)
     raw = getattr(given, "raw", given)
     return None if raw is None else str(raw).strip("'\"")
 

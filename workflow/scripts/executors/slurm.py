@@ -160,15 +160,18 @@ class Executor(slurm.Executor):
         ended = look_up(job_info.external_jobid) if job_info.external_jobid else None
         if ended is not None:
             lines = last_lines(job_info.aux["slurm_logfile"])
-            self._exclude_node(ended, job_info.job)
+            if ended.may_be_its_nodes_fault(lines) and ended.seconds <= EARLY_SECONDS and not self._began(job_info.job):
+                self._exclude_node(ended)
+            if ended.state == "CANCELLED":
+                # the last attempt; the setter would evaluate the job's resources for it
+                job_info.job._attempt = job_info.job.restart_times + 1
+                lines = ["It was cancelled, so it is not submitted again by this run.", *lines]
             msg = "\n        ".join([ended.describe(), *lines, ""])
             options.pop("aux_logs", None)  # Snakemake would not show them after a rule's log that is empty or missing
         super().report_job_error(job_info, msg, **options)
 
-    def _exclude_node(self, ended: EndedJob, job: Any) -> None:
+    def _exclude_node(self, ended: EndedJob) -> None:
         """Exclude a node on which two jobs died before their stage began; it is idle at once, and takes the next."""
-        if ended.num_nodes != 1 or ended.seconds > EARLY_SECONDS or self._began(job):
-            return
         self._early_deaths[ended.nodes] += 1
         if self._early_deaths[ended.nodes] != 2:
             return

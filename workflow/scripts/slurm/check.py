@@ -35,10 +35,13 @@ class SlurmError(Exception):
     """Jobs request resources that the cluster does not have. The message has one sentence per mistake."""
 
 
-def check_slurm(workflow: Workflow) -> None:
-    """Raise SlurmError if a job that Snakemake is about to submit to Slurm can never run."""
+def check_slurm(workflow: Workflow) -> list[str]:
+    """Raise SlurmError if a job that Snakemake is about to submit to Slurm can never run.
+
+    Return sentences on jobs that may have to wait for nodes that are not available now.
+    """
     if workflow.executor_plugin.name != "slurm":
-        return
+        return []
     if shutil.which("sbatch") is None:
         raise SlurmError(
             "the profile's `executor: slurm` needs the command sbatch, which is not on PATH: "
@@ -51,10 +54,13 @@ def check_slurm(workflow: Workflow) -> None:
     mistakes += [fewer_nodes(rule, resources) for rule, resources in requests]
     at_a_time = workflow.resource_settings.nodes or len(jobs)
     mistakes.append(too_many_jobs(len(jobs), at_a_time, [resources for _, resources in requests]))
+    warnings: list[str] = []
     if jobs and not any(mistakes):
-        mistakes += refusals(workflow, jobs)
+        errors, warnings = refusals(workflow, jobs)
+        mistakes += errors
     if sentences := list(dict.fromkeys(filter(None, mistakes))):
         raise SlurmError("; ".join(sentences))
+    return warnings
 
 
 def _cluster() -> list[Nodes]:

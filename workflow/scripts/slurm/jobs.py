@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,9 @@ NOISE = re.compile(
     r"Complete log.*|Finished jobid: .*|\d+ of \d+ steps .*|srun: cluster configuration lacks .*"
 )
 """Other lines of the two Snakemakes inside of a job."""
+OUT_OF_MEMORY = re.compile(r"oom.?kill|memory limit|out of memory|MemoryError|\bKilled\b", re.I)
+SIGNALS = 128
+"""A shell's exit code of a command that a signal ended is larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,20 @@ class EndedJob:
         return (
             f"Slurm job {self.job} ended as {self.state} ({ended}{reason}) on {self.nodes or 'no node'} "
             f"after {self.seconds} s."
+        )
+
+    def may_be_its_nodes_fault(self, log: Sequence[str]) -> bool:
+        """Return whether the job's one node may be why it ended. `log`: the last lines of the job's own log.
+
+        Not if a user, the time limit or a preemption ended it, nor if a signal did, as a lack of memory does.
+        """
+        code, _, number = self.exit_code.partition(":")
+        killed = number not in ("", "0") or code.isdigit() and int(code) > SIGNALS
+        return (
+            bool(self.nodes)
+            and self.num_nodes == 1
+            and (self.state in ("NODE_FAIL", "BOOT_FAIL") or self.state == "FAILED" and not killed)
+            and not any(map(OUT_OF_MEMORY.search, log))
         )
 
 

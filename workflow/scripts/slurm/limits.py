@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 ASSOCIATIONS = ("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account,maxsubmit,defaultqos")
 QOS = ("sacctmgr", "--noheader", "--parsable2", "list", "qos", "format=name,maxsubmitpu")
+NODE_STATES = ("sinfo", "--all", "--noheader", "--Node", "--format=%N|%T")
+AVAILABLE = re.compile(r"(idle|allocated|mixed|completing|planned|blocked)[~#+-]*")
+"""States of nodes that take jobs, now or after those that run. ~ and # are nodes that Slurm starts when it needs them;
+other marks, for example * (no answer) or $ (maintenance), are nodes that take none."""
+MAX_NAMES = 4
 PASSING = re.compile(r"down, drained or reserved|contact|timed out|busy|temporar|unavailable", re.I)
 """Reasons of sbatch that may be over when the job is to start."""
 
@@ -47,21 +52,44 @@ def too_many_jobs(num_jobs: int, at_a_time: int, requests: Sequence[Mapping[str,
     return f"the profile's `jobs` must be at most {limit}, as many as you may submit (MaxSubmitJobs), got {at_a_time}"
 
 
-def refusals(workflow: Workflow, jobs: Sequence[Any]) -> list[str]:
-    """Return error messages for jobs that `sbatch --test-only` refuses; one per rule and kind of refusal."""
+def refusals(workflow: Workflow, jobs: Sequence[Any]) -> tuple[list[str], list[str]]:
+    """Return (error messages, warnings) for jobs that `sbatch --test-only` refuses; one per rule and kind of refusal.
+
+    It refuses a job also if nodes that the job needs are drained or down, with the words for a job that can never run.
+    sbatch itself queues such a job until they return. So a refusal is a warning while nodes are not available.
+    """
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
 
-    executor, reasons = workflow.scheduler.get_executor(jobs[0]), {}
+    executor = workflow.scheduler.get_executor(jobs[0])
+    asked: dict[str, Any] = {}
     for job in jobs:
         params = {
             **{"run_uuid": "check", "slurm_logfile": os.devnull, "comment_str": "check", "workdir": os.getcwd()},
             **{"account": next(executor.get_account_arg(job)), "partition": executor.get_partition_arg(job)},
         }
         command = get_submit_command(job, params, settings=workflow.executor_settings) + set_gres_string(job)
-        reasons.setdefault(command, job.rule.name)
-    found = {(rule, _refusal(f"{command} --test-only --wrap=true")) for command, rule in reasons.items()}
-    return [f"sbatch refuses the resources that the profile sets for {rule}: {text}" for rule, text in found if text]
+        asked.setdefault(command, job)
+    errors: dict[str, None] = {}
+    warnings: dict[str, None] = {}
+    for command, job in asked.items():
+        if text := _refusal(f"{command} --test-only --wrap=true"):
+            refused = f"sbatch refuses the resources that the profile sets for {job.rule.name}: {text}"
+            cluster = next(filter(None, map(job.resources.get, ("cluster", "clusters", "slurm_cluster"))), None)
+            if away := unavailable_nodes(job.resources.get("slurm_partition"), cluster):
+                warnings[f"{refused}; it may wait for nodes that are not available: {', '.join(away)}"] = None
+            else:
+                errors[refused] = None
+    return [*errors], [*warnings]
+
+
+def unavailable_nodes(partition: str | None, cluster: str | None) -> list[str]:
+    """Return the nodes of a partition (None: of all) that take no jobs now, each with its state: "node3 drained"."""
+    options = [*(["--partition", partition] if partition else []), *(["--clusters", cluster] if cluster else [])]
+    rows = [line.split("|") for line in output_of(*NODE_STATES, *options).splitlines()]
+    away = {f"{row[0]} {row[1]}" for row in rows if len(row) == 2 and not AVAILABLE.fullmatch(row[1])}
+    names = sorted(away)
+    return [*names[:MAX_NAMES], f"{len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else names
 
 
 def _refusal(command: str) -> str | None:

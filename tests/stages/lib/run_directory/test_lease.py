@@ -142,6 +142,11 @@ def is_dead(directory, seconds, **holder):
 FRESH, LATE, STALE = 0, 60, 400
 
 
+def test_heartbeat_of_a_wrong_clock_does_not_hold_the_lease_for_ever(tmp_path):
+    assert [is_dead(tmp_path, -age) for age in (FRESH, LATE, STALE, 1e6)] == [False, False, True, True]
+    lease.Lease(tmp_path).release()
+
+
 @pytest.mark.parametrize(
     ("answer", "knows"),
     [
