@@ -14,6 +14,8 @@ from tests.helpers.data_fixtures import listed, make, tokenized, trained
 
 SOURCES = ("code", "prose")
 
+pytestmark = pytest.mark.long  # all text of the Python installation
+
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory):

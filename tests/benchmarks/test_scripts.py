@@ -36,6 +36,7 @@ def test_training_on_a_gpu_runs_without_one(tmp_path):
     assert f"{found['tokens_per_second']:,.0f} tokens/s, MFU {found['mfu']}" in printed
 
 
+@pytest.mark.long
 def test_the_search_for_items_finds_all_that_are_planted(tmp_path):
     output = tmp_path / "out.json"
     run("benchmarks.contamination", "--megabytes", "0.5", "--items", "40", "--output", str(output))

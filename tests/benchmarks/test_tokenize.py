@@ -27,6 +27,7 @@ def work(tmp_path):
     return directory.parent
 
 
+@pytest.mark.long
 def test_all_tokenizers_are_measured_and_give_the_same_ids(work, tmp_path):
     options = ["--megabytes", "1", "--vocab-size", "300", "--repeats", "1", "--processes", "2", "--work", str(work)]
     command = [sys.executable, "-m", "benchmarks.tokenize", *options, "--output", str(tmp_path / "out.json")]

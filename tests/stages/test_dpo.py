@@ -372,6 +372,7 @@ def test_loss_figures_and_gradients_are_those_of_trl(made, tmp_path):
     gradients.check_equal(ours, theirs, tmp_path / "gradients", torch.float32)
 
 
+@pytest.mark.long
 def test_tuned_model_is_exported_and_scored_as_the_one_before(made, whole, tmp_path):
     scores = [
         test_finetune.scores(made, tmp_path / str(number), model, made / "sources/choices/list.json")

@@ -227,6 +227,7 @@ def test_a_wrong_recipe_is_refused(made, capsys, recipe, words):
     refused(with_recipe(made, **recipe), capsys, *words)
 
 
+@pytest.mark.long
 def test_an_unknown_task_is_refused(inputs, capsys):
     known = "bits_per_byte, next_line, completion_choice, completion_bits, completion_match"
     refused(with_recipe(inputs, tasks=["nextline"]), capsys, "nextline", known)

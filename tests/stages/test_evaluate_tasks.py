@@ -77,6 +77,7 @@ def of_command_line(export, bos, tasks, names, output):
     return json.loads(path.read_text())["results"]
 
 
+@pytest.mark.long
 def test_two_processes_give_the_bits_of_one(made, own, tmp_path):
     found = []
     for count in (1, 2):

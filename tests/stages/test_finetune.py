@@ -180,6 +180,7 @@ def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_pa
         assert max(abs(a - b) for a, b in zip(losses[0], other, strict=True)) < 1e-9
 
 
+@pytest.mark.long
 def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
     command = [sys.executable, "-m", "stages.finetune", *options(made, tmp_path, 30)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)

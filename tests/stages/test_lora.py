@@ -139,6 +139,7 @@ def check_losses_agree(made, directory, runs, steps):
         assert max(abs(a - b) for a, b in zip(losses[0], other, strict=True)) < 1e-9, run
 
 
+@pytest.mark.long
 def test_ranks_and_recomputation_change_nothing_in_float64(made, tmp_path):
     check_losses_agree(made, tmp_path, FEW, 3)
 

@@ -151,6 +151,7 @@ def test_run_resumed_after_a_rollback_equals_uninterrupted(corpus, tmp_path, mon
     assert weights_of(tmp_path / "uncut", 30) == weights_of(tmp_path / "cut", 30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("milestone", [None, 12])
 def test_rollback_holds_if_the_training_is_killed_before_its_next_checkpoint(corpus, tmp_path, monkeypatch, milestone):
     """It holds also if the bad steps would be good after the restart. `milestone`: in the middle of the bad steps."""

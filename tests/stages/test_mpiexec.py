@@ -42,12 +42,14 @@ def test_mpiexec_and_torchrun_end_in_the_same_bits(corpus, tmp_path, ranks):
     assert made == expected and len(made) == ranks
 
 
+@pytest.mark.long
 def test_mistake_is_printed_once_with_exit_code_2(corpus, tmp_path):
     code, printed = train(2, corpus, tmp_path, 10, recipe=RECIPE | {"global_batch_size": 13})
     assert (code, len(reason(printed))) == (2, 1), printed
     assert "global_batch_size must be divisible by the number of ranks (2)" in reason(printed)[0]
 
 
+@pytest.mark.long
 def test_usr1_lets_the_ranks_save_and_mpiexec_exit_with_75(corpus, tmp_path):
     process = mpi.start(2, ["python", "-m", "stages.pretrain", *options(corpus, tmp_path, 30, steps=30)])
     wait_until(lambda: steps_of(tmp_path), process)

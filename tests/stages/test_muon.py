@@ -64,6 +64,7 @@ def test_killed_run_resumes_to_the_same_bits(corpus, tmp_path):
     assert weights_of(killed, 30) == weights_of(uncut, 30)
 
 
+@pytest.mark.long
 def test_checkpoint_of_one_rank_is_resumed_on_others_in_float64(corpus, tmp_path):
     recipe = MUON | {"dtype": "float64"}
     uncut, changed = tmp_path / "uncut", tmp_path / "changed"

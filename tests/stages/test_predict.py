@@ -66,6 +66,7 @@ def run(models, corpus, output, **changes):
     return predict.main(["--models", *models, *options])
 
 
+@pytest.mark.long
 def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after(ladder, corpus, tmp_path, capsys):
     output = tmp_path / "results/ladders/tiny.json"
     assert run(ladder, corpus, output) == 0

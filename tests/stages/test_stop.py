@@ -78,6 +78,7 @@ ASKED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "reason",
     [

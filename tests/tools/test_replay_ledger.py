@@ -33,6 +33,7 @@ def epochs(corpus, tmp_path_factory):
     return results
 
 
+@pytest.mark.long
 def test_run_over_several_epochs_is_proven(corpus, epochs, capsys):
     assert replay(corpus, epochs) == 0
     said = capsys.readouterr().out

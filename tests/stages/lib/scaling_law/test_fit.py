@@ -76,6 +76,7 @@ def test_the_gradient_is_that_of_the_objective():
     assert objective(theta)[1] == pytest.approx(np.array(slopes), rel=1e-4)
 
 
+@pytest.mark.long
 def test_the_interval_covers_the_scatter_of_models_about_the_law():
     inside = []
     for seed in range(12):

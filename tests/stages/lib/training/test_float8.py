@@ -139,6 +139,7 @@ def test_a_block_is_one_graph_of_torch_compile():
         torch.testing.assert_close(again[name], plain[name], rtol=0.05, atol=0.05 * plain[name].abs().max().item())
 
 
+@pytest.mark.long
 def test_ranks_and_shardings_train_the_same_model(tmp_path):
     found = {}
     for ranks in (1, 2):

@@ -113,6 +113,7 @@ def test_statements_and_code_of_a_module_are_in_the_same_split(library):
     assert code["one.py"] == split_of("one", 0.5)
 
 
+@pytest.mark.long
 def test_no_statement_of_the_validation_split_stands_in_training_pairs():
     found = made(validation=0.15)
     training, validation = ({p.prompt for p in found if p.split == split} for split in ("train", "validation"))

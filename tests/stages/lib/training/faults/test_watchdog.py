@@ -90,6 +90,7 @@ def test_training_that_moves_is_left_alone_and_leaves_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pid0", "pid1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("behaviour", "sentence"),
     [

@@ -102,6 +102,7 @@ def test_steps_after_a_rollback_replace_those_of_before(tmp_path):
     assert scalars(tmp_path)["loss"] == {1: 5, 2: 4}
 
 
+@pytest.mark.long
 def test_a_wandb_run_goes_on_under_the_same_id(tmp_path, offline):
     for step in (0, 1):
         shown = trackers(tmp_path, step=step, wandb="caravan")
