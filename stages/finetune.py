@@ -223,9 +223,16 @@ def in_steps(
 ) -> tuple[argparse.Namespace, FinetuneRecipe]:
     """Return arguments and recipe with steps in place of epochs. `samples`: those of an epoch.
 
-    An epoch that ends within a step ends after it. Raises UserError if the schedule does not fit into the steps.
+    An epoch that ends within a step ends after it. Raises UserError if an epoch has no whole step, or the schedule does
+    not fit into the steps.
     """
     assert recipe.epochs is not None
+    if recipe.global_batch_size > samples:
+        raise UserError(
+            f"finetune.global_batch_size must be at most the samples of an epoch ({samples}) with finetune.epochs, got "
+            f"{recipe.global_batch_size}: one step would train {recipe.global_batch_size / samples:.3g} epochs; lower "
+            "it, or set finetune.steps in place of finetune.epochs"
+        )
     until, steps = (
         math.ceil(epochs * samples / recipe.global_batch_size) for epochs in (arguments.until, recipe.epochs)
     )

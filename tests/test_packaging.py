@@ -98,6 +98,24 @@ def test_make_prints_one_clear_line_if_python_is_too_old(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_installation_that_copies_the_packages_is_refused_in_one_sentence(tmp_path):
+    for name in ("pyproject.toml", "setup.py", "README.md", "stages/__init__.py", "tools/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((HOME / name).read_bytes())
+
+    def build(kind):
+        code = f"from setuptools import build_meta; build_meta.build_{kind}('wheels')"
+        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    copied = build("wheel")
+    assert (copied.returncode, copied.stderr.splitlines()[-1]) == (
+        1,
+        "caravan runs from its checkout and cannot be installed as a copy: use `pip install -e .` instead",
+    )
+    assert not list(tmp_path.glob("wheels/*"))
+    assert build("editable").returncode == 0
+
+
 @pytest.mark.long
 def test_tools_run_in_every_directory_with_the_python_of_the_environment(tmp_path):
     target = tmp_path / "venv/path.stamp"

@@ -292,6 +292,11 @@ HALF = {"dtype": "bfloat16"}
         (HALF | {"float8": True}, {}, "finetune.float8 requires an NVIDIA GPU of compute capability 8.9 or higher"),
         ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),
         ({}, {"steps": None, "epochs": 3}, "--until must be at most finetune.epochs (3), got 4"),
+        (
+            {"global_batch_size": 1 << 20},
+            {"steps": None, "epochs": 4, "micro_batch_size": 1},
+            "finetune.global_batch_size must be at most the samples of an epoch (",
+        ),
     ],
 )
 def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, operation, sentence):

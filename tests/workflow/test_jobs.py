@@ -113,6 +113,23 @@ def test_finetuning_gets_its_model_and_data_and_both_models_are_scored(pretendin
         assert json.loads(told["--recipe"]) == {key: value for key, value in suite if key != "prompt_completion"}
 
 
+def test_recipe_larger_than_a_command_line_argument_goes_through_a_file(pretending, small):
+    folder = pretending.path / ("d" * 80)
+    folder.mkdir()
+    paths = [f"{folder.name}/{number:04}.txt" for number in range(1800)]
+    for path in paths:
+        (pretending.path / path).touch()
+    small["sources"]["code"] = {"kind": "text", "paths": paths}
+    given = ["--configfile", pretending.write_config(small)]
+    target = "results/sources/code/list.json"
+    pretending.dry_run(target, *given)
+    assert not (pretending.path / ".snakemake/caravan/recipes").exists()
+    pretending.snakemake(target, "--cores", 1, *given)
+    recipe = options(pretending.path / target)["--recipe"]
+    assert json.loads((pretending.path / recipe).read_text())["paths"] == paths
+    assert "Nothing to be done" in pretending.dry_run(target, *given).stdout
+
+
 @pytest.mark.long
 def test_summary_gets_a_recipe_larger_than_a_command_line_argument(tmp_path, small):
     checkout = copy_project(tmp_path)

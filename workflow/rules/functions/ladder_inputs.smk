@@ -48,7 +48,7 @@ def prediction_recipe(wildcards):
     """Recipe of a prediction: the target, its shape unless that is in a config.json, and its number of tokens."""
     keys = prediction_keys(wildcards.ladder)
     model = {key: value for key, value in target_of(wildcards.ladder)["model"].items() if key != "from"}
-    return as_json(keys | ({"model": model} if model else {}))
+    return argument_of(keys | ({"model": model} if model else {}))
 
 
 def prediction_keys(ladder):

@@ -4,6 +4,7 @@ DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "
 CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
 MODEL_STAGES = ("pretrain", "finetune", "predict", "convert", "evaluate", "select_best", "describe", "summarize")
 STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
+LONGEST_ARGUMENT = 128 * 1024  # bytes of an argument with its NUL
 FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
 CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
 
@@ -26,6 +27,23 @@ def as_json(data):
     return json.dumps(data, sort_keys=True)
 
 
+def argument_of(data):
+    """Return a recipe as the argument of a stage: JSON, or the path of a file with it if Linux takes no longer argument.
+
+    The file's name has the digest of its content: in `params`, another recipe is another job. Each job writes it.
+    """
+    text = as_json(data)
+    if len(text) < LONGEST_ARGUMENT:
+        return text
+    path = Path(".snakemake/caravan/recipes", f"{hashlib.sha256(text.encode()).hexdigest()}.json")
+    if not workflow.dryrun and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    return str(path)
+
+
 def rerun_on_code(stage):
     """Return the fingerprint of a stage that keeps its results when its code changes, if `rerun_on_code` is set."""
     return CODE[stage] if CONFIG.get("rerun_on_code") else ""
@@ -33,12 +51,12 @@ def rerun_on_code(stage):
 
 def source_recipe(wildcards):
     """Identity keys of a source's recipe."""
-    return as_json(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("identity",)))
+    return argument_of(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("identity",)))
 
 
 def source_operation(wildcards):
     """Operation keys of a source's recipe: they pass through `resources`, which triggers nothing."""
-    return as_json(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("operation",)))
+    return argument_of(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("operation",)))
 
 
 def max_malformed_of_part(wildcards):
@@ -58,17 +76,17 @@ def max_malformed_of(source):
 
 def tokenizer_recipe(wildcards):
     """Recipe of a tokenizer."""
-    return as_json(named("tokenizers", wildcards.tokenizer))
+    return argument_of(named("tokenizers", wildcards.tokenizer))
 
 
 def tokenize_recipe(wildcards):
     """Recipe of the parts of a corpus."""
-    return as_json(named("corpora", wildcards.corpus).get("tokenize", {}))
+    return argument_of(named("corpora", wildcards.corpus).get("tokenize", {}))
 
 
 def training_recipe(wildcards):
     """Identity keys of a run's recipe."""
-    return as_json(identity_of_run(wildcards.run))
+    return argument_of(identity_of_run(wildcards.run))
 
 
 def identity_of_run(run):
@@ -101,22 +119,22 @@ def of_kinds(recipe, schema, kinds):
 
 def training_operation(wildcards):
     """Operation and horizon keys of a run: they pass through `resources`, which triggers nothing."""
-    return as_json(training_keys(wildcards.run, "operation", "horizon"))
+    return argument_of(training_keys(wildcards.run, "operation", "horizon"))
 
 
 def convert_recipe(wildcards):
     """Recipe of a run's export."""
-    return as_json(named("runs", wildcards.run).get("convert", {}))
+    return argument_of(named("runs", wildcards.run).get("convert", {}))
 
 
 def evaluate_recipe(wildcards):
     """Recipe of a suite."""
-    return as_json(recipe_of_suite(wildcards.suite))
+    return argument_of(recipe_of_suite(wildcards.suite))
 
 
 def card_recipe(wildcards):
     """Recipe of the cards of a run."""
-    return as_json(named("runs", wildcards.run).get("card", {}))
+    return argument_of(named("runs", wildcards.run).get("card", {}))
 
 
 def recipe_of_suite(suite):
@@ -126,7 +144,7 @@ def recipe_of_suite(suite):
 
 def items_recipe(wildcards):
     """Recipe of the items of a suite."""
-    return as_json(items_recipe_of(wildcards.suite))
+    return argument_of(items_recipe_of(wildcards.suite))
 
 
 def items_recipe_of(suite):
@@ -139,7 +157,7 @@ def contamination_recipe(wildcards):
     """Recipe of the search for contaminated items. WorkflowError if the config has none."""
     if "contamination" not in CONFIG:
         raise WorkflowError("the config has no contamination: its keys say how contaminated items are found")
-    return as_json(CONFIG["contamination"])
+    return argument_of(CONFIG["contamination"])
 
 
 def expected(wildcards):

@@ -27,4 +27,4 @@ def evaluations_of_sweep(wildcards):
 
 def best_recipe(wildcards):
     """Recipe of the best run of a sweep."""
-    return as_json(sweep_of(wildcards)["best"])
+    return argument_of(sweep_of(wildcards)["best"])
