@@ -1,5 +1,6 @@
 """Every command in README and docs is run, or dry-run if it would take long. Links: tests/docs/."""
 
+import json
 import re
 import shlex
 import shutil
@@ -23,9 +24,12 @@ def place(tmp_path_factory):
     for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt"):
         shutil.copy2(HOME / name, directory)
     (directory / "my.yaml").write_text(re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[1])
-    for name in ("books/a/one.txt", "web/one.jsonl"):
-        (directory / name).parent.mkdir(parents=True)
-        (directory / name).write_text("text\n")
+    (directory / "books/a").mkdir(parents=True)
+    for number in range(400):  # some of them are validation text
+        (directory / f"books/a/{number}.txt").write_text(f"text {number}\n")
+    (directory / "web").mkdir()
+    rows = [json.dumps({"text": f"text {number}", "url": f"http://example.org/{number}"}) for number in range(4000)]
+    (directory / "web/one.jsonl").write_text("\n".join(rows))
     (directory / "results").mkdir()
     return directory
 

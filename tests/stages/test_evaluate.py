@@ -1,6 +1,5 @@
 """evaluate: scores by lm-evaluation-harness, and the inputs that are refused."""
 
-import functools
 import gzip
 import json
 import math
@@ -12,6 +11,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.sources import prompt_completion
+from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import evaluations
 from tests.helpers.data_fixtures import listed, write_jsonl
@@ -178,22 +178,11 @@ def test_generated_completions_are_scored_and_logged(inputs, tmp_path):
     assert identity["trivial"]["completion_match"]["most_common"]["n"] == 8
 
 
-class Processor:
-    """The fixtures' tokenizer."""
-
-    bos, eos = 1, 2
-
-    def __init__(self, path):
-        from sentencepiece import SentencePieceProcessor
-
-        self.encode = functools.partial(SentencePieceProcessor(model_file=str(path)).encode, return_type="numpy")
-
-
 def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_path):
     import torch
 
     described = manifest.read(made["--corpus"]).identity["tokenizer"]
-    tokenizer = Processor(made["--corpus"].parents[2] / "tokenizers" / "main" / "tokenizer.model")
+    tokenizer = Tokenizer(made["--corpus"].parents[2] / "tokenizers" / "main" / "manifest.json")
     directory, device = made["--export"].parent, torch.device("cpu")
     model = harness_model.load_model(directory, described, batch_size=4, window=128, device=device)
     model.separate = True

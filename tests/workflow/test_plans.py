@@ -1,5 +1,6 @@
 """Jobs that Snakemake plans after a change, in a checkout with all outputs."""
 
+import json
 import os
 import shutil
 
@@ -285,7 +286,8 @@ def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(fini
 
 
 def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, tuning):
-    (finished.path / "choices.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    choices = [{"prompt": f"a{number}", "chosen": "b", "rejected": "c"} for number in range(200)]
+    (finished.path / "choices.jsonl").write_text("".join(f"{json.dumps(choice)}\n" for choice in choices))
     tuning["sources"]["choices"] = {"kind": "preference", "paths": ["choices.jsonl"]}
     recipe = tuning["runs"]["statements"]["finetune"]
     steps = recipe.pop("steps")
