@@ -60,7 +60,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as CSV; an unknown value is empty, and keys that are no columns are left out.
+    """Write rows as CSV; an unknown value is empty, and keys without a column are left out.
 
     A text that a spreadsheet would run as a formula has an apostrophe before it, titles included; numbers stay.
     """

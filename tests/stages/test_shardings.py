@@ -85,7 +85,7 @@ def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path, optimiz
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("architecture", ["llama", pytest.param("mixtral", marks=pytest.mark.long)])
+@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
 def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_path, architecture):
     uncut, changed = tmp_path / "uncut", tmp_path / "changed"
     recipe = RECIPE | {"dtype": "float64", "model": MODEL | MODELS[architecture]}

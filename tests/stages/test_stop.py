@@ -82,9 +82,9 @@ ASKED = {
 @pytest.mark.parametrize(
     "reason",
     [
-        pytest.param("SIGUSR1", marks=pytest.mark.long),
-        pytest.param("SIGTERM", marks=pytest.mark.long),
-        pytest.param("the file stop in the run directory", marks=pytest.mark.long),
+        "SIGUSR1",
+        "SIGTERM",
+        "the file stop in the run directory",
         "SIGTERM to the launcher",
     ],
 )

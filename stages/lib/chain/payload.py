@@ -46,7 +46,7 @@ def files_of(made: Manifest) -> Described:
 
 
 def logs_of(made: Manifest) -> Described:
-    """Return the logs that a manifest describes as they were then: a training that goes on appends to them."""
+    """Return the logs that a manifest describes as they were then: a training that continues appends to them."""
     return {name: (file["bytes"], file["sha256"]) for name, file in made.record.get("logs", {}).items()}
 
 

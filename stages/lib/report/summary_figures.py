@@ -37,6 +37,7 @@ def summary_figures(
     tasks = [local_tasks.find(row["task"]) for row in rows]
     chances = sorted({task.chance for task in tasks if task is not None and task.chance is not None})
     levels = {f"chance ({chance:g})": chance for chance in chances} | levels_of(accuracy, references)
+    colors = source_colors(curves)
     baselines = levels_of(bits, references, with_trivial=False)  # counted bytes would need twice the height
     return [
         ScoreFigure(name="loss", title="Loss", y_label="nats per token", lines=loss_lines(curves)),
@@ -44,14 +45,14 @@ def summary_figures(
             name="bits_per_byte",
             title="Validation text",
             y_label="bits per byte",
-            lines=score_lines(bits, source_colors(curves)),
+            lines=score_lines(bits, colors),
             levels=baselines,
         ),
         ScoreFigure(
             name="accuracy",
             title="Accuracy",
             y_label="accuracy",
-            lines=score_lines(accuracy, source_colors(curves)),
+            lines=score_lines(accuracy, colors),
             levels=levels,
         ),
     ]

@@ -1,7 +1,7 @@
 """Code in task files of lm-evaluation-harness, which must be trusted, and names in them that nobody has.
 
 A tag !function runs Python; so can a metric that the harness does not have (the library evaluate imports its file or
-repository), data that is no plain file, a generation option of transformers, and a template of Jinja. `check` reads the
+repository), data that needs a script, a generation option of transformers, and a template of Jinja. `check` reads the
 files before any job; `guarded` refuses the same where the harness builds its tasks, of whatever file or group they are.
 """
 
@@ -183,7 +183,7 @@ def _code_in_options(config: Mapping[str, Any], trust: Trust) -> str | None:
     options = config.get("generation_kwargs")
     for name in sorted(set(options) - GENERATION_OPTIONS) if isinstance(options, Mapping) else ():
         return (
-            f"generation_kwargs.{name} of task {task} is no option of sampling, and can run Python code: "
+            f"generation_kwargs.{name} of task {task} is not an option of sampling, and can run Python code: "
             f"set {trust.setting} if you trust it"
         )
     return None
