@@ -102,7 +102,9 @@ def predicted(arguments, seed, corpus, place):
     found = outcome.measured(prediction, {("target", 0): manifest.read(made)})
     rows = {row["measure"]: row for row in outcome.rows(prediction, found)}
     identity = prediction.identity
-    points = [{key: value for key, value in point.items() if key != "bits_per_byte"} for point in identity["points"]]
+    points = [
+        {key: value for key, value in point.items() if key != "loss_bits_per_byte"} for point in identity["points"]
+    ]
     target = {"parameters": identity["parameters"], "tokens": recipe["tokens"]}
     laws = {name: {key: result[key] for key in ("law", "scatter")} for name, result in identity["results"].items()}
     seconds = {"cpu_seconds": round(time.process_time() - begun, 1)}
@@ -138,7 +140,7 @@ def main():
         with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
             jobs = [pool.submit(predicted, arguments, seed, corpus, Path(made, str(seed))) for seed in arguments.seeds]
             found = [shown(job.result()) for job in jobs]
-    inside = {name: sum(one["rows"][name]["inside"] for one in found) for name in ("loss", "bits_per_byte")}
+    inside = {name: sum(one["rows"][name]["inside"] for one in found) for name in ("loss", "loss_bits_per_byte")}
     print(f"inside the interval: {inside} of {len(found)} seeds")
     figures = {"target": TARGET, "pretrain": PRETRAIN, "seeds": len(found), "inside": inside, "runs": found}
     figures["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in found))

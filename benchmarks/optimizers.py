@@ -1,13 +1,13 @@
-"""Bits per byte of the demo's model, trained by AdamW and by Muon on the demo's budget.
+"""Validation loss in bits per byte of the demo's model, trained by AdamW and by Muon on the demo's budget.
 
     make demo && python -m benchmarks.optimizers                       # 18 trainings of a minute or two
     python -m benchmarks.optimizers --steps 4 --seeds 0 --learning-rates 2e-3 --validation-tokens 2048   # a smoke test
 
 Each training is the stage `pretrain` on the corpus of the demo: model, batch, schedule and steps are those of the run
 `base` in config/config.yaml. Only the optimizer, its peak learning rate and the seed (initial weights and order of the
-data) differ; all combinations are trained. Bits per byte are those of the validation split after the last step, the
-mean of both sources. An optimizer is compared at the learning rate at which its mean over the seeds is best. Step time
-is the median over the steps of all trainings, one at a time.
+data) differ; all combinations are trained. The validation loss is that after the last step, the mean of both sources.
+An optimizer is compared at the learning rate at which its mean over the seeds is best. Step time is the median over the
+steps of all trainings, one at a time.
 """
 
 import argparse
@@ -62,12 +62,12 @@ def train(arguments, optimizer, learning_rate, seed):
         entries = [json.loads(line) for line in metrics.read_text().splitlines()]
     steps = [entry for entry in entries if "loss" in entry]
     validation = found["record"]["validation"]
-    by_source = {source: scores["bits_per_byte"] for source, scores in validation.items()}
+    by_source = {source: scores["loss_bits_per_byte"] for source, scores in validation.items()}
     return {
         "optimizer": optimizer,
         "learning_rate": learning_rate,
         "seed": seed,
-        "bits_per_byte": statistics.mean(by_source.values()),
+        "loss_bits_per_byte": statistics.mean(by_source.values()),
         "by_source": by_source,
         "training_loss": [round(entry["loss"], 4) for entry in steps[:: max(1, len(steps) // 30)]],
         "step_seconds": statistics.median(entry["seconds"] for entry in steps),
@@ -77,17 +77,17 @@ def train(arguments, optimizer, learning_rate, seed):
 
 
 def summary(found):
-    """Return {optimizer: its best learning rate, with the bits per byte of all seeds there and at the others}."""
+    """Return {optimizer: its best learning rate, with the validation loss of all seeds there and at the others}."""
     summaries = {}
     for optimizer in OPTIMIZERS:
         own = [run for run in found if run["optimizer"] == optimizer]
         by_rate = {}
         for run in own:
-            by_rate.setdefault(run["learning_rate"], []).append(run["bits_per_byte"])
+            by_rate.setdefault(run["learning_rate"], []).append(run["loss_bits_per_byte"])
         best = min(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
         summaries[optimizer] = {
             "learning_rate": best,
-            "bits_per_byte": statistics.mean(by_rate[best]),
+            "loss_bits_per_byte": statistics.mean(by_rate[best]),
             "seeds": by_rate[best],
             "mean_by_learning_rate": {str(rate): statistics.mean(values) for rate, values in by_rate.items()},
             "step_seconds": statistics.median(run["step_seconds"] for run in own),
@@ -112,11 +112,11 @@ def main():
     for seed, rate, optimizer in itertools.product(arguments.seeds, arguments.learning_rates, OPTIMIZERS):
         run = train(arguments, optimizer, rate, seed)
         found.append(run)
-        print(f"{optimizer:6} {rate:g} seed {seed}: {run['bits_per_byte']:.4f} bits per byte", flush=True)
+        print(f"{optimizer:6} {rate:g} seed {seed}: {run['loss_bits_per_byte']:.4f} bits per byte", flush=True)
     summaries = summary(found)
     for optimizer, best in summaries.items():
         seeds = ", ".join(f"{value:.4f}" for value in best["seeds"])
-        print(f"{optimizer:6} {best['bits_per_byte']:.4f} bits per byte at {best['learning_rate']:g} ({seeds})")
+        print(f"{optimizer:6} {best['loss_bits_per_byte']:.4f} bits per byte at {best['learning_rate']:g} ({seeds})")
     recipe = recipe_of(arguments, *("adamw", arguments.learning_rates[0], arguments.seeds[0]))
     figures = {
         "run": arguments.run,

@@ -246,7 +246,7 @@ def _training_data(data: TuningData) -> TrainingData:
     from stages.lib.training.inputs import TrainingData
     from stages.lib.training.validation import Validation
 
-    split = Validation(data.validation, data.bytes_per_target, document_end=data.samples.document_end)
+    split = Validation(data.validation, data.num_bytes, document_end=data.samples.document_end)
     return TrainingData(samples=data.samples, validation=split)
 
 

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -26,9 +28,14 @@ from stages.lib.sources import filtered
 from stages.lib.sources.source import comparable
 from stages.lib.sources.split import TRAIN, VALIDATION
 from stages.lib.tokenizer import tokenizer as tokenizers
+from stages.lib.tokens.corpus import BYTES_OF_IDS
 from stages.lib.tokens.shards import dtype_of
+from stages.lib.tokens.token_stream import TokenStream
 
 RECEIPT = "receipt.json"
+
+SCALED_TOKENS = 1 << 24
+"""Validation tokens, in whole shards, by which the bytes of ids are held against those of the text."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -51,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
         filtered.check_share(name, limit, num_malformed, num_records, _dropped(parts, name))
     directory = arguments.output.parent
-    for path in (arguments.output, directory / RECEIPT):
+    for path in (arguments.output, directory / RECEIPT, directory / BYTES_OF_IDS):
         files.clear_leftovers(path)
     _verify(parts, directory / RECEIPT)
     by_source: dict[str, Any] = {}
@@ -83,7 +90,24 @@ def run(arguments: argparse.Namespace) -> None:
     }
     dropped = {name: dict(sorted(_dropped(parts, name).items())) for name in by_source}
     record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts), "dropped": dropped}
+    with files.atomic(directory / BYTES_OF_IDS) as file:
+        np.save(file, sizes := tokenizer.bytes_of_ids())
+    record["files"] = manifest.described([directory / BYTES_OF_IDS], directory)
+    record["bytes_scale"] = {
+        name: _bytes_scale(joined[VALIDATION]["shards"], sizes, identity["dtype"], directory)
+        for name, joined in by_source.items()
+    }
     manifest.write(arguments.output, arguments.stage_name, identity, record)
+
+
+def _bytes_scale(shards: Sequence[dict[str, Any]], sizes: np.ndarray, dtype: str, directory: Path) -> float:
+    """Return the bytes of text per byte of its ids, by the first shards: 1 unless the tokenizer normalizes."""
+    ends = np.cumsum([shard["tokens"] for shard in shards])
+    first = shards[: int(np.searchsorted(ends, SCALED_TOKENS)) + 1]
+    stream = TokenStream(directory, first, dtype)
+    counts = np.bincount(stream.read(0, len(stream)), minlength=len(sizes))
+    stream.close()
+    return float(sum(shard["text_bytes"] for shard in first) / max(1, counts @ sizes))
 
 
 def _check_complete(parts: Sequence[Manifest]) -> None:

@@ -3,9 +3,10 @@
     python -m stages.predict --models results/runs/tiny-*/models/*.json --corpus results/tokens/main/manifest.json \\
         --recipe recipe.json --output results/ladders/tiny.json
 
-The law L(N, D) = E + A / N^alpha + B / D^beta is fitted to the ladder's models, and gives the target's loss and bits
-per byte with 95% intervals. N is the number of parameters, embedding and head included (of experts those that a token
-passes through), D the number of tokens. The inputs are the ladder's models alone: training the target changes nothing.
+The law L(N, D) = E + A / N^alpha + B / D^beta is fitted to the ladder's models, and gives the target's loss, in
+nats per token and in bits per byte, with 95% intervals. N is the number of parameters, embedding and head included (of
+experts those that a token passes through), D the number of tokens. The inputs are the ladder's models alone: training
+the target changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
-from stages.lib.scaling_law.rungs import mean_of_sources, outside, read_rungs, repeated
+from stages.lib.scaling_law.rungs import NAMES, mean_of_sources, of_other_text, outside, read_rungs, repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,10 @@ def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     models = [manifest.read(path, "pretrain") for path in arguments.models]
     rungs = read_rungs(models, corpus)
     parameters = active_count(recipe.model, corpus.identity["tokenizer"]["vocab_size"])
-    for sentence in [*repeated(rungs, corpus), *outside(rungs, parameters, recipe.tokens)]:
+    measures = {name: mean_of_sources(rungs, recipe.weights, name) for name in NAMES}
+    remarks = [*repeated(rungs, corpus), *outside(rungs, parameters, recipe.tokens)]
+    for sentence in [*of_other_text(rungs, recipe.weights), *remarks]:
         logger.warning("%s", sentence)
-    measures = {name: mean_of_sources(rungs, recipe.weights, name) for name in ("loss", "bits_per_byte")}
     predictions = {name: predict(rungs, values) for name, values in measures.items()}
     results = {name: result(made, parameters, recipe.tokens) for name, made in predictions.items()}
     for name, found in results.items():

@@ -23,7 +23,11 @@ def test_the_benchmark_compares_both_at_their_best_learning_rate(corpus, tmp_pat
     assert len(runs) == 4
     for optimizer, best in found["summary"].items():
         assert best["learning_rate"] == 1e-2
-        assert best["bits_per_byte"] == runs[optimizer, 1e-2]["bits_per_byte"] < runs[optimizer, 1e-6]["bits_per_byte"]
+        assert (
+            best["loss_bits_per_byte"]
+            == runs[optimizer, 1e-2]["loss_bits_per_byte"]
+            < runs[optimizer, 1e-6]["loss_bits_per_byte"]
+        )
     first = {run["training_loss"][0] for run in runs.values()}
     assert len(first) == 1, "the same initial weights and data"
-    assert len({run["bits_per_byte"] for run in runs.values()}) == 4
+    assert len({run["loss_bits_per_byte"] for run in runs.values()}) == 4

@@ -65,7 +65,7 @@ def write_history(train):
         }
         lines.append({"step": step, "tokens": 256 * step, "loss": 6 - step, "seconds": 900.0, "time": step, **drawn})
         if step in (3, 4):
-            scores = {"code": {"loss": 3.25 + step, "bits_per_byte": 1.125}}
+            scores = {"code": {"loss": 3.25 + step, "loss_bits_per_byte": 1.125}}
             lines.append({"step": step, "tokens": 256 * step, "validation": scores, "time": step})
     train.mkdir(parents=True, exist_ok=True)
     (train / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -15,6 +15,8 @@ from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import config_json
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
+from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokens.corpus import BYTES_OF_IDS
 
 MODEL = {
     "num_hidden_layers": 2,
@@ -155,7 +157,10 @@ def write_corpus(directory, tokenizer, sources=("code", "prose"), bos_added=True
         "bos_added": bos_added,
     }
     identity = {"recipe": {}, "tokenizer": facts, "dtype": "uint16", "sources": described}
-    manifest.write(directory / "manifest.json", "index", identity, {})
+    sizes = directory / BYTES_OF_IDS
+    np.save(sizes, Tokenizer(tokenizer).bytes_of_ids())
+    record = {"files": manifest.described([sizes], directory), "bytes_scale": dict.fromkeys(sources, 1.0)}
+    manifest.write(directory / "manifest.json", "index", identity, record)
     return directory / "manifest.json"
 
 

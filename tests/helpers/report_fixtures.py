@@ -68,7 +68,7 @@ def write_milestone(root, name, step, bits, commit=COMMIT, code="p1", recipe=Non
     }
     mixture = [{"from_sample": 0, "slots": {"code": 2048, "prose": 2048}}]
     record = {"run_directory": f"../train/{DIRECTORY}", "data": {"mixture": mixture}, "code": code, "commit": commit}
-    record["validation"] = {source: {"loss": 3.1, "bits_per_byte": 1.55} for source in SOURCES}
+    record["validation"] = {source: {"loss": 3.1, "loss_bits_per_byte": 1.55} for source in SOURCES}
     record |= {
         "started": "2026-11-25T01:02:03Z",
         "seconds": 90.0,

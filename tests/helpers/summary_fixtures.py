@@ -35,7 +35,7 @@ def results(tmp_path):
     curve = []
     for step in range(10, 310, 10):
         curve.append({"step": step, "tokens": step * 256, "loss": 8 - step / 100, "tokens_per_second": 1000.0})
-    curve.append({"step": 300, "tokens": 76800, "validation": {"code": {"loss": 5.2, "bits_per_byte": 2.5}}})
+    curve.append({"step": 300, "tokens": 76800, "validation": {"code": {"loss": 5.2, "loss_bits_per_byte": 2.5}}})
     train = run / "train" / "0123456789abcdef"
     train.mkdir(parents=True)
     (train / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in curve))

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from stages.lib import manifest
+from stages.lib.tokens.corpus import BYTES_OF_IDS
 from tests.helpers import training
 from tests.helpers.contamination_fixtures import write_items
 from tests.helpers.data_fixtures import SOURCES, texts, write_jsonl
@@ -72,7 +73,8 @@ def steps():
         recipe = _recipe({"parts": 1, "duplicates": "drop"})
         made.append(_step("tokenize", [*given, "--duplicates", PATHS["duplicates"], *recipe], part))
     given = ["--tokenizer", PATHS["tokenizer"], "--parts", *PATHS["parts"]]
-    made.append(_step("index", given, PATHS["corpus"], "results/tokens/main/receipt.json"))
+    beside = [f"results/tokens/main/{name}" for name in ("receipt.json", BYTES_OF_IDS)]
+    made.append(_step("index", given, PATHS["corpus"], *beside))
     made += _contamination_steps()
     given = ["--corpus", PATHS["corpus"], "--until", "6", "--train-dir", "results/runs/tiny/train"]
     given += [*_recipe(RECIPE), "--operation", json.dumps(OPERATION)]

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tokenizers import Tokenizer as Theirs
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from stages import convert, evaluate, index, tokenize, train_tokenizer
 from stages.lib import manifest
 from stages.lib.parity import tokenizer_parity
 from stages.lib.tokenizer import fast
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
-from stages.lib.tokenizer.tokenizer import Tokenizer
+from stages.lib.tokenizer.tokenizer import SPACE, Tokenizer
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers, training
 from tests.helpers.custom_tokenizers import BOS, EOS
-from tests.helpers.data_fixtures import SOURCES, listed, make, refused, texts, tokenized, write_jsonl
+from tests.helpers.data_fixtures import SOURCES, listed, make, refused, texts, tokenized, trained, write_jsonl
 from tests.stages.lib.tokenizer.test_fast import hostile
 from tools import generate, inspect
 
@@ -88,6 +89,42 @@ def test_kinds_that_differ_keep_their_ids_too(tmp_path, kind, capsys):
     assert name.startswith("tokenizers " if "pattern" in kind else "gigatoken ")
     for text, found in zip(documents, ids, strict=True):
         assert found.tolist() == theirs.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", {}, {"pattern": custom_tokenizers.OTHER}])
+def test_the_bytes_of_ids_add_up_to_those_of_any_text(tmp_path, kind):
+    if isinstance(kind, dict):
+        ours = Tokenizer(taken(custom_tokenizers.write(tmp_path / "tokenizer.json", **kind), tmp_path))
+    else:
+        path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 40)])
+        source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+        ours = Tokenizer(trained(tmp_path, [source], vocab_size=320, model=kind, sample={"a": 1}))
+    sizes = ours.bytes_of_ids()
+    assert sizes[[ours.bos, ours.eos]].tolist() == [0, 0]
+    documents = [text for text in EDGE_CASES if SPACE not in text]
+    assert len(documents) > 10
+    for text, ids in zip(documents, ours.encode(documents), strict=True):
+        assert sizes[ids].sum() == len(text.encode()), text
+
+
+def test_the_bytes_of_ids_that_do_not_add_up_are_scaled_to_those_of_the_text(tmp_path):
+    """A tokenizer that folds letters, splits at spaces and has an unknown word, as BERT's."""
+    theirs = Theirs(models.WordPiece(unk_token="[UNK]"))
+    theirs.normalizer, theirs.decoder = normalizers.BertNormalizer(), decoders.WordPiece()
+    theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", BOS, EOS], show_progress=False)
+    theirs.train_from_iterator(texts("a", 40), trainer)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer(taken(tmp_path / "tokenizer.json", tmp_path))
+    entries = [{"text": f"\u00c9t\u00e9  {text.upper()}"} for text in texts("a", 60)]
+    path = write_jsonl(tmp_path / "a.jsonl", entries)
+    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
+    parts = tokenized(tmp_path, "a", source, ours.manifest.path)
+    corpus = Corpus(make(index, tokenizer=ours.manifest.path, parts=parts, output=tmp_path / "tokens/manifest.json"))
+    ids = corpus.stream("a", "validation").read(0, 10**6)
+    expected = corpus.sources["a"]["validation"]["text_bytes"]
+    assert ours.bytes_of_ids()[ids].sum() != expected
+    assert corpus.bytes_of_ids("a")[ids].sum() == pytest.approx(expected)
 
 
 def test_what_is_cut_filled_up_or_put_behind_a_text_is_left_out(tmp_path, path):

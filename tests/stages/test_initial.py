@@ -209,14 +209,15 @@ def test_model_that_the_first_rank_cannot_read_is_one_line_from_all(tmp_path):
 
 def other_corpus(corpus, directory, keep, **more):
     """Make a corpus of some sources of another one, and `more`: {name: source whose text it has}."""
-    identity = json.loads(corpus.read_text())["identity"]
+    identity, record = (json.loads(corpus.read_text())[key] for key in ("identity", "record"))
     sources = {name: identity["sources"][name] for name in keep}
     sources |= {name: identity["sources"][other] for name, other in more.items()}
     path = directory / corpus.name
     directory.mkdir()
-    for source in identity["sources"]:  # beside the manifest, as its relative paths say
-        (directory / source).symlink_to(corpus.parent / source)
-    manifest.write(path, "index", identity | {"sources": sources}, {})
+    for name in [*identity["sources"], *record["files"]]:  # beside the manifest, as its relative paths say
+        (directory / name).symlink_to(corpus.parent / name)
+    record["bytes_scale"] |= dict.fromkeys(more, 1.0)
+    manifest.write(path, "index", identity | {"sources": sources}, record)
     return path
 
 

@@ -28,7 +28,9 @@ def parameters_of(model, corpus):
 def write_model(directory, corpus, run, model, tokens, error=0.0):
     """Write the manifest of a model whose losses follow the law, that of source `b` 20% above that of `a`."""
     loss = float(LAW.loss(parameters_of(model, corpus), tokens)) * (1 + error)
-    sources = {name: {"loss": loss * factor, "bits_per_byte": loss * factor / 2} for name, factor in SOURCES.items()}
+    sources = {
+        name: {"loss": loss * factor, "loss_bits_per_byte": loss * factor / 2} for name, factor in SOURCES.items()
+    }
     identity = {"recipe": {"model": model, "weights": WEIGHTS}, "corpus": manifest.read(corpus).digest}
     identity |= {"step": 30, "tokens": tokens, "outputs": {}}
     path = directory / f"results/runs/{run}/models/00000030.json"
@@ -73,7 +75,7 @@ def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after
     made = manifest.read(output, "predict")
     expected = float(LAW.loss(parameters_of(TARGET, corpus), TOKENS)) * MEAN
     results = made.identity["results"]
-    for name, value in (("loss", expected), ("bits_per_byte", expected / 2)):
+    for name, value in (("loss", expected), ("loss_bits_per_byte", expected / 2)):
         assert results[name]["low"] < value < results[name]["high"]
         assert results[name]["value"] == pytest.approx(value, rel=0.03)
     assert made.identity["parameters"] == parameters_of(TARGET, corpus)
@@ -143,4 +145,7 @@ def test_a_model_of_another_corpus_is_refused(ladder, corpus, tmp_path, capsys):
 
 def test_a_source_without_validation_loss_is_named(ladder, corpus, tmp_path, capsys):
     assert run(ladder, corpus, tmp_path / "tiny.json", weights={"a": 1, "web": 1}) == 2
-    assert f"{ladder[0]} must have the validation loss of web, and has none" in capsys.readouterr().err
+    assert (
+        f"{ladder[0]} has no validation loss of source web; train it again on a corpus with all sources"
+        in capsys.readouterr().err
+    )

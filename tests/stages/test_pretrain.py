@@ -53,7 +53,7 @@ def test_loss_falls_and_every_step_is_in_the_ledger(uninterrupted):
         assert entries[-1][name] >= 0
     validation = json.loads(milestone(uninterrupted, 30).read_text())["record"]["validation"]
     assert set(validation) == {"a", "b"}
-    assert all(0 < scores["bits_per_byte"] < 8 for scores in validation.values())
+    assert all(0 < scores["loss_bits_per_byte"] < 8 for scores in validation.values())
 
 
 def test_ledger_names_the_samples_that_were_trained_on(corpus, tmp_path, monkeypatch):

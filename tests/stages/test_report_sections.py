@@ -48,8 +48,10 @@ def prediction(target):
         "recipe": {"target": target, "tokens": 76_800, "weights": {"code": 1.0, "prose": 1.0}},
         "models": {},
         "parameters": 7680,
-        "results": {"loss": result, "bits_per_byte": result},
-        "points": [{"run": "x", "parameters": n, "tokens": d, "loss": 4.0, "bits_per_byte": 3.0} for n, d in sizes],
+        "results": {"loss": result, "loss_bits_per_byte": result},
+        "points": [
+            {"run": "x", "parameters": n, "tokens": d, "loss": 4.0, "loss_bits_per_byte": 3.0} for n, d in sizes
+        ],
         "curve": [{"parameters": n, "tokens": n * 10, "value": 3.5, "low": 3.4, "high": 3.6} for n in (100, 7680)],
     }
 

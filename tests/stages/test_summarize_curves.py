@@ -49,7 +49,7 @@ def test_skipped_steps_have_no_point_in_the_curve(results, lines):
 def test_curve_after_a_kill_and_a_rollback_has_the_last_entry_of_each_step(results, lines):
     killed = [entry_of(step, 4.0, step) for step in (310, 320)]
     again = [entry_of(310, 3.9, 310), {**entry_of(320, None, 320), "skipped": True}]
-    scores = {"code": {"loss": 99.0, "bits_per_byte": 50.0}}
+    scores = {"code": {"loss": 99.0, "loss_bits_per_byte": 50.0}}
     append(results, "metrics", *killed, *again, {"step": 320, "tokens": 320 * 256, "validation": scores, "time": 320})
     append(results, "events", {"event": "rollback", "step": 300, "left": 320, "samples": [302, 324], "time": 325})
     append(results, "metrics", entry_of(310, 3.8, 324, time=330))
@@ -58,6 +58,22 @@ def test_curve_after_a_kill_and_a_rollback_has_the_last_entry_of_each_step(resul
     assert [tokens for tokens, _ in curve] == sorted({tokens for tokens, _ in curve})
     assert curve[-2:] == [(300 * 256, 5.0), (310 * 256, 3.8)]
     assert lines["base, validation code"] == [(76800, 5.2)]
+
+
+def test_validation_losses_of_different_text_are_not_joined(results, lines):
+    texts = {310: "b", 320: "a", 330: "b", 340: "b"}
+    for step, text in texts.items():
+        scores = {"code": {"loss": 4.0, "text": text}}
+        append(results, "metrics", {"step": step, "tokens": step * 256, "validation": scores, "time": step})
+    assert summarize.main(options_of(results)) == 0
+    curves = {
+        label: [tokens // 256 for tokens, _ in points] for label, points in lines.items() if "validation" in label
+    }
+    assert curves == {
+        "base, validation code, text 1": [300],
+        "base, validation code, text 2": [310, 330, 340],
+        "base, validation code, text 3": [320],
+    }
 
 
 def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, lines):

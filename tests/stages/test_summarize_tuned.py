@@ -106,7 +106,10 @@ def test_text_tells_how_a_model_at_a_path_was_tuned_and_its_validation_loss(resu
     path = results / "runs/tuned/models/00000040.json"
     made = manifest.read(path)
     identity = made.identity | {"initial": "0" * 64, "recipe": TUNED | {"model": MODEL, "lora": {"rank": 8}}}
-    record = {"initial": "models/CodeLlama-7b-hf", "validation": {"chats": {"loss": 0.8787, "bits_per_byte": 0.304}}}
+    record = {
+        "initial": "models/CodeLlama-7b-hf",
+        "validation": {"chats": {"loss": 0.8787, "loss_bits_per_byte": 0.304}},
+    }
     manifest.write(path, made.stage, identity, made.record | record)
     relink(results / "runs/tuned/export/00000040/manifest.json", "model", path)
     relink(results / "runs/tuned/eval/00000040/pairs.json", "export", path.parents[1] / "export/00000040/manifest.json")

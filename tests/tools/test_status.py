@@ -170,7 +170,7 @@ def test_killed_run_shows_its_last_step(directory, tmp_path, capsys):
 
 def test_newest_validation_loss_is_shown(directory, tmp_path, capsys):
     for at, loss in ((20, 4.5), (40, 4.25)):
-        scores = {"web": {"loss": loss, "bits_per_byte": 2.0}, "books": {"loss": 3.0, "bits_per_byte": 1.0}}
+        scores = {"web": {"loss": loss, "loss_bits_per_byte": 2.0}, "books": {"loss": 3.0, "loss_bits_per_byte": 1.0}}
         write_metrics(directory, {"step": at, "tokens": at * 1000, "validation": scores, "time": 1})
     text = shown(capsys, tmp_path)
     assert "validation   loss web 4.2500, books 3.0000 at step 40\n" in text

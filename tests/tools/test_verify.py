@@ -20,7 +20,7 @@ def made(corpus, uninterrupted, tmp_path):
 def test_whole_files_are_counted(made, capsys):
     assert verify.main(list(map(str, made))) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{made[0]}: 6 of 6 files are whole, ")  # two shards and the validation texts a source
+    assert first.startswith(f"{made[0]}: 7 of 7 files are whole, ")  # 3 per source, bytes of ids
     assert second.startswith(f"{made[1]}: 3 of 3 files are whole, ")
 
 
@@ -49,7 +49,7 @@ def test_shard_that_differs_is_named(made, capsys, spoil, reason):
     assert verify.main(list(map(str, made))) == 2
     told = capsys.readouterr()
     assert told.out.startswith(f"WRONG {path} {reason}")
-    assert ": 5 of 6 files are whole" in told.out and ": 3 of 3 files are whole" in told.out
+    assert ": 6 of 7 files are whole" in told.out and ": 3 of 3 files are whole" in told.out
     assert told.err == "verify: 1 files differ from their manifests\n"
 
 

@@ -283,13 +283,13 @@ def test_score_without_an_evaluation_is_found_though_the_summary_was_written_aga
 def ladder(place):
     """A prediction from one model, that the summary was made with."""
     model = manifest.read(f"results/runs/base/models/{STEP}.json")
-    validation = {"a": {"loss": 2.0, "bits_per_byte": 1.5}}
+    validation = {"a": {"loss": 2.0, "loss_bits_per_byte": 1.5}}
     written_again(model.path, lambda data: data["record"].update(validation=validation))
     known = {
         "recipe": {"target": "large", "weights": {"a": 1.0}},
         "corpus": model.identity["corpus"],
         "models": {"base": model.digest},
-        "points": [{"run": "base", "loss": 2.0, "bits_per_byte": 1.5}],
+        "points": [{"run": "base", "loss": 2.0, "loss_bits_per_byte": 1.5}],
     }
     path = Path("results/ladders/small.json")
     manifest.write(path, "predict", known, {})

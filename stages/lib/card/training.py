@@ -68,10 +68,12 @@ def _curve(training: TrainingHistory, unit: str) -> list[str]:
     sources = training.sources
     titles = ["step", "tokens", "training loss"]
     titles += [f"validation loss, {escaped(source)}" for source in sources]
-    titles += [f"bits per byte, {escaped(source)}" for source in sources]
+    titles += [f"the same in bits per byte, {escaped(source)}" for source in sources]
     rows = [_curve_row(training, step, sources) for step in thinned(steps)]
+    texts = {tuple(scores.get(source, {}).get("text") for source in sources) for scores in training.validation.values()}
+    other = " Rows with * have the validation loss of other text than the last row." if len(texts) > 1 else ""
     return [
-        f"The loss is {unit}; the training loss is that of one step.",
+        f"The loss is {unit}; the training loss is that of one step.{other}",
         *table(titles, rows, "r" * len(titles)),
     ]
 
@@ -79,8 +81,11 @@ def _curve(training: TrainingHistory, unit: str) -> list[str]:
 def _curve_row(training: TrainingHistory, step: int, sources: Sequence[str]) -> list[str]:
     scores = training.validation.get(step, {})
     cells = [training.losses.get(step)]
-    cells += [scores.get(source, {}).get(name) for name in ("loss", "bits_per_byte") for source in sources]
-    return [f"{step:,}", f"{training.tokens[step]:,}", *("-" if cell is None else f"{cell:.3f}" for cell in cells)]
+    cells += [scores.get(source, {}).get(name) for name in ("loss", "loss_bits_per_byte") for source in sources]
+    last = training.validation[max(training.validation)] if scores else {}
+    other = any(scores.get(source, {}).get("text") != last.get(source, {}).get("text") for source in sources)
+    shown = ["-" if cell is None else f"{cell:.3f}" for cell in cells]
+    return [f"{step:,}{' *' * other}", f"{training.tokens[step]:,}", *shown]
 
 
 def thinned(steps: Sequence[int]) -> list[int]:

@@ -17,7 +17,8 @@ DUPLICATES = "hashes"
 
 def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]:
     """Yield the manifests of the parts that hold the files of a corpus, an error in place of one that differs."""
-    files = payload.files_of(corpus)
+    beside = corpus.record.get("files", {})  # made by the index, of no part
+    files = {name: described for name, described in payload.files_of(corpus).items() if name not in beside}
     by_part: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
     for name, described in files.items():
         by_part[os.path.dirname(name)][name] = described

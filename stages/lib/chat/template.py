@@ -14,7 +14,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +213,16 @@ class _OfTransformers:
             raise LimitError(f"the model's chat template cannot render a question: {error}") from None
 
 
-def guard_transformers() -> None:
-    """Let `apply_chat_template` of transformers render in the sandbox, with its limits, until this process ends."""
+@contextlib.contextmanager
+def guarded_transformers() -> Iterator[None]:
+    """Let `apply_chat_template` of transformers render in the sandbox, with its limits."""
     from transformers.utils import chat_template_utils
 
-    chat_template_utils._compile_jinja_template = _OfTransformers
+    theirs, chat_template_utils._compile_jinja_template = chat_template_utils._compile_jinja_template, _OfTransformers
+    try:
+        yield
+    finally:
+        chat_template_utils._compile_jinja_template = theirs
 
 
 Span = tuple[int, int]

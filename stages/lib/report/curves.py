@@ -27,14 +27,15 @@ FIGURES = ("learning_rate", "grad_norm", "tokens_per_second", "mfu")
 class Curves:
     """A run against tokens: the loss of training and of each source's validation text, and FIGURES.
 
-    Lines of more points than a figure shows are thinned: a point is the mean of several steps, of grad_norm the
-    largest value. `drawn`: {source: tokens that were drawn from it}, `epochs`: {source: epochs} at the last step.
-    `seconds`: of all steps, those that were repeated too; `peak_bytes`: memory of the first rank;
-    `world_size`: the newest.
+    `validation`: {source: a curve per text on which its loss was measured, in the order of their first points}: points
+    of different text are not joined. Lines of more points than a figure shows are thinned: a point is the mean of
+    several steps, of grad_norm the largest value. `drawn`: {source: tokens that were drawn from it}, `epochs`: {source:
+    epochs} at the last step. `seconds`: of all steps, those that were repeated too; `peak_bytes`: memory of the first
+    rank; `world_size`: the newest.
     """
 
     train: list[Point]
-    validation: dict[str, list[Point]]
+    validation: dict[str, list[list[Point]]]
     figures: dict[str, list[Point]] = field(default_factory=dict)
     drawn: dict[str, float] = field(default_factory=dict)
     epochs: dict[str, float] = field(default_factory=dict)
@@ -81,14 +82,14 @@ def read_curves(results: Results, before: Mapping[str, int]) -> dict[str, Curves
 
 def _read(directory: Path, run_name: str, before: int, with_loss: bool) -> Curves:
     steps: dict[int, tuple[float | None, ...]] = {}  # tokens, loss, FIGURES
-    validation: defaultdict[str, dict[int, Point]] = defaultdict(dict)
+    validation: defaultdict[str, dict[int, tuple[Any, Point]]] = defaultdict(dict)  # with the digest of the text
     events, spikes, last, seconds = read_events(directory), Spikes(), {}, 0.0
     for entry in history.entries(directory, events):
         step, tokens = entry["step"], entry["tokens"] + before
         seconds += _number(entry.get("seconds")) or 0.0
         if "validation" in entry:
             for source, score in entry["validation"].items():
-                validation[source][step] = (tokens, score["loss"], None)
+                validation[source][step] = (score.get("text"), (tokens, score["loss"], None))
         elif history.is_good(entry):
             steps[step] = (tokens, entry["loss"], *(_number(entry.get(name)) for name in FIGURES))
             spikes.add(step, entry["loss"])
@@ -100,7 +101,7 @@ def _read(directory: Path, run_name: str, before: int, with_loss: bool) -> Curve
     rows = [steps[step] for step in sorted(steps)]
     return Curves(
         train=_curve(rows, 1) if with_loss else [],
-        validation={source: _in_order(points) for source, points in validation.items()} if with_loss else {},
+        validation={source: _by_text(points) for source, points in validation.items()} if with_loss else {},
         figures={name: _curve(rows, 2 + at, name == "grad_norm") for at, name in enumerate(FIGURES)},
         drawn=_by_source(last.get("source_tokens")),
         epochs=_by_source(last.get("source_epochs")),
@@ -126,8 +127,12 @@ def _by_source(data: Any) -> dict[str, float]:
     return data if isinstance(data, dict) and all(map(journal.is_number, data.values())) else {}
 
 
-def _in_order(points: Mapping[int, Point]) -> list[Point]:
-    return [points[step] for step in sorted(points)]
+def _by_text(points: Mapping[int, tuple[Any, Point]]) -> list[list[Point]]:
+    curves: dict[Any, list[Point]] = {}
+    for step in sorted(points):
+        text, point = points[step]
+        curves.setdefault(text, []).append(point)
+    return [*curves.values()]
 
 
 def training_problems(results: Results) -> list[str]:

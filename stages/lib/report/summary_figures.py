@@ -90,9 +90,10 @@ def loss_lines(curves: Mapping[str, Curves]) -> list[Line]:
             lines.append(
                 Line(label=label, group=run_name, part="training", points=curve.train, marked=False, color=neutral)
             )
-        for source, points in sorted(curve.validation.items()):
-            label = f"{run_name}, validation {source}"
-            lines.append(Line(label=label, group=run_name, part=source, points=points, color=colors[source]))
+        for source, of_texts in sorted(curve.validation.items()):
+            for number, points in enumerate(of_texts, 1):
+                label = f"{run_name}, validation {source}" + (f", text {number}" if len(of_texts) > 1 else "")
+                lines.append(Line(label=label, group=run_name, part=source, points=points, color=colors[source]))
     return lines
 
 

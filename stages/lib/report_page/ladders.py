@@ -1,4 +1,4 @@
-"""Ladders: the predicted loss and bits per byte of each target, and how far off the predictions were."""
+"""Ladders: the predicted validation loss of each target, and how far off the predictions were."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from stages.lib.report_page.section import Block, Chart, Section
 
 CATEGORY = "Training"
 LOSS = (
-    "Losses of runs with different tokenizers are not comparable; bits per byte are. The loss of a tuned run is that "
+    "Losses of runs with different tokenizers are not comparable; scores in bits per byte are. A validation loss is of "
+    "windows of the validation split; where a run changed them, each text has a line. The loss of a tuned run is that "
     "of its targets, and its line begins at the tokens of the model that it was tuned from. A run on preferences (DPO) "
     "has no line: its loss is per pair."
 )

@@ -1,4 +1,4 @@
-"""The prediction of one measure of a target (loss or bits per byte), as plain data."""
+"""The prediction of one measure of a target (validation loss per token, or in bits per byte), as plain data."""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stages.lib.manifest import Manifest
-from stages.lib.scaling_law.rungs import weighted
-
-NAMES = {"loss": "validation loss", "bits_per_byte": "bits per byte"}
+from stages.lib.scaling_law.rungs import NAMES, weighted
 
 Row = dict[str, Any]
 
@@ -67,8 +65,9 @@ def text(predictions: Sequence[Manifest], models: Mapping[tuple[str, int], Manif
 def figure(prediction: Manifest, found: Mapping[str, float]) -> dict[str, Any]:
     """Return the data of a figure of the loss: points, fitted curve with its band, and target.
 
-    `points`: [{"run", "parameters", "tokens", "loss", "bits_per_byte"}]; `curve`: [{"parameters", "tokens", "value",
-    "low", "high"}] at the target's tokens per parameter; `target`: its parameters and tokens, and the row of the loss.
+    `points`: [{"run", "parameters", "tokens", "loss", "loss_bits_per_byte"}]; `curve`: [{"parameters", "tokens",
+    "value", "low", "high"}] at the target's tokens per parameter; `target`: its parameters and tokens, and the row of
+    the loss.
     """
     identity = prediction.identity
     row = next(row for row in rows(prediction, found) if row["measure"] == "loss")

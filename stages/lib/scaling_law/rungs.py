@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
@@ -13,16 +14,19 @@ from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 
+NAMES = {"loss": "validation loss", "loss_bits_per_byte": "validation loss in bits per byte"}
+"""{measure of a model on the validation split: its name}"""
+
 
 @dataclass(frozen=True)
 class Rung:
-    """A trained model of a ladder. `validation`: {source: {"loss", "bits_per_byte"}}."""
+    """A trained model of a ladder. `validation`: {source: {"loss", "loss_bits_per_byte", "text"}}."""
 
     name: str
     path: Path
     parameters: int
     tokens: int
-    validation: Mapping[str, Mapping[str, float]]
+    validation: Mapping[str, Mapping[str, Any]]
 
 
 def read_rungs(models: Sequence[Manifest], corpus: Manifest) -> list[Rung]:
@@ -49,13 +53,27 @@ def mean_of_sources(rungs: Sequence[Rung], weights: Mapping[str, float], measure
 
 
 def weighted(
-    validation: Mapping[str, Mapping[str, float]], weights: Mapping[str, float], measure: str, where: str
+    validation: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float], measure: str, where: str
 ) -> float:
-    """Return the mean of a measure over the sources by weight. Raises UserError if `where` lacks a source."""
-    if missing := sorted(set(weights) - set(validation)):
-        raise UserError(f"{where} must have the validation loss of {missing[0]}, and has none")
+    """Return the mean of a measure over the sources by weight. Raises UserError if `where` lacks it of a source."""
+    if missing := sorted(source for source in weights if measure not in validation.get(source, ())):
+        raise UserError(
+            f"{where} has no {NAMES[measure]} of source {missing[0]}; train it again on a corpus with all sources"
+        )
     total = sum(weights.values())
     return sum(validation[source][measure] * weight for source, weight in weights.items()) / total
+
+
+def of_other_text(rungs: Sequence[Rung], weights: Mapping[str, float]) -> list[str]:
+    """Return a sentence if models of the ladder were measured on different windows of the validation split."""
+    found = [[rung.validation[source].get("text") for source in sorted(weights)] for rung in rungs]
+    others = [rung.name for rung, texts in zip(rungs, found, strict=True) if texts != found[0]]
+    if not others:
+        return []
+    return [
+        f"{', '.join(others)} and {rungs[0].name} were measured on different validation text, by which their losses "
+        "differ too; give all runs of a ladder the same seq_len and validation.tokens"
+    ]
 
 
 def repeated(rungs: Sequence[Rung], corpus: Manifest) -> list[str]:

@@ -9,6 +9,7 @@ import jinja2
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM
 
+from stages.lib.chat.template import guarded_transformers
 from stages.lib.errors import UserError
 from stages.lib.scoring import loglikelihood
 from stages.lib.tokenizer.tokenizer import library_errors
@@ -59,12 +60,13 @@ class Encoding(TemplateLM):
         return first, self.tok_encode(continuation, add_special_tokens=False)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the text of a question in the model's chat template, see `template.guard_transformers`.
+        """Return the text of a question in the model's chat template, rendered within limits.
 
         The harness tries a second time without system messages. Raises UserError if that fails too.
         """
         try:
-            return super().apply_chat_template(chat_history, add_generation_prompt)
+            with guarded_transformers():
+                return super().apply_chat_template(chat_history, add_generation_prompt)
         except (jinja2.TemplateError, ValueError) as error:  # ValueError: the template leaves out the last message
             reason = " ".join(str(error).split())
             raise UserError(f"the model's chat template cannot render a question: {reason:.300}") from None

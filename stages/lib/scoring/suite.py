@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stages.lib import recipe as recipes
-from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import identity, operation
@@ -203,8 +202,6 @@ def _score_task(
     if "export" in scored_model.identity:  # documents were encoded so in training, and chats were not, see convert
         model.tokenizer.split_special_tokens = not with_template
     model.separate = is_local
-    if with_template:
-        chat_template.guard_transformers()
     options = {"seed": recipe.seed, "is_local": True} if is_local else options_of(recipe, task, with_template)
     scored, failure = None, None
     try:

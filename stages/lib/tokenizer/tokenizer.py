@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -127,6 +128,29 @@ class Tokenizer:
         if self._processor is not None:  # three to four times as fast as tokenizers
             return self._processor.decode(lists) if lists else []
         return self._loaded_decoder().decode_batch(lists)
+
+    def bytes_of_ids(self) -> np.ndarray:
+        """Return the bytes of UTF-8 that each id stands for within a text, int64 [vocab_size]; special tokens have 0.
+
+        Those of a text's ids add up to the bytes of the text, unless a normalizer changed it.
+        """
+        package = self._loaded_decoder()
+        words, described = package.get_vocab(with_added_tokens=False), json.loads(package.to_str())
+        decoders = json.dumps(described["decoder"])
+        if '"ByteLevel"' in decoders:  # a character per byte
+            lengths = {number: len(word) for word, number in words.items()}
+        else:  # behind another id, since decoders change the begin of a text
+            before = package.encode("a", add_special_tokens=False).ids[:1]
+            size = len(package.decode(before).encode())
+            texts = package.decode_batch([[*before, number] for number in words.values()])
+            lengths = {number: len(text.encode()) - size for number, text in zip(words.values(), texts, strict=True)}
+        if '"ByteFallback"' in decoders:  # one byte alone may be no text
+            lengths |= {number: 1 for word, number in words.items() if re.fullmatch("<0x[0-9A-F]{2}>", word)}
+        for number, token in package.get_added_tokens_decoder().items():
+            lengths[number] = 0 if token.special else len(token.content.encode())
+        sizes = np.zeros(self.vocab_size, np.int64)
+        sizes[[*lengths]] = np.maximum(0, [*lengths.values()])
+        return sizes
 
     def _loaded_decoder(self) -> Any:
         if self._decoder is None:

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.tokens.token_stream import TokenStream
@@ -18,6 +20,9 @@ from stages.lib.tokens.token_stream import TokenStream
 MAGIC = b"ARROW1"
 THREADS = 32
 """Shards that are checked at the same time."""
+
+BYTES_OF_IDS = "bytes_of_ids.npy"
+"""Bytes of text per token id, int64 [vocab_size]; `bytes_scale` in the record has a factor per source."""
 
 
 class Corpus:
@@ -51,11 +56,17 @@ class Corpus:
         contents = [shard["sha256"] for shard in self.sources[source]["train"]["shards"]]
         return manifest.digest_of([self.manifest.identity["dtype"], contents])[:32]
 
-    def bytes_per_target(self, source: str) -> float:
-        """Return the bytes of text per target in the validation split of a source. A target is a token but BOS."""
-        split = self.sources[source]["validation"]
-        targets = split["tokens"] - self.tokenizer["bos_added"] * split["documents"]
-        return split["text_bytes"] / max(1, targets)
+    def bytes_of_ids(self, source: str) -> np.ndarray:
+        """Return the bytes of validation text that each token id of a source stands for, float64 [vocab_size].
+
+        Raises UserError if the file is missing or changed.
+        """
+        files = self.manifest.record.get("files", {})
+        if BYTES_OF_IDS not in files:
+            raise UserError(f"{self.manifest.path} lists no {BYTES_OF_IDS}; make it with stages.index, or -R index")
+        path = self.manifest.directory / BYTES_OF_IDS
+        manifest.check_content(path, files[BYTES_OF_IDS], self.manifest.path)
+        return np.load(path, allow_pickle=False) * self.manifest.record["bytes_scale"][source]
 
     def _check(self, shard: dict[str, Any]) -> None:
         path = os.path.join(self.manifest.directory, shard["path"])

@@ -1,7 +1,12 @@
-"""The figures of an objective, and bits per byte of text, on the validation split of each source."""
+"""The figures of an objective, and its loss in bits per byte, on windows of each source's validation split.
+
+`loss_bits_per_byte` is the loss divided by the bytes of the very targets on which it was measured. It is not the task
+`bits_per_byte`, which reads whole documents: a window has no text before it, and the end of a document is a target.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +18,7 @@ import torch.distributed as dist
 from stages.lib.distributed.collectives import CollectiveError
 from stages.lib.errors import UserError
 from stages.lib.model.loss import IGNORED
+from stages.lib.tokens.permutation import permute
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
@@ -26,17 +32,16 @@ Windows = tuple[np.ndarray, ...]
 class Validation:
     """The validation split of each source.
 
-    `windows`: inputs and targets by source. `bytes_per_target`: text bytes per target by source, if targets are all of
-    a text. `document_end`: the token that ends a document, if attention stays within documents.
+    `windows`: inputs and targets by source. `num_bytes`: text bytes of all targets by source, where they are known.
+    `document_end`: the token that ends a document, if attention stays within documents. `texts`: a digest of the
+    windows by source: losses of different windows are no curve.
     """
 
     def __init__(
-        self,
-        windows: Mapping[str, Windows],
-        bytes_per_target: Mapping[str, float],
-        document_end: int | None = None,
+        self, windows: Mapping[str, Windows], num_bytes: Mapping[str, float], document_end: int | None = None
     ) -> None:
-        self.windows, self.bytes_per_target, self.document_end = windows, bytes_per_target, document_end
+        self.windows, self.num_bytes, self.document_end = windows, num_bytes, document_end
+        self.texts = {source: _digest(arrays) for source, arrays in windows.items()}
 
     @torch.no_grad()
     def evaluate(
@@ -46,15 +51,15 @@ class Validation:
         micro_batch_size: int,
         device: torch.device,
         poll: Callable[[], None] | None = None,
-    ) -> dict[str, dict[str, float]]:
-        """Return {source: {"loss", ...}}; all ranks call it and get the same.
+    ) -> dict[str, dict[str, Any]]:
+        """Return {source: {"loss", ..., "text"}}; all ranks call it and get the same.
 
-        Each source has the objective's validation figures, and with `bytes_per_target` "bits_per_byte". Each rank runs
-        the same number of forward passes, otherwise FSDP would wait for ever: a short share is padded with windows that
-        have no target. `poll` is called before each forward pass, and may raise.
+        Each source has the objective's validation figures, with `num_bytes` "loss_bits_per_byte", and the digest of its
+        windows. Each rank runs the same number of forward passes, otherwise FSDP would wait for ever: a short share is
+        padded with windows that have no target. `poll` is called before each forward pass, and may raise.
         """
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        results = {}
+        results: dict[str, dict[str, Any]] = {}
         for source, windows in self.windows.items():
             sums = torch.zeros(len(objective.figures), dtype=torch.float64, device=device)
             for first in range(0, len(windows[0]), micro_batch_size * world_size):
@@ -67,14 +72,17 @@ class Validation:
                 ]
                 sums += objective.sums(model, rows, self.document_end)[1]
             dist.all_reduce(sums)
-            means = dict(zip(objective.figures, (sums / objective.count(windows)).tolist(), strict=True))
+            count = objective.count(windows)
+            means = dict(zip(objective.figures, (sums / count).tolist(), strict=True))
             results[source] = {name: means[name] for name in objective.validation_figures}
-            if source in self.bytes_per_target:
-                results[source]["bits_per_byte"] = means["loss"] / math.log(2) / self.bytes_per_target[source]
+            if source in self.num_bytes:
+                bits = means["loss"] * count / math.log(2)
+                results[source]["loss_bits_per_byte"] = bits / self.num_bytes[source]
+            results[source]["text"] = self.texts[source]
         return results
 
 
-def check_finite(results: Mapping[str, Mapping[str, float]], step: int) -> None:
+def check_finite(results: Mapping[str, Mapping[str, Any]], step: int) -> None:
     """Raise CollectiveError if a validation loss is not finite."""
     for source, scores in results.items():
         if not math.isfinite(scores["loss"]):
@@ -86,35 +94,49 @@ def check_finite(results: Mapping[str, Mapping[str, float]], step: int) -> None:
 def from_corpus(
     corpus: Corpus, sources: Iterable[str], seq_len: int, tokens: int, document_end: int | None = None
 ) -> Validation:
-    """Return the validation split of some sources of a corpus, at most `tokens` tokens each.
+    """Return windows of the validation split of some sources of a corpus, at most `tokens` tokens each.
 
     Raises UserError if a source has too little validation text.
     """
-    windows = {
-        source: _windows(corpus.stream(source, "validation"), seq_len, tokens, corpus.tokenizer) for source in sources
-    }
-    bytes_per_target = {source: corpus.bytes_per_target(source) for source in sources}
-    for source, (_, targets) in windows.items():
-        if not (targets != IGNORED).any() or not bytes_per_target[source]:
+    windows: dict[str, Windows] = {}
+    num_bytes: dict[str, float] = {}
+    for source in sources:
+        stream = corpus.stream(source, "validation")
+        windows[source] = _, targets = _windows(stream, source, seq_len, tokens, corpus.tokenizer)
+        num_bytes[source] = float(corpus.bytes_of_ids(source)[targets[targets != IGNORED]].sum())
+        if not num_bytes[source]:
             raise UserError(
                 f"source {source} must have at least two tokens of validation text, and has fewer; "
                 f"raise sources.{source}.validation"
             )
-    return Validation(windows, bytes_per_target, document_end)
+    return Validation(windows, num_bytes, document_end)
 
 
-def _windows(stream: Any, seq_len: int, limit: int, tokenizer: Mapping[str, Any]) -> Windows:
-    """Return windows over the first `limit` tokens; the last one is padded.
+def _windows(stream: Any, source: str, seq_len: int, limit: int, tokenizer: Mapping[str, Any]) -> Windows:
+    """Return windows of at most `limit` tokens, spread over the split; a shorter one is padded.
 
-    The BOS that follows a document's end is not a target: it is certain, and does not measure the model.
+    They are the same in every run and for every seed, and those of a lower limit are among those of a higher one. The
+    BOS that follows a document's end is not a target: it is certain, and does not measure the model.
     """
-    tokens = stream.read(0, limit + 1).astype(np.int64)
-    count = -(-(len(tokens) - 1) // seq_len)
-    inputs, targets = np.zeros((count, seq_len), np.int64), np.full((count, seq_len), IGNORED, np.int64)
-    inputs.ravel()[: len(tokens) - 1] = tokens[:-1]
-    begins = (tokens[:-1] == tokenizer["eos"]) & (tokens[1:] == tokenizer["bos"]) & tokenizer["bos_added"]
-    targets.ravel()[: len(tokens) - 1] = np.where(begins, IGNORED, tokens[1:])
+    total = max(0, len(stream) - 1)
+    count = -(-total // seq_len)
+    chosen = permute(np.arange(min(count, -(-limit // seq_len))), count, f"validation/{source}") if count else []
+    inputs = np.zeros((len(chosen), seq_len), np.int64)
+    targets = np.full((len(chosen), seq_len), IGNORED, np.int64)
+    for row, (window, number) in enumerate(sorted((int(window), number) for number, window in enumerate(chosen))):
+        length = min(seq_len, limit - number * seq_len, total - window * seq_len)
+        tokens = stream.read(window * seq_len, length + 1).astype(np.int64)
+        inputs[row, :length] = tokens[:-1]
+        begins = (tokens[:-1] == tokenizer["eos"]) & (tokens[1:] == tokenizer["bos"]) & tokenizer["bos_added"]
+        targets[row, :length] = np.where(begins, IGNORED, tokens[1:])
     return inputs, targets
+
+
+def _digest(arrays: Windows) -> str:
+    hashed = hashlib.sha256(str([array.shape for array in arrays]).encode())
+    for array in arrays:
+        hashed.update(np.ascontiguousarray(array, np.int64).tobytes())
+    return hashed.hexdigest()[:16]
 
 
 def _rows(array: np.ndarray, begin: int, count: int, fill: int) -> torch.Tensor:

@@ -21,11 +21,11 @@ from stages.lib.tuning.tuning_samples import TuningSamples
 
 @dataclass(frozen=True, kw_only=True)
 class TuningData:
-    """`validation`, `bytes_per_target`: by source, see `training.validation.Validation`."""
+    """`validation`, `num_bytes`: by source, see `training.validation.Validation`."""
 
     samples: MixedSamples[Any]
     validation: dict[str, tuple[np.ndarray, ...]]
-    bytes_per_target: dict[str, float]
+    num_bytes: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +57,13 @@ class ExampleSources(TuningSources):
         train, others = self._encoded(tokenizer, bos, recipe)
         end = tuning_samples.separator([*train.values(), *others.values()], tokenizer.eos, tokenizer.vocab_size)
         rows: dict[str, tuple[np.ndarray, ...]] = {}
-        bytes_per_target = {}
+        num_bytes = {}
         for name, examples in others.items():
-            rows[name], bytes_per_target[name] = tuning_samples.validation(
+            rows[name], num_bytes[name] = tuning_samples.validation(
                 examples, recipe.seq_len, end, validation_tokens, recipe.packing
             )
         samples = TuningSamples(train, recipe.weights, recipe.seq_len, recipe.seed, end, recipe.packing)
-        return TuningData(samples=samples, validation=rows, bytes_per_target=bytes_per_target)
+        return TuningData(samples=samples, validation=rows, num_bytes=num_bytes)
 
     def _encoded(
         self, tokenizer: Tokenizer, bos: bool, recipe: Any
@@ -98,4 +98,4 @@ class PreferenceSources(TuningSources):
             recipe.weights, train, validation, recipe.seq_len, recipe.seed, tokenizer.eos, filtered
         )
         rows = samples.validation(validation_tokens)
-        return TuningData(samples=samples, validation={name: rows}, bytes_per_target={})
+        return TuningData(samples=samples, validation={name: rows}, num_bytes={})

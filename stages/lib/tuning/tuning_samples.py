@@ -163,15 +163,12 @@ class TuningSamples(MixedSamples[Rows]):
 
 def validation(
     encoded: Sequence[Encoded], seq_len: int, end: int, tokens: int, packing: str = BEST_FIT
-) -> tuple[tuple[np.ndarray, np.ndarray], float]:
-    """Return (inputs, targets) of validation examples, int64 [rows, L] each; and bytes of text per target, EOS counted.
+) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    """Return (inputs, targets) of validation examples, int64 [rows, L] each; and the bytes of all targets' text.
 
     `encoded`: none longer than `seq_len`. `tokens`: see `chosen_for_validation`.
     """
-    from stages.lib.model.loss import IGNORED
-
     chosen = [encoded[number] for number in chosen_for_validation([len(one.ids) for one in encoded], tokens)]
     rows = Rows(chosen, seq_len, end, VALIDATION_SEED, packing)
     inputs, targets = rows.read(range(len(rows)))
-    num_bytes = sum(one.num_bytes for one in chosen)
-    return (inputs.astype(np.int64), targets.astype(np.int64)), num_bytes / np.count_nonzero(targets != IGNORED)
+    return (inputs.astype(np.int64), targets.astype(np.int64)), sum(one.num_bytes for one in chosen)

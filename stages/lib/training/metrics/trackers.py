@@ -14,6 +14,7 @@ from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import operation
+from stages.lib.run_directory import history
 from stages.lib.training.callbacks.callback import Callback
 
 NOT_TRACKED = ("step", "time", "samples")
@@ -60,19 +61,34 @@ class Trackers(Callback):
         self, recipe: TrackerRecipe, directory: Path | str, run_name: str, facts: Mapping[str, Any], step: int
     ) -> None:
         self._open: list[Tracker] = []
+        self._texts: dict[str, Any] = {}  # {source: the text of its first validation loss}
         try:
             if recipe.tensorboard:
                 self._open.append(_TensorBoard(Path(directory), facts, step))
             if recipe.wandb is not None:
                 self._open.append(_Wandb(recipe.wandb, Path(directory), run_name, facts))
+            if self._open:
+                for entry in history.entries(Path(directory), []):
+                    self._name_by_text(entry.get("validation", {}))
         except BaseException:
             self.close()
             raise
 
     def metrics(self, entry: dict[str, Any]) -> None:
         """Write an entry of metrics.jsonl."""
+        if "validation" in entry:
+            entry = entry | {"validation": self._name_by_text(entry["validation"])}
         numbers = flatten({key: value for key, value in entry.items() if key not in NOT_TRACKED})
         self._each(lambda tracker: tracker.write(numbers, entry["step"]))
+
+    def _name_by_text(self, validation: Mapping[str, Any]) -> dict[str, Any]:
+        """Return scores by source; those of other text than the source's first have a name and a curve of their own."""
+        named = {}
+        for source, scores in validation.items():
+            text = scores.get("text")
+            same = text == self._texts.setdefault(source, text)
+            named[source if same else f"{source} (text {text})"] = scores
+        return named
 
     def event(self, event: str, step: int, facts: dict[str, Any]) -> None:
         """Replace what was written after step `step`, if the event is a rollback to it."""

@@ -82,7 +82,8 @@ class ValidationRecipe:
     """Steps between two evaluations; each milestone is evaluated as well."""
 
     tokens: int = operation(1 << 20, minimum=1)
-    """Maximum number of tokens of each source's validation split, from its beginning."""
+    """Maximum number of tokens of each source's validation split, in windows that are spread over it by a fixed seed.
+    Losses of another number of tokens are those of other text: they are drawn as another curve."""
 
 
 @dataclass(frozen=True, kw_only=True)

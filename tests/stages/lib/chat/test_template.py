@@ -13,7 +13,7 @@ from stages.lib.chat.template import (
     LimitError,
     Sandbox,
     assistant_spans,
-    guard_transformers,
+    guarded_transformers,
     text_of,
 )
 from stages.lib.errors import UserError
@@ -137,19 +137,20 @@ def test_template_that_fails_is_one_sentence(monkeypatch, text, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_transformers_renders_in_the_sandbox_when_it_is_guarded(monkeypatch):
+def test_transformers_renders_in_the_sandbox_while_it_is_guarded():
     from transformers.utils import chat_template_utils
 
-    monkeypatch.setattr(chat_template_utils, "_compile_jinja_template", chat_template_utils._compile_jinja_template)
+    theirs = chat_template_utils._compile_jinja_template
     text = OWN["llama"] + "{{ strftime_now('%Y')[:2] }}{{ dict.fromkeys('a', tools) }}"
     options = {"chat_template": text, "tools": [{"name": "f"}], **SPECIAL}
     expected = chat_template_utils.render_jinja_template([CHAT[1:2]], **options)
-    guard_transformers()
-    assert chat_template_utils.render_jinja_template([CHAT[1:2]], **options) == expected
-    with pytest.raises(jinja2.TemplateError, match="must alternate"):
-        chat_template_utils.render_jinja_template([CHAT[2:3]], **options)
-    with pytest.raises(LimitError, match="cannot render a question: it takes more than 1 GiB of memory"):
-        chat_template_utils.render_jinja_template([CHAT[1:2]], **options | {"chat_template": "{{ 'a' * 2**35 }}"})
+    with guarded_transformers():
+        assert chat_template_utils.render_jinja_template([CHAT[1:2]], **options) == expected
+        with pytest.raises(jinja2.TemplateError, match="must alternate"):
+            chat_template_utils.render_jinja_template([CHAT[2:3]], **options)
+        with pytest.raises(LimitError, match="cannot render a question: it takes more than 1 GiB of memory"):
+            chat_template_utils.render_jinja_template([CHAT[1:2]], **options | {"chat_template": "{{ 'a' * 2**35 }}"})
+    assert chat_template_utils._compile_jinja_template is theirs
 
 
 def test_template_must_be_a_file_of_text(tmp_path):

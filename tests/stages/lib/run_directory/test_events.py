@@ -22,7 +22,9 @@ METRICS = [
     | {"tokens_per_second": 500.0, "tokens_per_second_overall": 400.0, "ranks": RANKS}
     for step in range(1, 11)
 ]
-METRICS.append({"step": 10, "tokens": 960, "validation": {"web": {"loss": 4.0, "bits_per_byte": 1.5}}, "time": 11.0})
+METRICS.append(
+    {"step": 10, "tokens": 960, "validation": {"web": {"loss": 4.0, "loss_bits_per_byte": 1.5}}, "time": 11.0}
+)
 
 
 def lines(entries):

@@ -70,14 +70,27 @@ def history(directory):
 def test_tensorboard_reads_numbers_by_name_and_leaves_out_the_rest(tmp_path):
     shown = trackers(tmp_path, tensorboard=True)
     shown.metrics(ENTRY)
-    shown.metrics({"step": 1, "validation": {"web": {"loss": 4.5, "bits_per_byte": 2.0}}})
+    shown.metrics({"step": 1, "validation": {"web": {"loss": 4.5, "loss_bits_per_byte": 2.0}}})
     shown.close()
     assert scalars(tmp_path) == {
         "loss": {1: 5.0},
         "skipped": {1: 1.0},
         "validation/web/loss": {1: 4.5},
-        "validation/web/bits_per_byte": {1: 2.0},
+        "validation/web/loss_bits_per_byte": {1: 2.0},
     }
+
+
+def test_validation_losses_of_other_text_are_another_curve_also_after_a_resume(tmp_path):
+    def entry(step, text):
+        return {"step": step, "tokens": 96, "validation": {"web": {"loss": 4.0 + step, "text": text}}}
+
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(entry(n, "old")) + "\n" for n in (1, 2)))
+    resumed = trackers(tmp_path, step=2, tensorboard=True)
+    for step, text in ((3, "new"), (4, "old"), (5, "new")):
+        resumed.metrics(entry(step, text))
+    resumed.close()
+    curves = {name: points for name, points in scalars(tmp_path).items() if "loss" in name}
+    assert curves == {"validation/web (text new)/loss": {3: 7.0, 5: 9.0}, "validation/web/loss": {4: 8.0}}
 
 
 def test_steps_after_a_resume_replace_those_of_before(tmp_path):
