@@ -145,8 +145,8 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
             template = tuning_sources.template_of(recipe, initial.found.template, tokenizer)
             sources = tuning_sources.read(arguments.sources, recipe, template)
             run_identity = identity_of(recipe, corpus, tokenizer, sources, initial)
-            bos, validation = corpus.tokenizer["bos_added"], recipe.validation.tokens
-            data = functools.cache(functools.partial(sources.data, tokenizer, bos, recipe, validation))
+            bos, tokens = corpus.tokenizer["bos_added"], functools.partial(_validation_tokens, recipe)
+            data = functools.cache(functools.partial(sources.data, tokenizer, bos, recipe, tokens))
             if recipe.epochs is not None:
                 check_until(arguments.until, recipe.epochs, "finetune.epochs")
                 arguments, recipe = in_steps(arguments, recipe, data().samples.samples_per_epoch)
@@ -216,6 +216,12 @@ def identity_of(
         adapter=dataclasses.asdict(recipe.lora) | {"base_dtype": recipe.dtype} if recipe.lora else None,
         steps_before=initial.steps_before,
     )
+
+
+def _validation_tokens(recipe: FinetuneRecipe, samples: int) -> int:
+    """Return `validation_tokens` of a recipe in steps or epochs. `samples`: those of an epoch."""
+    steps = recipe.epochs and math.ceil(recipe.epochs * samples / recipe.global_batch_size)
+    return recipe.validation_tokens(len(recipe.weights), steps)
 
 
 def in_steps(

@@ -164,7 +164,8 @@ def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingD
         loader.check_named(data_stage.weights, corpus, f"pretrain.data_stages[{number}].weights")
     document_end = tokenizer["eos"] if recipe.document_mask else None
     samples = run_order.samples(corpus, document_end)
-    sources, tokens = samples.mixture.sources, recipe.validation.tokens
+    sources = samples.mixture.sources
+    tokens = recipe.validation_tokens(len(sources))
     return TrainingData(
         samples=samples,
         validation=validation.from_corpus(corpus, sources, recipe.seq_len, tokens, document_end),

@@ -43,7 +43,7 @@ from stages.lib.config_check import dry_run, facts, sample
 from stages.lib.config_check.outside import Outside
 from stages.lib.errors import UserError
 from stages.lib.model.architectures.registry import ARCHITECTURES
-from stages.lib.planning import refusal, request
+from stages.lib.planning import data, refusal, request
 from stages.lib.report.stale import Stale
 from stages.lib.scoring import known_tasks
 from stages.lib.sources import source
@@ -68,6 +68,9 @@ RECIPES = {
 
 HIGH_RATE = 0.1
 """Learning rate above which one is more likely a mistake; Muon's own may be higher."""
+
+LONG_VALIDATION = 0.1
+"""Time of all evaluations, as a share of that of the steps, above which a sentence says so."""
 
 GPU_BYTES = 200 << 30
 """Memory of a GPU, at most."""
@@ -221,6 +224,12 @@ def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> l
         recipe = loaded[where]
         if recipe.steps is None:  # epochs: the data tell how many steps they are
             continue
+        milestones = [int(Path(path).stem) for path in part["milestones"]]
+        share = data.validation(recipe, dataclasses.asdict(recipe), milestones)["validation_share"]
+        if share > LONG_VALIDATION:
+            found.append(
+                f"{where}.validation may take {share:.0%} of the time of the steps: lower its tokens, or raise every"
+            )
         found += schedule.remarks(recipe.schedule, recipe.steps, f"{where}.schedule")
         last = stale.last_milestone(part["milestones"])
         initial = getattr(recipe, "initial", None)  # a schedule that continues is checked where its start is known

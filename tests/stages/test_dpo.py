@@ -107,7 +107,7 @@ def samples_of(made, seq_len=SEQ_LEN):
     source = preferences.read(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
-    return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, 2000).samples
+    return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples
 
 
 def base_model(made, dtype=torch.float64):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stages.lib.errors import UserError
+from stages.lib.planning import data
 from stages.lib.sources import source, storage
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.space import amount
@@ -26,14 +28,16 @@ def facts_of(parts: Mapping[str, Mapping[str, Any]], recipes: Mapping[str, Any])
 
 def _run(where: str, part: Mapping[str, Any], recipe: Any) -> str:
     name, stage = where.removeprefix("runs.").rpartition(".")[::2]
-    milestones = ", ".join(Path(path).stem.lstrip("0") for path in part["milestones"])
+    milestones = [Path(path).stem.lstrip("0") for path in part["milestones"]]
     how = stage if part.get("origin", name) == name else f"{stage}, the model of run {part['origin']}"
     if recipe.steps is None:
         length = f"{recipe.epochs} epochs"
     else:
         tokens = recipe.steps * recipe.global_batch_size * recipe.seq_len
         length = f"{recipe.steps:,} steps, {'' if stage == 'pretrain' else 'up to '}{tokens:,} tokens"
-    return f"run {name}: {how}, {length}; milestones {milestones}"
+        evaluations = data.validation(recipe, dataclasses.asdict(recipe), [*map(int, milestones)])
+        length += f", at most {evaluations['validation_share']:.0%} more time for the validation loss"
+    return f"run {name}: {how}, {length}; milestones {', '.join(milestones)}"
 
 
 def _source(where: str, recipe: SourceRecipe) -> str:

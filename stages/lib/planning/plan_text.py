@@ -73,6 +73,7 @@ def of_run(plan: Figures) -> str:
         "memory": _memory(plan["memory"]),
         "of it": _parts(plan["memory"]["parts"]),
         "data": _data(plan["data"]),
+        "eval": _validation(plan["batch"]),
         "disk": _disk(plan["disk"]),
         "time": _time(plan["time"]),
     }
@@ -133,6 +134,15 @@ def _data(data: Figures | None) -> str:
         return "tokens per source are not known before the examples are encoded"
     return ", ".join(
         f"{source} {short(part['tokens'])} tokens {_epochs(part['epochs'])}" for source, part in data.items()
+    )
+
+
+def _validation(batch: Mapping[str, Any]) -> str:
+    if "evaluations" not in batch:
+        return "the number of evaluations is not known before the examples are encoded"
+    return (
+        f"{batch['evaluations']:,} times at most {short(batch['validation_tokens'])} tokens of the validation split: "
+        f"{batch['validation_share']:.1%} of the time of the steps"
     )
 
 

@@ -56,6 +56,7 @@ def _batch(asked: Asked) -> Figures:
         "tokens_per_step": tokens,
         "steps": recipe.steps,
         "tokens": None if recipe.steps is None else tokens * recipe.steps,
+        **data.validation(recipe, asked.keys, asked.milestones, asked.corpus),
     }
 
 
@@ -114,7 +115,10 @@ def speed_of(asked: Asked, flops_per_token: int, measured: Speeds) -> Speed | No
 
 
 def _time(asked: Asked, memory: Memory, measured: Speeds) -> Figures | None:
-    """Return step time, days, jobs, GPU-hours and cost; None if no speed is known, or no number of steps."""
+    """Return step time, days, jobs, GPU-hours and cost; None if no speed is known, or no number of steps.
+
+    The evaluations count, as if each step took its share of them.
+    """
     recipe, hardware = asked.subject.recipe, asked.hardware
     speed = speed_of(asked, estimate.flops_per_token(asked.subject, memory.num_trained), measured)
     if speed is None:
@@ -124,11 +128,12 @@ def _time(asked: Asked, memory: Memory, measured: Speeds) -> Figures | None:
     found: Figures = {**dataclasses.asdict(speed), "step_seconds": step_seconds}
     if recipe.steps is None:
         return found
-    hours = estimate.gpu_hours(tokens * recipe.steps, speed)
+    longer = 1 + data.validation(recipe, asked.keys, asked.milestones, asked.corpus)["validation_share"]
+    hours = estimate.gpu_hours(tokens * recipe.steps, speed) * longer
     limit = None if hardware.minutes is None else hardware.minutes * 60
     return found | {
-        "days": step_seconds * recipe.steps / (24 * estimate.HOUR),
-        "jobs": estimate.jobs(asked.milestones or [recipe.steps], step_seconds, limit),
+        "days": step_seconds * recipe.steps * longer / (24 * estimate.HOUR),
+        "jobs": estimate.jobs(asked.milestones or [recipe.steps], step_seconds * longer, limit),
         "limit_minutes": hardware.minutes,
         "gpu_hours": hours,
         "cost": None if hardware.price is None else math.ceil(hours * hardware.price * 100) / 100,

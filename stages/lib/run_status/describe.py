@@ -36,7 +36,7 @@ def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str
     lines = {
         "step": _progress(steps, total),
         "validation": validation and _validation(validation),
-        "speed": steps and _speed(steps, total),
+        "speed": steps and _speed(steps, total, evaluation_seconds(entries)),
         "slowest rank": _slowest_rank(steps[-RECENT:]),
         "problems": ", ".join(history.troubles(events)),
         "last hang": _last_hang(events),
@@ -69,14 +69,14 @@ def _validation(entry: dict[str, Any]) -> str:
     return f"loss {losses} at step {entry['step']:,}"
 
 
-def _speed(steps: Sequence[dict[str, Any]], total: int | None) -> str:
+def _speed(steps: Sequence[dict[str, Any]], total: int | None, evaluation: float) -> str:
     median = median_step(steps)
     if median is None:
         return ""
     text = f"{median['tokens_per_second']:,.0f} tokens/s"
     if isinstance(median.get("mfu"), float):  # "n/a" if the device's peak is unknown
         text += f", MFU {median['mfu']:.1%}"
-    left = seconds_left(steps, total)
+    left = seconds_left(steps, total, evaluation)
     return text if left is None else f"{text}, {format_duration(left)} left"
 
 
@@ -86,8 +86,16 @@ def median_step(steps: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return sorted(timed, key=lambda entry: entry["tokens_per_second"])[len(timed) // 2] if timed else None
 
 
-def seconds_left(steps: Sequence[dict[str, Any]], total: int | None) -> float | None:
-    """Return the seconds until step `total`; None if they are not known, or the run is there."""
+def evaluation_seconds(entries: Sequence[dict[str, Any]]) -> float:
+    """Return the seconds of the last evaluation among entries of metrics.jsonl, 0 if there is none."""
+    return next((entry["validation_seconds"] for entry in reversed(entries) if "validation_seconds" in entry), 0.0)
+
+
+def seconds_left(steps: Sequence[dict[str, Any]], total: int | None, evaluation: float) -> float | None:
+    """Return the seconds until step `total` is trained and evaluated; None if they are not known, or the run is there.
+
+    `evaluation`: seconds of the last one.
+    """
     median = median_step(steps)
     if median is None or not total:
         return None
@@ -96,7 +104,7 @@ def seconds_left(steps: Sequence[dict[str, Any]], total: int | None) -> float | 
     rate = min(median["tokens_per_second"], newest.get("tokens_per_second_overall", float("inf")))
     if not rate or not 0 < newest["step"] < total:
         return None
-    return float(newest["tokens"] / newest["step"] * (total - newest["step"]) / rate)
+    return float(newest["tokens"] / newest["step"] * (total - newest["step"]) / rate + evaluation)
 
 
 def _slowest_rank(steps: Sequence[dict[str, Any]]) -> str | None:

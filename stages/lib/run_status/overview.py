@@ -10,7 +10,7 @@ from typing import Any
 from stages.lib.errors import UserError
 from stages.lib.run_directory import events as run_events
 from stages.lib.run_directory import history, journal, lease
-from stages.lib.run_status.describe import ago, median_step, seconds_left, total_steps
+from stages.lib.run_status.describe import ago, evaluation_seconds, median_step, seconds_left, total_steps
 from stages.lib.training.faults import stop_requests
 
 TAIL = 64 << 10
@@ -59,6 +59,8 @@ class _Content:
     events: list[dict[str, Any]]
     steps: list[dict[str, Any]]
     losses: tuple[float, ...]
+    evaluation: float
+    """Seconds of the last evaluation."""
 
 
 class Reader:
@@ -95,7 +97,7 @@ class Reader:
             loss=newest["loss"] if newest else None,
             losses=content.losses,
             tokens_per_second=median["tokens_per_second"] if median else None,
-            left=seconds_left(steps, total),
+            left=seconds_left(steps, total, content.evaluation),
             last=_last(directory, content, training, done),
         )
 
@@ -127,12 +129,16 @@ def _signature(path: Path) -> tuple[float, int]:
 def _read(directory: Path) -> _Content:
     try:
         events = run_events.read_events(directory)
-        entries = [entry for entry in history.entries(directory, events, TAIL) if "loss" in entry]
-        return _Content(events, entries, tuple(history.sample_losses(directory, events, LOSSES)))
+        entries = list(history.entries(directory, events, TAIL))
+        steps, losses = (
+            [entry for entry in entries if "loss" in entry],
+            history.sample_losses(directory, events, LOSSES),
+        )
+        return _Content(events, steps, tuple(losses), evaluation_seconds(entries))
     except journal.EarlierVersionError:
         raise
     except UserError:  # for example a file of another user
-        return _Content([], [], ())
+        return _Content([], [], (), 0.0)
 
 
 def _last(directory: Path, content: _Content, training: bool, done: bool) -> str:

@@ -29,10 +29,11 @@ class Progress:
         self.terminal = self.stream.isatty()
         self.shown = self.logged = -math.inf
 
-    def show(self, done: int, text: str) -> None:
-        """Show that `done` of the total are done, followed by `text`."""
+    def show(self, done: int, text: str, left: float | None = None) -> None:
+        """Show that `done` of the total are done, followed by `text` and the time left: seconds, or by the speed."""
         now = time.monotonic()
-        left = (now - self.started) / max(1, done - self.first) * (self.total - done)
+        if left is None:
+            left = (now - self.started) / max(1, done - self.first) * (self.total - done)
         line = f"{self.title} {done}/{self.total} {text}, {format_duration(left)} left"
         if done == self.total or now - self.logged >= self.LOG_SECONDS:
             self.logged = now

@@ -13,6 +13,7 @@ from stages.lib.training.faults import stop_requests
 from stages.lib.training.faults.stop_requests import StopRequested
 from stages.lib.training.metrics.trackers import Trackers
 from stages.lib.training.objectives.objective import Preparation
+from stages.lib.training.settings.recipe import FORWARD_SHARE
 from stages.lib.training.trainer import Trainer
 
 
@@ -46,7 +47,9 @@ def resume(trainer: Trainer, until: int) -> None:
             name = f"{trainer.directory.parents[1].name}-{trainer.directory.name}"
             shown = facts | run.identity.to_json() | throughput
             trainer.callbacks.add(Trackers(recipe.trackers, trainer.directory, name, shown, position.step))
-            trainer.callbacks.add(ProgressLine(until, trainer.step_metrics.tokens_per_step))
+            trained = trainer.step_metrics.tokens_per_step
+            per_evaluation = FORWARD_SHARE * trainer.data.validation.num_tokens / trained
+            trainer.callbacks.add(ProgressLine(until, trained, recipe.validation.every, per_evaluation))
 
 
 def _check_profile(steps: tuple[int, int] | None, until: int) -> None:

@@ -109,9 +109,10 @@ class StepMetrics:
         self.callbacks.metrics({"step": step, "tokens": facts["tokens"], **finite, **facts, "time": time.time()})
         return StepResult(step=step, samples=samples, loss=loss, grad_norm=grad_norm, bad_steps=bad_steps)
 
-    def write_validation(self, step: int, results: dict[str, Any]) -> None:
-        """Write the line of an evaluation."""
-        entry = {"step": step, "tokens": self.tokens_at(step), "validation": results, "time": time.time()}
+    def write_validation(self, step: int, results: dict[str, Any], seconds: float) -> None:
+        """Write the line of an evaluation that took a number of seconds."""
+        facts = {"step": step, "tokens": self.tokens_at(step), "validation": results}
+        entry = facts | {"validation_seconds": round(seconds, 3), "time": time.time()}
         self.callbacks.metrics(entry)
 
     def discard(self) -> None:

@@ -160,17 +160,23 @@ class Trainer:
         self.callbacks.phase("step", step)
 
     def evaluate(self) -> dict[str, Any]:
-        """Score the validation split; return {source: {"loss", ...}} and write it to the metrics."""
+        """Measure the validation loss; return {source: {"loss", ...}} and write it to the metrics."""
         self.finish_step()
         begun, step = time.monotonic(), self.position.step
         self.callbacks.phase("save", step)
         model, objective, size = self.state.model, self.stepper.objective, self.recipe.micro_batch_size
+
+        def before_pass(done: int, total: int) -> None:
+            self.status.poll()
+            self.callbacks.evaluating(step, done, total)
+
         model.eval()
-        results = self.data.validation.evaluate(objective, model, size, self.run.device, self.status.poll)
+        results = self.data.validation.evaluate(objective, model, size, self.run.device, before_pass)
         model.train()
-        self.stop_requests.record_duration("evaluation", time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        self.stop_requests.record_duration("evaluation", seconds)
         check_finite(results, step)
-        self.step_metrics.write_validation(step, results)
+        self.step_metrics.write_validation(step, results, seconds)
         self.callbacks.phase("step", step)
         return results
 

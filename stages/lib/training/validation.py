@@ -42,6 +42,7 @@ class Validation:
     ) -> None:
         self.windows, self.num_bytes, self.document_end = windows, num_bytes, document_end
         self.texts = {source: _digest(arrays) for source, arrays in windows.items()}
+        self.num_tokens = sum(arrays[0].size for arrays in windows.values())
 
     @torch.no_grad()
     def evaluate(
@@ -50,21 +51,24 @@ class Validation:
         model: Transformer,
         micro_batch_size: int,
         device: torch.device,
-        poll: Callable[[], None] | None = None,
+        before_pass: Callable[[int, int], None] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Return {source: {"loss", ..., "text"}}; all ranks call it and get the same.
 
         Each source has the objective's validation figures, with `num_bytes` "loss_bits_per_byte", and the digest of its
         windows. Each rank runs the same number of forward passes, otherwise FSDP would wait for ever: a short share is
-        padded with windows that have no target. `poll` is called before each forward pass, and may raise.
+        padded with windows that have no target. `before_pass(done, total)` is called before each pass, and may raise.
         """
         rank, world_size = dist.get_rank(), dist.get_world_size()
+        rows_per_pass = micro_batch_size * world_size
+        done, total = 0, sum(-(-len(windows[0]) // rows_per_pass) for windows in self.windows.values())
         results: dict[str, dict[str, Any]] = {}
         for source, windows in self.windows.items():
             sums = torch.zeros(len(objective.figures), dtype=torch.float64, device=device)
-            for first in range(0, len(windows[0]), micro_batch_size * world_size):
-                if poll is not None:
-                    poll()
+            for first in range(0, len(windows[0]), rows_per_pass):
+                if before_pass is not None:
+                    before_pass(done, total)
+                done += 1
                 begin = first + rank * micro_batch_size
                 rows = [
                     _rows(array, begin, micro_batch_size, IGNORED if array is windows[1] else 0).to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,28 +42,29 @@ class TuningSources(ABC):
         return {name: found.digest for name, found in sorted(self.sources.items())}
 
     @abstractmethod
-    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: int) -> TuningData:
+    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
         """Return samples and validation rows. `recipe`: a FinetuneRecipe. `bos`: documents of the corpus begin with it.
 
-        `validation_tokens`: of each source, see `chosen_for_validation`. Raises UserError if a split of a source has no
-        example that fits a sample.
+        `validation_tokens`: those of each source by the samples of an epoch, see `chosen_for_validation`. Raises
+        UserError if a split of a source has no example that fits a sample.
         """
 
 
 class ExampleSources(TuningSources):
     """Sources of examples, of which a model learns next tokens."""
 
-    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: int) -> TuningData:
+    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
         """Return rows of whole examples."""
         train, others = self._encoded(tokenizer, bos, recipe)
         end = tuning_samples.separator([*train.values(), *others.values()], tokenizer.eos, tokenizer.vocab_size)
+        samples = TuningSamples(train, recipe.weights, recipe.seq_len, recipe.seed, end, recipe.packing)
+        tokens = validation_tokens(samples.samples_per_epoch)
         rows: dict[str, tuple[np.ndarray, ...]] = {}
         num_bytes = {}
         for name, examples in others.items():
             rows[name], num_bytes[name] = tuning_samples.validation(
-                examples, recipe.seq_len, end, validation_tokens, recipe.packing
+                examples, recipe.seq_len, end, tokens, recipe.packing
             )
-        samples = TuningSamples(train, recipe.weights, recipe.seq_len, recipe.seed, end, recipe.packing)
         return TuningData(samples=samples, validation=rows, num_bytes=num_bytes)
 
     def _encoded(
@@ -83,7 +85,7 @@ class ExampleSources(TuningSources):
 class PreferenceSources(TuningSources):
     """One source of preferences."""
 
-    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: int) -> TuningData:
+    def data(self, tokenizer: Tokenizer, bos: bool, recipe: Any, validation_tokens: Callable[[int], int]) -> TuningData:
         """Return pairs of rows."""
         encoder = ExampleEncoder(tokenizer=tokenizer, bos=bos, template=self.template)
         ((name, source),) = self.sources.items()
@@ -97,5 +99,5 @@ class PreferenceSources(TuningSources):
         samples = PreferenceSamples(
             recipe.weights, train, validation, recipe.seq_len, recipe.seed, tokenizer.eos, filtered
         )
-        rows = samples.validation(validation_tokens)
+        rows = samples.validation(validation_tokens(samples.samples_per_epoch))
         return TuningData(samples=samples, validation={name: rows}, num_bytes={})

@@ -36,4 +36,4 @@ def samples_of(
     sources = tuning_sources.read(lists, recipe, template)
     for name, digest in sources.digests.items():
         check_digest("--sources", Path(name), digest, commit["tuned_on"][name], directory)
-    return sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, validation_tokens=0).samples
+    return sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, validation_tokens=lambda _: 0).samples

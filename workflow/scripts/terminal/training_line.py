@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ def training_line(model: Path, since: float) -> str | None:
     if not until.isdigit():  # of epochs: how many steps they have is not known here
         return f"step {newest['step']}{_loss(newest)}"
     text = f"step {newest['step']}/{int(until)}{_loss(newest)}"
+    if newest["step"] == int(until):  # the manifest is written after the evaluation
+        return f"{text}, validation for {duration(time.time() - newest['time'])}"
     taken = newest["step"] - steps[0]["step"]
     if taken <= 0:
         return text

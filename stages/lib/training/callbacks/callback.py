@@ -18,6 +18,9 @@ class Callback:
         "start" is the phase before the first step.
         """
 
+    def evaluating(self, step: int, done: int, total: int) -> None:
+        """Run before each forward pass of an evaluation after step `step`; `done` of the `total` were launched."""
+
     def metrics(self, entry: dict[str, Any]) -> None:
         """Receive a line of metrics.jsonl."""
 
@@ -52,6 +55,11 @@ class Callbacks(Callback):
         """Call `phase` of each callback."""
         for callback in self.callbacks:
             callback.phase(name, step)
+
+    def evaluating(self, step: int, done: int, total: int) -> None:
+        """Call `evaluating` of each callback."""
+        for callback in self.callbacks:
+            callback.evaluating(step, done, total)
 
     def metrics(self, entry: dict[str, Any]) -> None:
         """Call `metrics` of each callback."""

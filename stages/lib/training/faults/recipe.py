@@ -38,4 +38,4 @@ class WatchdogRecipe:
     """Maximum minutes per step."""
 
     save: float | None = operation(30.0, above=0)
-    """Maximum minutes per save or evaluation."""
+    """Maximum minutes per save, and per forward pass of an evaluation."""

@@ -46,7 +46,7 @@ BACKSTOP_SECONDS = 5.0
 SENTENCES = {
     "start": "no first step for {seconds:.0f} s since the start, at step {step}",
     "step": "no step for {seconds:.0f} s at step {step}",
-    "save": "a save or an evaluation did not end within {seconds:.0f} s at step {step}",
+    "save": "a save, or a pass of an evaluation, did not end within {seconds:.0f} s at step {step}",
 }
 
 
@@ -82,6 +82,10 @@ class Watchdog(Callback):
         The phase is "start" until the first call, so that the first step is part of it.
         """
         self._phase = (name, step, self._limits[name])  # a new object each time: the thread compares identities
+
+    def evaluating(self, step: int, done: int, total: int) -> None:
+        """Restart the clock: an evaluation may be long, and one pass of it not."""
+        self.phase("save", step)
 
     def close(self) -> None:
         """End the watch."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from stages.lib.log import logger
 from stages.lib.run_directory import journal
+from stages.lib.terminal.progress import format_duration
 from stages.lib.training.callbacks.callback import Callback
 
 UNLOGGED = ("formula", "model_flops_per_token", "hardware_flops_per_token", "peak_flops")
@@ -25,7 +26,8 @@ class MetricsWriter(Callback):
         if "validation" in entry:
             results = entry["validation"]
             losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in results.items())
-            logger.info("validation loss at step %s: %s", entry["step"], losses)
+            taken = format_duration(entry["validation_seconds"])
+            logger.info("validation loss at step %s, in %s: %s", entry["step"], taken, losses)
 
     def event(self, event: str, step: int, facts: dict[str, Any]) -> None:
         """Append the line of an event, and log it, except a stop: its reason is the last line of the stage."""

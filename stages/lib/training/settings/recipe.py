@@ -1,5 +1,6 @@
 """The recipe keys of a training. Imports no torch: the workflow checks them before the first job."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from stages.lib.errors import UserError
@@ -11,6 +12,16 @@ from stages.lib.training.optimizers.schedule import ScheduleRecipe
 
 MODES = ("none", "ratio", "selective", "full", "offload")
 """Modes of activation checkpointing."""
+
+VALIDATION_TOKENS = 1 << 20
+"""Tokens of each source's validation split on which the loss is measured by default, at most."""
+
+VALIDATION_SHARE = 0.02
+"""Time of an evaluation as a share of the steps between two, by default at most: milestones are evaluated as well, and
+all evaluations together are to take at most a tenth of a run."""
+
+FORWARD_SHARE = 1 / 3
+"""Time of a forward pass as a share of that of a step, per token."""
 
 SHARDINGS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
 
@@ -81,9 +92,10 @@ class ValidationRecipe:
     every: int = operation(500, minimum=1)
     """Steps between two evaluations; each milestone is evaluated as well."""
 
-    tokens: int = operation(1 << 20, minimum=1)
+    tokens: int | None = operation(None, minimum=1)
     """Maximum number of tokens of each source's validation split, in windows that are spread over it by a fixed seed.
-    Losses of another number of tokens are those of other text: they are drawn as another curve."""
+    Losses of another number of tokens are those of other text: they are drawn as another curve. Default: 1,048,576, and
+    at most so many that an evaluation takes a fiftieth of the time of the steps between two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +180,26 @@ class TrainRecipe:
     def objective(self) -> str:
         """Name of the objective, see `objectives.registry`."""
         return "next_token"
+
+    def validation_tokens(self, num_sources: int, steps: int | None = None) -> int:
+        """Return the number of tokens of each source's validation split that an evaluation reads, at most.
+
+        `steps`: those of the run, if the recipe has epochs.
+        """
+        if self.validation.tokens is not None:
+            return self.validation.tokens
+        between = min(self.validation.every, self.steps or steps or self.validation.every)
+        tokens = between * self.global_batch_size * self.seq_len * VALIDATION_SHARE / FORWARD_SHARE / num_sources
+        return max(self.seq_len, min(VALIDATION_TOKENS, int(tokens)))
+
+    def evaluations(self, milestones: Collection[int]) -> set[int]:
+        """Return the steps after which the validation loss is measured."""
+        return {*range(self.validation.every, self.steps + 1, self.validation.every), *milestones}
+
+    def validation_share(self, tokens: int, milestones: Collection[int]) -> float:
+        """Return the time of all evaluations, each on a number of tokens, as a share of that of all steps."""
+        trained = self.steps * self.global_batch_size * self.seq_len
+        return FORWARD_SHARE * len(self.evaluations(milestones)) * tokens / trained
 
     def check(self, where: str) -> None:
         """Raise UserError if the schedule does not fit into the steps."""

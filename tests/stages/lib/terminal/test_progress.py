@@ -7,6 +7,7 @@ import pytest
 
 from stages.lib import log
 from stages.lib.terminal import progress
+from stages.lib.training.callbacks.progress import ProgressLine
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,37 @@ def test_log_line_replaces_the_progress_line(monkeypatch, tmp_path):
     progress.Progress("step", 10, 0).show(1, "loss 1.0")
     log.logger.info("save at step 1")
     assert terminal.getvalue().endswith(" left\r\x1b[2Ksave at step 1\n")
+
+
+def test_time_left_has_the_evaluations_until_the_end_and_their_progress_is_shown(monkeypatch, tmp_path):
+    """Steps of 1 s, an evaluation every 3 steps and after the last one: planned as 2 steps each, they take 10 s."""
+    terminal, now = Terminal(), [0.0]
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    log.to(tmp_path / "log")
+    line = ProgressLine(until=8, tokens_per_step=100, every=3, steps_per_evaluation=2.0)
+    for step in range(1, 9):
+        line.before_step(step)
+        now[0] += 1
+        line.after_step(step)
+        if step % 3 == 0 or step == 8:
+            for done in range(5):
+                line.evaluating(step, done, 5)
+                now[0] += 2
+            line.metrics({"validation": {}, "validation_seconds": 10.0})
+    left = dict(re.findall(r"step (\d)/8 .*?, (\S+) left", terminal.getvalue()))
+    assert left == {
+        "1": "0:13",
+        "2": "0:12",
+        "3": "0:11",
+        "4": "0:24",
+        "5": "0:23",
+        "6": "0:22",
+        "7": "0:11",
+        "8": "0:10",
+    }
+    of_last = re.findall(r"validation at step 8: (\d)/5 \(\d+%\), (\S+) left", terminal.getvalue())
+    assert of_last == [("1", "0:08"), ("2", "0:06"), ("3", "0:04"), ("4", "0:02")]
 
 
 def test_training_continues_after_its_terminal_is_closed(monkeypatch, tmp_path):

@@ -95,7 +95,7 @@ def test_training_that_moves_is_left_alone_and_leaves_nothing(tmp_path):
     ("behaviour", "sentence"),
     [
         ("start", "no first step for 1 s since the start, at step 0"),
-        ("save", "a save or an evaluation did not end within 1 s"),
+        ("save", "a save, or a pass of an evaluation, did not end within 1 s"),
     ],
 )
 def test_start_and_save_have_limits_of_their_own(tmp_path, behaviour, sentence):
