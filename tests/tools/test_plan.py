@@ -98,6 +98,10 @@ def test_runs_with_equal_plans_are_one_paragraph_and_all_are_added_up(planned):
     assert text.splitlines()[-1].startswith("all 4 runs: ")
     assert text.splitlines()[-1].endswith(f"less than 0.001 GPU-hours in 8 jobs, cost {cost:.2f}")
     assert 0 < hours < 0.001
+    batch, time = figures["wide"]["batch"], figures["wide"]["time"]
+    assert f"  eval    {batch['evaluations']} times at most " in text and 0 < batch["validation_share"] < 0.1
+    steps = time["days"] * 86400 / time["step_seconds"]
+    assert steps == pytest.approx(batch["steps"] * (1 + batch["validation_share"]))
 
 
 def test_a_run_whose_vocabulary_is_not_known_yet_is_named(planned):
