@@ -7,7 +7,6 @@ from typing import Any
 
 from stages.lib.log import logger
 from stages.lib.run_directory import journal
-from stages.lib.terminal.progress import format_duration
 from stages.lib.training.callbacks.callback import Callback
 
 UNLOGGED = ("formula", "model_flops_per_token", "hardware_flops_per_token", "peak_flops")
@@ -26,8 +25,7 @@ class MetricsWriter(Callback):
         if "validation" in entry:
             results = entry["validation"]
             losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in results.items())
-            taken = format_duration(entry["validation_seconds"])
-            logger.info("validation loss at step %s, in %s: %s", entry["step"], taken, losses)
+            logger.info("validation loss at step %s, in %.1f s: %s", entry["step"], entry["validation_seconds"], losses)
 
     def event(self, event: str, step: int, facts: dict[str, Any]) -> None:
         """Append the line of an event, and log it, except a stop: its reason is the last line of the stage."""
