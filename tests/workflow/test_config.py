@@ -203,7 +203,7 @@ MISTAKES = [
     (
         "suites/validation/prompt_completion",
         "statements",
-        "suites.validation.tasks must have completion_choice or completion_bits or completion_match: no other task "
+        f"suites.validation.tasks must have {' or '.join(references.OF_PROMPT_COMPLETION)}: no other task "
         "reads suites.validation.prompt_completion",
     ),
     (
