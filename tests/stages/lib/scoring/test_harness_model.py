@@ -1,7 +1,9 @@
 """harness_model: requests that the harness would not pass on, models with other attention, and equal requests."""
 
+import io
 import json
 import logging
+import sys
 
 import pytest
 import torch
@@ -96,3 +98,10 @@ def test_lines_of_the_harness_go_to_the_log_of_the_stage_that_runs(tmp_path, cap
     log.to(None)
     lines.warning("third line")
     assert capsys.readouterr().err == "third line\n"
+
+
+def test_progress_is_shown_on_the_terminal_of_the_time_at_which_the_model_is_loaded(directory, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    sys.stderr.isatty = lambda: True
+    scores(loaded(directory), [([5], [6])])
+    assert "batches 1/1 (100%)" in sys.stderr.getvalue()
