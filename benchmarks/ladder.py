@@ -43,11 +43,12 @@ def config_of(arguments, seed):
     """Return the config of a seed with the runs of its ladder: the default's data, a target and a ladder."""
     from scripts.config_check import checked, load_schema
     from scripts.sweeps.ladder_shapes import num_parameters
+    from stages.lib.model.architectures.llama import LlamaRecipe
 
     config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
     config["tokenizers"]["main"]["vocab_size"] = arguments.vocab_size
     model = TARGET | {"tie_word_embeddings": True, "max_position_embeddings": PRETRAIN["seq_len"]}
-    tokens = arguments.target_ratio * num_parameters(model, arguments.vocab_size)
+    tokens = arguments.target_ratio * num_parameters(LlamaRecipe(**model), arguments.vocab_size)
     steps = round(tokens / (PRETRAIN["seq_len"] * PRETRAIN["global_batch_size"]))
     recipe = PRETRAIN | {"steps": steps, "seed": seed, "schedule": {"warmup_steps": max(1, steps // 10)}}
     recipe["checkpoint"] = {"every": 1_000_000, "keep": 1, "asynchronous": False}

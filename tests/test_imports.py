@@ -128,6 +128,19 @@ def files_that_are_used(path):
                 break
 
 
+def files_at_the_top(paths):
+    """The files of the library that some files import before they do anything, directly or not."""
+    seen, waiting = set(), list(paths)
+    while waiting:
+        for name in imports(waiting.pop(), top_level_only=True):
+            for parts in range(3, 6):
+                file = HOME.joinpath(*name.split(".")[:parts]).with_suffix(".py")
+                if name.startswith("stages.lib") and file not in seen and file.exists():
+                    seen.add(file)
+                    waiting.append(file)
+    return seen
+
+
 def test_no_files_import_each_other_in_a_circle():
     left = {path: set(files_that_are_used(path)) for path in LIBRARY}
     while left:
@@ -165,8 +178,12 @@ def test_stages_know_nothing_of_the_workflow():
     assert importers(STAGES + TOOLS + LIBRARY, lambda name: first(name) in outside) == {}
 
 
-def test_the_workflow_imports_no_stage():
-    assert importers(WORKFLOW, lambda name: first(name) in ("stages", "tools")) == {}
+def test_the_workflow_imports_no_stage_and_of_the_library_only_what_needs_no_package():
+    assert importers(WORKFLOW, lambda name: first(name) in ("stages", "tools") and "stages.lib." not in name) == {}
+    used = {file for path in WORKFLOW for file in files_that_are_used(path)}
+    for file in {*used, *files_at_the_top(used)}:
+        packages = {first(name) for name in imports(file, top_level_only=True)} - sys.stdlib_module_names
+        assert packages <= {"stages"}, f"{name_of(file)} is imported by the workflow, which may run without {packages}"
 
 
 def test_the_rules_import_no_stage():
@@ -176,15 +193,9 @@ def test_the_rules_import_no_stage():
 
 @pytest.mark.parametrize("path", STAGES + TOOLS, ids=name_of)
 def test_help_is_fast_since_nothing_heavy_is_imported_at_the_top(path):
-    seen, waiting = set(), [path]
-    while waiting:
-        for name in imports(waiting.pop(), top_level_only=True):
+    for file in {path, *files_at_the_top([path])}:
+        for name in imports(file, top_level_only=True):
             assert first(name) not in HEAVY, f"{name_of(path)} imports {name} before it knows what to do"
-            for parts in range(3, 6):
-                file = HOME.joinpath(*name.split(".")[:parts]).with_suffix(".py")
-                if name.startswith("stages.lib") and file not in seen and file.exists():
-                    seen.add(file)
-                    waiting.append(file)
 
 
 def test_the_core_imports_no_torch():

@@ -40,9 +40,18 @@ def to(path: Path | str | None) -> None:
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setFormatter(logging.Formatter(f"{CLEAR if sys.stderr.isatty() else ''}%(message)s"))
     terminal.setLevel(logging.INFO if path is None else logging.WARNING)
+    if path is not None:
+        terminal.addFilter(logging.Filter(logger.name))  # not what `take_over` adds
     logger.addHandler(terminal)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         file = _File(path, encoding="utf-8", errors="backslashreplace")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
         logger.addHandler(file)
+
+
+def take_over(library: str) -> None:
+    """Send the log lines of a library to where ours go at that time: to the file of `--log` alone, if there is one."""
+    other = logging.getLogger(library)
+    other.handlers = []
+    other.parent, other.propagate = logger, True

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from stages import list as listing
+from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import listed, refused
 
 
@@ -79,7 +80,7 @@ def test_defaults_are_not_written(texts):
         ),
         (
             {"kind": "txt", "paths": ["a/*"]},
-            "list.kind must be one of text, jsonl, parquet, arrow, python-code, python-prose, prompt_completion,",
+            f"list.kind must be one of {', '.join(KINDS)}, got 'txt'",
         ),
         ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),

@@ -1,9 +1,12 @@
 """Remote sources: an S3-compatible server on loopback, read as streams, gives the shards of local files."""
 
 import gzip
+import http.server
 import json
 import logging
+import threading
 from unittest import mock
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -11,10 +14,8 @@ from pyarrow import parquet
 
 from stages import list as listing
 from stages import tokenize
-from stages.lib.errors import UserError
-from stages.lib.sources import compressed, source, spans, storage
+from stages.lib.sources import compressed, spans, storage
 from stages.lib.sources.kinds.registry import KINDS
-from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import (
     in_plain_lines,
     listed,
@@ -229,11 +230,122 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsy
     storage._file_system.cache_clear()
 
 
-def test_a_url_with_a_password_is_refused_before_it_is_listed():
-    recipe = SourceRecipe(kind="jsonl", paths=["https://h/a.jsonl", "https://me:hidden@h/b.jsonl"])
-    with pytest.raises(UserError, match=r"sources.a.paths\[1\] has a password") as raised:
-        source.list_files("a", recipe)
-    assert "hidden" not in str(raised.value)
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("https://me:hidden@h/b.jsonl", "a password"),
+        ("https://hidden@h/b.jsonl", "a password"),
+        ("simplecache::https://me:hidden@h/b.jsonl", "a password"),
+        ("https://h/b.jsonl?download=1&token=hidden", "the parameter token"),
+        ("https://h/b.jsonl?access%5Ftoken=hidden", "the parameter access%5Ftoken"),
+        ("https://h/b.jsonl?token='hidden'", "the parameter token"),
+        ("https://h/b.jsonl?token=hidden${TOKEN}", "the parameter token"),
+        ("https://h/b.jsonl?X-Amz-Date=1&X-Amz-Signature=hidden", "the parameter X-Amz-Signature"),
+        ("https://h/b.jsonl?Expires=1&AWSAccessKeyId=hidden", "the parameter AWSAccessKeyId"),
+        ("https://h/b.jsonl?Expires=1&Key-Pair-Id=hidden", "the parameter Key-Pair-Id"),
+        ("https://h/b.jsonl?sv=2024&sig=hidden", "the parameter sig"),
+        ("https://h/b.jsonl?apiKey=hidden", "the parameter apiKey"),
+    ],
+)
+def test_a_url_with_a_secret_is_refused_before_it_is_listed(tmp_path, capsys, url, secret):
+    recipe = RECIPE | {"paths": ["https://h/a.jsonl?tokenizer=a&keyword=b&token=${TOKEN}", url]}
+    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    assert line.startswith(f"list: list.paths[1] has {secret}, which manifests and reports would show: ")
+    assert "hidden" not in line
+
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """The address of a server that gives its files only to those who have its `token`, and redirects `moved`."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+            if path.startswith("/moved"):
+                self.send_response(302)
+                self.send_header("Location", f"/nothing?X-Amz-Signature={running.token}")
+                self.end_headers()
+                return
+            data = running.files.get(path, b"")
+            self.send_response((200 if data else 404) if query.get("token") == [running.token] else 403)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", "e") if running.has_etags else None
+            self.end_headers()
+            self.wfile.write(data if self.command == "GET" else b"")
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    table = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(ROWS), table)
+    running.files = {"/a.jsonl.gz": gzip.compress(LINES), "/a.parquet": table.getvalue().to_pybytes()}
+    running.token, running.has_etags = "s3cr/t=1", True
+    running.address = f"http://127.0.0.1:{running.server_port}"
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield running
+    running.shutdown()
+    storage._file_system.cache_clear()
+
+
+def renewed(guarded, monkeypatch, token):
+    """Give the server another token, and the environment too."""
+    guarded.token = token
+    monkeypatch.setenv("TOKEN", quote(token, safe=""))
+    monkeypatch.setenv("SIGNED", f"x=1&token={quote(token, safe='')}")
+    storage._file_system.cache_clear()
+
+
+@pytest.mark.parametrize("has_etags", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("jsonl", "a.jsonl.gz?token=${TOKEN}"),
+        ("jsonl", "a.jsonl.gz?${SIGNED}"),
+        ("parquet", "a.parquet?token=${TOKEN}"),
+    ],
+)
+def test_a_token_of_the_environment_is_read_and_never_kept(
+    tmp_path, guarded, plain, monkeypatch, capfd, kind, name, has_etags
+):
+    url, identities, guarded.has_etags = f"{guarded.address}/{name}", [], has_etags
+    for day, token in enumerate(("s3cr/t=1", "s3cr/t=2")):
+        renewed(guarded, monkeypatch, token)
+        source = listed(tmp_path / f"{day}", "a", RECIPE | {"kind": kind, "paths": [url]})
+        identities.append(json.loads(source.read_text()))
+        assert names_of(source) == [url]
+    assert identities[0] == identities[1]
+    (part,) = tokenized(tmp_path, "a", source, plain[0])
+    assert shards_of(part) == plain[1]
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"s3cr" not in kept + "".join(capfd.readouterr()).encode()
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz?token=${OTHER}", "moved.jsonl?${SIGNED}"])
+def test_an_error_of_a_server_shows_no_token(tmp_path, guarded, monkeypatch, capsys, name):
+    renewed(guarded, monkeypatch, "s3cr/t=1")
+    monkeypatch.setenv("OTHER", "s3cr+wrong")
+    recipe = RECIPE | {"paths": [f"{guarded.address}/{name}"]}
+    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    assert line.startswith(f"list: {guarded.address}/{name} cannot be read: 403, message='Forbidden', url=")
+    assert "s3cr" not in line
+
+
+def test_a_token_that_expires_after_the_listing_is_one_sentence(tmp_path, guarded, plain, monkeypatch, capsys):
+    renewed(guarded, monkeypatch, "s3cr/t=1")
+    url = f"{guarded.address}/a.jsonl.gz?token=${{TOKEN}}"
+    source = listed(tmp_path, "a", RECIPE | {"paths": [url]})
+    guarded.token = "another"
+    line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
+    assert line == f"tokenize: {url} cannot be read: 403, message='Forbidden', url='{guarded.address}/a.jsonl.gz?...'"
+
+
+def test_a_missing_variable_is_named(tmp_path, capsys):
+    url = "https://h/a.jsonl?token=${NO_SUCH_VARIABLE}"
+    line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [url]}, output=tmp_path / "list.json")
+    assert line.startswith(f"list: {url} cannot be read: the environment variable NO_SUCH_VARIABLE is missing or empty")
 
 
 @pytest.mark.parametrize("query", ["?download=1", "?range=[1]"])

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from scripts.config import references, renamed_keys
+from scripts.config import other_names, references
 from scripts.config.files import check_twice
 from scripts.config.runs import milestones_of
 from scripts.config.values import schema_of_key
@@ -203,7 +203,7 @@ MISTAKES = [
     (
         "suites/validation/prompt_completion",
         "statements",
-        "suites.validation.tasks must have completion_choice or completion_bits or completion_match: no other task "
+        f"suites.validation.tasks must have {' or '.join(references.OF_PROMPT_COMPLETION)}: no other task "
         "reads suites.validation.prompt_completion",
     ),
     (
@@ -575,7 +575,7 @@ def test_a_key_of_another_library_is_mapped(config, group, name, meant):
 
 
 def test_every_key_that_a_name_of_another_library_maps_to_exists():
-    for group, keys in renamed_keys.FOREIGN.items():
+    for group, keys in other_names.FOREIGN.items():
         section, _, *names = group.split(".")
         schema = SCHEMA["properties"][section]["additionalProperties"]
         for name in names:

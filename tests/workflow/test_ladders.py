@@ -1,6 +1,8 @@
 """Ladders: the runs that a config's ladder becomes, what is planned for it, and mistakes in it."""
 
+import copy
 import json
+from dataclasses import dataclass
 
 import pytest
 
@@ -8,6 +10,7 @@ from scripts.config_check import ConfigError, checked, load_schema
 from scripts.sweeps import ladder_shapes
 from scripts.sweeps.ladders import planned_tokens
 from stages.lib import recipe as recipes
+from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.pretrain import PretrainRecipe
@@ -32,11 +35,32 @@ def runs_of_ladder(config, **changes):
     return {name: config["runs"][name] for name in config["ladders"]["tiny"]["runs"]}
 
 
+def recipe_of(model):
+    return recipes.load(ARCHITECTURES, model, "model")
+
+
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("tied", [False, True])
-def test_parameters_are_counted_as_the_stages_count_them(name, tied):
-    model = MODEL | MODELS[name] | {"tie_word_embeddings": tied}
-    assert ladder_shapes.num_parameters(model, 300) == active_count(recipes.load(ARCHITECTURES, model, "model"), 300)
+def test_parameters_are_counted_as_the_stages_count_them(name):
+    model = recipe_of(MODEL | MODELS[name] | {"num_hidden_layers": 5})
+    assert ladder_shapes.num_parameters(model, 300) == active_count(model, 300)
+
+
+def test_an_added_architecture_is_counted_by_its_own_properties(config, monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class NormedRecipe(LlamaRecipe):
+        architecture: str = recipes.identity(choices=("normed",))
+        has_qk_norm = True
+
+    monkeypatch.setitem(ARCHITECTURES.types, "normed", NormedRecipe)
+    schema = copy.deepcopy(SCHEMA)
+    keys = schema["properties"]["runs"]["additionalProperties"]["properties"]["model"]["properties"]
+    keys["architecture"]["enum"].append("normed")
+    model = config["runs"]["base"]["model"]
+    model["architecture"] = "normed"
+    num_norms = 2 * model["hidden_size"] // model["num_attention_heads"] * model["num_hidden_layers"]
+    config["ladders"] = {"tiny": LADDER | {"sizes": [4e5, 8e5, 9e6, 2e6]}}
+    with pytest.raises(ConfigError, match=rf"smaller than the target base \({4212992 + num_norms:,} parameters\)"):
+        checked(config, schema)
 
 
 def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(config):
@@ -45,7 +69,7 @@ def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(con
     for name, run in runs.items():
         ratio, recipe = float(name.rpartition("-")[2]), run["pretrain"]
         recipes.load(PretrainRecipe, recipe | {"model": run["model"]}, f"runs.{name}.pretrain")
-        parameters = ladder_shapes.num_parameters(run["model"], 4096)
+        parameters = ladder_shapes.num_parameters(recipe_of(run["model"]), 4096)
         assert planned_tokens(run) == pytest.approx(ratio * parameters, rel=0.02)
         assert "milestones" not in recipe, "its schedule ends at its last milestone"
         assert recipe["weights"] == base["pretrain"]["weights"]
@@ -59,16 +83,16 @@ def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(con
 
 @pytest.mark.parametrize("size", [70e6, 190e6, 1e9, 3e9])
 def test_a_smaller_llama_keeps_the_proportions_of_7b(size):
-    model = ladder_shapes.of_size(LLAMA_7B, size, 32000)
+    model = ladder_shapes.of_size(recipe_of(LLAMA_7B), size, 32000)
     assert ladder_shapes.num_parameters(model, 32000) == pytest.approx(size, rel=0.3)
-    assert model["hidden_size"] // model["num_attention_heads"] == 128
-    assert 0.6 < model["hidden_size"] / model["num_hidden_layers"] / 128 < 1.7
-    assert model["intermediate_size"] / model["hidden_size"] == pytest.approx(11008 / 4096, rel=0.02)
+    assert model.hidden_size // model.num_attention_heads == 128
+    assert 0.6 < model.hidden_size / model.num_hidden_layers / 128 < 1.7
+    assert model.intermediate_size / model.hidden_size == pytest.approx(11008 / 4096, rel=0.02)
 
 
 def test_query_heads_per_key_value_head_stay_if_they_can():
-    target = LLAMA_7B | {"num_key_value_heads": 8}
-    assert ladder_shapes.of_shape(target, {"hidden_size": 2048, "num_hidden_layers": 16})["num_key_value_heads"] == 4
+    target = recipe_of(LLAMA_7B | {"num_key_value_heads": 8})
+    assert ladder_shapes.of_shape(target, {"hidden_size": 2048, "num_hidden_layers": 16}).num_key_value_heads == 4
 
 
 def test_keys_of_a_size_are_taken_as_they_are(config):
@@ -92,14 +116,39 @@ def test_muons_learning_rate_and_data_stages_follow_the_size(config):
         assert made["data_stages"][0]["step"] == pytest.approx(made["steps"] / 2, abs=1)
 
 
+def with_config_json(config, directory, **changes):
+    """The config, with the shape of `base` in a config.json."""
+    content = config["runs"]["base"]["model"] | {"model_type": "llama", "vocab_size": 4096} | changes
+    (directory / "config.json").write_text(json.dumps(content))
+    config["runs"]["base"]["model"] = {"from": str(directory)}
+    return config
+
+
 def test_a_target_of_a_config_json_keeps_it(config, tmp_path):
-    model = config["runs"]["base"]["model"]
-    (tmp_path / "config.json").write_text(json.dumps(model | {"model_type": "llama"}))
-    config["runs"]["base"]["model"] = {"from": str(tmp_path)}
-    runs = runs_of_ladder(config)
+    runs = runs_of_ladder(with_config_json(config, tmp_path))
     assert list(runs)[0] == "tiny-313k-0.1"
     assert runs["tiny-313k-0.1"]["model"]["from"] == str(tmp_path)
     assert runs["tiny-313k-0.1"]["model"]["hidden_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),
+        ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
+        ({"model_type": "gpt2"}, 'model_type must be "llama" or '),
+    ],
+)
+def test_a_config_json_that_is_not_supported_is_one_sentence(config, tmp_path, changes, sentence):
+    with pytest.raises(ConfigError) as error:
+        expanded(with_config_json(config, tmp_path, **changes))
+    path = tmp_path / "config.json"
+    assert str(error.value).startswith(f"ladders.tiny.target must have a valid model: {path}: {sentence}")
+
+
+def test_a_config_json_with_a_billion_heads_comes_to_an_end(config, tmp_path):
+    shape = {"num_attention_heads": 10**9, "hidden_size": 4 * 10**9}
+    assert len(runs_of_ladder(with_config_json(config, tmp_path, **shape))) == 8
 
 
 MISTAKES = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.config import renamed_keys
+from scripts.config import other_names
 from scripts.config_check import ConfigError, checked, load_schema
 from tests.workflow.checkout import HOME
 
@@ -10,7 +10,7 @@ SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
 
 
 def schema_of(path):
-    """The schema at a path of renamed_keys; None if the schema has no such key."""
+    """The schema at a path of other_names; None if the schema has no such key."""
     schema = SCHEMA
     for part in path.split("."):
         schema = next((choice for choice in schema.get("anyOf", [schema]) if choice.get("type") == "object"), {})
@@ -33,7 +33,7 @@ def sentence(config):
     return str(found.value)
 
 
-@pytest.mark.parametrize(("old", "new"), renamed_keys.KEYS.items())
+@pytest.mark.parametrize(("old", "new"), other_names.KEYS.items())
 def test_an_old_key_is_answered_by_its_new_name(old, new):
     group = old.rpartition(".")[0]
     assert schema_of(old) is None and schema_of(f"{group}.{new}") is not None
@@ -41,7 +41,7 @@ def test_an_old_key_is_answered_by_its_new_name(old, new):
     assert sentence(nested(old, 1)) == f"{shown} is now {parent}.{new}; see docs/renamed_keys.md"
 
 
-@pytest.mark.parametrize(("path", "old", "new"), [(*key, new) for key, new in renamed_keys.VALUES.items()])
+@pytest.mark.parametrize(("path", "old", "new"), [(*key, new) for key, new in other_names.VALUES.items()])
 def test_an_old_value_is_answered_by_its_new_one(path, old, new):
     choices = schema_of(path)["enum"]
     assert old not in choices and new.split()[0] in choices
@@ -55,10 +55,10 @@ def test_the_keys_of_finetune_are_those_of_pretrain():
 
 
 def test_the_page_lists_every_renamed_key_and_value():
-    page = (HOME / renamed_keys.PAGE).read_text(encoding="utf-8")
-    for old, new in renamed_keys.KEYS.items():
+    page = (HOME / other_names.PAGE).read_text(encoding="utf-8")
+    for old, new in other_names.KEYS.items():
         group, _, last = old.rpartition(".")
         assert f"`{last}`" in page or f"{last}`" in page, old
         assert f"{new}`" in page, (group, new)
-    for (_, old), new in renamed_keys.VALUES.items():
+    for (_, old), new in other_names.VALUES.items():
         assert old in page and new.split()[0] in page

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
-from scripts.config import renamed_keys
+from scripts.config import other_names
 from scripts.config.derived_runs import is_derived, written_out
 from scripts.config.references import ConfigError, check_references
 from scripts.config.values import NUMBER, copied, joined, without_nulls
@@ -40,7 +40,7 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     Raises ConfigError.
     """
     _check_size(config)
-    if sentence := renamed_keys.mistake(config):
+    if sentence := other_names.mistake(config):
         raise ConfigError(sentence)
     written = copied(config, schema, "")
     config = _expanded(written, schema)
@@ -130,10 +130,10 @@ def _sentence(error: ValidationError) -> str:
 
 def _unknown_key(where: str, instance: dict[str, Any], known: dict[str, Any]) -> str:
     unknown = sorted(key for key in instance if key not in known)[0]
-    names = {key: key for key in known} | renamed_keys.old_names(where)
+    names = {key: key for key in known} | other_names.old_names(where)
     nearest = difflib.get_close_matches(unknown, names, n=1)
     below = [f"{group}.{unknown}" for group, keys in known.items() if unknown in _keys_of(keys)]
-    meant = renamed_keys.foreign_key(where, unknown) or next(iter([*(names[key] for key in nearest), *below]), None)
+    meant = other_names.foreign_key(where, unknown) or next(iter([*(names[key] for key in nearest), *below]), None)
     hint = f"did you mean {joined(where, meant)}? " if meant else ""
     return f"unknown key {joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
 

@@ -112,7 +112,7 @@ def _sentences(inputs: CardInputs, source: str) -> Iterable[str]:
 
 
 def public(path: str) -> str | None:
-    """Return the public address of a source's path, without names, passwords and queries; None for other paths.
+    """Return the public address of a source's path, without its query; None for other paths.
 
     Local paths and buckets tell of a site, and readers of the card cannot read them.
     """

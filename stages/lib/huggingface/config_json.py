@@ -17,7 +17,6 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
-from stages.lib.tokenizer.prompt_tokenizer import first_token
 
 GENERATION_CONFIG = "generation_config.json"
 
@@ -29,6 +28,9 @@ def config_of(
 
     `tokenizer`: of the corpus' manifest (vocab_size, bos, eos, bos_added). `pad`: id of the token that fills batches.
     """
+    # here, since the workflow reads a config.json without numpy
+    from stages.lib.tokenizer.prompt_tokenizer import first_token
+
     return {
         "architectures": [model_config.hf_class],
         "model_type": model_config.architecture,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.lib.inspection import terminal
 from stages.lib.inspection.terminal import several
+from stages.lib.sources import storage
 from stages.lib.sources.kinds import json_lines
 from stages.lib.sources.kinds.example_files import PARQUET
 from stages.lib.sources.kinds.registry import kind_of
@@ -59,7 +60,7 @@ def print_fields(recipe: SourceRecipe, places: Sequence[Place], files: Sequence[
     """
     kind = kind_of(recipe)
     first = files[0]["name"] if files else ""
-    if kind.has_columns or kind.has_json_lines and first.endswith(PARQUET.endings):
+    if kind.has_columns or kind.has_json_lines and storage.without_query(first).endswith(PARQUET.endings):
         _print_of_table(recipe, first)
     elif kind.has_json_lines:
         _print_of_lines(recipe, places)

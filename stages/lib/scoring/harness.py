@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import random
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from stages.lib import log
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.scoring import aggregations, task_code
@@ -61,10 +61,7 @@ def settle_logging() -> None:
 
     evaluator.get_git_commit_hash = _nothing
     evaluator.add_env_info = _nothing
-    harness = logging.getLogger("lm_eval")
-    harness.handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
-    harness.handlers = harness.handlers or list(logger.handlers)
-    harness.propagate = False
+    log.take_over("lm_eval")
 
 
 def _hub_answers() -> bool:

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -44,7 +44,7 @@ vector_math.choose_kernels()
 class Model(Encoding, HFLM):
     """An export, or another model of transformers, as the harness calls it."""
 
-    terminal = sys.stderr
+    terminal: TextIO
     """The display of progress: the harness's own bars go nowhere."""
 
     def _loglikelihood_tokens(
@@ -154,7 +154,7 @@ def load_model(
         add_bos_token=tokenizer["bos_added"],
         prefix_token_id=prefix_of(tokenizer),
     )
-    model.window = window
+    model.window, model.terminal = window, sys.stderr
     if batch_size == "auto":
         model.batch_size_per_gpu = largest_batch(model, window) if device.type != "cpu" else BATCH_WITHOUT_ACCELERATOR
         logger.info("batch_size: auto is %d", model.batch_size)

@@ -24,7 +24,11 @@ BUFFER_BYTES = 1 << 20
 
 def is_compressed(name: str) -> bool:
     """Return True if a file is compressed, so that it can be read from its beginning only."""
-    return os.path.splitext(name)[1] in ENDINGS
+    return _ending(name) in ENDINGS
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(storage.without_query(name))[1]
 
 
 @contextlib.contextmanager
@@ -59,7 +63,7 @@ def _decompressed(name: str, raw: BinaryIO) -> io.RawIOBase:
     if not raw.read(1):
         raise OSError("the file is empty, and a compressed file has at least a header")
     raw.seek(0)
-    codec = ENDINGS[os.path.splitext(name)[1]]
+    codec = ENDINGS[_ending(name)]
     if codec == "bz2":
         return _Bzip2(raw)
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), codec)

@@ -59,6 +59,14 @@ class SourceRecipe(SourceFields):
             raise UserError(f"{where}.text_field must be left out beside token_ids_field, got {self.text_field}")
         if self.token_ids_field is not None and self.filters.some:
             raise UserError(f"{where}.filters must be left out beside token_ids_field: filters read text")
+        for number, path in enumerate(self.paths):
+            if secret := storage.credential_of(path):
+                instead = "remove it from the URL and put it into ~/.netrc, or where the tools of the store read it"
+                if secret != "a password":
+                    instead = "write ${NAME} in place of its value, and set the environment variable NAME for all jobs"
+                raise UserError(
+                    f"{where}.paths[{number}] has {secret}, which manifests and reports would show: {instead}"
+                )
 
 
 def check_name(name: str) -> None:
@@ -92,20 +100,9 @@ def check_paths(where: str, recipe: SourceRecipe) -> None:
 
     `where`: the key of the source. URLs are not opened.
     """
-    _check_passwords(where, recipe)
     for pattern in recipe.paths:
         if not storage.matches(pattern):
             raise UserError(f"{where}.paths must match at least one file, and {pattern} matches none")
-
-
-def _check_passwords(where: str, recipe: SourceRecipe) -> None:
-    """Raise UserError if a URL holds a password. Lists of earlier versions may have one, and are still read."""
-    for number, path in enumerate(recipe.paths):
-        if storage.has_password(path):
-            raise UserError(
-                f"{where}.paths[{number}] has a password, which manifests and reports would show: remove it from the "
-                "URL and put it into ~/.netrc, or where the tools of the store read it"
-            )
 
 
 def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = None) -> dict[str, Status]:
@@ -117,14 +114,13 @@ def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = 
     kind = kind_of(recipe)
     if not kind.needs_paths:
         return kind.own_files()
-    _check_passwords(f"sources.{name}", recipe)
     found: dict[str, Status] = {}
     for pattern in recipe.paths:
         beside: Counter[str] = Counter()
         matched = storage.find(pattern, beside)
         if storage.is_remote(pattern) or os.path.isdir(pattern):
-            others = [file for file in matched if not _is_taken(kind, file)]
-            beside.update(os.path.splitext(file)[1] or "no ending" for file in others)
+            others = [file for file in matched if not _is_taken(kind, storage.without_query(file))]
+            beside.update(os.path.splitext(storage.without_query(file))[1] or "no ending" for file in others)
             for file in others:
                 del matched[file]
         if not matched:
@@ -139,7 +135,8 @@ def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = 
             raise UserError(f"sources.{name}.paths must match each file once, and {first} and {path} are one file")
         if not path.isprintable():  # no UTF-8, or a line end that would break a message
             raise UserError(f"sources.{name}.paths must match files whose names are printable text, got {path!a}")
-        if path.endswith(_refused_endings(kind)) or (kind.owns_endings and not path.endswith(kind.endings)):
+        file_name = storage.without_query(path)
+        if file_name.endswith(_refused_endings(kind)) or (kind.owns_endings and not file_name.endswith(kind.endings)):
             raise UserError(f"sources.{name}.paths must match files of the kind {recipe.kind}, got {path}")
     return dict(sorted(found.items()))
 

@@ -17,8 +17,9 @@ class SourceFields:
 
     paths: list[str] = identity([])
     """Files, directories (with all files below them), globs (`**` matches any folders) or their URLs (s3://, hf:// and
-    all others that fsspec reads), relative to the working directory; not for python-*. Text and JSON lines files may be
-    compressed: .gz, .zst, .bz2, .lz4. As in Spark and Arrow, names that begin with a dot or an underscore and empty
+    all others that fsspec reads), relative to the working directory; not for python-*. In the query of a URL of http,
+    `${NAME}` is the environment variable NAME: a token or signature must be written so. Text and JSON lines files may
+    be compressed: .gz, .zst, .bz2, .lz4. As in Spark and Arrow, names that begin with a dot or an underscore and empty
     files are left out of a directory; `list` counts what it leaves out."""
 
     text_field: str = identity("text")

@@ -1,7 +1,8 @@
 """Files of a source: on a local file system, or in a remote store of fsspec (s3://, hf://, gs:// ...).
 
 A URL names its store. Keys and endpoints come from the places where the store's own tools read them, mainly the
-environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, HF_TOKEN ...). None of them is kept.
+environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, HF_TOKEN ...). None of them is kept: in the query of a URL of http,
+`${NAME}` is the environment variable NAME, which is filled in for a request alone.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import functools
 import glob
 import io
 import os
+import re
 import stat as stat_
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote
 
 from stages.lib.errors import UserError
 
@@ -28,7 +30,18 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 4 << 20  # of a request to a remote store
 BUFFER_BYTES = 1 << 20
+HTTP = ("http://", "https://")
 REASON_CHARACTERS = 300  # of a store's message
+REFERENCE = re.compile(r"\$\{(\w+)\}")
+"""A reference to an environment variable, in the query of a URL of http."""
+
+PARAMETER = re.compile(r"(?<=[?&;#])([^?&;#=\s]+)=([^&;#\s]+)")
+CREDENTIAL = re.compile(
+    r"token(-|$)|secret|passw|pwd|signature|credential|session|api-?key|access-?key|"
+    r"(^|-)(auth|authorization|bearer|hmac|jwt|key|pass|sas|sig)(-|$)"
+)
+"""Names of parameters whose values are secret, in lower case with a dash between their words."""
+
 HIDDEN, EMPTY, NO_FILE = "hidden", "empty", "no regular file"
 """Reasons for which a listing leaves a file out."""
 
@@ -50,9 +63,51 @@ def is_remote(name: Path | str) -> bool:
     return "://" in str(name)
 
 
-def has_password(name: str) -> bool:
-    """Return True if a URL holds a password, which manifests, logs and reports would show."""
-    return is_remote(name) and urlsplit(name).password is not None
+def credential_of(name: str) -> str | None:
+    """Return what is secret in a URL, which manifests, logs and reports would show: `a password`, or a parameter.
+
+    None without one. A parameter is secret by its name (CREDENTIAL), unless its value is a reference.
+    """
+    if not is_remote(name):
+        return None
+    if re.search(r"://[^/?#]*:[^/?#]*@|https?://[^/?#]*@", name, re.IGNORECASE):  # a name of http may be a token
+        return "a password"
+    for parameter, value in PARAMETER.findall(name):
+        if _is_credential(parameter) and not REFERENCE.fullmatch(value):
+            return f"the parameter {parameter}"
+    return None
+
+
+def _is_credential(parameter: str) -> bool:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+", "-", unquote(parameter))
+    return bool(CREDENTIAL.search(words.lower()))
+
+
+def without_query(name: str) -> str:
+    """Return the name of a file, without the query of a URL of http: with its ending."""
+    return name.partition("?")[0] if name.startswith(HTTP) else name
+
+
+def _with_values(url: str) -> str:
+    """Return a URL with its references replaced. Raises UserError if an environment variable is missing."""
+    before, mark, query = url.partition("?")
+    if not url.startswith(HTTP):
+        return url
+    for variable in REFERENCE.findall(query):
+        if not os.environ.get(variable):
+            raise UserError(
+                f"{url} cannot be read: the environment variable {variable} is missing or empty; set it for all jobs"
+            )
+    return before + mark + REFERENCE.sub(lambda found: os.environ[found[1]], query)
+
+
+def _with_references(text: str, url: str) -> str:
+    """Return a text with the references of a URL in place of their values."""
+    for variable in REFERENCE.findall(url.partition("?")[2]):
+        if value := os.environ.get(variable):
+            for form in (value, unquote(value), quote(value)):
+                text = text.replace(form, f"${{{variable}}}")
+    return text
 
 
 def find(pattern: str, left_out: Counter[str] | None = None) -> dict[str, Status]:
@@ -161,9 +216,9 @@ def status(name: Path | str) -> Status:
     with _store_errors(url):
         system, path = _file_system(url)
         if url.startswith("hf://"):  # without expand_info it lists the whole directory for one file
-            return _of_info(system, system.info(path, refresh=True, expand_info=True))
+            return _of_info(system, url, system.info(path, refresh=True, expand_info=True))
         system.invalidate_cache()  # of earlier listings
-        return _of_info(system, system.info(path))
+        return _of_info(system, url, system.info(path))
 
 
 def check_unchanged(before: Mapping[str, Status]) -> None:
@@ -226,13 +281,26 @@ def _store_errors(name: str) -> Iterator[None]:
     except (UserError, MemoryError):
         raise
     except Exception as error:  # each store has errors of its own
-        raise UserError(f"{name} cannot be read: {_reason(error)}") from None
+        raise UserError(f"{name} cannot be read: {_reason(name, error)}") from None
 
 
-def _reason(error: Exception) -> str:
-    """Return an error's message on one line; only the server's answer if there is one, as in the Hub's errors."""
+def _reason(name: str, error: Exception) -> str:
+    """Return an error's message on one line; only the server's answer if there is one, as in the Hub's errors.
+
+    URLs in it, also those of a redirect, have no credentials.
+    """
     text = getattr(error, "server_message", None) or str(error) or type(error).__name__
-    return " ".join(text.split())[:REASON_CHARACTERS]
+    if hasattr(error.__cause__, "status"):  # of http, whose errors are all FileNotFoundError(url)
+        text = str(error.__cause__)
+    text = _with_references(" ".join(text.split()), name)
+    if REFERENCE.search(name):  # the library may have encoded a value in another way
+        text = re.sub(r"\?[^\s'\"]+", "?...", text)
+    return PARAMETER.sub(_without_value, text)[:REASON_CHARACTERS]
+
+
+def _without_value(found: re.Match[str]) -> str:
+    is_shown = not _is_credential(found[1]) or REFERENCE.fullmatch(found[2])
+    return found[0] if is_shown else f"{found[1]}=..."
 
 
 @functools.cache
@@ -241,8 +309,8 @@ def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
     import fsspec
 
     # passwords of a server come from ~/.netrc: a URL with one is refused
-    options = {"client_kwargs": {"trust_env": True}} if url.startswith(("http://", "https://")) else {}
-    return fsspec.core.url_to_fs(url, **options)
+    options = {"client_kwargs": {"trust_env": True}} if url.startswith(HTTP) else {}
+    return fsspec.core.url_to_fs(_with_values(url), **options)
 
 
 def _find_remote(pattern: str, left_out: Counter[str]) -> dict[str, Status]:
@@ -265,11 +333,19 @@ def _find_remote(pattern: str, left_out: Counter[str]) -> dict[str, Status]:
                 left_out[EMPTY] += 1
             else:
                 kept[name] = info
-        # http keeps the whole URL as a path, others remove the protocol
-        return {
-            name if is_remote(name) else f"{protocol}://{name.lstrip('/')}": _of_info(system, info)
-            for name, info in kept.items()
-        }
+        files = {}
+        for name, info in kept.items():
+            # http keeps the whole URL as a path, others remove the protocol
+            url = _with_references(name, pattern) if is_remote(name) else f"{protocol}://{name.lstrip('/')}"
+            if name == path and protocol in ("http", "https"):
+                url = pattern
+            if secret := credential_of(url):
+                raise UserError(
+                    f"{pattern} cannot be listed: the URL of a file in it has {secret}; list the files one by one, "
+                    "with ${NAME} for an environment variable that holds it"
+                )
+            files[url] = _of_info(system, url, info)
+        return files
 
 
 def _files_below(system: AbstractFileSystem, path: str) -> dict[str, dict[str, Any]]:
@@ -277,7 +353,8 @@ def _files_below(system: AbstractFileSystem, path: str) -> dict[str, dict[str, A
     try:
         info = system.info(path)
     except FileNotFoundError as error:
-        if isinstance(error.__cause__, OSError):  # the Hub's error for a missing repository or revision
+        is_hub = isinstance(error.__cause__, OSError)  # its error for a missing repository or revision
+        if is_hub or getattr(error.__cause__, "status", 404) != 404:  # http: a token that expired, for example
             raise
         return {}
     return system.find(path, detail=True) if info["type"] == "directory" else {path: info}
@@ -287,11 +364,14 @@ def _of_path(stat: os.stat_result) -> Status:
     return Status(stat.st_size, f"{stat.st_size}-{stat.st_mtime_ns}", (stat.st_dev, stat.st_ino))
 
 
-def _of_info(system: AbstractFileSystem, info: Mapping[str, Any]) -> Status:
-    """Return the Status of a store's info on a file: its own hash of the content, else a hash of the whole info."""
+def _of_info(system: AbstractFileSystem, url: str, info: Mapping[str, Any]) -> Status:
+    """Return the Status of a store's info on a file: its own hash of the content, else a hash of the whole info.
+
+    Of http, the latter is one of the URL, with references: it stays if a signature changes.
+    """
     lfs = info.get("lfs") or {}
     etags = [info.get("ETag"), info.get("etag"), lfs.get("sha256"), info.get("blob_id"), info.get("xet_hash")]
-    etag = next(filter(None, etags), None) or system.ukey(info["name"])
+    etag = next(filter(None, etags), None) or system.ukey(url if url.startswith(HTTP) else info["name"])
     if info.get("size") is None:
-        raise UserError(f"the store of {info['name']} must report its size in bytes, and does not")
+        raise UserError(f"the store of {url} must report its size in bytes, and does not")
     return Status(info["size"], str(etag).strip('"'))

@@ -6,10 +6,13 @@ all numbers of heads and layers, the one is taken that comes near the wanted siz
 to depth.
 """
 
+import dataclasses
+import functools
 import math
 from typing import Any
 
-Model = dict[str, Any]
+from stages.lib.model.flops import active_count
+from stages.lib.model.model_recipe import ModelRecipe
 
 MULTIPLE = 8
 """intermediate_size of a smaller model is a multiple of this."""
@@ -18,80 +21,66 @@ WEIGHT_OF_RATIO = 0.25
 """Weight of a deviation from the target's ratio of width to depth, against one from the wanted size (logs of both)."""
 
 
-def num_parameters(model: Model, vocab_size: int) -> int:
+def num_parameters(model: ModelRecipe, vocab_size: int) -> int:
     """Return the number of parameters of a model, embedding and head included, as Chinchilla's N.
 
     Of a sparse model's experts those count that a token passes through.
     """
-    width, inner, heads = model["hidden_size"], model["intermediate_size"], model["num_attention_heads"]
-    head_dim, kv_heads = head_dim_of(model), kv_heads_of(model)
-    attention = 2 * width * head_dim * (heads + kv_heads)
-    if model.get("attention_bias"):
-        attention += head_dim * (heads + 2 * kv_heads) + width
-    if model.get("architecture") == "qwen3":
-        attention += 2 * head_dim
-    feed_forward = 3 * width * inner
-    if model.get("architecture") == "mixtral":
-        feed_forward = feed_forward * model.get("num_experts_per_tok", 2) + width * model.get("num_local_experts", 8)
-    embeddings = vocab_size * width * (1 if model.get("tie_word_embeddings") else 2)
-    return model["num_hidden_layers"] * (attention + feed_forward + 2 * width) + width + embeddings
+    one, layer = _counts(dataclasses.replace(model, num_hidden_layers=1), vocab_size)
+    return one + (model.num_hidden_layers - 1) * layer
 
 
-def head_dim_of(model: Model) -> int:
-    """Return the dimension of a head."""
-    return model.get("head_dim") or model["hidden_size"] // model["num_attention_heads"]
+@functools.lru_cache
+def _counts(model: ModelRecipe, vocab_size: int) -> tuple[int, int]:
+    """Return the parameters of a model of one layer, and of each further layer: all layers are alike."""
+    one = active_count(model, vocab_size)
+    return one, active_count(dataclasses.replace(model, num_hidden_layers=2), vocab_size) - one
 
 
-def kv_heads_of(model: Model) -> int:
-    """Return the number of key-value heads."""
-    return model.get("num_key_value_heads") or model["num_attention_heads"]
-
-
-def of_shape(target: Model, shape: Model) -> Model:
-    """Return the keys of a model by its width and depth; keys that `shape` has beside them are taken as they are."""
+def of_shape(target: ModelRecipe, shape: dict[str, Any]) -> ModelRecipe:
+    """Return the model with a width and a depth; keys that `shape` has beside them are taken as they are."""
     width = shape["hidden_size"]
     heads = shape.get("num_attention_heads") or max(1, round(width / _width_per_head(target)))
-    model = {
-        "num_hidden_layers": shape["num_hidden_layers"],
-        "hidden_size": width,
+    keys = {
         "num_attention_heads": heads,
         "num_key_value_heads": _kv_heads(target, heads),
         "intermediate_size": _inner(target, width),
     }
-    if "head_dim" in target:
-        model["head_dim"] = target["head_dim"]
-    return target | model | shape
+    return dataclasses.replace(target, **keys | shape)
 
 
-def of_size(target: Model, parameters: float, vocab_size: int) -> Model:
+def of_size(target: ModelRecipe, parameters: float, vocab_size: int) -> ModelRecipe:
     """Return the model of the target's proportions that is nearest to a number of parameters."""
-    most, depth = target["num_attention_heads"], target["num_hidden_layers"]
-    ratio, models = target["hidden_size"] / depth, []
-    for heads in range(1, most + 1):
+    depth = target.num_hidden_layers
+    ratio, models = target.hidden_size / depth, []
+    for heads in range(1, target.num_attention_heads + 1):
         width = _width_per_head(target) * heads
         thin = of_shape(target, {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": heads})
-        one, two = (num_parameters(thin | {"num_hidden_layers": layers}, vocab_size) for layers in (1, 2))
-        exact = 1 + (parameters - one) / (two - one)
+        one, layer = _counts(thin, vocab_size)
+        exact = 1 + (parameters - one) / layer
         wanted = {math.floor(exact), math.ceil(exact), round(width / ratio)}
-        models += [thin | {"num_hidden_layers": layers} for layers in sorted(wanted) if 1 <= layers <= depth]
+        numbers = sorted(layers for layers in wanted if 1 <= layers <= depth)
+        models += [dataclasses.replace(thin, num_hidden_layers=layers) for layers in numbers]
+        if one > parameters:
+            break  # wider ones are farther off, and a config.json may have a billion heads
 
-    def distance(model: Model) -> float:
+    def distance(model: ModelRecipe) -> float:
         size = math.log(num_parameters(model, vocab_size) / parameters)
-        return abs(size) + WEIGHT_OF_RATIO * abs(math.log(model["hidden_size"] / model["num_hidden_layers"] / ratio))
+        return abs(size) + WEIGHT_OF_RATIO * abs(math.log(model.hidden_size / model.num_hidden_layers / ratio))
 
     return min(models, key=distance)
 
 
-def _width_per_head(target: Model) -> int:
-    return max(1, target["hidden_size"] // target["num_attention_heads"])
+def _width_per_head(target: ModelRecipe) -> int:
+    return max(1, target.hidden_size // target.num_attention_heads)
 
 
-def _kv_heads(target: Model, heads: int) -> int:
-    wanted = heads * kv_heads_of(target) / target["num_attention_heads"]
+def _kv_heads(target: ModelRecipe, heads: int) -> int:
+    wanted = heads * target.kv_heads / target.num_attention_heads
     divisors = [number for number in range(1, heads + 1) if heads % number == 0]
     return min(divisors, key=lambda number: abs(number - wanted))
 
 
-def _inner(target: Model, width: int) -> int:
-    exact = target["intermediate_size"] * width / target["hidden_size"]
+def _inner(target: ModelRecipe, width: int) -> int:
+    exact = target.intermediate_size * width / target.hidden_size
     return max(MULTIPLE, round(exact / MULTIPLE) * MULTIPLE)

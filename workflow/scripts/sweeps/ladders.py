@@ -5,13 +5,16 @@
 """
 
 import copy
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 from scripts.config.references import ConfigError, listed
 from scripts.sweeps.ladder_shapes import num_parameters, of_shape, of_size
+from stages.lib import recipe as recipes
+from stages.lib.errors import UserError
+from stages.lib.huggingface.config_json import model_identity
+from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.model_recipe import ModelRecipe
 
 Config = dict[str, Any]
 
@@ -30,8 +33,8 @@ arXiv 2412.04403), by Porian et al. (arXiv 2406.19146)."""
 
 TRAINING_KEYS = ("learning_rate", "global_batch_size")
 SHAPE_KEYS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
-    *("intermediate_size",),
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    "head_dim",
 )
 SCALED_STEPS = ("warmup_steps", "decay_steps")
 
@@ -135,24 +138,14 @@ def _vocab_size(where: str, ladder: Config, corpus: Config, config: Config) -> i
     return ladder["vocab_size"] if known is None else known
 
 
-def _shape_of(where: str, model: Config) -> Config:
-    """Return the keys of the target's model, those of its config.json included."""
-    if "from" not in model:
-        return model
-    path = Path(model["from"])
+def _shape_of(where: str, model: Config) -> ModelRecipe:
+    """Return the target's model, with the keys of its config.json."""
+    overrides = {key: value for key, value in model.items() if key != "from"}
     try:
-        found = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise ConfigError(f"{where}.target must have a model whose config.json can be read, got {path}") from None
-    kept = ("architecture", *SHAPE_KEYS, "attention_bias", "tie_word_embeddings")
-    experts = ("num_local_experts", "num_experts_per_tok")
-    found["architecture"] = found.get("model_type")
-    shape = {key: found[key] for key in (*kept, *experts) if found.get(key) is not None}
-    shape |= {key: value for key, value in model.items() if key != "from"}
-    missing = [key for key in SHAPE_KEYS[:3] + SHAPE_KEYS[5:] if key not in shape]
-    if missing:
-        raise ConfigError(f"{where}.target must have a model with {missing[0]}, and {path} has none")
-    return shape
+        keys = model_identity(model["from"], overrides) if "from" in model else model
+        return recipes.load(ARCHITECTURES, keys, "model")
+    except UserError as error:
+        raise ConfigError(f"{where}.target must have a valid model: {error}") from None
 
 
 def _with_defaults(recipe: Config, schema: Config) -> Config:
@@ -165,7 +158,7 @@ def _with_defaults(recipe: Config, schema: Config) -> Config:
     return filled
 
 
-def _model_of(where: str, given: Config, shape: Config, vocab_size: int) -> tuple[Config, int]:
+def _model_of(where: str, given: Config, shape: ModelRecipe, vocab_size: int) -> tuple[Config, int]:
     """Return the keys of the model that differ from the target's, and its number of parameters."""
     explicit = {key: given[key] for key in SHAPE_KEYS if key in given}
     if ("parameters" in given) == bool(explicit) or not {"hidden_size", "num_hidden_layers"} <= explicit.keys() | (
@@ -173,7 +166,8 @@ def _model_of(where: str, given: Config, shape: Config, vocab_size: int) -> tupl
     ):
         raise ConfigError(f"{where} must have parameters, or hidden_size and num_hidden_layers")
     model = of_shape(shape, explicit) if explicit else of_size(shape, given["parameters"], vocab_size)
-    return {key: model[key] for key in SHAPE_KEYS if key in model}, num_parameters(model, vocab_size)
+    keys = {key: getattr(model, key) for key in SHAPE_KEYS}
+    return {key: value for key, value in keys.items() if value is not None}, num_parameters(model, vocab_size)
 
 
 def _training_of(where: str, given: Config, recipe: Config, sizes: tuple[int, int], ratio: float) -> Config:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import UserError
-from stages.lib.sources import compressed
+from stages.lib.sources import compressed, storage
 from stages.lib.sources.entries import field_of
 from stages.lib.sources.kinds import json_lines, tables
 from stages.lib.sources.kinds.kind import JSON_LINES_ENDINGS, SourceKind
@@ -46,7 +46,8 @@ def records(names: Sequence[str], fields: Sequence[str | None], optional: Sequen
     `optional`: further ones, which a file of columns need not have.
     """
     for name in names:
-        yield from _rows(name, fields, optional) if name.endswith(PARQUET.endings) else _lines(name, fields)
+        is_table = storage.without_query(name).endswith(PARQUET.endings)
+        yield from _rows(name, fields, optional) if is_table else _lines(name, fields)
 
 
 def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> Iterator[Record]:

@@ -1,13 +1,17 @@
 """harness_model: requests that the harness would not pass on, models with other attention, and equal requests."""
 
+import io
 import json
+import logging
+import sys
 
 import pytest
 import torch
 
+from stages.lib import log
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.scoring import harness_model
+from stages.lib.scoring import harness, harness_model
 from stages.lib.scoring.tasks.generation_score import END
 from tests.helpers import evaluations
 
@@ -79,3 +83,25 @@ def test_attention_that_config_json_asks_for_changes_no_score(directory, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps(config | {"attn_implementation": "eager"}))
     requests = [([1, 4, 5], [6, 7]), ([1, 4, 5], [8, 9, 9]), ([1], [3])]
     assert scores(loaded(tmp_path), requests) == scores(loaded(directory), requests)
+
+
+def test_lines_of_the_harness_go_to_the_log_of_the_stage_that_runs(tmp_path, capsys):
+    lines = logging.getLogger("lm_eval.tasks")
+    for name in ("first", "second"):
+        log.to(tmp_path / name)
+        if name == "first":
+            harness.settle_logging()
+        lines.warning("%s line", name)
+    assert (tmp_path / "first").read_text().endswith(" WARNING first line\n")
+    assert (tmp_path / "second").read_text().endswith(" WARNING second line\n")
+    assert (tmp_path / "first").read_text().count("\n") == 1
+    log.to(None)
+    lines.warning("third line")
+    assert capsys.readouterr().err == "third line\n"
+
+
+def test_progress_is_shown_on_the_terminal_of_the_time_at_which_the_model_is_loaded(directory, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    sys.stderr.isatty = lambda: True
+    scores(loaded(directory), [([5], [6])])
+    assert "batches 1/1 (100%)" in sys.stderr.getvalue()

@@ -7,6 +7,7 @@ import pytest
 from stages import tokenize, train_tokenizer
 from stages.lib.errors import UserError
 from stages.lib.sources import prompt_completion
+from stages.lib.sources.kinds.registry import DOCUMENT_KINDS
 from tests.helpers.data_fixtures import listed, refused, trained, write_jsonl
 
 WORDS = ("red", "green", "blue", "grey", "pink", "white")
@@ -129,7 +130,8 @@ def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, caps
     source_list = write(tmp_path, records())
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a line of text"}] * 9)
     text_list = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-    said = "a source of a tokenizer or a corpus must be of the kind text, jsonl, parquet, arrow, python-code"
+    kinds = f"{', '.join(DOCUMENT_KINDS[:-1])} or {DOCUMENT_KINDS[-1]}"
+    said = f"a source of a tokenizer or a corpus must be of the kind {kinds}, got prompt_completion, which"
     output = tmp_path / "out" / "manifest.json"
     recipe = {"vocab_size": 300, "sample": {"qa": 1}}
     assert said in refused(capsys, train_tokenizer, lists=[source_list], recipe=recipe, output=output)

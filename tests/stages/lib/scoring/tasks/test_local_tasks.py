@@ -26,7 +26,7 @@ def corpus_of(directory, texts):
     return manifest.read(directory / "manifest.json")
 
 
-def written(directory, corpus, names=local_tasks.OF_TEXT, **options):
+def written(directory, corpus, names=("bits_per_byte", "next_line"), **options):
     """Write tasks; returns ({harness task: local task's name}, {harness task: rows})."""
     options = {"bytes_per_source": 5000, "num_examples": 40, "seed": 0, "max_completion_bytes": 128, **options}
     written_by = local_tasks.write(directory, names, corpus, None, TaskOptions(**options))
@@ -173,5 +173,5 @@ def test_task_is_found_by_its_name_in_the_harness(name, task):
 
 def test_every_task_describes_its_score():
     for task in local_tasks.TASKS:
-        assert task.lower_is_better == (task.metric == "bits_per_byte")
-        assert task.description
+        assert {task.metric, *task.further_metrics} <= {entry["metric"] for entry in task.format.config["metric_list"]}
+        assert task.description and (task.chance is None or not task.lower_is_better)

@@ -1,7 +1,7 @@
-"""Old names of config keys and values, so that a config of an earlier version gets one helpful sentence.
+"""Config keys and values under the names of earlier versions and of other libraries, each answered by one sentence.
 
-docs/renamed_keys.md shows the same table to people; a test keeps both equal. A key is written as its path with `*` for
-names that the user chose. `finetune` has the keys of `pretrain`.
+docs/renamed_keys.md shows those of earlier versions to people; a test keeps both equal. A key is written as its path
+with `*` for names that the user chose. `finetune` has the keys of `pretrain`.
 """
 
 from typing import Any
