@@ -17,6 +17,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import model_digest
 from stages.lib.model import key_table
 from tests.helpers.data_fixtures import write_jsonl
+from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME
 from tools import check
 
@@ -145,6 +146,21 @@ def test_steps_that_stretch_a_schedule_are_told(checked, kind, jumps):
     )
     milestone(600)
     assert checked({"runs.a.pretrain": run}, manifests=parts)[1]["warnings"] == []
+
+
+def test_steps_that_stretch_a_schedule_are_told_before_the_first_milestone(corpus, checked, tmp_path):
+    """`corpus`: that of tests/stages."""
+    assert train(corpus, tmp_path, 20) == 0
+    milestone = str(tmp_path / "models/00000030.json")
+    keys = {key: value for key, value in RECIPE.items() if key != "model"}
+    run = {"stage": "pretrain", "keys": keys | {"steps": 60}, "model": MODEL, "milestones": [milestone]}
+    warnings = {}
+    for change in ({}, {"steps": 30}, {"seed": 1}):  # the last is another run
+        plan = {"runs.a.pretrain": run | {"keys": run["keys"] | change}}
+        warnings[str(change)] = checked(plan, manifests={milestone: {}})[1]["warnings"]
+    (sentence,) = warnings.pop("{}")
+    assert sentence.startswith("runs.a.pretrain.steps was 30 when step 20 was trained and is 60")
+    assert list(warnings.values()) == [[], []]
 
 
 def test_a_manifest_of_another_recipe_or_input_is_stale(checked, tmp_path):
