@@ -72,7 +72,8 @@ class Trainer:
             self.callbacks.add(MetricsWriter(directory, len(hosts)))
         self.step_metrics = StepMetrics(run, self.state, self.stepper, samples, self.callbacks, hosts)
         watched = directory if self.is_first else None
-        self.stop_requests = StopRequests(watched, start.deadline, self.state.num_bytes()[0])
+        state_bytes = self.state.num_bytes()[0]
+        self.stop_requests = StopRequests(watched, start.deadline, state_bytes, start.stage, recipe.watchdog)
         self.status = RankStatus(self.stop_requests, self.checkpointer, self.step_metrics)
 
     def train(self, until: int) -> dict[str, Any]:
