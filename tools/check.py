@@ -50,6 +50,7 @@ from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.scoring import known_tasks
 from stages.lib.sources import source
 from stages.lib.space import amount
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.optimizers import schedule
 
 RECIPES = {
@@ -208,6 +209,18 @@ def sources_with_validation(plan: dict[str, Any], loaded: dict[str, Any]) -> set
     return {f"sources.{name}" for name in names}
 
 
+def slow_trainings(plan: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
+    """Return sentences on trainings that this machine would do on its CPU in a slow dtype."""
+    from stages.lib.distributed import gpus
+
+    found = [
+        requirements.slow_on_cpu(loaded[where], where)
+        for where, part in plan["recipes"].items()
+        if where in loaded and "milestones" in part and "planned" not in part  # with a `device` in the profile
+    ]
+    return [sentence for sentence in found if sentence is not None] if any(found) and not gpus.count() else []
+
+
 def newest_checkpoint(milestone: str, recipe: Any, plan: dict[str, Any], stale: Stale) -> tuple[int, int] | None:
     """Return (step, steps of the run when it was trained) of the checkpoint from which a milestone would be trained.
 
@@ -329,6 +342,8 @@ def check_plan() -> None:
     listed = {where for where in plan.get("lists", ()) if where in loaded}
     listed -= {plan["manifests"][path].get("recipe") for path in reasons}
     warnings = [*warnings_of(plan, loaded, stale), *outside.sentences(listed)]
+    if os.environ.get(dry_run.LOCAL):
+        warnings += slow_trainings(plan, loaded)
     warnings += sample.check(new, sources_with_validation(plan, loaded))
     result = {"stale": reasons, "warnings": warnings, "initial": initial}
     if os.environ.get(dry_run.FACTS):

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from stages.lib import manifest
 from stages.lib.checkpoints import model_digest
 from stages.lib.model import key_table
+from stages.lib.training.acceleration import requirements
 from tests.helpers.data_fixtures import write_jsonl
 from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME
@@ -274,6 +275,23 @@ def test_a_sample_of_each_source_shows_its_mistakes(checked, tmp_path, monkeypat
         recipes = {"sources.a": {"stage": "list", "keys": keys}}
         code_, said = checked(recipes, manifests={"corpus.json": {"sources": ["a"]}})
         assert (code_, sentence) == (0, None) if sentence is None else said.startswith(f"check: {sentence}"), said
+
+
+@pytest.mark.parametrize("features", ["flags\t: fpu avx2", "flags\t: fpu avx512_bf16", "Features\t: fp bf16", "", None])
+def test_bfloat16_on_a_cpu_without_units_for_it_is_told(checked, tmp_path, monkeypatch, features):
+    monkeypatch.setattr(requirements, "CPU_INFO", tmp_path / "cpuinfo")
+    if features is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{features}\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    runs = {
+        f"runs.{name}.pretrain": RUN | {"keys": KEYS | {"dtype": dtype}, "milestones": []}
+        for name, dtype in (("a", "bfloat16"), ("b", "float32"))
+    }
+    assert checked(runs)[1]["warnings"] == []  # perhaps of another machine
+    monkeypatch.setenv("CARAVAN_CHECK_LOCAL", "1")
+    warnings = checked(runs)[1]["warnings"]
+    assert len(warnings) == (features == "flags\t: fpu avx2")
+    assert not warnings or warnings[0].startswith("runs.a.pretrain.dtype is bfloat16, and this CPU has no units for it")
 
 
 def test_a_model_that_no_machine_holds_or_that_has_no_state_to_keep_is_refused(checked, tmp_path, monkeypatch):

@@ -81,6 +81,9 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
             if run.recipe.float8:  # of a fine-tuning the model is known only now
                 has_lora = run.lora is not None
                 requirements.check_float8(run.recipe, arguments.stage_name, run.model_config, has_lora=has_lora)
+            slow = requirements.slow_on_cpu(run.recipe, arguments.stage_name) if run.device.type == "cpu" else None
+            if slow is not None and dist.get_rank() == 0:
+                logger.warning("%s", slow)
             data = read_data()
         with run_lock.acquire_run_lock(directory, start) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
