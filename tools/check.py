@@ -36,18 +36,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.lib import files, stage
+from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.checkpoints import fms_files, model_digest
+from stages.lib.checkpoints.commit import read_marker
 from stages.lib.config_check import dry_run, facts, sample
 from stages.lib.config_check.outside import Outside
 from stages.lib.errors import UserError
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.planning import data, refusal, request
 from stages.lib.report.stale import Stale
+from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.scoring import known_tasks
 from stages.lib.sources import source
 from stages.lib.space import amount
+from stages.lib.training.acceleration import requirements
 from stages.lib.training.optimizers import schedule
 
 RECIPES = {
@@ -209,6 +212,40 @@ def sources_with_validation(plan: dict[str, Any], loaded: dict[str, Any]) -> set
     return {f"sources.{name}" for name in names}
 
 
+def slow_trainings(plan: dict[str, Any], loaded: dict[str, Any]) -> list[str]:
+    """Return sentences on trainings that this machine would do on its CPU in a slow dtype."""
+    from stages.lib.distributed import gpus
+
+    found = [
+        requirements.slow_on_cpu(loaded[where], where)
+        for where, part in plan["recipes"].items()
+        if where in loaded and "milestones" in part and "planned" not in part  # with a `device` in the profile
+    ]
+    return [sentence for sentence in found if sentence is not None] if any(found) and not gpus.count() else []
+
+
+def newest_checkpoint(milestone: str, recipe: Any, plan: dict[str, Any], stale: Stale) -> tuple[int, int] | None:
+    """Return (step, steps of the run when it was trained) of the checkpoint from which a milestone would be trained.
+
+    None if its run has none up to there. `milestone`: path of its manifest.
+    """
+    expected, corpus = recipes.written(recipe, "identity"), plan["manifests"].get(milestone, {}).get("inputs", {})
+    markers = Path(milestone).parent.parent.glob(f"train/*/checkpoints/[0-9]*/{manifest.COMMIT}")
+    up_to = [marker for marker in markers if marker.parent.name <= Path(milestone).stem]
+    for marker in sorted(up_to, key=lambda marker: marker.parent.name, reverse=True):
+        try:
+            commit = read_marker(marker.parent)
+        except UserError:  # the training skips it, and names it
+            continue
+        found = {key: value for key, value in commit["recipe"].items() if key in expected or key != "model"}
+        made_from = stale.read.get(corpus.get("corpus", ""))
+        if found == expected and (made_from is None or commit["corpus"] == made_from.digest):
+            lineage = Lineage(read_events(marker.parents[2]))
+            steps = lineage.steps(manifest.describe(marker)["sha256"])
+            return None if steps is None else (commit["step"], steps)
+    return None
+
+
 def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> list[str]:
     """Return sentences on learning-rate schedules that are valid and rarely meant."""
     found = []
@@ -231,9 +268,12 @@ def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> l
                 f"{where}.validation may take {share:.0%} of the time of the steps: lower its tokens, or raise every"
             )
         found += schedule.remarks(recipe.schedule, recipe.steps, f"{where}.schedule")
-        last = stale.last_milestone(part["milestones"])
         initial = getattr(recipe, "initial", None)  # a schedule that continues is checked where its start is known
-        if last is None or part["milestones"][-1] in stale.read or (initial and initial.schedule == "continue"):
+        missing = [path for path in part["milestones"] if path not in stale.read]
+        if not missing or missing[-1] != part["milestones"][-1] or (initial and initial.schedule == "continue"):
+            continue
+        last = newest_checkpoint(missing[0], recipe, plan, stale) or stale.last_milestone(part["milestones"])
+        if last is None:
             continue
         step, steps_then = last
         peak, steps = recipe.optimizer.learning_rate, (steps_then, recipe.steps)
@@ -311,6 +351,8 @@ def check_plan() -> None:
     listed = {where for where in plan.get("lists", ()) if where in loaded}
     listed -= {plan["manifests"][path].get("recipe") for path in reasons}
     warnings = [*warnings_of(plan, loaded, stale), *outside.sentences(listed)]
+    if os.environ.get(dry_run.LOCAL):
+        warnings += slow_trainings(plan, loaded)
     warnings += sample.check(new, sources_with_validation(plan, loaded))
     result = {"stale": reasons, "warnings": warnings, "initial": initial}
     if os.environ.get(dry_run.FACTS):

@@ -16,7 +16,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,11 @@ def checkpoint_digest(model: Manifest) -> str:
     inside = f"{model.identity.get('checkpoint')}/"
     described = {name.removeprefix(inside): file for name, file in model.identity["outputs"].items()}
     return digest_of({name: file for name, file in described.items() if name != COMMIT})
+
+
+def commit_digest(identity: Mapping[str, Any]) -> str:
+    """Return the sha256 of the commit marker of a milestone's checkpoint, by the identity of its manifest."""
+    return identity["outputs"][f"{identity['checkpoint']}/{COMMIT}"]["sha256"]
 
 
 def check_size(path: Path, size: int, manifest_path: Path | str) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
-from stages.lib.training.acceleration import devices
+from stages.lib.training.acceleration import devices, requirements
 from stages.lib.training.settings.recipe import TrainRecipe
 from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, steps_of, train, train_on
 
@@ -110,3 +110,15 @@ def test_a_gpu_is_judged_by_its_compute_capability(monkeypatch, capability, hip,
         with pytest.raises(UserError) as error:
             devices.check(loaded, "pretrain", device)
         assert str(error.value) == NEEDS + found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_training_in_bfloat16_on_a_cpu_without_units_for_it_is_told_once(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(requirements, "CPU_INFO", tmp_path / "cpuinfo")
+    sentence = "pretrain.dtype is bfloat16, and this CPU has no units for it"
+    for number, (features, dtype, count) in enumerate(
+        (("fpu avx2", "bfloat16", 1), ("fpu avx2", "float32", 0), ("fpu amx_bf16", "bfloat16", 0))
+    ):
+        (tmp_path / "cpuinfo").write_text(f"flags : {features}\n")
+        assert train(corpus, tmp_path / str(number), 1, recipe=RECIPE | {"dtype": dtype}) == 0
+        assert capsys.readouterr().err.count(sentence) == count

@@ -104,6 +104,86 @@ def test_previous_milestone_of_another_recipe_is_refused(corpus, tmp_path, capsy
     assert "00000002.json must be a milestone of the same run" in capsys.readouterr().err
 
 
+def delete_all(checkpoints, _):
+    for directory in checkpoints.iterdir():
+        shutil.rmtree(directory)
+
+
+def delete_the_milestone(checkpoints, _):  # that of step 5 stays
+    shutil.rmtree(checkpoints / "00000010")
+
+
+def delete_a_file(checkpoints, _):
+    (checkpoints / "00000010/__0_0.distcp").unlink()
+
+
+def save_other_bits(checkpoints, corpus):
+    delete_all(checkpoints, corpus)
+    results = checkpoints.parents[2]
+    first = milestone(results, 10).read_bytes()
+    assert train(corpus, results, 10, steps=15) == 0
+    milestone(results, 10).write_bytes(first)
+
+
+@pytest.mark.parametrize("damage", [delete_all, delete_the_milestone, delete_a_file, save_other_bits])
+def test_milestone_descends_from_the_one_before_or_is_not_trained(corpus, tmp_path, capsys, damage):
+    results = tmp_path / "results"
+    assert train(corpus, results, 10) == 0
+    checkpoints = run_directory(results) / "checkpoints"
+    damage(checkpoints, corpus)
+    count = len(steps_of(results))
+    assert train(corpus, results, 20, previous=10) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert f"--previous {milestone(results, 10)} lists the checkpoint {checkpoints / '00000010'}, which is " in line
+    assert f"restore them from a copy, or train it again: delete {milestone(results, 10)} and run the workflow" in line
+    assert len(steps_of(results)) == count
+    milestone(results, 10).unlink()
+    assert train(corpus, results, 10) == 0
+    assert train(corpus, results, 20, previous=10) == 0
+
+
+def test_later_checkpoint_is_used_only_if_it_descends_from_the_milestone_before(corpus, uninterrupted, tmp_path):
+    every = {"every": 5, "keep": 9}
+    assert train(corpus, tmp_path / "other", 15, steps=15, checkpoint=every) == 0
+    other = run_directory(tmp_path / "other") / "checkpoints/00000015"
+    (other / "milestone.json").unlink()
+    results = tmp_path / "results"
+    assert train(corpus, results, 10, checkpoint=every) == 0
+    shutil.copytree(other, run_directory(results) / "checkpoints/00000015")
+    assert train(corpus, results, 20, previous=10, checkpoint=every) == 0
+    assert "00000015 does not descend from" in (results / "log").read_text()
+    assert [event["step"] for event in events_of(results) if event["event"] == "resume"] == [10]
+    shutil.rmtree(run_directory(results) / "checkpoints/00000020")
+    shutil.rmtree(run_directory(results) / "checkpoints/00000010")
+    assert train(corpus, results, 30, previous=10, checkpoint=every) == 0
+    assert [event["step"] for event in events_of(results) if event["event"] == "resume"] == [10, 15]
+    assert weights_of(results, 30) == weights_of(uninterrupted, 30)
+
+
+def test_milestone_inserted_under_another_schedule_is_not_before_one_that_was_reached(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path, 10, steps=10) == 0
+    assert train(corpus, tmp_path, 20, steps=20, previous=10) == 0
+    assert train(corpus, tmp_path, 20, steps=20, previous=10) == 0  # the schedule changed after step 10, as it was told
+    assert train(corpus, tmp_path, 13, steps=40, previous=10) == 0
+    assert train(corpus, tmp_path, 20, steps=40, previous=13) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert "was trained with steps 40, but the milestone of step 20 does not descend from it" in line
+    assert train(corpus, tmp_path, 20, steps=40, previous=20) == 2
+    assert "must be a milestone before step 20, got that of step 20" in capsys.readouterr().err
+
+
+def test_jump_of_the_learning_rate_is_told_from_the_first_checkpoint_on_and_once(corpus, tmp_path):
+    def warnings(until, steps):
+        (tmp_path / "log").unlink(missing_ok=True)
+        assert train(corpus, tmp_path, until, steps=steps) == 0
+        sentence = f"pretrain.steps was {steps - 30} when step {until - 5} was trained"
+        return (tmp_path / "log").read_text().count(sentence)
+
+    assert train(corpus, tmp_path, 13) == 0
+    shutil.rmtree(run_directory(tmp_path) / "checkpoints/00000013")  # as if it was killed after the save of step 10
+    assert [warnings(15, 60), warnings(20, 60), warnings(25, 90)] == [1, 0, 1]
+
+
 def hold(lease, pid):
     """Let a process of this machine be the trainer that holds the lease."""
     started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

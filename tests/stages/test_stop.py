@@ -97,7 +97,7 @@ def test_training_that_is_asked_to_stop_saves_and_resumes_to_the_same_bits(corpu
     marker = json.loads((run_directory(tmp_path) / "stopped.json").read_text())
     said = reason.removesuffix(" to the launcher")
     assert marker["reason"] == said
-    (line,) = error.splitlines()
+    line = error.splitlines()[-1]
     assert line.endswith(f"stopped by {said}, saved at step {marker['step']}; start it again to resume")
     assert 5 <= marker["step"] < STEPS
     assert not (run_directory(tmp_path) / "stop").exists()
@@ -151,8 +151,33 @@ def test_ctrl_c_on_a_single_process_is_a_stop_request(corpus, tmp_path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 75
-    (line,) = error.splitlines()
-    assert "stopped by Ctrl-C, saved at step" in line
+    first, last = error.splitlines()
+    assert first.startswith("pretrain: Ctrl-C: the training finishes its step and saves, which takes at most ")
+    assert "stopped by Ctrl-C, saved at step" in last
+
+
+def test_grace_follows_the_slowest_step_and_is_known_to_the_launcher(corpus, tmp_path, monkeypatch, capfd):
+    from stages.lib.training.step import Stepper
+
+    take, grace = Stepper.take, tmp_path / "grace"
+    graces = []
+
+    def slow(self, step, *batch):
+        graces.append(int(grace.read_text()))
+        if step == 1:
+            time.sleep(2)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return take(self, step, *batch)
+
+    monkeypatch.setattr(Stepper, "take", slow)
+    monkeypatch.setenv("CARAVAN_GRACE_FILE", str(grace))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert train(corpus, tmp_path, 10, watchdog={"start": 2}) == 75
+    assert 150 < graces[0] < 155  # the watchdog's limit holds until a step was measured
+    assert 30 <= graces[1] < graces[2] and 36 <= graces[2] < 50  # 30 s, and 1.5 times two steps and two saves
+    sentence = f"pretrain: SIGTERM: the training finishes its step and saves, which takes at most {grace.read_text()}"
+    assert capfd.readouterr().err.startswith(sentence.strip())
 
 
 def test_profile_steps_after_the_end_are_refused(corpus, tmp_path, capsys):

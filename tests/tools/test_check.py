@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from stages.lib import manifest
 from stages.lib.checkpoints import model_digest
 from stages.lib.model import key_table
-from stages.lib.scoring.tasks import local_tasks
+from stages.lib.training.acceleration import requirements
 from tests.helpers.data_fixtures import write_jsonl
+from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME
 from tools import check
 
@@ -159,6 +160,21 @@ def test_steps_that_stretch_a_schedule_are_told(checked, kind, jumps):
     assert checked({"runs.a.pretrain": run}, manifests=parts)[1]["warnings"] == []
 
 
+def test_steps_that_stretch_a_schedule_are_told_before_the_first_milestone(corpus, checked, tmp_path):
+    """`corpus`: that of tests/stages."""
+    assert train(corpus, tmp_path, 20) == 0
+    milestone = str(tmp_path / "models/00000030.json")
+    keys = {key: value for key, value in RECIPE.items() if key != "model"}
+    run = {"stage": "pretrain", "keys": keys | {"steps": 60}, "model": MODEL, "milestones": [milestone]}
+    warnings = {}
+    for change in ({}, {"steps": 30}, {"seed": 1}):  # the last is another run
+        plan = {"runs.a.pretrain": run | {"keys": run["keys"] | change}}
+        warnings[str(change)] = checked(plan, manifests={milestone: {}})[1]["warnings"]
+    (sentence,) = warnings.pop("{}")
+    assert sentence.startswith("runs.a.pretrain.steps was 30 when step 20 was trained and is 60")
+    assert list(warnings.values()) == [[], []]
+
+
 def test_a_manifest_of_another_recipe_or_input_is_stale(checked, tmp_path):
     manifest.write("corpus.json", "index", {"recipe": {}, "tokenizer": {"digest": "t"}, "sources": {"code": {}}}, {})
     digest = manifest.read("corpus.json").digest
@@ -271,6 +287,23 @@ def test_a_sample_of_each_source_shows_its_mistakes(checked, tmp_path, monkeypat
         recipes = {"sources.a": {"stage": "list", "keys": keys}}
         code_, said = checked(recipes, manifests={"corpus.json": {"sources": ["a"]}})
         assert (code_, sentence) == (0, None) if sentence is None else said.startswith(f"check: {sentence}"), said
+
+
+@pytest.mark.parametrize("features", ["flags\t: fpu avx2", "flags\t: fpu avx512_bf16", "Features\t: fp bf16", "", None])
+def test_bfloat16_on_a_cpu_without_units_for_it_is_told(checked, tmp_path, monkeypatch, features):
+    monkeypatch.setattr(requirements, "CPU_INFO", tmp_path / "cpuinfo")
+    if features is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{features}\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    runs = {
+        f"runs.{name}.pretrain": RUN | {"keys": KEYS | {"dtype": dtype}, "milestones": []}
+        for name, dtype in (("a", "bfloat16"), ("b", "float32"))
+    }
+    assert checked(runs)[1]["warnings"] == []  # perhaps of another machine
+    monkeypatch.setenv("CARAVAN_CHECK_LOCAL", "1")
+    warnings = checked(runs)[1]["warnings"]
+    assert len(warnings) == (features == "flags\t: fpu avx2")
+    assert not warnings or warnings[0].startswith("runs.a.pretrain.dtype is bfloat16, and this CPU has no units for it")
 
 
 def test_a_model_that_no_machine_holds_or_that_has_no_state_to_keep_is_refused(checked, tmp_path, monkeypatch):

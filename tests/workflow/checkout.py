@@ -186,9 +186,9 @@ def copy_project(path):
     return Checkout(_copy(_planned(), path))
 
 
-def wait_for_ranks(folder):
-    """Wait until two ranks have written the files rank0 and rank1, and return the process ids in them."""
-    files = [folder / "rank0", folder / "rank1"]
+def wait_for_ranks(folder, count=2):
+    """Wait until the ranks have written the files rank0, rank1 and so on, and return the process ids in them."""
+    files = [folder / f"rank{rank}" for rank in range(count)]
     deadline = time.monotonic() + 60
     while not all(file.exists() and file.read_text() for file in files):
         assert time.monotonic() < deadline, "the ranks did not start"

@@ -26,7 +26,10 @@ if behaviour == "crash" and rank == "1":
     sys.exit(9)
 if behaviour == "save":
     signal.signal(signal.SIGTERM, lambda *_: (Path(os.environ["CARAVAN_EXIT_FILE"]).write_text("75"), sys.exit(0)))
-while behaviour in ("crash", "save", "sleep"):
+if behaviour.startswith("grace"):
+    Path(os.environ["CARAVAN_GRACE_FILE"]).write_text(behaviour.split()[1])
+    signal.signal(signal.SIGTERM, lambda *_: None)
+while behaviour in ("crash", "save", "sleep") or behaviour.startswith("grace"):
     time.sleep(0.05)
 """
 
@@ -94,6 +97,39 @@ def test_preemption_signals_all_processes_and_leaves_no_traceback(folder):
     assert not any(map(is_alive, ranks))
     said = (folder / "said").read_text()
     assert "Traceback" not in said and "Terminated" not in said, said
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_grace_that_a_training_asked_for_ends_in_one_sentence(folder, ranks):
+    launch = start(folder, ranks, "-m", "worker", "--log", "grace 4")
+    processes = wait_for_ranks(folder, int(ranks))
+    time.sleep(0.5)
+    before = time.monotonic()
+    launch.send_signal(signal.SIGTERM)
+    assert launch.wait(60) == 143
+    assert 3 < time.monotonic() - before < 20
+    assert not any(map(is_alive, processes))
+    assert (folder / "said").read_text() == (
+        "launch: no end within 4 seconds of the request to stop: the processes were killed; a training resumes from "
+        "its newest checkpoint\n"
+    )
+
+
+def test_second_ctrl_c_ends_a_training_at_once(folder):
+    launch = start(folder, "2", "-m", "worker", "--log", "grace 600")
+    ranks = wait_for_ranks(folder)
+    time.sleep(0.5)
+    os.killpg(launch.pid, signal.SIGINT)
+    time.sleep(0.5)
+    os.killpg(launch.pid, signal.SIGINT)  # within a second of the first: it is the same
+    time.sleep(3)
+    assert all(map(is_alive, ranks))
+    os.killpg(launch.pid, signal.SIGINT)
+    assert launch.wait(60) == 130
+    assert not any(map(is_alive, ranks))
+    first, last = (folder / "said").read_text().splitlines()
+    assert first == "launch: Ctrl-C again would end the training without a save"
+    assert last.startswith("launch: a second Ctrl-C: the processes were killed")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from stages.lib import manifest
 from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import (
+    COMMIT,
     MILESTONE,
     clear_leftovers,
     complete_steps,
@@ -21,10 +23,12 @@ from stages.lib.checkpoints.commit import (
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.run_directory.run_identity import OWNER_KEYS, RunIdentity
 
 if TYPE_CHECKING:
     from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
+    from stages.lib.manifest import Manifest
     from stages.lib.run_directory.lease import Lease
 
 OPTIONAL = ("loss_guard",)
@@ -35,13 +39,19 @@ class CheckpointManager:
     """The checkpoints of one run. All ranks make it and call its methods together.
 
     `identity`: of the run; a checkpoint of another run is refused. `keep`: number of checkpoints that are kept beside
-    those of milestones.
+    those of milestones. `previous`: the milestone from which each checkpoint to start from must descend, in bits.
     """
 
     def __init__(
-        self, directory: Path, identity: RunIdentity, keep: int, checkpointer: AsyncCheckpointer, lease: Lease | None
+        self,
+        directory: Path,
+        identity: RunIdentity,
+        keep: int,
+        checkpointer: AsyncCheckpointer,
+        lease: Lease | None,
+        previous: Manifest | None = None,
     ) -> None:
-        self.directory, self.identity, self.keep = directory, identity, keep
+        self.directory, self.identity, self.keep, self.previous = directory, identity, keep, previous
         self.checkpointer, self.lease = checkpointer, lease
 
     def clear_leftovers(self) -> None:
@@ -54,11 +64,13 @@ class CheckpointManager:
     def newest(self, at_most: int) -> tuple[int, dict[str, Any]] | None:
         """Return (step, commit) of the newest complete and unchanged checkpoint up to a step, or None.
 
-        The first rank lists the directory for all: ranks that saw different lists would wait for each other.
+        The first rank lists the directory for all: ranks that saw different lists would wait for each other. Raises
+        UserError if no checkpoint descends from the milestone before.
         """
         first = dist.get_rank() == 0
-        steps = collectives.broadcast_object(complete_steps(self.directory, at_most) if first else None)
-        for step in reversed(steps):
+        with collectives.raise_on_all_ranks():
+            candidates = self._candidates(at_most) if first else None
+        for step in collectives.broadcast_object(candidates):
             directory = directory_of(self.directory, step)
             commit = collectives.broadcast_object(read_commit(directory) if first else None)
             self._check_owner(directory, commit)
@@ -69,7 +81,43 @@ class CheckpointManager:
             except UserError as error:
                 if first:
                     logger.warning("skipping a damaged checkpoint: %s", error)
+        with collectives.raise_on_all_ranks():
+            if first and self.previous is not None:
+                raise UserError(self._no_descendant(self.previous))
         return None
+
+    def _candidates(self, at_most: int) -> list[int]:
+        """Return the steps of the complete checkpoints that descend from the milestone before, the newest first."""
+        steps = complete_steps(self.directory, at_most)[::-1]
+        if self.previous is None:
+            return steps
+        lineage, milestone = Lineage(read_events(self.directory)), manifest.commit_digest(self.previous.identity)
+        descendants = []
+        for step in steps:
+            if lineage.descends(self.commit_digest(step), milestone):
+                descendants.append(step)
+            elif step >= self.previous.identity["step"]:
+                logger.warning(
+                    "skipping a checkpoint of another lineage: %s does not descend from %s",
+                    directory_of(self.directory, step),
+                    self.previous.path,
+                )
+        return descendants
+
+    def _no_descendant(self, previous: Manifest) -> str:
+        directory = directory_of(self.directory, previous.identity["step"])
+        found = "is missing"
+        if directory.exists():
+            found = "is damaged, or was saved by another training than the one that the manifest describes"
+        return (
+            f"--previous {previous.path} lists the checkpoint {directory}, which {found}, and no later checkpoint "
+            f"descends from it; expected its files as the manifest lists them: restore them from a copy, or train it "
+            f"again: delete {previous.path} and run the workflow again"
+        )
+
+    def commit_digest(self, step: int) -> str:
+        """Return the sha256 of a checkpoint's commit.json, which names its content in events.jsonl."""
+        return manifest.describe(directory_of(self.directory, step) / COMMIT)["sha256"]
 
     def _check_owner(self, directory: Path, commit: dict[str, Any]) -> None:
         key = self.identity.first_difference(commit, OWNER_KEYS)
@@ -87,15 +135,15 @@ class CheckpointManager:
         dcp.load(directory, present)
 
     def save(self, step: int, tensors: dict[str, Any], progress: dict[str, int], done: Callable[[float], None]) -> None:
-        """Save; `done(seconds)` is called on each rank when the checkpoint is committed and older ones are deleted.
+        """Save; `done(seconds)` is called on each rank when the checkpoint is committed, before older ones are deleted.
 
         `progress`: keys of commit.json beside the step and the run's identity.
         """
         directory = directory_of(self.directory, step)
 
         def committed(seconds: float) -> None:
+            done(seconds)  # first: a kill must not leave only checkpoints of which no event tells the descent
             self._remove(lambda: self._beyond_keep(step), self.checkpointer.group)
-            done(seconds)
 
         self.checkpointer.save(
             directory, tensors, {"step": step, **progress, **self.identity.to_json()}, self.lease, committed
@@ -114,13 +162,13 @@ class CheckpointManager:
 
         `now`: the current step of the training; later checkpoints belong to another milestone.
         """
-        found = None
+        found = 0
         if dist.get_rank() == 0:
             complete = complete_steps(self.directory, now)
             milestones = [known for known in complete if self._is_milestone(known)]
-            found = max([known for known in complete if known < step] + milestones[-1:], default=None)
+            found = max([known for known in complete if known < step] + milestones[-1:], default=0)
         found = collectives.broadcast_object(found)
-        return None if found is None else self.newest(found)
+        return self.newest(found)
 
     def forget_after(self, step: int, until: int) -> None:
         """Delete the checkpoints of steps (step, until], which a rollback took back."""

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.distributed as dist
 
 from stages.lib import space
 from stages.lib.distributed import collectives
+from stages.lib.log import logger
 from stages.lib.model import flops
+from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.training import rollback
 from stages.lib.training.callbacks.progress import ProgressLine
 from stages.lib.training.faults import stop_requests
 from stages.lib.training.faults.stop_requests import StopRequested
 from stages.lib.training.metrics.trackers import Trackers
 from stages.lib.training.objectives.objective import Preparation
+from stages.lib.training.optimizers import schedule
 from stages.lib.training.settings.recipe import FORWARD_SHARE
 from stages.lib.training.trainer import Trainer
 
 
 def resume(trainer: Trainer, until: int) -> None:
-    """Load the newest complete checkpoint at or below step `until`, or initial weights if there is none."""
+    """Load the newest complete checkpoint at or below step `until`, or initial weights if there is none.
+
+    Raises UserError if the trainer has a previous milestone, and no checkpoint descends from it.
+    """
     run, recipe, position = trainer.run, trainer.recipe, trainer.position
     _check_profile(trainer.start.profile_steps, until)
     if trainer.is_first:
@@ -35,12 +43,16 @@ def resume(trainer: Trainer, until: int) -> None:
         rollback.repeat_rollback(position, trainer.directory)
     check_room(trainer)
     trainer.checkpointer.prepare(trainer.state.tensors())
-    facts = {"steps": recipe.steps, "parameters": trainer.state.num_parameters()}
+    facts: dict[str, Any] = {"steps": recipe.steps, "parameters": trainer.state.num_parameters()}
     if run.model_config.router is not None:
         facts["active_parameters"] = flops.active_count(run.model_config, run.identity.vocab_size)
     facts |= {"float8": True} if recipe.float8 else {}
     facts |= {} if run.lora is None else {"trained_parameters": trainer.state.num_trained()}
     throughput = trainer.step_metrics.throughput.facts()
+    with collectives.raise_on_all_ranks():
+        if trainer.is_first and position.saved_at is not None:
+            facts["commit"] = trainer.checkpoints.commit_digest(position.saved_at)
+            _warn_of_jump(trainer, position.saved_at, facts["commit"], until)
     trainer.event("start" if found is None else "resume", **facts, **throughput)
     with collectives.raise_on_all_ranks():
         if trainer.is_first:
@@ -50,6 +62,17 @@ def resume(trainer: Trainer, until: int) -> None:
             trained = trainer.step_metrics.tokens_per_step
             per_evaluation = FORWARD_SHARE * trainer.data.validation.num_tokens / trained
             trainer.callbacks.add(ProgressLine(until, trained, recipe.validation.every, per_evaluation))
+
+
+def _warn_of_jump(trainer: Trainer, step: int, commit: str, until: int) -> None:
+    """Log a warning if the learning rate jumps, since `steps` is not what the checkpoint at `step` was trained with."""
+    recipe, steps_then = trainer.recipe, Lineage(read_events(trainer.directory)).steps(commit)
+    if steps_then is None or step == until:  # no step follows
+        return
+    peak, steps = recipe.optimizer.learning_rate, (steps_then, recipe.steps)
+    before = trainer.run.identity.steps_before
+    if why := schedule.jump(recipe.schedule, peak, step, steps, trainer.start.stage, before):
+        logger.warning("%s", why)
 
 
 def _check_profile(steps: tuple[int, int] | None, until: int) -> None:

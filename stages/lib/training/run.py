@@ -22,6 +22,7 @@ from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
 from stages.lib.run_directory import history
+from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
 from stages.lib.training import run_lock, sharding
 from stages.lib.training.acceleration import devices, requirements
@@ -32,6 +33,7 @@ from stages.lib.training.settings.options import Start
 from stages.lib.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from stages.lib.manifest import Manifest
     from stages.lib.run_directory.lease import Lease
 
 
@@ -59,13 +61,14 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
         identity = dataclasses.replace(run.identity, initial=collectives.broadcast_object(initial))
         run = dataclasses.replace(run, identity=identity)
     with collectives.raise_on_all_ranks():
-        _check_previous(arguments.previous, run.identity)
-        if arguments.previous is not None and dist.get_rank() == 0:
-            _warn_of_jump(arguments, run)
+        previous = _previous(arguments, run.identity)
     directory = arguments.train_dir / run.identity.digest()[:16]
     kept = directory_of(directory, arguments.until) / MILESTONE
     finished = _finished(kept)
     if finished:
+        with collectives.raise_on_all_ranks():
+            if previous is not None and dist.get_rank() == 0:
+                _check_descent(previous, finished, run, directory)
         if dist.get_rank() == 0:
             run_lock.clear_leftovers(directory)
             message = "step %s was reached before: only its manifest is written; to train again, delete %s"
@@ -78,12 +81,15 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
             if run.recipe.float8:  # of a fine-tuning the model is known only now
                 has_lora = run.lora is not None
                 requirements.check_float8(run.recipe, arguments.stage_name, run.model_config, has_lora=has_lora)
+            slow = requirements.slow_on_cpu(run.recipe, arguments.stage_name) if run.device.type == "cpu" else None
+            if slow is not None and dist.get_rank() == 0:
+                logger.warning("%s", slow)
             data = read_data()
         with run_lock.acquire_run_lock(directory, start) as lease:
             finished = _finished(kept)  # by the trainer that this one waited for
             if finished is None:
                 _record_base(run, directory)
-                finished = _train(arguments, Trainer(run, data, directory, lease, start), lease, clock)
+                finished = _train(arguments, Trainer(run, data, directory, lease, start, previous), lease, clock)
     with collectives.raise_on_all_ranks():
         if dist.get_rank() == 0:
             files.clear_leftovers(arguments.output)
@@ -184,18 +190,41 @@ def _check_outputs(kept: Path, commit: dict[str, Any], identity: dict[str, Any])
         raise UserError(f"{kept} lists other files than {COMMIT}")
 
 
-def _warn_of_jump(arguments: argparse.Namespace, run: Run) -> None:
-    """Log a warning if the learning rate jumps, since `steps` is not what it was at the milestone before."""
-    made, recipe = manifest.read(arguments.previous, *manifest.TRAINING), run.recipe
-    then = made.record.get("horizon", {}).get("steps", recipe.steps)
-    peak, steps, before = recipe.optimizer.learning_rate, (then, recipe.steps), run.identity.steps_before
-    if why := schedule.jump(recipe.schedule, peak, made.identity["step"], steps, arguments.stage_name, before):
-        logger.warning("%s", why)
-
-
-def _check_previous(path: Path | None, identity: RunIdentity) -> None:
-    if path is None:
-        return
-    key = identity.first_difference(manifest.read(path, *manifest.TRAINING).identity, DIRECTORY_KEYS)
+def _previous(arguments: argparse.Namespace, identity: RunIdentity) -> Manifest | None:
+    """Read the milestone before. Raises UserError if it is of another run, or not before this one."""
+    if arguments.previous is None:
+        return None
+    previous = manifest.read(arguments.previous, *manifest.TRAINING)
+    key = identity.first_difference(previous.identity, DIRECTORY_KEYS)
     if key is not None:
-        raise UserError(f"--previous {path} must be a milestone of the same run, got one with another {key}")
+        raise UserError(
+            f"--previous {arguments.previous} must be a milestone of the same run, got one with another {key}"
+        )
+    if previous.identity["step"] >= arguments.until:
+        raise UserError(
+            f"--previous {arguments.previous} must be a milestone before step {arguments.until}, got that of step "
+            f"{previous.identity['step']}"
+        )
+    return previous
+
+
+def _check_descent(previous: Manifest, finished: dict[str, Any], run: Run, directory: Path) -> None:
+    """Raise UserError if a milestone that was reached before `previous` was inserted had another schedule up to there.
+
+    With the same schedule it passed through the same bits.
+    """
+    identity, record, lineage = finished["identity"], finished["record"], Lineage(read_events(directory))
+    commit = manifest.commit_digest(identity)
+    if commit not in lineage or lineage.descends(commit, manifest.commit_digest(previous.identity)):
+        return
+    before, horizons = run.identity.steps_before, (previous.record["horizon"]["steps"], record["horizon"]["steps"])
+    rates = [
+        [schedule.learning_rate(run.recipe.schedule, 1.0, before + step, before + steps) for steps in set(horizons)]
+        for step in range(previous.identity["step"])
+    ]
+    if any(len(set(of_step)) > 1 for of_step in rates):
+        raise UserError(
+            f"--previous {previous.path} was trained with steps {horizons[0]}, but the milestone of step "
+            f"{identity['step']} does not descend from it: it was reached before, with steps {horizons[1]}; leave the "
+            f"milestone of step {previous.identity['step']} out, or delete {directory} to train all milestones again"
+        )

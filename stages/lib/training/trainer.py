@@ -32,6 +32,7 @@ from stages.lib.training.step_metrics import StepMetrics
 from stages.lib.training.validation import check_finite
 
 if TYPE_CHECKING:
+    from stages.lib.manifest import Manifest
     from stages.lib.run_directory.lease import Lease
     from stages.lib.training.inputs import Run, TrainingData
     from stages.lib.training.settings.options import Start
@@ -41,10 +42,19 @@ if TYPE_CHECKING:
 class Trainer:
     """A model, its optimizer and their step, in a run directory. All ranks make one and call its methods together.
 
-    `lease`: None on all ranks except the first. `callbacks`: the observers of the loop.
+    `lease`: None on all ranks except the first. `previous`: the milestone before. `callbacks`: the observers of the
+    loop.
     """
 
-    def __init__(self, run: Run, data: TrainingData, directory: Path, lease: Lease | None, start: Start) -> None:
+    def __init__(
+        self,
+        run: Run,
+        data: TrainingData,
+        directory: Path,
+        lease: Lease | None,
+        start: Start,
+        previous: Manifest | None = None,
+    ) -> None:
         recipe, samples = run.recipe, data.samples
         self.run, self.recipe, self.data, self.directory, self.start = run, recipe, data, directory, start
         self.is_first = dist.get_rank() == 0
@@ -52,7 +62,7 @@ class Trainer:
         self.stepper = Stepper(recipe, self.state, run.device, samples.document_end, run.identity.steps_before)
         self.checkpointer = AsyncCheckpointer(recipe.checkpoint.asynchronous)
         keep = recipe.checkpoint.keep
-        self.checkpoints = CheckpointManager(directory, run.identity, keep, self.checkpointer, lease)
+        self.checkpoints = CheckpointManager(directory, run.identity, keep, self.checkpointer, lease, previous)
         self.position = Position(run, self.state, self.checkpoints)
         hosts = collectives.all_gather_object(socket.gethostname())
         profiler = Profiler(directory, start.profile_steps, start.memory_snapshot, run.device)
@@ -62,7 +72,8 @@ class Trainer:
             self.callbacks.add(MetricsWriter(directory, len(hosts)))
         self.step_metrics = StepMetrics(run, self.state, self.stepper, samples, self.callbacks, hosts)
         watched = directory if self.is_first else None
-        self.stop_requests = StopRequests(watched, start.deadline, self.state.num_bytes()[0])
+        state_bytes = self.state.num_bytes()[0]
+        self.stop_requests = StopRequests(watched, start.deadline, state_bytes, start.stage, recipe.watchdog)
         self.status = RankStatus(self.stop_requests, self.checkpointer, self.step_metrics)
 
     def train(self, until: int) -> dict[str, Any]:
@@ -151,7 +162,8 @@ class Trainer:
 
         def done(seconds: float) -> None:
             self.stop_requests.record_duration("save", seconds)
-            self.callbacks.event("save", step, {"seconds": round(seconds, 3)})
+            commit = {"commit": self.checkpoints.commit_digest(step)} if self.is_first else {}
+            self.callbacks.event("save", step, {"seconds": round(seconds, 3), **commit})
 
         progress = {"samples": self.position.samples_seen, "rollbacks": self.position.rollbacks}
         self.checkpoints.save(step, self.state.tensors(), progress, done)

@@ -84,8 +84,8 @@ def jump(
     return (
         f"{where}.steps was {steps[0]} when step {step} was trained and is {steps[1]}, which stretches the schedule: "
         f"the learning rate jumps from {then:.3g} to {now:.3g}; to avoid it, leave steps and continue in a run with "
-        "`initial` at this milestone (optimizer keep, schedule reset, data continue), or train runs that may grow with "
-        "schedule.kind constant"
+        "`initial` at a milestone of this one (optimizer keep, schedule reset, data continue), or train runs that may "
+        "grow with schedule.kind constant"
     )
 
 

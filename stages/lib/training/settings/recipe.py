@@ -116,7 +116,8 @@ class TrainRecipe:
 
     dtype: str = identity("bfloat16", choices=("float32", "bfloat16", "float64"))
     """Precision of the forward and backward passes. With bfloat16 the weights, the reduction of gradients over the
-    ranks and the optimizer stay float32; float64 is for tests."""
+    ranks and the optimizer stay float32; float64 is for tests. On a CPU without AMX or AVX512-BF16 use float32:
+    products in bfloat16 are several times slower there."""
 
     float8: bool = identity(False)
     """Multiply the matrices of the blocks in float8, forward and backward, with one dynamic scale per tensor. It

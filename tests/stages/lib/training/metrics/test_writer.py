@@ -22,8 +22,8 @@ def logged(tmp_path):
 
 def test_evaluation_is_logged_with_its_losses(writer, tmp_path):
     results = {"web": {"loss": 3.46, "loss_bits_per_byte": 2.1}, "books": {"loss": 3.5, "loss_bits_per_byte": 2}}
-    writer.metrics({"step": 20, "tokens": 640, "validation": results})
-    assert logged(tmp_path)[-1] == "INFO validation loss at step 20: web 3.4600, books 3.5000"
+    writer.metrics({"step": 20, "tokens": 640, "validation": results, "validation_seconds": 7.26})
+    assert logged(tmp_path)[-1] == "INFO validation loss at step 20, in 7.3 s: web 3.4600, books 3.5000"
 
 
 def test_event_is_logged_without_the_facts_for_programs(writer, tmp_path, capsys):
