@@ -36,7 +36,7 @@ def _run(where: str, part: Mapping[str, Any], recipe: Any) -> str:
         tokens = recipe.steps * recipe.global_batch_size * recipe.seq_len
         length = f"{recipe.steps:,} steps, {'' if stage == 'pretrain' else 'up to '}{tokens:,} tokens"
         evaluations = data.validation(recipe, dataclasses.asdict(recipe), [*map(int, milestones)])
-        length += f", at most {evaluations['validation_share']:.0%} more time for the validation loss"
+        length += f", validation at most {evaluations['validation_share']:.0%} more"
     return f"run {name}: {how}, {length}; milestones {', '.join(milestones)}"
 
 
