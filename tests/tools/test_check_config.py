@@ -43,7 +43,8 @@ def test_config_is_described_and_nothing_is_made(place, capsys):
     for line in (
         "note: runs.base.pretrain.optimizer.learning_rate is 2, and usual rates are 1e-5 to 0.02: above 0.1 the loss",
         "run base: pretrain, 120 steps, 245,760 tokens, validation at most 7% more; milestones 40, 80, 120",
-        "run statements: finetune, the model of run base, 100 steps, up to 204,800 tokens, validation at most 8% more; milestones 100",
+        "run statements: finetune, the model of run base, 100 steps, up to 204,800 tokens, validation at most 8% more; "
+        "milestones 100",
         "source code: jsonl, 1 file, 1.0 kB",
         "source far: text, 1 remote path, which is not opened",
         "all would start 2 list, 1 train_tokenizer, 4 tokenize, 1 index, 3 pretrain, 3 convert, 3 evaluate",
