@@ -221,7 +221,7 @@ def identity_of(
 def _validation_tokens(recipe: FinetuneRecipe, samples: int) -> int:
     """Return `validation_tokens` of a recipe in steps or epochs. `samples`: those of an epoch."""
     steps = recipe.epochs and math.ceil(recipe.epochs * samples / recipe.global_batch_size)
-    return recipe.validation_tokens(len(recipe.weights), steps)
+    return recipe.validation_tokens(len(recipe.weights), recipe.milestones, steps)
 
 
 def in_steps(

@@ -165,7 +165,7 @@ def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingD
     document_end = tokenizer["eos"] if recipe.document_mask else None
     samples = run_order.samples(corpus, document_end)
     sources = samples.mixture.sources
-    tokens = recipe.validation_tokens(len(sources))
+    tokens = recipe.validation_tokens(len(sources), recipe.milestones)
     return TrainingData(
         samples=samples,
         validation=validation.from_corpus(corpus, sources, recipe.seq_len, tokens, document_end),

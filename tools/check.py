@@ -52,6 +52,7 @@ from stages.lib.sources import source
 from stages.lib.space import amount
 from stages.lib.training.acceleration import requirements
 from stages.lib.training.optimizers import schedule
+from stages.lib.training.settings.recipe import VALIDATION_SHARE
 
 RECIPES = {
     "list": ("stages.lib.sources.source", "SourceRecipe"),
@@ -71,9 +72,6 @@ RECIPES = {
 
 HIGH_RATE = 0.1
 """Learning rate above which one is more likely a mistake; Muon's own may be higher."""
-
-LONG_VALIDATION = 0.1
-"""Time of all evaluations, as a share of that of the steps, above which a sentence says so."""
 
 GPU_BYTES = 200 << 30
 """Memory of a GPU, at most."""
@@ -263,7 +261,7 @@ def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> l
             continue
         milestones = [int(Path(path).stem) for path in part["milestones"]]
         share = data.validation(recipe, dataclasses.asdict(recipe), milestones)["validation_share"]
-        if share > LONG_VALIDATION:
+        if share > VALIDATION_SHARE:
             found.append(
                 f"{where}.validation may take {share:.0%} of the time of the steps: lower its tokens, or raise every"
             )

@@ -344,7 +344,7 @@ def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
     if is_union(hint):
         return " or ".join([describe(without_words(hint), bounds), *filter(None, words_of(hint))])
     names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    name = names.get(hint)
+    name = names.get(hint) if isinstance(hint, type) else None
     if name is None:
         origin = typing.get_origin(hint)
         name = {list: "a list", dict: "a mapping"}.get(origin, "a mapping of keys to values")

@@ -131,13 +131,13 @@ def test_a_warmup_as_long_as_the_run_is_told(checked):
 
 
 def test_evaluations_that_take_more_than_a_tenth_of_the_time_are_told_and_those_by_default_do_not(checked):
-    parts = {"milestones": [f"{step:08d}.json" for step in (75, 150, 225, 300)]}
+    parts = {"milestones": [f"{step:08d}.json" for step in range(15, 301, 15)]}
     _, said = checked({"runs.a.pretrain": RUN | parts})
     assert said["warnings"] == []
     often = KEYS | {"validation": {"every": 50, "tokens": 8192}}
-    _, said = checked({"runs.a.pretrain": RUN | parts | {"keys": often}})  # 8 evaluations on a third of 16 steps
+    _, said = checked({"runs.a.pretrain": RUN | parts | {"keys": often}})  # 24 evaluations of a third of 16 steps
     assert said["warnings"] == [
-        "runs.a.pretrain.validation may take 14% of the time of the steps: lower its tokens, or raise every"
+        "runs.a.pretrain.validation may take 43% of the time of the steps: lower its tokens, or raise every"
     ]
 
 

@@ -563,6 +563,8 @@ FOREIGN_KEYS = [
     ("runs/statements/finetune", "warmup_steps", "schedule.warmup_steps"),
     ("runs/base/model", "n_layer", "num_hidden_layers"),
     ("sources/code", "data_files", "paths"),
+    ("runs/base/pretrain/optimizer", "max_lr", "learning_rate"),
+    ("runs/statements/finetune/schedule", "warmup_ratio", "warmup_steps"),
 ]
 
 

@@ -39,10 +39,10 @@ def validation(
     if recipe.steps is None:
         return {}
     sources = set(keys["weights"]).union(*(stage["weights"] for stage in keys.get("data_stages", ())))
-    known, most = _tokens_of(corpus, VALIDATION), recipe.validation_tokens(len(sources))
+    known, most = _tokens_of(corpus, VALIDATION), recipe.validation_tokens(len(sources), milestones)
     tokens = sum(min(most, known.get(source, most)) for source in sources)
     return {
-        "evaluations": len(recipe.evaluations(milestones)),
+        "evaluations": recipe.num_evaluations(milestones, recipe.steps),
         "validation_tokens": tokens,
         "validation_share": recipe.validation_share(tokens, milestones),
     }

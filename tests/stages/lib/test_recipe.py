@@ -109,6 +109,9 @@ def test_a_mistake_is_one_sentence_with_the_key_what_is_right_and_what_was_found
 
 
 def test_a_missing_key_is_named():
+    keys = {"steps": 3, "weights": {"a": 1}, "seq_len": 8, "global_batch_size": 2}
+    with pytest.raises(UserError, match="pretrain.model is missing: it must be a mapping of keys to values"):
+        recipe.load(PretrainRecipe, keys, "pretrain")
     with pytest.raises(UserError, match=r"runs\.base\.name is missing: it must be one of a, b"):
         recipe.load(Outer, {}, "runs.base")
 

@@ -115,8 +115,13 @@ def foreign_key(group: str, name: str) -> str | None:
     """Return the key of a group, a dotted path in a config, that other libraries call `name`; None without one."""
     path = group.split(".") if group else []
     own = [*path[:1], "*", *path[2:]] if len(path) > 1 and path[0] in SECTIONS_OF_NAMES else path
-    groups = (FOREIGN.get(".".join(own), {}), FOREIGN.get(_pattern(path), {}))
-    return next((key for keys in groups for key, names in keys.items() if name in names.split()), None)
+    for parts in (own, _pattern(path).split(".")):
+        for length in range(len(parts), 1, -1):  # pretrain has the names of optimizer.learning_rate
+            inside = "".join(f"{part}." for part in parts[length:])
+            for key, names in FOREIGN.get(".".join(parts[:length]), {}).items():
+                if name in names.split() and key.startswith(inside):
+                    return key.removeprefix(inside)
+    return None
 
 
 def mistake(config: dict[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ MILESTONES = {
     "minItems": 1,
     "description": "Milestones: steps (or epochs) whose checkpoints are kept, exported and scored. Increasing, at most "
     "`steps` (or `epochs`); one job each. Appending one resumes from the last. Default: the last step.",
-    "x-kind": "workflow",
+    "x-kind": "horizon",
     "x-expected": "a list with at least one entry",
 }
 
@@ -54,7 +54,7 @@ def model_schema(shape: Schema) -> Schema:
 def run_schema() -> Schema:
     """Return the schema of a run. Its trainer reads `pretrain` or `finetune`, other stages the keys around it.
 
-    Only the workflow reads `milestones`.
+    The workflow makes a job per entry of `milestones`.
     """
     pretrain, finetune = recipe_of("pretrain"), recipe_of("finetune")
     model = model_schema(pretrain["properties"].pop("model"))

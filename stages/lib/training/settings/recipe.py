@@ -1,5 +1,6 @@
 """The recipe keys of a training. Imports no torch: the workflow checks them before the first job."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -16,9 +17,8 @@ MODES = ("none", "ratio", "selective", "full", "offload")
 VALIDATION_TOKENS = 1 << 20
 """Tokens of each source's validation split on which the loss is measured by default, at most."""
 
-VALIDATION_SHARE = 0.02
-"""Time of an evaluation as a share of the steps between two, by default at most: milestones are evaluated as well, and
-all evaluations together are to take at most a tenth of a run."""
+VALIDATION_SHARE = 0.1
+"""Time of all evaluations as a share of that of the steps, by default at most."""
 
 FORWARD_SHARE = 1 / 3
 """Time of a forward pass as a share of that of a step, per token."""
@@ -95,7 +95,7 @@ class ValidationRecipe:
     tokens: int | None = operation(None, minimum=1)
     """Maximum number of tokens of each source's validation split, in windows that are spread over it by a fixed seed.
     Losses of another number of tokens are those of other text: they are drawn as another curve. Default: 1,048,576, and
-    at most so many that an evaluation takes a fiftieth of the time of the steps between two."""
+    less if all evaluations would take more than a tenth of the time of the steps: a power of two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,9 @@ class TrainRecipe:
 
     steps: int = horizon(minimum=1)
     """Optimizer steps of the whole run: the learning-rate schedule ends here."""
+
+    milestones: list[int] = horizon([])
+    """Milestones of the run, in steps or epochs: at each the validation loss is measured."""
 
     seq_len: int = identity(minimum=2)
     """Tokens per sample."""
@@ -182,25 +185,26 @@ class TrainRecipe:
         """Name of the objective, see `objectives.registry`."""
         return "next_token"
 
-    def validation_tokens(self, num_sources: int, steps: int | None = None) -> int:
+    def validation_tokens(self, num_sources: int, milestones: Collection[int], steps: int | None = None) -> int:
         """Return the number of tokens of each source's validation split that an evaluation reads, at most.
 
-        `steps`: those of the run, if the recipe has epochs.
+        `milestones`: of the run, in steps or epochs. `steps`: those of the run, if the recipe has epochs.
         """
         if self.validation.tokens is not None:
             return self.validation.tokens
-        between = min(self.validation.every, self.steps or steps or self.validation.every)
-        tokens = between * self.global_batch_size * self.seq_len * VALIDATION_SHARE / FORWARD_SHARE / num_sources
-        return max(self.seq_len, min(VALIDATION_TOKENS, int(tokens)))
+        steps = self.steps or steps or 1
+        trained = steps * self.global_batch_size * self.seq_len
+        tokens = VALIDATION_SHARE / FORWARD_SHARE * trained / self.num_evaluations(milestones, steps) / num_sources
+        return 1 << int(math.log2(min(VALIDATION_TOKENS, max(1, tokens))))
 
-    def evaluations(self, milestones: Collection[int]) -> set[int]:
-        """Return the steps after which the validation loss is measured."""
-        return {*range(self.validation.every, self.steps + 1, self.validation.every), *milestones}
+    def num_evaluations(self, milestones: Collection[int], steps: int) -> int:
+        """Return how often the validation loss is measured; without `milestones` the last of the `steps` is one."""
+        return len({*range(self.validation.every, steps + 1, self.validation.every), *(milestones or [steps])})
 
     def validation_share(self, tokens: int, milestones: Collection[int]) -> float:
         """Return the time of all evaluations, each on a number of tokens, as a share of that of all steps."""
         trained = self.steps * self.global_batch_size * self.seq_len
-        return FORWARD_SHARE * len(self.evaluations(milestones)) * tokens / trained
+        return FORWARD_SHARE * self.num_evaluations(milestones, self.steps) * tokens / trained
 
     def check(self, where: str) -> None:
         """Raise UserError if the schedule does not fit into the steps."""
