@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import report
-from stages.lib.planning import memory, subject
+from tools.plan import memory, subject
 
 LLAMA = {"num_attention_heads": 8, "max_position_embeddings": 1024}
 SMALL = LLAMA | {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1408}

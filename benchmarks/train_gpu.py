@@ -104,7 +104,7 @@ def check_device(train_recipe, model_config, device):
     """End with UNAVAILABLE if float8 or CUDA graphs cannot be used here."""
     try:
         requirements.check(train_recipe, "options", model_config, has_lora=False, has_document_mask=False)
-        devices.check(train_recipe, "options", device)
+        devices.check_device(train_recipe, "options", device)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(UNAVAILABLE)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
-from stages.lib.contamination import contaminated, items, overlaps
+from stages.lib.contamination import items, overlaps, rules
 from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     parts.sort(key=lambda part: (part.identity["source"], part.identity["part"]))
     check_parts(parts, corpus, listed, recipe)
     directory = files.payload_of(arguments.output)
-    for path in (arguments.output, directory / contaminated.FILE):
+    for path in (arguments.output, directory / rules.FILE):
         files.clear_leftovers(path)
     rows = overlaps.merged(map(overlaps.read, parts), recipe)
-    items.write_lines(directory / contaminated.FILE, rows)
+    items.write_lines(directory / rules.FILE, rows)
     results = overlaps.rates(parts[0].identity["tasks"], rows)
     for task, rate in results.items():
         logger.info("%s: %s of %s items are contaminated", task, f"{rate['contaminated']:,}", f"{rate['n']:,}")
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
         "corpus": corpus.digest,
         "items": listed.digest,
         "results": results,
-        "outputs": {f"{directory.name}/{contaminated.FILE}": manifest.describe(directory / contaminated.FILE)},
+        "outputs": {f"{directory.name}/{rules.FILE}": manifest.describe(directory / rules.FILE)},
     }
     manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 

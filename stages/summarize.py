@@ -30,18 +30,17 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.report import so_far, summary_figures
+from stages.lib.report import run_table_text, so_far, summary_figures
 from stages.lib.report.curves import logs_of, read_curves, tokens_before, training_problems
 from stages.lib.report.expected_recipes import check_code, check_recipes
 from stages.lib.report.expert_load import load_problems
 from stages.lib.report.references import reference_rows
 from stages.lib.report.results import Results
+from stages.lib.report.run_table import RunTable, run_tables
 from stages.lib.report.scores import ScoreRow, score_rows, write_scores
 from stages.lib.report.summary_text import SummaryText
 from stages.lib.report_page import page, provenance
 from stages.lib.report_page.inputs import PageInputs, read_corpora, read_lists, read_plan
-from stages.lib.run_table import text as run_table_text
-from stages.lib.run_table.table import RunTable, run_tables
 from stages.lib.scaling_law import outcome
 
 

@@ -164,11 +164,11 @@ def _contaminated(
 
     `paths`: the manifests of list_items. Raises UserError unless they are those of the recipe's suites.
     """
-    from stages.lib.contamination import decontaminate
-    from stages.lib.contamination.ngram_index import NgramIndex
+    from stages.lib.contamination.items import read_items
+    from stages.lib.contamination.ngram_index import NgramIndex, without
     from stages.lib.tokens import pretokenized
 
-    items, digests = decontaminate.read_items(paths, recipe.decontaminate)
+    items, digests = read_items(paths, recipe.decontaminate)
     if not recipe.decontaminate:
         return iter
     known["decontaminate"] = digests
@@ -178,7 +178,7 @@ def _contaminated(
     def text_of(document: Document) -> str:
         return pretokenized.with_text(document, tokenizer).text or ""
 
-    return functools.partial(decontaminate.without, index=index, text_of=text_of)
+    return functools.partial(without, index=index, text_of=text_of)
 
 
 def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from stages import index
-from stages.lib.sources.python_installation import python_source
+from stages.lib.sources import python_source
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers.data_fixtures import listed, make, tokenized, trained
 

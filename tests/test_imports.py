@@ -1,4 +1,4 @@
-"""Imports: stages and tools use the library alone, each room of the library uses the rooms of its list.
+"""Imports: stages and tools use the library, tools the tools of their list, packages of the library those of theirs.
 
 The lists stand in docs/architecture.md, for people and for this test.
 """
@@ -19,14 +19,16 @@ from tests.helpers.data_fixtures import tiny_corpus
 
 HOME = Path(__file__).resolve().parents[1]
 STAGES = sorted((HOME / "stages").glob("[!_]*.py"))
-TOOLS = sorted((HOME / "tools").glob("[!_]*.py"))
+TOOLS = sorted([*(HOME / "tools").glob("[!_]*.py"), *(HOME / "tools").glob("*/__main__.py")])
+FILES_OF_TOOLS = sorted(path for path in (HOME / "tools").rglob("*.py") if path.name != "__init__.py")
 LIBRARY = sorted((HOME / "stages/lib").rglob("[!_]*.py"))
+OURS = LIBRARY + FILES_OF_TOOLS
 WORKFLOW = sorted((HOME / "workflow").rglob("*.py"))
-GROUND = "ground"  # the room of the modules that lie directly in stages/lib
-# folders that are one room with the folder around them
+BASE = "base"  # the modules that lie directly in stages/lib
+# folders that are one package with the folder around them
 PART_OF = {
-    **{"sources.kinds": "sources", "sources.python_installation": "sources"},
-    **{"model.architectures": "model", "tokens.packings": "tokens", "scoring.tasks": "scoring"},
+    **{"sources.kinds": "sources", "scoring.tasks": "scoring"},
+    **{"model.architectures": "model", "tokens.packings": "tokens"},
 }
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "mpi", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
@@ -64,66 +66,68 @@ def name_of(path):
     return str(path.relative_to(HOME))
 
 
-def room_of(path):
-    """The room of a file of the library, dotted: stages/lib/training/faults/watchdog.py is in training.faults."""
+def package_of(path):
+    """The package of a file of the library, dotted: stages/lib/training/faults/watchdog.py is in training.faults."""
     folder = ".".join(path.relative_to(HOME / "stages/lib").parent.parts)
-    return PART_OF.get(folder, folder) or GROUND
+    return PART_OF.get(folder, folder) or BASE
 
 
-def rooms_that_are_used(path):
-    """The rooms that a file of the library imports from, without its own."""
+def packages_that_are_used(path):
+    """The packages that a file of the library imports from, without its own."""
     used = set()
     for name in imports(path):
         if name.startswith("stages.lib."):
             parts = name.split(".")[2:]
             while parts and not (HOME / "stages/lib" / Path(*parts)).is_dir():
                 parts.pop()
-            used.add(PART_OF.get(".".join(parts), ".".join(parts)) or GROUND)
-    return used - {room_of(path)}
+            used.add(PART_OF.get(".".join(parts), ".".join(parts)) or BASE)
+    return used - {package_of(path)}
 
 
-def rooms_by_the_docs():
-    """{room: the rooms that it may use} by the table of docs/architecture.md."""
+def table_of_the_docs(title):
+    """{first cell: the names in the last one} of the table of docs/architecture.md that begins with a title."""
     text = (HOME / "docs/architecture.md").read_text(encoding="utf-8")
-    table = text[re.search(r"^\| *room *\|.*\| *may use *\|$", text, re.M).end() :].split("\n\n")[0]
+    table = text[re.search(rf"^\| *{title} *\|.*\| *may use *\|$", text, re.M).end() :].split("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[1:]]
-    return {room.strip("`"): set(re.findall(r"`([\w.]+)`", allowed)) for room, _, allowed in rows}
+    return {name.strip("`"): set(re.findall(r"`([\w.]+)`", allowed)) for name, *_, allowed in rows}
 
 
-ROOMS = rooms_by_the_docs()
+PACKAGES = table_of_the_docs("package")
 
 
-def test_the_docs_list_every_room_and_no_other():
-    assert set(ROOMS) == {room_of(path) for path in LIBRARY} | {GROUND}
+def test_the_docs_list_every_package_and_no_other():
+    assert set(PACKAGES) == {package_of(path) for path in LIBRARY} | {BASE}
 
 
-def test_a_room_uses_only_the_rooms_of_its_list():
-    others = {name_of(path): rooms_that_are_used(path) - ROOMS[room_of(path)] for path in LIBRARY}
-    assert {path: sorted(rooms) for path, rooms in others.items() if rooms} == {}
+def test_a_package_uses_only_the_packages_of_its_list():
+    others = {name_of(path): packages_that_are_used(path) - PACKAGES[package_of(path)] for path in LIBRARY}
+    assert {path: sorted(packages) for path, packages in others.items() if packages} == {}
 
 
-def test_a_list_names_no_room_that_is_not_used():
-    used = {room: set() for room in ROOMS}
+def test_a_list_names_no_package_that_is_not_used():
+    used = {package: set() for package in PACKAGES}
     for path in LIBRARY:
-        used[room_of(path)] |= rooms_that_are_used(path)
-    assert {room: sorted(allowed - used[room]) for room, allowed in ROOMS.items() if allowed - used[room]} == {}
+        used[package_of(path)] |= packages_that_are_used(path)
+    assert {
+        package: sorted(allowed - used[package]) for package, allowed in PACKAGES.items() if allowed - used[package]
+    } == {}
 
 
-def test_rooms_have_floors_so_that_no_import_leads_upward():
-    left = {room: set(allowed) for room, allowed in ROOMS.items()}
+def test_packages_have_layers_so_that_no_import_leads_upward():
+    left = {package: set(allowed) for package, allowed in PACKAGES.items()}
     while left:
-        floor = [room for room, below in left.items() if not below & set(left)]
-        assert floor, f"these rooms use each other in a cycle: {sorted(left)}"
-        for room in floor:
-            del left[room]
+        layer = [package for package, below in left.items() if not below & set(left)]
+        assert layer, f"these packages use each other in a cycle: {sorted(left)}"
+        for package in layer:
+            del left[package]
 
 
 def files_that_are_used(path):
-    """The files of the library that a file imports from, also for type hints alone or within a function."""
+    """The files of library and tools that a file imports from, also for type hints alone or within a function."""
     for name in imports(path):
         for parts in (name.split("."), name.split(".")[:-1]):  # a module, or an attribute of one
             file = HOME.joinpath(*parts).with_suffix(".py")
-            if file in LIBRARY and file != path:
+            if file in OURS and file != path:
                 yield file
                 break
 
@@ -133,32 +137,42 @@ def files_at_the_top(paths):
     seen, waiting = set(), list(paths)
     while waiting:
         for name in imports(waiting.pop(), top_level_only=True):
-            for parts in range(3, 6):
+            for parts in range(2, 6):
                 file = HOME.joinpath(*name.split(".")[:parts]).with_suffix(".py")
-                if name.startswith("stages.lib") and file not in seen and file.exists():
+                if file in OURS and file not in seen and file.exists():
                     seen.add(file)
                     waiting.append(file)
     return seen
 
 
 def test_no_files_import_each_other_in_a_circle():
-    left = {path: set(files_that_are_used(path)) for path in LIBRARY}
+    left = {path: set(files_that_are_used(path)) for path in OURS}
     while left:
-        floor = [path for path, below in left.items() if not below & left.keys()]
-        assert floor, f"among these files are some that import each other: {sorted(map(name_of, left))}"
-        for path in floor:
+        layer = [path for path, below in left.items() if not below & left.keys()]
+        assert layer, f"among these files are some that import each other: {sorted(map(name_of, left))}"
+        for path in layer:
             del left[path]
 
 
-def test_rooms_are_small():
-    folders = [path.parent for path in [*LIBRARY, *WORKFLOW, *(HOME / "workflow/rules").rglob("*.smk")]]
+def test_packages_are_small():
+    folders = [path.parent for path in [*OURS, *WORKFLOW, *(HOME / "workflow/rules").rglob("*.smk")]]
     assert folders.count(HOME / "stages/lib") <= 12
     assert {str(folder): folders.count(folder) for folder in folders if folders.count(folder) > 16} == {}
 
 
-def test_a_stage_or_tool_imports_only_the_library():
+def test_a_stage_imports_only_the_library():
     ours = ("stages", "tools")
-    assert importers(STAGES + TOOLS, lambda name: first(name) in ours and not name.startswith("stages.lib")) == {}
+    assert importers(STAGES, lambda name: first(name) in ours and not name.startswith("stages.lib")) == {}
+
+
+def test_a_tool_imports_only_the_library_and_the_tools_of_its_list():
+    used = {}
+    for path in FILES_OF_TOOLS:
+        tool = path.relative_to(HOME / "tools").with_suffix("").parts[0]
+        others = {name.split(".")[1] for name in imports(path) if first(name) == "tools"} - {tool}
+        used |= {tool: used.get(tool, set()) | others} if others else {}
+    assert used == table_of_the_docs("tool")
+    assert importers(FILES_OF_TOOLS, lambda name: first(name) == "stages" and not name.startswith("stages.lib")) == {}
 
 
 def test_the_library_imports_no_stage_and_no_tool():
@@ -175,7 +189,7 @@ def test_the_library_starts_no_stage():
 
 def test_stages_know_nothing_of_the_workflow():
     outside = ("snakemake", "workflow", "scripts", "config", "profiles", "tests")
-    assert importers(STAGES + TOOLS + LIBRARY, lambda name: first(name) in outside) == {}
+    assert importers(STAGES + OURS, lambda name: first(name) in outside) == {}
 
 
 def test_the_workflow_imports_no_stage_and_of_the_library_only_what_needs_no_package():

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 
 from stages.lib import log, stage
-from stages.lib.config_check.dry_run import HOME, SNAKEFILE, config_options, profile_of
 from stages.lib.errors import UserError
+from tools.check.dry_run import HOME, SNAKEFILE, config_options, profile_of
 
 RUN = "run"
 OPTIONS_OF_FILES = ("--configfile", "--configfiles", "--config", "-C")
@@ -27,7 +27,8 @@ def known() -> dict[str, str]:
     """Return {command: module} of all tools and stages; a tool comes before a stage of its name."""
     modules = {}
     for folder in ("stages", "tools"):
-        modules |= {path.stem: f"{folder}.{path.stem}" for path in sorted((HOME / folder).glob("[!_]*.py"))}
+        modules |= {path.stem: f"{folder}.{path.stem}" for path in (HOME / folder).glob("[!_]*.py")}
+        modules |= {path.parent.name: f"{folder}.{path.parent.name}" for path in (HOME / folder).glob("*/__main__.py")}
     del modules["caravan"]
     return modules
 

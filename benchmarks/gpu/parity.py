@@ -71,7 +71,7 @@ def check_hardware(keys, operation, device):
 
     data = {"steps": correctness.STEPS, "micro_batch_size": 4} | correctness.RECIPE | keys | operation
     try:
-        devices.check(recipe.load(PretrainRecipe, data, "pretrain"), "pretrain", device)
+        devices.check_device(recipe.load(PretrainRecipe, data, "pretrain"), "pretrain", device)
     except UserError as error:
         raise Skipped(str(error)) from None
 

@@ -7,7 +7,7 @@ from benchmarks import train_gpu
 from benchmarks.gpu import ceilings
 from benchmarks.gpu.session import Skipped, Step, StepError
 from stages.lib import files
-from stages.lib.planning import devices, memory, subject
+from tools.plan import devices, memory, subject
 
 GIB = 1 << 30
 

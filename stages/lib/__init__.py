@@ -1,1 +1,1 @@
-"""The library of stages and tools. Its rooms and their dependencies are in docs/architecture.md."""
+"""The library of stages and tools. Its packages and their dependencies are in docs/architecture.md."""

@@ -29,10 +29,7 @@ PACKAGES = (
     *("transformers", "lm_eval", "snakemake"),
 )
 FORMAT = 2
-"""Version of the manifests. Format 1, without a version, had other names of recipe keys."""
-
-OLDER = "docs/renamed_keys.md"
-"""The page of the docs on results of earlier versions."""
+"""Version of the manifests."""
 
 PLAN_FORMAT = 1
 """Version of the file of figures that `tools.plan` writes and the report reads."""
@@ -159,7 +156,7 @@ def read(path: Path | str, *stages: str) -> Manifest:
 
 
 def is_manifest(data: Any) -> bool:
-    """Return whether JSON data has the keys of a manifest, of this format or an earlier one."""
+    """Return whether JSON data has the keys of a manifest, of any format."""
     return isinstance(data, dict) and {"identity", "record"} <= data.keys() <= KEYS
 
 
@@ -170,7 +167,7 @@ def parse(path: Path | str, data: Any, *stages: str) -> Manifest:
     if data.get("format", 1) != FORMAT:
         raise UserError(
             f"{path} is a manifest of format {data.get('format', 1)!r:.20}, and this Caravan reads format {FORMAT}: "
-            f"move the results directory away and run the workflow again; see {OLDER}"
+            "move the results directory away and run the workflow again"
         )
     if data.keys() != KEYS or not all(isinstance(data[key], dict) for key in ("identity", "record")):
         raise _not_a_manifest(path)

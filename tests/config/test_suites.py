@@ -7,7 +7,7 @@ import yaml
 
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
-from stages.lib.scoring import known_tasks
+from tools.check import known_tasks
 
 SUITES = Path(__file__).resolve().parents[2] / "config/suites"
 

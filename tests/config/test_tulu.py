@@ -15,7 +15,7 @@ from tests.helpers import custom_tokenizers
 from tests.helpers.data_fixtures import write_jsonl
 from tests.test_end_to_end import snakemake
 from tests.workflow.checkout import HOME
-from tools import generate
+from tools.generate import __main__ as generate
 
 TEXT = (HOME / "config/tulu.yaml").read_text(encoding="utf-8")
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}

@@ -72,27 +72,6 @@ def test_the_picture_is_small():
     assert (HOME / "docs/images/report.png").stat().st_size < 200_000
 
 
-def keys_of(schema, prefix=""):
-    """The dotted keys of a JSON schema, groups included."""
-    for key, value in schema.get("properties", {}).items():
-        yield f"{prefix}{key}"
-        yield from keys_of(value, f"{prefix}{key}.")
-    if isinstance(schema.get("additionalProperties"), dict):
-        yield from keys_of(schema["additionalProperties"], f"{prefix}NAME.")
-    for choice in schema.get("anyOf", ()):  # a group of keys, or null
-        yield from keys_of(choice, prefix)
-
-
-def test_renamed_keys_are_those_of_the_schema():
-    schema = yaml.safe_load(text_of(HOME / "workflow/schemas/config.schema.yaml"))
-    keys = {key.removeprefix("runs.NAME.") for key in keys_of(schema)}
-    rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", text_of(HOME / "docs/renamed_keys.md"), re.MULTILINE)
-    assert len(rows) > 30
-    for old, new in rows:
-        assert new.removeprefix("runs.NAME.") in keys, new
-        assert old.removeprefix("runs.NAME.") not in keys, old
-
-
 def test_each_shipped_config_names_the_schema():
     for path in sorted((HOME / "config").glob("*.yaml")):
         line = text_of(path).splitlines()[0]

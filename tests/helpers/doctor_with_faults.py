@@ -8,8 +8,8 @@ import time
 import torch.distributed as dist
 
 from stages.lib import stage
-from stages.lib.doctor import clocks, collectives, filesystem, network, rendezvous, runner, versions
-from tools import doctor
+from tools.doctor import __main__ as doctor
+from tools.doctor import clocks, collectives, filesystem, network, rendezvous, runner, versions
 
 SECOND = os.environ["RANK"] == "1"
 

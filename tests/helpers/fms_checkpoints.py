@@ -6,7 +6,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
-from stages.lib.checkpoints import fms_keys
+from stages.lib.checkpoints import load_fms
 from stages.lib.model import key_table
 
 
@@ -14,7 +14,7 @@ def unfused(state, recipe):
     """The state dict of `fused_weights: false`: queries, keys and values apart, gate and up apart."""
     made = {}
     for weight in key_table.build(recipe, len(state["head.weight"])).weights:
-        names = next((parts for fused, parts in fms_keys.UNFUSED.items() if fused in weight.key), None)
+        names = next((parts for fused, parts in load_fms.UNFUSED.items() if fused in weight.key), None)
         if names is None:
             made[weight.key] = state[weight.key]
             continue

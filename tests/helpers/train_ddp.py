@@ -15,8 +15,7 @@ from stages.lib.model.transformer import Transformer
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
 from stages.lib.training.optimizers import registry
-from stages.lib.training.optimizers.gradient_clipping import clip_gradients
-from stages.lib.training.optimizers.parameter_groups import set_learning_rate
+from stages.lib.training.optimizers.optimizer import clip_gradients, set_learning_rate
 from stages.lib.training.optimizers.schedule import learning_rate
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import OPERATION, RECIPE

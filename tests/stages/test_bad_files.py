@@ -16,9 +16,8 @@ import pytest
 
 from stages import find_duplicates, hash_documents, index, tokenize
 from stages import list as listing
-from stages.lib.sources import inputs, prompt_completion, storage
+from stages.lib.sources import inputs, prompt_completion, python_source, storage
 from stages.lib.sources.kinds.registry import KINDS
-from stages.lib.sources.python_installation import python_source
 from tests.helpers.data_fixtures import (
     documents_of,
     listed,

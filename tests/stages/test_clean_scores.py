@@ -9,7 +9,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from stages.lib.contamination import contaminated
+from stages.lib.contamination import rules
 from stages.lib.contamination.items import write_lines
 
 CORPUS = "c0ffee"
@@ -61,12 +61,12 @@ def write_contamination(root, corpus=CORPUS):
     output, rates = root / "contamination/main/suite.json", {}
     rows = [{"task": task, "doc_id": number, "contaminated": True} for task, of in DIRTY.items() for number in of]
     rows.append({"task": "clean_task", "doc_id": 2, "contaminated": False})
-    path = output.with_suffix("") / contaminated.FILE
+    path = output.with_suffix("") / rules.FILE
     write_lines(path, rows)
     for task, of_task in DIRTY.items():
         num = len(SAMPLES[task])
         rates[task] = {"n": num, "contaminated": len(of_task), "rate": len(of_task) / num, "unchecked": 0}
-    described = {f"suite/{contaminated.FILE}": manifest.describe(path)}
+    described = {f"suite/{rules.FILE}": manifest.describe(path)}
     identity = {"recipe": {}, "suite": "suite", "corpus": corpus, "items": "i", "results": rates, "outputs": described}
     manifest.write(output, "find_contamination", identity, {})
 
@@ -135,7 +135,7 @@ def test_without_contamination_the_table_has_the_scores_alone(results):
 
 
 def test_a_changed_list_of_contaminated_items_is_refused(results, capsys):
-    path = results / "contamination/main/suite" / contaminated.FILE
+    path = results / "contamination/main/suite" / rules.FILE
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(AssertionError):
         summarized(results)

@@ -19,7 +19,8 @@ from tests.helpers import custom_tokenizers, training
 from tests.helpers.custom_tokenizers import BOS, EOS
 from tests.helpers.data_fixtures import SOURCES, listed, make, refused, texts, tokenized, trained, write_jsonl
 from tests.stages.lib.tokenizer.test_fast import hostile
-from tools import generate, inspect
+from tools.generate import __main__ as generate
+from tools.inspect import __main__ as inspect
 
 
 def taken(path, directory):

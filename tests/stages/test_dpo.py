@@ -104,7 +104,7 @@ def precise(made, tmp_path_factory):
 
 def samples_of(made, seq_len=SEQ_LEN):
     """The samples of the source of preferences."""
-    source = preferences.read(made / "sources/choices/list.json")
+    source = preferences.read_preferences(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
     return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples

@@ -7,7 +7,7 @@ import pytest
 
 from stages import find_contamination, find_overlaps, index
 from stages.lib import manifest
-from stages.lib.contamination import contaminated
+from stages.lib.contamination import rules
 from stages.lib.contamination.items import read_lines
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import training_text
@@ -95,7 +95,7 @@ def found_in(root, **recipe):
 
 def test_each_13_gram_is_found_wherever_it_stands_and_nothing_else_is(place):
     made = found_in(place)
-    assert contaminated.doc_ids(made) == {"some": set(range(10)), "short": {0}}
+    assert rules.doc_ids(made) == {"some": set(range(10)), "short": {0}}
     assert made.identity["results"] == {
         "some": {"n": 26, "contaminated": 10, "rate": 10 / 26, "unchecked": 0},
         "short": {"n": 2, "contaminated": 1, "rate": 0.5, "unchecked": 1},
@@ -104,8 +104,8 @@ def test_each_13_gram_is_found_wherever_it_stands_and_nothing_else_is(place):
 
 def test_by_the_rule_of_palm_most_8_grams_of_an_item_must_be_found(place):
     made = found_in(place, rule="palm")
-    assert contaminated.doc_ids(made) == {"some": set(range(5)), "short": {0}}
-    rows = read_lines(place / "contamination/main/mine" / contaminated.FILE)
+    assert rules.doc_ids(made) == {"some": set(range(5)), "short": {0}}
+    rows = read_lines(place / "contamination/main/mine" / rules.FILE)
     shares = {row["doc_id"]: len(row["found"]) / row["ngrams"] for row in rows if row["task"] == "some"}
     assert shares == dict.fromkeys(range(5), 1) | dict.fromkeys(range(5, 10), 6 / 18) | dict.fromkeys(
         range(10, 15), 5 / 18
@@ -113,12 +113,12 @@ def test_by_the_rule_of_palm_most_8_grams_of_an_item_must_be_found(place):
 
 
 def test_shorter_ngrams_find_more(place):
-    assert contaminated.doc_ids(found_in(place, n=12))["some"] == set(range(15))
+    assert rules.doc_ids(found_in(place, n=12))["some"] == set(range(15))
 
 
 def test_an_example_names_the_document(place):
     found_in(place)
-    rows = read_lines(place / "contamination/main/mine" / contaminated.FILE)
+    rows = read_lines(place / "contamination/main/mine" / rules.FILE)
     assert len(rows) == 11
     for row in rows:
         example = row["example"]

@@ -35,7 +35,8 @@ from tests.helpers.training import (
     wait_until,
     weights_of,
 )
-from tools import generate, replay_ledger
+from tools import replay_ledger
+from tools.generate import __main__ as generate
 
 BASE_STEPS = 8
 SEQ_LEN = 48

@@ -20,7 +20,7 @@ from tests.helpers import export_cases, training
 from tests.helpers.training import events_of, milestone, run_directory, saved, steps_of, wait_until, weights_of
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, options, refused, tune
-from tools import generate
+from tools.generate import __main__ as generate
 
 LORA = {"rank": 4, "dropout": 0.1}
 RECIPE = test_finetune.RECIPE | {"lora": LORA}

@@ -25,7 +25,7 @@ from tests.helpers.data_fixtures import (
     texts,
     tokenized,
 )
-from tools import inspect
+from tools.inspect import __main__ as inspect
 
 ROWS = [{"text": text} for text in texts("a", 80)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

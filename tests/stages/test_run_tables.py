@@ -8,8 +8,8 @@ import pytest
 from stages import summarize
 from stages.lib import manifest
 from stages.lib.report.results import Results
+from stages.lib.report.run_table import heat_map, run_tables
 from stages.lib.report.scores import score_rows
-from stages.lib.run_table.table import heat_map, run_tables
 from tests.helpers.export_fixtures import argv_of
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8}

@@ -129,12 +129,12 @@ def test_stop_request_interrupts_an_evaluation(corpus, tmp_path, monkeypatch):
     asked = validation.Validation.evaluate
     forwards = []
 
-    def evaluate(self, objective, model, micro_batch_size, device, poll=None):
-        def counting():
+    def evaluate(self, objective, model, micro_batch_size, device, before_pass):
+        def counting(done, total):
             forwards.append(1)
             if len(forwards) == 3:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            poll()
+            before_pass(done, total)
 
         return asked(self, objective, model, micro_batch_size, device, counting)
 

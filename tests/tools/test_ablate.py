@@ -7,9 +7,9 @@ import sys
 import pytest
 import yaml
 
-from stages.lib.ablation import cell
 from tests.helpers.training import MODEL, RECIPE
-from tools import ablate
+from tools.ablate import __main__ as ablate
+from tools.ablate import cell
 
 FIGURES = {
     "gradient_accumulation_steps": 3,

@@ -21,7 +21,7 @@ from stages.lib.training.acceleration import requirements
 from tests.helpers.data_fixtures import write_jsonl
 from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME
-from tools import check
+from tools.check import __main__ as check
 
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
 KEYS = {"steps": 300, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 8, "schedule": {"warmup_steps": 2}}
@@ -48,7 +48,7 @@ def test_every_recipe_is_found_and_none_imports_torch():
     assert all(dataclasses.is_dataclass(check.recipe_type(stage)) for stage in check.RECIPES)
     plan = {"recipes": {"runs.a.pretrain": RUN}, "sources": [], "manifests": {}, "initial": {}, "cache": "x"}
     code = (
-        "import sys; from tools import check; [check.recipe_type(stage) for stage in check.RECIPES]; "
+        "import sys; from tools.check import __main__ as check; [check.recipe_type(stage) for stage in check.RECIPES]; "
         "assert check.main([]) == 0; assert not {'torch', 'transformers', 'lm_eval'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code]
@@ -257,7 +257,7 @@ def test_a_misspelt_task_of_the_harness_is_named_and_a_known_one_is_listed_once(
     assert code == 2 and said.startswith(f"check: suites.a.tasks: hellaswagg must be one of {known}")
     suite["keys"]["tasks"] = ["hellaswag"]
     assert checked({"suites.a": suite})[0] == 0
-    monkeypatch.setattr("stages.lib.scoring.known_tasks.harness.task_manager", None)
+    monkeypatch.setattr("tools.check.known_tasks.harness.task_manager", None)
     assert checked({"suites.a": suite})[0] == 0
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from tests.helpers.data_fixtures import write_jsonl
 from tests.workflow.checkout import HOME
-from tools import check
+from tools.check import __main__ as check
 
 DEFAULT = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
 

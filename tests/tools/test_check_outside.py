@@ -13,7 +13,7 @@ from stages.lib.checkpoints import model_digest
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import prompt_completion
 from tests.helpers.data_fixtures import listed, small_tokenizer, texts, tokenized, write_jsonl
-from tools import check
+from tools.check import __main__ as check
 
 SOURCE = {"kind": "text", "paths": ["texts"], "validation": 0.2}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stages.lib import manifest
-from tools import compare
+from tools.compare import __main__ as compare
 
 RECIPE = {"model": {"hidden_size": 64}, "optimizer": {"learning_rate": 0.002}, "weights": {"code": 1.0}}
 SUITE = {"tasks": ["arc_easy"], "num_fewshot": 0, "dtype": "float32"}

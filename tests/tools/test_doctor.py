@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from stages.lib.doctor import clocks, disk_space, filesystem, host, nodes, versions
 from tests.helpers import training
-from tools import doctor
+from tools.doctor import __main__ as doctor
+from tools.doctor import clocks, disk_space, filesystem, host, nodes, versions
 
 NAMES = ["nodes", "cores", "versions", "code", "gpus", "temp_dir", "limits", "filesystem", "disk_space", "clocks"]
 NAMES += ["collectives", "slurm"]

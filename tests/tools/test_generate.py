@@ -10,11 +10,12 @@ from tokenizers import Tokenizer
 
 from stages import convert
 from stages.lib import manifest
-from stages.lib.checkpoints import find_model, find_tokenizer
+from stages.lib.checkpoints import find_model
 from stages.lib.checkpoints.commit import COMMIT
 from tests.helpers import training
 from tests.helpers.data_fixtures import tiny_corpus
-from tools import generate
+from tools.generate import __main__ as generate
+from tools.generate import find_tokenizer
 
 STEPS = 10
 FORMS = {

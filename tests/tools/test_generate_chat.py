@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.lib.chat.template import SANDBOX
-from stages.lib.conversation.history import History
 from stages.lib.errors import UserError
 from stages.lib.model import generation
 from tests.helpers import evaluations, training
 from tests.helpers.data_fixtures import tiny_corpus
-from tools import generate
+from tools.generate import __main__ as generate
+from tools.generate.history import History
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

@@ -9,12 +9,12 @@ import pytest
 
 from stages import pretrain
 from stages.lib import recipe_schema
-from stages.lib.inspection import step_look
 from stages.lib.tokens import order
 from tests.helpers import training
 from tests.helpers.data_fixtures import run, texts, tiny_corpus
 from tests.helpers.training import RECIPE
-from tools import inspect
+from tools.inspect import __main__ as inspect
+from tools.inspect import step_look
 
 SEQ_LEN, BATCH = RECIPE["seq_len"], RECIPE["global_batch_size"]
 

@@ -10,12 +10,12 @@ import pytest
 
 from stages import index
 from stages.lib import manifest
-from stages.lib.inspection import corpus_sample
 from stages.lib.sources import filtered
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import pretokenized
 from tests.helpers.data_fixtures import listed, make, run, texts, tiny_corpus, tokenized, trained, write_jsonl
-from tools import inspect
+from tools.inspect import __main__ as inspect
+from tools.inspect import corpus_look
 
 SOUND = "  each begins with one BOS, ends with one EOS, has neither inside, and is not empty\n"
 
@@ -114,7 +114,7 @@ def test_documents_are_shown_as_they_stand_in_the_shard_and_so_are_the_ids_betwe
 
 
 def test_a_large_split_is_sampled_at_beginning_middle_and_end(corpus, capsys, monkeypatch):
-    monkeypatch.setattr(corpus_sample, "RUN_DOCUMENTS", 5)
+    monkeypatch.setattr(corpus_look, "RUN_DOCUMENTS", 5)
     train = split_of(shown(capsys, corpus, documents=3), "a", "train")
     (total,) = re.match(r"15 of (\d+) documents, from beginning, middle and end\n", train).groups()
     assert int(total) > 100

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from stages.lib import manifest
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import listed, run, texts, tokenized, trained, write_jsonl
-from tools import inspect
+from tools.inspect import __main__ as inspect
 
 TEXTS = texts("a", 120)
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from stages.lib.model.flops import flops_per_token, parameter_count
-from stages.lib.planning import estimate, measured, subject
-from stages.lib.planning.estimate import Speed
 from tests.workflow.checkout import HOME
-from tools import plan
+from tools.plan import __main__ as plan
+from tools.plan import estimate, measured, subject
+from tools.plan.estimate import Speed
 
 MODEL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 KEYS = {"steps": 400, "weights": {"code": 3, "prose": 1}, "seq_len": 64, "global_batch_size": 8}

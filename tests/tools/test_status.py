@@ -10,8 +10,8 @@ import pytest
 from stages.lib import manifest
 from stages.lib.checkpoints import commit
 from stages.lib.run_directory import lease
-from stages.lib.training.faults import stacks, stop_requests
-from tools import status
+from stages.lib.training.faults import stop_requests, watchdog
+from tools.status import __main__ as status
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_hang_is_shown_with_its_stacks_also_after_the_run_resumed(directory, tmp
     assert "problems     1 hang\n" in text
     where = "hang/20270131T101500Z-rank*.txt"
     assert f"last hang    at step 50, 0:00 ago; stacks of the ranks in {where}\n" in text
-    assert directory / where == stacks.pattern(directory, call["stamp"])
+    assert directory / where == watchdog.stacks_pattern(directory, call["stamp"])
     write_events(directory, {"event": "resume", "step": 40, "steps": 100}, {"event": "stop", "step": 50, "reason": "x"})
     text = shown(capsys, tmp_path)
     assert where in text
@@ -249,16 +249,6 @@ def test_results_of_an_earlier_format_are_refused(directory, tmp_path, capsys):
     path.write_text(json.dumps({"identity": {}, "record": {}}))
     assert status.main(["--results", str(tmp_path)]) == 2
     assert f"{path} is a manifest of format 1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", [[], ["--watch"]])
-def test_a_run_directory_of_an_earlier_version_is_refused(options, directory, tmp_path, capsys, monkeypatch):
-    write_metrics(directory, step(51), {"step": 51, "tokens": 51000, "heldout": {"web": {"loss": 2.0}}})
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("the screen was shown"))
-    assert status.main(["--results", str(tmp_path), *options]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{directory / 'metrics.jsonl'} was written by an earlier Caravan" in line
-    assert line.endswith("see docs/renamed_keys.md")
 
 
 def test_unused_run_directories_are_listed_with_their_size_and_not_deleted(directory, tmp_path, capsys):

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from stages.lib.run_directory import lease
-from stages.lib.run_status.overview import Reader
-from stages.lib.run_status.page import lines_of
-from stages.lib.run_status.queue import Job
 from stages.lib.terminal.drawing import ASCII
-from tools import status
+from tools.status import __main__ as status
+from tools.status.overview import Reader
+from tools.status.page import lines_of
+from tools.status.queue import Job
 
 HOME = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.helpers.training import milestone
-from tools import verify
+from tools.verify import __main__ as verify
 
 
 @pytest.fixture

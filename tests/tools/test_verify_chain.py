@@ -9,7 +9,7 @@ import pytest
 from stages import select_best, summarize
 from stages.lib import manifest
 from tests.helpers.chain_fixtures import STEPS, make_results
-from tools import verify
+from tools.verify import __main__ as verify
 
 STEP = f"{STEPS:08d}"
 SCORES = "results/scores.csv"

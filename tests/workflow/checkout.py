@@ -32,7 +32,7 @@ import snakemake.executors.touch
 snakemake.executors.touch.Executor.SLEEPING_TIME = 0  # else 0.1 s a job, so that no two have the same time
 sys.path.insert(1, sys.argv[1])
 from stages.lib.huggingface import config_json
-from tools import check
+from tools.check import __main__ as check
 for stage in check.RECIPES:
     check.recipe_type(stage)
 sys.path.remove(sys.argv[1])

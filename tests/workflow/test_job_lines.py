@@ -20,7 +20,13 @@ def small(config):
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"] = {"base": config["runs"]["base"]}
-    training = {"steps": 2, "milestones": [2], "weights": {"code": 1}, "schedule": {"warmup_steps": 1}}
+    training = {
+        "steps": 2,
+        "milestones": [2],
+        "weights": {"code": 1},
+        "validation": {"tokens": 256},
+        "schedule": {"warmup_steps": 1},
+    }
     config["runs"]["base"]["pretrain"] |= training
     return config
 
@@ -35,7 +41,7 @@ def test_each_job_is_one_line_at_its_start_and_one_at_its_end_and_the_log_keeps_
     jobs = ["list", "train_tokenizer", "tokenize", "index", "pretrain"]
     jobs = jobs if "hash_documents" not in starts else [*jobs, "hash_documents", "find_duplicates"]
     assert sorted(starts) == sorted(jobs) and sorted(ends) == sorted([*jobs, "models"])
-    assert len(printed.splitlines()) <= 2 * len(jobs) + 8
+    assert len(printed.splitlines()) <= 2 * len(jobs) + 8, printed
     assert printed.splitlines()[-1] == "models made: results/runs/base/models/00000002.json"
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", printed), "no control characters where no terminal is"
     (log,) = (pretending.path / ".snakemake/log").glob("*.snakemake.log")

@@ -40,8 +40,6 @@ def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     Raises ConfigError.
     """
     _check_size(config)
-    if sentence := other_names.mistake(config):
-        raise ConfigError(sentence)
     written = copied(config, schema, "")
     config = _expanded(written, schema)
     _validate(config, schema, written.get("runs"))
@@ -130,10 +128,9 @@ def _sentence(error: ValidationError) -> str:
 
 def _unknown_key(where: str, instance: dict[str, Any], known: dict[str, Any]) -> str:
     unknown = sorted(key for key in instance if key not in known)[0]
-    names = {key: key for key in known} | other_names.old_names(where)
-    nearest = difflib.get_close_matches(unknown, names, n=1)
+    nearest = difflib.get_close_matches(unknown, known, n=1)
     below = [f"{group}.{unknown}" for group, keys in known.items() if unknown in _keys_of(keys)]
-    meant = other_names.foreign_key(where, unknown) or next(iter([*(names[key] for key in nearest), *below]), None)
+    meant = other_names.foreign_key(where, unknown) or next(iter([*nearest, *below]), None)
     hint = f"did you mean {joined(where, meant)}? " if meant else ""
     return f"unknown key {joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
 

@@ -62,7 +62,7 @@ class CardInputs:
         report = files.read_json_object(path)
         if report.get("passed") is not True:
             raise stale(self.export.path, f"has no card: {path} does not state that the parity check passed")
-        if PARITY in (described := self.export.record.get("files", {})):  # not in exports of earlier versions
+        if PARITY in (described := self.export.record.get("files", {})):
             manifest.check_content(path, described[PARITY], self.export.path)
         return report
 

@@ -72,7 +72,7 @@ def _add_step(found: TrainingHistory, entry: dict[str, Any], starts: Sequence[di
 
 
 def _by_source(data: Any) -> dict[str, Any]:
-    """Return the numbers of a line by source; {} for a line of an older version, or a damaged one."""
+    """Return the numbers of a line by source; {} for a damaged line."""
     return data if isinstance(data, dict) and all(map(journal.is_number, data.values())) else {}
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+import mmap
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,16 +20,79 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystem
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.utils import _create_file_view
 from torch.futures import Future
 
 from stages.lib import files, manifest
-from stages.lib.checkpoints import dcp_metadata, mapped_tensors
+from stages.lib.checkpoints import dcp_metadata
 from stages.lib.checkpoints.commit import directory_beside, publish, read_marker, write_commit
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
+
+
+def read(
+    directory: Path, key: str, tensor: TensorStorageMetadata, places: Mapping[MetadataIndex, _StorageInfo]
+) -> torch.Tensor:
+    """Return a tensor of a checkpoint. `tensor`, `places`: of its metadata.
+
+    One that lies in a single part is mapped; parts are joined in memory of their own. A place that parts which overlap
+    leave empty is NaN, not what was in memory before. Raises an exception of any class for a record that is not valid.
+    """
+    dtype = tensor.properties.dtype
+    parts = []
+    for chunk in sorted(tensor.chunks, key=lambda chunk: chunk.offsets):
+        part = map_record(directory, places[MetadataIndex(key, chunk.offsets)])
+        if part.dtype != dtype or part.shape != chunk.sizes:
+            raise ValueError(
+                f"a part of {key} must be of {dtype} and {list(chunk.sizes)}, found {part.dtype} and {list(part.shape)}"
+            )
+        parts.append((chunk, part))
+    if _are_rows([chunk for chunk, _ in parts], tensor.size):
+        return torch.cat([part for _, part in parts]) if len(parts) > 1 else parts[0][1]
+    whole = _blank(tensor.size, dtype)
+    for chunk, part in parts:
+        whole[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
+    return whole
+
+
+def _are_rows(chunks: Iterable[ChunkStorageMetadata], size: torch.Size) -> bool:
+    """Return True if the chunks are consecutive rows of a whole tensor, or all of it."""
+    end = 0
+    for chunk in chunks:
+        if chunk.sizes[1:] != size[1:] or any(chunk.offsets[1:]) or chunk.offsets[:1] not in ((), (end,)):
+            return False
+        end += chunk.sizes[0] if size else 1
+    return end == (size[0] if size else 1)
+
+
+def _blank(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(size, math.nan, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
+
+
+def map_record(directory: Path, place: _StorageInfo) -> torch.Tensor:
+    """Return the tensor of a record in a file of the checkpoint; raise an exception of any class if it is not valid."""
+    with open(directory / place.relative_path, "rb") as file:
+        record: Any = _create_file_view(file, place.offset, place.length)
+        described = torch.load(record, map_location="meta", weights_only=True)  # reads no data
+        if type(described) is not torch.Tensor or described.layout != torch.strided:
+            raise ValueError(f"a record of {place.relative_path} must be a dense tensor")
+        storage = described.untyped_storage()
+        if not storage.nbytes():
+            return torch.empty(described.shape, dtype=described.dtype)
+        start = place.offset + storage._checkpoint_offset  # where torch.load(map_location="meta") keeps it
+        if start + storage.nbytes() > place.offset + place.length:
+            raise ValueError(f"a record of {place.relative_path} ends within its data")
+        before = start % mmap.ALLOCATIONGRANULARITY
+        pages = mmap.mmap(
+            file.fileno(), before + storage.nbytes(), access=mmap.ACCESS_COPY, offset=start - before
+        )  # a copy of each page that is written to: the file stays as it is
+    pages.madvise(mmap.MADV_WILLNEED)
+    count = storage.nbytes() // described.itemsize
+    flat = torch.frombuffer(pages, dtype=described.dtype, count=count, offset=before)
+    return flat.as_strided(described.shape, described.stride(), described.storage_offset())
 
 
 class Lease(Protocol):
@@ -107,7 +172,7 @@ def _load_tensors(reader: _Reader, keys: Sequence[str]) -> dict[str, torch.Tenso
         if key not in known:
             raise UserError(f"{reader.path} must hold {key}, and does not")
     with _in_one_sentence(f"{reader.path} could not be read", Exception):
-        return {key: mapped_tensors.read(Path(reader.path), key, known[key], metadata.storage_data) for key in keys}
+        return {key: read(Path(reader.path), key, known[key], metadata.storage_data) for key in keys}
 
 
 def model_reader(directory: Path | str) -> Callable[[Sequence[str]], dict[str, torch.Tensor]]:
@@ -234,7 +299,7 @@ class _Reader(dcp.FileSystemReader):
         if any(item.type == LoadItemType.BYTE_IO for item in plan.items):
             return super().read_data(plan, planner)
         for item in plan.items:
-            record = mapped_tensors.map_record(Path(self.path), self.storage_data[item.storage_index])
+            record = map_record(Path(self.path), self.storage_data[item.storage_index])
             part = narrow_tensor_by_index(record, item.storage_offsets, item.lengths)
             target = planner.resolve_tensor(item).detach()
             if target.size() != part.size():

@@ -162,7 +162,7 @@ def _of_checkpoint(directory: Path, base: Path | None) -> FoundModel:
     commit = read_commit(directory)
     for key in ("model", "vocab_size", "tokenizer"):
         if key not in commit:
-            raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing; see {manifest.OLDER}")
+            raise UserError(f"{directory / COMMIT} must have the key {key}, which is missing")
     model_config = recipe.load(ARCHITECTURES, commit["model"], f"{directory / COMMIT}: model")
     table = key_table.build(model_config, commit["vocab_size"])
     found = None

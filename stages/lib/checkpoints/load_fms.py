@@ -8,19 +8,79 @@ num_key_value_heads only the ratio to it): these are as given.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from stages.lib.checkpoints import fms_files, fms_keys, fms_readers
+from stages.lib.checkpoints import fms_files, fms_readers
 from stages.lib.checkpoints.fms_readers import StoredTensor
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf, weight_files
 from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable, Weight
 from stages.lib.model.model_recipe import ModelRecipe
+
+WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""torch.compile, DDP, FSDP and activation checkpointing."""
+
+RENAMED = (
+    (r"^shared\.emb\.", "base_model.embedding."),  # ibm-fms before 1.4 had no `base_model`
+    (r"^shared\.head\.", "head."),
+    (r"^(layers|dec_norm)\.", r"base_model.\1."),
+    (r"\.attn\.(query|key|value)\.", r".attn.in_proj.\1."),  # before 0.0.6
+)
+
+UNFUSED = {
+    ".attn.in_proj.qkv_fused.": (".attn.in_proj.query.", ".attn.in_proj.key.", ".attn.in_proj.value."),
+    ".ff_sub_layer.wg1_fused.": (".ff_sub_layer.wg.", ".ff_sub_layer.w1."),
+}
+"""{fused: its parts, from the top row down}"""
+
+
+def current_name(key: str) -> str:
+    """Return the name of a stored tensor in ibm-fms 1.4 and later, with `fused_weights` on or off."""
+    name = ".".join(part for part in key.split(".") if part not in WRAPPERS)
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
+
+
+def by_current_name(keys: Iterable[str], path: object) -> dict[str, str]:
+    """Return {current name: stored key}. Raises UserError if a tensor stands there under two keys."""
+    found: dict[str, str] = {}
+    for key in keys:
+        name = current_name(key)
+        if name in found:
+            raise UserError(f"{path} must hold {name} once, found it as {found[name]} and as {key}")
+        found[name] = key
+    return found
+
+
+def of_experts(weight: Weight) -> list[int] | None:
+    """Return the shape in which ibm-fms stores the experts of a layer, apart from each other: [E, rows, columns].
+
+    None for a weight of no experts.
+    """
+    if ".cond_ffn." not in weight.key:
+        return None
+    num_experts = len(weight.parts) // (2 if weight.key.endswith(".w13") else 1)
+    rows, columns = weight.shape
+    return [num_experts, rows // num_experts, columns]
+
+
+def stored_shapes(weight: Weight, names: Iterable[str]) -> dict[str, list[int]]:
+    """Return {name: shape} of the tensors that make a weight, from the top row down.
+
+    `names`: the current names that a checkpoint has. A weight of which it has nothing counts as fused.
+    """
+    for fused, parts in UNFUSED.items():
+        unfused = [weight.key.replace(fused, part) for part in parts]
+        if fused in weight.key and not set(names).isdisjoint(unfused):
+            return dict(zip(unfused, weight.part_shapes().values(), strict=True))
+    return {weight.key: weight.shape}
+
 
 DTYPES = tuple(fms_readers.SAFETENSORS_DTYPES.values())
 EMBEDDING, HEAD = "base_model.embedding.weight", "head.weight"
@@ -61,7 +121,7 @@ def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSMod
     _check_config(path, model_config, stored, where)
     vocab_size = stored[EMBEDDING].shape[0]
     table = key_table.build(model_config, vocab_size)
-    shapes = {weight.key: fms_keys.stored_shapes(weight, stored) for weight in table.weights}
+    shapes = {weight.key: stored_shapes(weight, stored) for weight in table.weights}
     _check_names(path, {name for named in shapes.values() for name in named}, stored, table)
     for named in shapes.values():
         for name, shape in named.items():
@@ -75,7 +135,7 @@ def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSMod
 
 def _by_current_name(path: Path, tied: bool) -> dict[str, StoredTensor]:
     tensors = fms_readers.stored_tensors(path)
-    stored = {name: tensors[key] for name, key in fms_keys.by_current_name(tensors, path).items()}
+    stored = {name: tensors[key] for name, key in by_current_name(tensors, path).items()}
     if tied and EMBEDDING not in stored and HEAD in stored:  # safetensors stores one name of a tensor with two
         stored[EMBEDDING] = stored[HEAD]
     if EMBEDDING not in stored:
@@ -140,7 +200,7 @@ def _check_names(path: Path, names: set[str], stored: Stored, table: KeyTable) -
 
 def _check_tensor(tensor: StoredTensor, shape: list[int], weight: Weight | None) -> None:
     where = f"{tensor.path}: {tensor.key}"
-    if tensor.shape not in (shape, None if weight is None else fms_keys.of_experts(weight)):
+    if tensor.shape not in (shape, None if weight is None else of_experts(weight)):
         raise UserError(f"{where} must have the shape {shape} by its config, found {tensor.shape}")
     if tensor.dtype not in DTYPES:
         raise UserError(f"{where} must be one of {', '.join(DTYPES)}, found {tensor.dtype}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +12,21 @@ from typing import IO, Any
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+
+
+def read_items(paths: Sequence[Path], suites: Sequence[str]) -> tuple[list[Item], dict[str, str]]:
+    """Read the items of the suites; return them, and {suite: digest of its items}.
+
+    Raises UserError unless `paths` are the manifests of these suites.
+    """
+    listed = [manifest.read(path, "list_items") for path in paths]
+    digests = {made.identity["suite"]: made.digest for made in listed}
+    if sorted(made.identity["suite"] for made in listed) != sorted(suites):
+        named = ", ".join(sorted(suites))
+        expected = f"the items of {named}, as tokenize.decontaminate" if named else "left out without decontaminate"
+        raise UserError(f"--items must be {expected}, got {', '.join(sorted(digests)) or 'none'}")
+    return [item for made in listed for item in read(made)], dict(sorted(digests.items()))
+
 
 FILE = "items.jsonl.gz"
 

@@ -10,8 +10,35 @@ SHORTEST, is one n-gram as a whole. PaLM looks at question, prompt and target; h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from stages.lib import manifest
+from stages.lib.contamination.items import read_lines
+from stages.lib.manifest import Manifest
 from stages.lib.recipe import identity
+
+FILE = "found_items.jsonl.gz"
+
+
+def rate_of(made: Manifest, task: str) -> float | None:
+    """Return the contaminated share of a task's items; None for a task without items."""
+    found: dict[str, Any] | None = made.identity["results"].get(task)
+    return None if found is None else found["rate"]
+
+
+def doc_ids(made: Manifest) -> dict[str, set[int]]:
+    """Return {task: numbers of its contaminated documents}, for each task with items.
+
+    Raises UserError if the file changed since the manifest was written.
+    """
+    ids: dict[str, set[int]] = {task: set() for task in made.identity["results"]}
+    for name, described in made.identity["outputs"].items():
+        manifest.check_content(made.directory / name, described, made.path)
+        for row in read_lines(made.directory / name):
+            if row["contaminated"]:
+                ids[row["task"]].add(row["doc_id"])
+    return ids
+
 
 SHORTEST = 8
 """Words of the shortest item that is checked: below it, GPT-3's authors found mostly matches by chance."""

@@ -10,11 +10,35 @@ rows, and there may be fewer experts than ranks, but not fewer rows.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from stages.lib.model.loss import IGNORED
+
+
+class Routing(NamedTuple):
+    """The choices of all routers in a forward pass, over the tokens whose target is not -100."""
+
+    aux_loss: torch.Tensor
+    """The auxiliary loss of each row, the mean over layers: [B], at least float32. 0 for a row without targets."""
+
+    load: torch.Tensor
+    """The tokens of each row that an expert was chosen for, by layer: [B, num_hidden_layers, E], without gradient."""
+
+
+def routing(probabilities: list[torch.Tensor], targets: torch.Tensor, experts_per_token: int) -> Routing:
+    """The auxiliary loss and the load. `probabilities`: [B, L, E] of each layer. `targets`: int64 [B, L]."""
+    stacked = torch.stack(probabilities, 1)  # [B, layers, L, E]
+    counted = (targets != IGNORED).to(stacked.dtype)
+    num_targets = counted.sum(1).clamp(min=1)
+    chosen = torch.zeros_like(stacked).scatter(-1, stacked.topk(experts_per_token, dim=-1).indices, 1)
+    load = torch.einsum("bnle,bl->bne", chosen, counted)
+    sums = torch.einsum("bnle,bl->bne", stacked, counted)
+    scale = stacked.shape[-1] / num_targets.square()
+    return Routing((load * sums).sum(-1).mean(-1) * scale, load.detach())
 
 
 class Experts(nn.Module):

@@ -18,10 +18,8 @@ from torch.nn import functional
 
 from stages.lib import vector_math
 from stages.lib.model.attention import Mask, attend, mask_of
-from stages.lib.model.experts import SparseFeedForward
-from stages.lib.model.load_balancing import Routing, routing
-from stages.lib.model.log_probs import chunked_log_probs
-from stages.lib.model.loss import chunked_cross_entropy
+from stages.lib.model.experts import Routing, SparseFeedForward, routing
+from stages.lib.model.loss import chunked_cross_entropy, chunked_log_probs
 from stages.lib.model.model_recipe import ModelRecipe, RouterShape
 
 vector_math.choose_kernels()

@@ -123,7 +123,7 @@ def _curve(rows: list[tuple[float | None, ...]], column: int, largest: bool = Fa
 
 
 def _by_source(data: Any) -> dict[str, float]:
-    """Return the numbers of a line by source; {} for a line of an older version, or a damaged one."""
+    """Return the numbers of a line by source; {} for a damaged line."""
     return data if isinstance(data, dict) and all(map(journal.is_number, data.values())) else {}
 
 

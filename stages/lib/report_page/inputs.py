@@ -13,9 +13,9 @@ from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.report.curves import Curves
 from stages.lib.report.results import Results
+from stages.lib.report.run_table import RunTable
 from stages.lib.report.scores import ScoreRow
 from stages.lib.report.summary_figures import ScoreFigure
-from stages.lib.run_table.table import RunTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from stages.lib.report import run_table
+from stages.lib.report.run_table import Column, Row, RunTable, Score
+from stages.lib.report.run_table_text import WORDS, labels_of, value_text
 from stages.lib.report.summary_figures import loss_lines
 from stages.lib.report_page.inputs import PageInputs
 from stages.lib.report_page.score_table import HIGHER, LOWER
 from stages.lib.report_page.section import Block, Cell, HeatCell, HeatMap, Section, Table
 from stages.lib.report_page.training import LOSS, line_chart
-from stages.lib.run_table import table as run_table
-from stages.lib.run_table.table import Column, Row, RunTable, Score
-from stages.lib.run_table.text import WORDS, labels_of, value_text
 
 CATEGORY = "Scores"
 MAPS = 3  # tasks with a heat map

@@ -10,19 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 
-OLD_KEY = "heldout"
-"""Key of validation losses in run directories that an earlier version wrote (manifests of format 1)."""
-
 SAMPLE_BYTES, SAMPLE_LINES = 4096, 4
 """Buffer of a place that `sample` reads, and the number of lines that it tries there: some are evaluations."""
-
-
-class EarlierVersionError(UserError):
-    """A file of a run directory that an earlier version wrote."""
 
 
 def append(path: Path, entry: dict[str, Any]) -> None:
@@ -62,7 +54,7 @@ def read(
 
     Lines that are not entries, because of a kill or of damage, are skipped; at the end a warning names them. The last
     line is not named if it has no newline: it may be written at this moment. `last_bytes`: read only the end of the
-    file. Raises UserError if the file cannot be read, EarlierVersionError if an earlier version wrote it.
+    file. Raises UserError if the file cannot be read.
     """
     skipped = []
     for position, line in _lines(path, last_bytes):
@@ -70,11 +62,6 @@ def read(
         if entry is not None and is_entry(entry):
             yield entry
         elif line.endswith(b"\n"):
-            if entry is not None and OLD_KEY in entry:
-                raise EarlierVersionError(
-                    f"{path} was written by an earlier Caravan: move the results directory away and run the workflow "
-                    f"again; see {manifest.OLDER}"
-                )
             skipped.append(position)
     if skipped:
         _warn(path, len(skipped), skipped[0])

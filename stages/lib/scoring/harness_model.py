@@ -20,7 +20,7 @@ from lm_eval.models.huggingface import HFLM
 from stages.lib import vector_math
 from stages.lib.distributed import collectives
 from stages.lib.log import logger
-from stages.lib.scoring import greedy, loglikelihood
+from stages.lib.scoring import loglikelihood
 from stages.lib.scoring.encoding import Encoding, Request, TaskError, prefix_of
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
 from stages.lib.scoring.tasks.generation_score import END
@@ -28,6 +28,28 @@ from stages.lib.terminal.progress import track
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
+
+
+@torch.inference_mode()
+def continuations(model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int, eos: int) -> list[list[int]]:
+    """Return the ids that follow each prompt, at most `max_new_tokens`; EOS is the last one of those that ended."""
+    longest = max(map(len, prompts))
+    padded = [[eos] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    seen = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    made = model.generate(
+        input_ids=torch.tensor(padded, device=model.device),
+        attention_mask=torch.tensor(seen, device=model.device),
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )
+    return [_up_to(row[longest:], eos) for row in made.tolist()]
+
+
+def _up_to(ids: list[int], eos: int) -> list[int]:
+    return ids[: ids.index(eos) + 1] if eos in ids else ids
+
 
 MOST_LOGITS = 1 << 30
 """Logits of a batch in memory at a time, of a model whose head is not known: 4 GB in float32."""
@@ -87,7 +109,7 @@ class Model(Encoding, HFLM):
         limit, eos = min(requests[0].args[1]["max_gen_toks"], self.max_length - 1), self.eot_token_id
         prompts = [self.tok_encode(request.args[0], add_special_tokens=self.add_bos_token) for request in requests]
         prompts = [prompt[limit - self.max_length :] or [self.prefix_token_id] for prompt in prompts]
-        found = greedy.continuations(self.model, prompts, limit, eos)
+        found = continuations(self.model, prompts, limit, eos)
         return [self.tok_decode([id for id in ids if id != eos]) + END * (eos in ids) for ids in found]
 
     def _generation_order(self, request: Instance) -> tuple[int, str]:

@@ -12,9 +12,9 @@ from stages.lib.log import logger
 from stages.lib.model import flops
 from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.training import rollback
-from stages.lib.training.callbacks.progress import ProgressLine
 from stages.lib.training.faults import stop_requests
 from stages.lib.training.faults.stop_requests import StopRequested
+from stages.lib.training.metrics.callback import ProgressLine
 from stages.lib.training.metrics.trackers import Trackers
 from stages.lib.training.objectives.objective import Preparation
 from stages.lib.training.optimizers import schedule

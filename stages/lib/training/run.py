@@ -77,7 +77,7 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
         with collectives.raise_on_all_ranks():
             run.recipe.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(run.recipe, arguments.stage_name, run.device)
-            devices.check(run.recipe, arguments.stage_name, run.device)
+            devices.check_device(run.recipe, arguments.stage_name, run.device)
             if run.recipe.float8:  # of a fine-tuning the model is known only now
                 has_lora = run.lora is not None
                 requirements.check_float8(run.recipe, arguments.stage_name, run.model_config, has_lora=has_lora)

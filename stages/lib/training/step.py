@@ -10,8 +10,7 @@ from stages.lib.training import sharding
 from stages.lib.training.acceleration.cuda_graphs import MicroBatchGraph
 from stages.lib.training.objectives import registry as objectives
 from stages.lib.training.optimizers import registry
-from stages.lib.training.optimizers.gradient_clipping import clip_gradients
-from stages.lib.training.optimizers.parameter_groups import set_learning_rate
+from stages.lib.training.optimizers.optimizer import clip_gradients, set_learning_rate
 from stages.lib.training.optimizers.schedule import learning_rate
 from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State

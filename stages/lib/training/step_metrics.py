@@ -11,17 +11,90 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from stages.lib.training.metrics.device_to_host import AsyncDeviceToHost
-from stages.lib.training.metrics.straggler import StragglerTimer
 from stages.lib.training.metrics.throughput import Throughput
-from stages.lib.training.objectives.balance import with_load
+from stages.lib.training.objectives.next_token import with_load
 
 if TYPE_CHECKING:
-    from stages.lib.training.callbacks.callback import Callback
+    from stages.lib.model.transformer import Transformer
     from stages.lib.training.inputs import Run, Samples
+    from stages.lib.training.metrics.callback import Callback
     from stages.lib.training.state import State
     from stages.lib.training.step import Stepper
+
+
+class AsyncDeviceToHost:
+    """Copies one row of numbers at a time. `wait` waits for the copy, not for later work of the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        """`device`: where the rows are."""
+        self._cuda = device.type == "cuda"
+        self._host: torch.Tensor | None = None
+        self._event: torch.cuda.Event | None = None
+
+    def start(self, row: torch.Tensor) -> None:
+        """Start to copy a tensor [n]."""
+        if not self._cuda:
+            self._host = row.clone()
+            return
+        self._host = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
+        self._host.copy_(row, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def wait(self) -> list[float]:
+        """Return the numbers of the last `start`."""
+        if self._event is not None:
+            self._event.synchronize()
+        assert self._host is not None, "start was not called"
+        return self._host.tolist()
+
+
+class StragglerTimer:
+    """Times the forward passes of a model's blocks in training, without synchronization with the device.
+
+    The model must be sharded before. torch.compile must not compile the hooks: compile the blocks' forward, not the
+    blocks.
+    """
+
+    def __init__(self, model: Transformer, device: torch.device) -> None:
+        """Register hooks on the model's blocks."""
+        self.on_gpu = device.type == "cuda"
+        self._intervals: list[tuple[Any, Any]] = []
+        self._begin: Any = None
+        for block in model.base_model.layers:
+            block.register_forward_pre_hook(self._before)  # after FSDP's hook, which waits for the block's weights
+            block.register_forward_hook(self._after, prepend=True)  # before FSDP's
+
+    def _before(self, block: nn.Module, *_: Any) -> None:
+        self._begin = self._now() if block.training and not self._is_capturing() else None
+
+    def _after(self, *_: Any) -> None:
+        if self._begin is not None:
+            self._intervals.append((self._begin, self._now()))
+
+    def _is_capturing(self) -> bool:
+        """Return true while a CUDA graph is made: events in it have no times. It has one rank, which waits for none."""
+        return self.on_gpu and torch.cuda.is_current_stream_capturing()
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def pop_intervals(self) -> list[tuple[Any, Any]]:
+        """Return the intervals since the last call, for `seconds` once the device has reached their end."""
+        intervals, self._intervals = self._intervals, []
+        return intervals
+
+    def seconds(self, intervals: list[tuple[Any, Any]]) -> float:
+        """Return the sum of the intervals in seconds."""
+        if self.on_gpu:
+            return sum(begin.elapsed_time(end) for begin, end in intervals) / 1e3
+        return sum(end - begin for begin, end in intervals)
 
 
 @dataclass(frozen=True, kw_only=True)

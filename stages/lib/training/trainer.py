@@ -15,17 +15,17 @@ from stages.lib import stage
 from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
 from stages.lib.checkpoints.manager import CheckpointManager
 from stages.lib.distributed import collectives
+from stages.lib.distributed.collectives import AsyncAllGather
 from stages.lib.errors import Preempted
 from stages.lib.tokens.loader import Prefetch, share_of
 from stages.lib.training import rollback
-from stages.lib.training.callbacks.callback import Callbacks
 from stages.lib.training.faults import stop_requests
-from stages.lib.training.faults.stop_requests import StopRequested, StopRequests
+from stages.lib.training.faults.stop_requests import REASONS, StopRequested, StopRequests
 from stages.lib.training.faults.watchdog import Watchdog
+from stages.lib.training.metrics.callback import Callbacks
 from stages.lib.training.metrics.profiler import Profiler
 from stages.lib.training.metrics.writer import MetricsWriter
 from stages.lib.training.position import Position
-from stages.lib.training.rank_status import RankStatus
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
 from stages.lib.training.step_metrics import StepMetrics
@@ -37,6 +37,33 @@ if TYPE_CHECKING:
     from stages.lib.training.inputs import Run, TrainingData
     from stages.lib.training.settings.options import Start
     from stages.lib.training.step_metrics import StepResult
+
+
+class RankStatus:
+    """Gathers the status of all ranks without waiting: each poll reads what the ranks sent at the poll before."""
+
+    def __init__(self, requests: StopRequests, checkpointer: AsyncCheckpointer, step_metrics: StepMetrics) -> None:
+        self.requests, self.checkpointer, self.step_metrics = requests, checkpointer, step_metrics
+        self._gather = AsyncAllGather(3)
+
+    def poll(self) -> None:
+        """Raise StopRequested, or the error of a save, on all ranks together. All ranks call it at the same places."""
+        row = [self.requests.code(), self.checkpointer.failed(), self.step_metrics.work_seconds]
+        rows = self._gather.wait()
+        self._gather.start(row)
+        if rows is None:
+            return
+        if rows[:, 1].any():
+            self.checkpointer.wait()
+        code = int(rows[:, 0].max())
+        if code:
+            raise StopRequested(REASONS[code])
+        if len(rows) > 1:
+            self.step_metrics.add_ranks(rows[:, 2].tolist())
+
+    def finish(self) -> None:
+        """Wait for the gather in flight."""
+        self._gather.wait()
 
 
 class Trainer:

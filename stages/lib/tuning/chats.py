@@ -35,7 +35,7 @@ class Conversation:
         return messages.text_of(self.messages)
 
 
-def read(path: Path | str) -> ExampleSource[Conversation]:
+def read_chats(path: Path | str) -> ExampleSource[Conversation]:
     """Read the conversations of a source; arguments and errors as of `prompt_completion.read`."""
     return examples.read(path, CHAT_KINDS, "conversations", records)
 

@@ -35,7 +35,7 @@ class Preference:
         return self.chosen.text
 
 
-def read(path: Path | str) -> ExampleSource[Preference]:
+def read_preferences(path: Path | str) -> ExampleSource[Preference]:
     """Read the preferences of a source; arguments and errors as of `prompt_completion.read`."""
     return examples.read(path, PREFERENCE_KINDS, "preferences", records)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,37 @@ from stages.lib.chat import template as chat_templates
 from stages.lib.chat.template import ChatTemplate
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import prompt_completion, source
+from stages.lib.sources import documents, examples, prompt_completion, source, spans
+from stages.lib.sources.entries import Document
 from stages.lib.sources.examples import ExampleSource
+from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.kinds.kind import SourceKind
-from stages.lib.sources.kinds.registry import PREFERENCE_KINDS, kind_of
+from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, PREFERENCE_KINDS, kind_of
+from stages.lib.sources.source import SourceRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning import chats, preferences, texts
+from stages.lib.tuning import chats, preferences
 from stages.lib.tuning.tuning_data import ExampleSources, PreferenceSources, TuningSources
+
+
+def read_texts(path: Path | str) -> ExampleSource[Document]:
+    """Read the documents of a source; arguments as of `prompt_completion.read`.
+
+    Raises UserError if its documents are token ids, more records are malformed than `max_malformed` allows, or a file
+    is not as it was listed.
+    """
+    _, name, _ = source.read_list(path)
+    return examples.read(path, DOCUMENT_KINDS, "documents", functools.partial(_text_records, name))
+
+
+def _text_records(name: str, recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Document]:
+    """Yield the documents of the files `names` that are neither malformed nor filtered."""
+    if recipe.token_ids_field is not None:
+        raise UserError(f"sources.{name}.token_ids_field must be left out to fine-tune on it: only text is read")
+    counts = FilterCounts(name, recipe.max_malformed)
+    for entry in documents.read(recipe, spans.whole(names), names):
+        if (kept := counts.keep(entry)) is not None:
+            yield kept
+    counts.check()
 
 
 def template_of(recipe: Any, initial: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -59,7 +84,7 @@ def _preferences(
         if not kind.is_preference:
             expected = " or ".join(PREFERENCE_KINDS)
             raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
-    found = {name: preferences.read(path) for name, path in paths.items()}
+    found = {name: preferences.read_preferences(path) for name, path in paths.items()}
     _check_template(recipe, template, [name for name, one in found.items() if preferences.has_conversations(one)])
     return PreferenceSources(sources=found, template=template)
 
@@ -77,5 +102,5 @@ def _check_template(recipe: Any, template: ChatTemplate | None, of_conversations
 
 def _reader(kind: SourceKind) -> Callable[[Path], ExampleSource[Any]]:
     if kind.is_chat:
-        return chats.read
-    return prompt_completion.read if kind.is_prompt_completion else texts.read
+        return chats.read_chats
+    return prompt_completion.read if kind.is_prompt_completion else read_texts

@@ -53,7 +53,7 @@ def ranks_per_node(stage):
 
 
 def planned_run(name):
-    """Return a run as `tools.plan` reads it, see stages/lib/planning/request.py."""
+    """Return a run as `tools.plan` reads it, see tools/plan/request.py."""
     run, stage = CONFIG["runs"][name], training_of(CONFIG["runs"][name])
     corpus = corpus_name(name)
     tokenizer = CONFIG["corpora"][corpus]["tokenizer"]

@@ -23,7 +23,6 @@ Without `--configfile`, `config.yaml` beside this page is used. With `--configfi
 - *workflow*: read by the workflow only, not by a stage.
 
 Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots, dashes and underscores.
-[Renamed keys](../docs/renamed_keys.md) lists the names of earlier versions.
 """
 
 

@@ -1,17 +1,74 @@
-"""The kind `jsonl`: JSON lines, one document each."""
+"""The records of JSON lines files."""
 
 from __future__ import annotations
 
+import codecs
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from stages.lib.errors import UserError
 from stages.lib.sources import compressed, lines
-from stages.lib.sources.kinds import json_lines
 from stages.lib.sources.kinds.kind import DOCUMENT_FIELDS, JSON_LINES_ENDINGS, SourceKind
+from stages.lib.sources.spans import Span
 
 if TYPE_CHECKING:
     from stages.lib.sources.source_fields import SourceFields
-    from stages.lib.sources.spans import Span
+
+
+MAX_BLANK = 1_000_000
+"""Blank lines in a row: a compressed file of megabytes can hold so many that reading them takes days."""
+
+BLANK = ""  # in place of a record: a blank line does not count as one
+
+
+def records(span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """Yield (id, mapping) of each line that is not blank; a malformed line is its reason, a str.
+
+    Raises UserError if more than MAX_BLANK lines in a row are blank.
+    """
+    blank = 0
+    with compressed.open_binary(span.name) as file:
+        for number, (position, entry) in enumerate(lines.lines_of(file, span, _parsed), 1):
+            if entry == BLANK:
+                blank += 1
+                if blank > MAX_BLANK:
+                    raise UserError(f"{span.name} must have at most {MAX_BLANK:,} blank lines in a row, found more")
+            else:
+                blank = 0
+                identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
+                yield identifier, lines.TOO_LONG if entry is None else entry
+
+
+def parse(line: bytes) -> Any:
+    """Return the JSON value of a line, which may hold NaN and Infinity, as in the lines that Python and pandas write.
+
+    Raises ValueError for what is not JSON, invalid UTF-8 or a lone surrogate.
+    """
+    import orjson
+
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if b"NaN" not in line and b"Infinity" not in line:
+            raise
+        try:
+            value = json.loads(line.decode())
+            json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate
+        except (ValueError, RecursionError):
+            raise error from None
+        return value
+
+
+def _parsed(position: int, line: bytes) -> dict[str, Any] | str:
+    """Return a line as a mapping; the reason if it is malformed; or BLANK."""
+    if line.isspace():
+        return BLANK
+    try:
+        entry = parse(line.removeprefix(codecs.BOM_UTF8) if position == 0 else line)
+    except ValueError:
+        return "not JSON"
+    return entry if isinstance(entry, dict) else {}
 
 
 class Jsonl(SourceKind):
@@ -37,4 +94,4 @@ class Jsonl(SourceKind):
 
     def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (id, mapping) of each line that is not blank."""
-        return json_lines.records(span)
+        return records(span)

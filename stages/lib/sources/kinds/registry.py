@@ -9,15 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stages.lib.sources.kinds.arrow import Arrow
-from stages.lib.sources.kinds.chat import Chat
+from stages.lib.sources.kinds.example_kinds import Chat, Preference, PromptCompletion
 from stages.lib.sources.kinds.jsonl import Jsonl
 from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.parquet import Parquet
-from stages.lib.sources.kinds.preference import Preference
-from stages.lib.sources.kinds.prompt_completion import PromptCompletion
-from stages.lib.sources.kinds.python_code import PythonCode
-from stages.lib.sources.kinds.python_prose import PythonProse
-from stages.lib.sources.kinds.python_statements import PythonStatements
+from stages.lib.sources.kinds.python_kinds import PythonCode, PythonProse, PythonStatements
 from stages.lib.sources.kinds.text import Text
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stages.lib.training.settings.recipe import TrainRecipe
 
 
-def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:
+def check_device(recipe: TrainRecipe, where: str, device: torch.device) -> None:
     """Raise UserError if `float8` or `cuda_graphs` is true and the device cannot do it."""
     is_nvidia = device.type == "cuda" and torch.version.hip is None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"

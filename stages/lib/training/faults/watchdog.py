@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import json
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -21,15 +22,50 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from stages.lib import files, stage
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.run_directory import journal
-from stages.lib.training.callbacks.callback import Callback
-from stages.lib.training.faults import stacks
 from stages.lib.training.faults.recipe import WatchdogRecipe
+from stages.lib.training.metrics.callback import Callback
+
+RECORDERS = {"nccl": "_dump_nccl_trace", "gloo": "_dump_fr_trace"}  # the former exists only in builds for GPUs
+RECORDER_SECONDS = 10.0  # a hanging NCCL may block its recorder too; a first dump takes a second of an idle core
+
+
+def stacks_pattern(directory: Path, stamp: str) -> Path:
+    """Return the path of the stacks of one hang, with a * for the rank."""
+    return directory / "hang" / f"{stamp}-rank*.txt"
+
+
+def write_stacks(directory: Path, stamp: str, rank: int, head: str) -> None:
+    """Write `head`, all threads' names and stacks, and the collectives; to stderr if no file can be written."""
+    path = directory / "hang" / f"{stamp}-rank{rank}.txt"
+    head += "\n\n" + "".join(f"0x{thread.ident:016x} {thread.name}\n" for thread in threading.enumerate())
+    try:
+        path.parent.mkdir(exist_ok=True)
+        recording = threading.Thread(target=_write_collectives, args=(path.parent, stamp, rank), daemon=True)
+        recording.start()
+        recording.join(RECORDER_SECONDS)
+        with open(path.with_suffix(".writing"), "w", encoding="utf-8") as file:
+            print(head, file=file, flush=True)
+            faulthandler.dump_traceback(file, all_threads=True)
+        path.with_suffix(".writing").rename(path)  # complete when other ranks see it
+    except OSError as error:
+        print(f"{path} could not be written: {error.strerror}\n{head}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(2, all_threads=True)
+
+
+def _write_collectives(directory: Path, stamp: str, rank: int) -> None:
+    for backend, function in RECORDERS.items():
+        dump = getattr(torch._C._distributed_c10d, function, None)
+        content = dump() if dump else None
+        if content and pickle.loads(content)["entries"]:
+            (directory / f"{stamp}-{backend}-rank{rank}").write_bytes(content)
+
 
 LOOK_SECONDS = 1.0
 """Seconds between two checks."""
@@ -120,10 +156,10 @@ class Watchdog(Callback):
         faulthandler.dump_traceback_later(3 * ANSWER_SECONDS, exit=True, file=2)  # a file system may be what hangs
         code, answered = stage.OUT_OF_TIME, False
         try:
-            pattern = stacks.pattern(self.directory, call["stamp"])
+            pattern = stacks_pattern(self.directory, call["stamp"])
             where = f"rank {call['rank']}, host {call['host']}"
             sentence = f"{SENTENCES[call['phase']].format(**call)} ({where}); stacks of the ranks: {pattern}"
-            stacks.write(self.directory, call["stamp"], self.rank, f"{sentence}\n{self._here()}")
+            write_stacks(self.directory, call["stamp"], self.rank, f"{sentence}\n{self._here()}")
             if call["rank"] == self.rank:
                 self._write_event(call)
             code = self._on_hang(sentence)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.training.callbacks.callback import Callback
+from stages.lib.training.metrics.callback import Callback
 
 NUM_ROWS = 30
 """Rows of the table of operators."""

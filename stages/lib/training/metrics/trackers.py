@@ -15,7 +15,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.recipe import operation
 from stages.lib.run_directory import history
-from stages.lib.training.callbacks.callback import Callback
+from stages.lib.training.metrics.callback import Callback
 
 NOT_TRACKED = ("step", "time", "samples")
 """Keys of metrics.jsonl that are not metrics."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from stages.lib.log import logger
 from stages.lib.run_directory import journal
-from stages.lib.training.callbacks.callback import Callback
+from stages.lib.training.metrics.callback import Callback
 
 UNLOGGED = ("formula", "model_flops_per_token", "hardware_flops_per_token", "peak_flops")
 """Facts of an event that are in events.jsonl only."""

@@ -5,16 +5,89 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from stages.lib.distributed import local_shards
 from stages.lib.distributed.row_exchange import Matrix, RowExchange, device_of
-from stages.lib.training.optimizers import newton_schulz
-from stages.lib.training.optimizers.found_inf import replace
-from stages.lib.training.optimizers.layer_matrices import LayerMatrix
-from stages.lib.training.optimizers.parameter_groups import LR_RATIO
+from stages.lib.model import key_table
+from stages.lib.training.optimizers.optimizer import LR_RATIO
 from stages.lib.training.optimizers.recipe import MuonRecipe, OptimizerRecipe
+
+if TYPE_CHECKING:
+    from stages.lib.model.transformer import Transformer
+
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic polynomial (https://kellerjordan.github.io/posts/muon/), as in torch.optim.Muon. They make small
+singular values large in few steps; all end between about 0.7 and 1.2, not at 1."""
+
+EPS = 1e-7
+"""Lower bound of the norm by which a matrix is divided, as in torch.optim.Muon."""
+
+
+def newton_schulz(matrix: torch.Tensor, steps: int) -> torch.Tensor:
+    """Return a matrix [A, B] with the singular vectors of `matrix`, and with singular values near 1.
+
+    All products are computed in the dtype of `matrix`; the operations are those of torch.optim.Muon, which has only
+    bfloat16.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if is_tall else matrix
+    x = x / x.norm().clamp(min=EPS)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if is_tall else x
+
+
+def cost(rows: int, columns: int) -> float:
+    """Return the multiplications and additions of one step."""
+    short, long = sorted((rows, columns))
+    return 2.0 * short * short * (2 * long + short)
+
+
+def precision(parameter: torch.Tensor, device: torch.device) -> torch.dtype:
+    """Return the dtype of the iteration for a parameter: bfloat16 on a GPU, as torch.optim.Muon has it.
+
+    On the CPU it is that of the parameter. Without AMX, products of bfloat16 take 4 to 150 times as long as those of
+    float32 (768 x 768 and 2048 x 768, torch 2.13, with AVX512 and AVX2), and the result must not depend on the kind of
+    CPU. float64 stays float64 everywhere, so that shardings agree.
+    """
+    is_double = parameter.dtype == torch.float64
+    return torch.bfloat16 if device.type != "cpu" and not is_double else parameter.dtype
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerMatrix:
+    """A parameter that holds one matrix, or several that transformers keeps apart (q, k and v; gate and up)."""
+
+    parameter: torch.nn.Parameter
+
+    rows: tuple[int, ...]
+    """The rows of each matrix, from the top row down."""
+
+
+def layer_matrices(model: Transformer) -> list[LayerMatrix]:
+    """Return the matrices of all layers, by the model's key table."""
+    table = key_table.build(model.recipe, model.vocab_size)
+    weights = {weight.key: weight for layer in table.layers for weight in layer if weight.columns is not None}
+    return [
+        LayerMatrix(parameter=parameter, rows=tuple(part.rows for part in weights[name].parts))
+        for name, parameter in model.named_parameters()
+        if name in weights
+    ]
+
+
+def replace(old: torch.Tensor, new: torch.Tensor, found_inf: torch.Tensor | None) -> None:
+    """Copy `new` into `old`, of the same dtype, unless `found_inf`, a tensor of one element, is 1.0."""
+    if found_inf is None:
+        old.copy_(new)
+    else:
+        torch.where(found_inf == 1, old, new, out=old)
 
 
 class Muon(torch.optim.Optimizer):
@@ -44,8 +117,8 @@ class Muon(torch.optim.Optimizer):
         first = parameters[0]
         self.exchange = RowExchange(
             [part for matrix in matrices for part in _parts(matrix)],
-            newton_schulz.precision(first, device_of(first)),
-            newton_schulz.cost,
+            precision(first, device_of(first)),
+            cost,
         )
 
     @torch.no_grad()
@@ -54,7 +127,7 @@ class Muon(torch.optim.Optimizer):
         (group,) = self.param_groups
         for parameter in group["params"]:
             self._update_momentum(parameter)
-        orthogonalize = functools.partial(newton_schulz.orthogonalize, steps=self.recipe.ns_steps)
+        orthogonalize = functools.partial(newton_schulz, steps=self.recipe.ns_steps)
         for matrix, change in self.exchange.map(self._direction, orthogonalize):
             weight = self.exchange.local(matrix, matrix.parameter)
             rate = group["lr"] * _lr_factor(self.recipe.adjust_lr_fn, matrix.rows, matrix.columns)

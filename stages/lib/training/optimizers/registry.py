@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from stages.lib.training.optimizers import adamw, adamw_bf16, muon
-from stages.lib.training.optimizers.combined import Combined
-from stages.lib.training.optimizers.layer_matrices import LayerMatrix, layer_matrices
-from stages.lib.training.optimizers.optimizer import Optimizer
-from stages.lib.training.optimizers.parameter_groups import decay_groups
+from stages.lib.training.optimizers import adamw, muon
+from stages.lib.training.optimizers.muon import LayerMatrix, layer_matrices
+from stages.lib.training.optimizers.optimizer import Optimizer, decay_groups
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
 
 
+class Combined:
+    """Optimizers that step together. They share one `state`, and `found_inf` is that of all of them."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.optimizers = optimizers
+        self.param_groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        self.state: Any = defaultdict(dict)
+        self._optimizer_of = {}
+        for optimizer in optimizers:
+            optimizer.state = self.state
+            for group in optimizer.param_groups:
+                self._optimizer_of |= dict.fromkeys(group["params"], optimizer)
+
+    @property
+    def found_inf(self) -> torch.Tensor | None:
+        """The flag of a step that changes nothing."""
+        return self.optimizers[0].found_inf
+
+    @found_inf.setter
+    def found_inf(self, flag: torch.Tensor | None) -> None:
+        for optimizer in self.optimizers:
+            optimizer.found_inf = flag
+
+    def step(self) -> None:
+        """Update all parameters and their state."""
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def empty_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the state of a parameter before its first step."""
+        return self._optimizer_of[parameter].empty_state(parameter)
+
+    def state_bytes(self, parameter: torch.Tensor) -> int:
+        """Return the bytes of state per element of a parameter."""
+        return self._optimizer_of[parameter].state_bytes(parameter)
+
+
 ADAMW: dict[str, Callable[[list[dict[str, Any]], OptimizerRecipe], Any]] = {
-    "float32": adamw.build,
-    "bfloat16": adamw_bf16.build,
+    "float32": adamw.build_adamw,
+    "bfloat16": adamw.build_adamw_bf16,
 }
 """Builders of AdamW over parameter groups, by state_dtype."""
 

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from stages.lib.checkpoints import mapped_tensors
+from stages.lib.checkpoints import dcp
 
 WHOLE = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 PARTS = {
@@ -44,7 +44,7 @@ def reader(directory, chunks, records, size, dtype=torch.float32):
     found = written(directory, records)
     places = {MetadataIndex("w", chunk.offsets): place for chunk, place in zip(chunks, found, strict=True)}
     described = TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(size), chunks)
-    return lambda: mapped_tensors.read(directory, "w", described, places)
+    return lambda: dcp.read(directory, "w", described, places)
 
 
 def read(*arguments):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.contamination import ngram_index, ngram_table, words
+from stages.lib.contamination import ngram_index
 from stages.lib.contamination.items import Item
 from stages.lib.contamination.ngram_index import NgramIndex
 
@@ -20,14 +20,14 @@ text = st.lists(word, max_size=40).map(" ".join)
 def hashing(request, monkeypatch):
     """The hashes as they are, and hashes that all collide."""
     if request.param == "one hash for all":
-        monkeypatch.setattr(ngram_table, "window_hashes", lambda values, n: np.zeros(max(0, len(values) - n + 1), "u8"))
+        monkeypatch.setattr(ngram_index, "window_hashes", lambda values, n: np.zeros(max(0, len(values) - n + 1), "u8"))
 
 
 @pytest.fixture(params=[7, 1 << 17])
 def batch_words(request, monkeypatch):
     """Batches that cut most documents, and batches of many documents."""
     monkeypatch.setattr(ngram_index, "BATCH_WORDS", request.param)
-    monkeypatch.setattr(words, "SEGMENT_CHARACTERS", 3 * request.param)
+    monkeypatch.setattr(ngram_index, "SEGMENT_CHARACTERS", 3 * request.param)
 
 
 def found_by_index(items, n, documents):
@@ -51,14 +51,14 @@ def found_by_comparing(items, n, documents):
     """The same, by comparing each n-gram of each item with each run of words of each document."""
     found = set()
     for number, item in enumerate(items):
-        of_item = words.words_of(item.text)
+        of_item = ngram_index.words_of(item.text)
         length = n if len(of_item) >= n else len(of_item)
         if length < min(n, 8):
             continue
         for place in range(len(of_item) - length + 1):
             ngram = of_item[place : place + length]
             for key, document in enumerate(documents):
-                of_document = words.words_of(document)
+                of_document = ngram_index.words_of(document)
                 runs = (of_document[at : at + length] for at in range(len(of_document) - length + 1))
                 if ngram in runs:
                     found.add((number, place, key))
@@ -132,8 +132,8 @@ def test_the_template_of_a_task_is_no_ngram_of_its_items():
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 def test_words_have_no_punctuation_and_no_capitals(any_text):
-    for each in words.words_of(any_text):
+    for each in ngram_index.words_of(any_text):
         assert each == "".join(each.split()) and not any(character in each for character in ".,;:!?'\"()-_$+")
-    assert [each for segment in words.segments(any_text) for each in words.words_of(segment)] == words.words_of(
-        any_text
-    )
+    assert [
+        each for segment in ngram_index.segments(any_text) for each in ngram_index.words_of(segment)
+    ] == ngram_index.words_of(any_text)

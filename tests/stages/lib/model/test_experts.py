@@ -7,8 +7,7 @@ from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
 
 from stages.lib.model import experts
-from stages.lib.model.experts import SparseFeedForward
-from stages.lib.model.load_balancing import routing
+from stages.lib.model.experts import SparseFeedForward, routing
 from stages.lib.model.loss import IGNORED
 
 D, F = 16, 24

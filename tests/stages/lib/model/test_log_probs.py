@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from stages.lib.model.log_probs import chunked_log_probs
-from stages.lib.model.loss import CHUNK, IGNORED
+from stages.lib.model.loss import CHUNK, IGNORED, chunked_log_probs
 
 TOKENS, HIDDEN_SIZE, VOCABULARY = 2 * CHUNK + 37, 16, 101
 

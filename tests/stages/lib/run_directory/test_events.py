@@ -10,7 +10,7 @@ from stages.lib.errors import UserError
 from stages.lib.run_directory import crashes, history
 from stages.lib.run_directory.events import KINDS, read_events
 from stages.lib.tokens import ledger
-from tools import status
+from tools.status import __main__ as status
 
 COMMON = {"time": 1.5, "step": 5, "world_size": 1}
 KEYS = {"reason": "KeyError: x", "samples": [60, 96], "stamp": "2027", "seconds": 5.0, "rank": 0, "host": "a"}

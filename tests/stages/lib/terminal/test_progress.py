@@ -7,7 +7,7 @@ import pytest
 
 from stages.lib import log
 from stages.lib.terminal import progress
-from stages.lib.training.callbacks.progress import ProgressLine
+from stages.lib.training.metrics.callback import ProgressLine
 
 
 @pytest.mark.parametrize(

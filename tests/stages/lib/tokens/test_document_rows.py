@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.model.loss import IGNORED
-from stages.lib.tokens import document_index, document_rows
+from stages.lib.tokens import document_rows
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
 from tests.stages.lib.tokens import shard_files
@@ -41,8 +41,8 @@ def group(request):
         patch.setattr(document_rows, "GROUP", request.param)
         if request.param == 5:
             patch.setattr(shard_files, "BATCH_DOCUMENTS", 4)
-            patch.setattr(document_index, "IN_MEMORY", 0)
-            patch.setattr(document_index, "AT_ONCE", 3)
+            patch.setattr(document_rows, "IN_MEMORY", 0)
+            patch.setattr(document_rows, "AT_ONCE", 3)
         yield request.param
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from stages.lib.errors import UserError
 from stages.lib.scoring.tasks import completion_score
-from stages.lib.scoring.tasks.completion_bits import CompletionBits
+from stages.lib.scoring.tasks.completions import CompletionBits
 from stages.lib.scoring.tasks.task import TaskOptions
 from stages.lib.sources.prompt_completion import Pair, PairSource
 

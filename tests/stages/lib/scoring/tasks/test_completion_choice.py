@@ -5,7 +5,7 @@ import random
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scoring.tasks.completion_choice import CompletionChoice
+from stages.lib.scoring.tasks.completions import CompletionChoice
 from stages.lib.scoring.tasks.task import TaskOptions
 from stages.lib.sources.prompt_completion import Pair, PairSource
 

@@ -4,7 +4,7 @@ import pytest
 
 from stages.lib.errors import UserError
 from stages.lib.scoring.tasks import generation_score, task_files, trivial_readers
-from stages.lib.scoring.tasks.completion_match import CompletionMatch
+from stages.lib.scoring.tasks.completions import CompletionMatch
 from stages.lib.scoring.tasks.task import TaskOptions
 from stages.lib.sources.prompt_completion import Pair, PairSource
 

@@ -3,8 +3,7 @@
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.sources import documents, entries, source, spans
-from stages.lib.sources.python_installation import python_source
+from stages.lib.sources import documents, entries, python_source, source, spans
 from stages.lib.sources.source import SourceRecipe
 
 ONE = "Words that stand in this one module and in no other."

@@ -4,9 +4,8 @@ import ast
 
 import pytest
 
-from stages.lib.sources import documents, source, spans
+from stages.lib.sources import documents, python_source, source, spans
 from stages.lib.sources.prompt_completion import records
-from stages.lib.sources.python_installation import python_source, python_statements
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import split_of
 
@@ -102,7 +101,7 @@ def test_a_pair_is_the_last_statement_of_a_function_and_what_it_does(library):
 )
 def test_what_a_statement_does(statement, words):
     (node,) = ast.parse(statement).body
-    assert python_statements.described(node) == words
+    assert python_source.described(node) == words
 
 
 def test_statements_and_code_of_a_module_are_in_the_same_split(library):

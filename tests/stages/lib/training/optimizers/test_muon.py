@@ -14,8 +14,8 @@ from stages.lib.model import key_table
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training.optimizers import newton_schulz, registry
-from stages.lib.training.optimizers.parameter_groups import set_learning_rate
+from stages.lib.training.optimizers import muon, registry
+from stages.lib.training.optimizers.optimizer import set_learning_rate
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from tests.helpers.ranks import run_module
 from tests.helpers.training import MODEL, MODELS
@@ -29,7 +29,7 @@ def group_of_one():
         yield
 
 
-def by_svd(matrix, coefficients=newton_schulz.COEFFICIENTS, steps=5, eps=1e-7):
+def by_svd(matrix, coefficients=muon.COEFFICIENTS, steps=5, eps=1e-7):
     """The result of Newton-Schulz, from its polynomial on the singular values; arguments as of torch's function."""
     a, b, c = coefficients
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
@@ -62,7 +62,7 @@ def layers_of(model, tensors):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_orthogonalization_maps_the_singular_values_by_the_polynomial(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = newton_schulz.orthogonalize(matrix, 5)
+    found = muon.newton_schulz(matrix, 5)
     torch.testing.assert_close(found, by_svd(matrix), rtol=1e-10, atol=1e-12)
     assert 0.6 < torch.linalg.svdvals(found).max() < 1.25
 
@@ -70,12 +70,12 @@ def test_orthogonalization_maps_the_singular_values_by_the_polynomial(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_orthogonalization_in_bfloat16_is_torchs_bit_for_bit(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16()
-    theirs = torch_muon._zeropower_via_newtonschulz(matrix.clone(), newton_schulz.COEFFICIENTS, 5, newton_schulz.EPS)
-    assert torch.equal(newton_schulz.orthogonalize(matrix, 5), theirs)
+    theirs = torch_muon._zeropower_via_newtonschulz(matrix.clone(), muon.COEFFICIENTS, 5, muon.EPS)
+    assert torch.equal(muon.newton_schulz(matrix, 5), theirs)
 
 
 def test_matrix_of_zeros_stays_zero():
-    assert not newton_schulz.orthogonalize(torch.zeros(5, 3), 5).any()
+    assert not muon.newton_schulz(torch.zeros(5, 3), 5).any()
 
 
 OPTIONS = [
@@ -114,7 +114,7 @@ def test_steps_are_those_of_torch_on_the_matrices_of_transformers(monkeypatch, a
 
 
 def test_steps_in_bfloat16_are_those_of_torch_within_its_rounding(monkeypatch):
-    monkeypatch.setattr(newton_schulz, "precision", lambda *_: torch.bfloat16)  # as on a GPU
+    monkeypatch.setattr(muon, "precision", lambda *_: torch.bfloat16)  # as on a GPU
     model = small_model()
     before = layers_of(model, model.state_dict())
     theirs = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in before.items()}
@@ -244,11 +244,11 @@ def test_work_is_balanced_among_ranks_and_rounds_need_little_memory():
     matrices = [
         Matrix(parameter=torch.empty(shape, device="meta"), first=0, rows=shape[0]) for shape in shapes
     ]  # those of an 8B model
-    costs = [newton_schulz.cost(*shape) for shape in shapes]
+    costs = [muon.cost(*shape) for shape in shapes]
     owned = row_exchange.assign(matrices, costs, 16)
     work = [0.0] * 16
     for matrix, rank in owned:
-        work[rank] += newton_schulz.cost(matrix.rows, matrix.columns)
+        work[rank] += muon.cost(matrix.rows, matrix.columns)
     assert max(work) < 1.02 * sum(work) / 16
     rounds = row_exchange.rounds_of(owned, num_shards=16, itemsize=2)
     assert [pair for members in rounds for pair in members] == owned
@@ -282,5 +282,5 @@ def test_defaults_of_muon_are_those_of_torch_except_the_learning_rate():
     assert recipe.written(built, "identity") == {"name": "muon"}
     ours = {name: getattr(built.muon, name) for name in ("momentum", "nesterov", "ns_steps")}
     assert ours == {name: theirs[name] for name in ours}
-    assert (theirs["ns_coefficients"], theirs["eps"]) == (newton_schulz.COEFFICIENTS, newton_schulz.EPS)
+    assert (theirs["ns_coefficients"], theirs["eps"]) == (muon.COEFFICIENTS, muon.EPS)
     assert built.muon.adjust_lr_fn == "match_rms_adamw"

@@ -10,8 +10,8 @@ from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.training.optimizers import adamw_bf16, registry
-from stages.lib.training.optimizers.gradient_clipping import clip_gradients
+from stages.lib.training.optimizers import adamw, registry
+from stages.lib.training.optimizers.optimizer import clip_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from tests.helpers.ranks import run_module
 
@@ -101,7 +101,7 @@ def stepped(moments, steps, dtype=torch.float32, beta2=0.95):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("elements", [64, 1 << 18])
 def test_the_first_step_with_moments_in_bfloat16_has_the_bits_of_adamws(dtype, elements, monkeypatch):
-    monkeypatch.setattr(adamw_bf16, "CACHED", elements)
+    monkeypatch.setattr(adamw, "CACHED", elements)
     (ours, _), (theirs, _) = (stepped(moments, 1, dtype) for moments in ("bfloat16", "float32"))
     assert_equal(ours.parameters(), theirs.parameters())
 

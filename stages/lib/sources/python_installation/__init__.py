@@ -1,1 +1,0 @@
-"""Text of the Python installation, for the kinds python-*."""

@@ -1,0 +1,136 @@
+"""The fields of a source's records: their types, how many records have them, and a value of each."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stages.lib.sources import storage
+from stages.lib.sources.kinds import jsonl
+from stages.lib.sources.kinds.example_kinds import PARQUET
+from stages.lib.sources.kinds.registry import kind_of
+from tools.inspect import terminal
+from tools.inspect.terminal import several
+
+if TYPE_CHECKING:
+    from stages.lib.sources.source import SourceRecipe
+    from tools.inspect.sampling import Place
+
+RECORDS = 200  # of each place
+VALUE = 60  # characters of an example
+NAMING_FIELDS = (
+    *("text_field", "token_ids_field", "id_field", "messages_field", "split_field"),
+    *("prompt_field", "completion_field", "chosen_field", "rejected_field"),
+)
+"""Fields of the recipe that name a field or a column."""
+
+NAMES = {str: "text", bool: "true or false", int: "whole number", float: "number", dict: "mapping", type(None): "null"}
+
+
+@dataclass
+class Field:
+    """A field of the records: `types` counts the records by the type of its value, `characters` those of text."""
+
+    types: Counter[str] = field(default_factory=Counter)
+    example: object = None
+    characters: int = 0
+
+    def add(self, value: object) -> None:
+        """Count the value of one record; the first value that is not empty becomes the example."""
+        self.types[_type_of(value)] += 1
+        if isinstance(value, str):
+            self.characters += len(value)
+        if self.example in (None, "", [], {}):
+            self.example = value
+
+
+def _type_of(value: object) -> str:
+    if isinstance(value, list):
+        return f"list of {NAMES.get(type(value[0]), 'lists')}s" if value else "list"
+    return NAMES[type(value)]
+
+
+def print_fields(recipe: SourceRecipe, places: Sequence[Place], files: Sequence[Mapping[str, Any]]) -> None:
+    """Print the fields of the records of a source; of a table the columns of its first file.
+
+    Raises UserError if a file cannot be read.
+    """
+    kind = kind_of(recipe)
+    first = files[0]["name"] if files else ""
+    if kind.has_columns or kind.has_json_lines and storage.without_query(first).endswith(PARQUET.endings):
+        _print_of_table(recipe, first)
+    elif kind.has_json_lines:
+        _print_of_lines(recipe, places)
+
+
+def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
+    found: dict[str, Field] = {}
+    num_records = 0
+    for place in places:
+        records = (record for span in place.spans for _, record in jsonl.records(span))
+        for record in itertools.islice(records, RECORDS):
+            if isinstance(record, dict) and record:
+                num_records += 1
+                for name, value in record.items():
+                    found.setdefault(name, Field()).add(value)
+    if not found:
+        print("\nfields: none, since no line of the sample holds a JSON object")
+        return
+    print(f"\nfields of {several(num_records, 'record')}")
+    rows = [
+        (terminal.shortened(name, VALUE), _types(seen), terminal.share(seen.types.total(), num_records))
+        + (_use(recipe, name), _value(seen.example))
+        for name, seen in found.items()
+    ]
+    _print_table([("name", "type", "records", "read as", "example"), *rows])
+    kind = kind_of(recipe)
+    expected = recipe.text_field if kind.has_documents else recipe.prompt_field
+    expected = recipe.messages_field if kind.is_chat else expected
+    texts = {name: seen.characters for name, seen in found.items() if seen.characters}
+    if expected not in found and expected.partition(".")[0] not in found and texts:
+        longest = terminal.shortened(max(texts, key=lambda name: texts[name]), VALUE)
+        print(f"  no record has the field {expected}; the field with the most text is {longest}")
+
+
+def _print_of_table(recipe: SourceRecipe, name: str) -> None:
+    schema, row = kind_of(recipe).schema(name)
+    print(f"\ncolumns of {terminal.visible(name)}")
+    rows = [
+        (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name), _value(value))
+        for column, value in zip(schema, row or [None] * len(schema), strict=True)
+    ]
+    _print_table([("name", "type", "read as", "example"), *rows])
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    for line in terminal.table(rows):
+        print(f"  {line}")
+
+
+def _types(seen: Field) -> str:
+    if len(seen.types) == 1:
+        return next(iter(seen.types))
+    return ", ".join(f"{name} ({count:,})" for name, count in seen.types.items())
+
+
+def _use(recipe: SourceRecipe, name: str) -> str:
+    """Return the fields of the recipe that name a field of the records, as far as the source's kind reads them."""
+    fields = [field for field in NAMING_FIELDS if field in kind_of(recipe).fields]
+    if recipe.token_ids_field is not None:
+        fields.remove("text_field")
+    read = {field: getattr(recipe, field) or "" for field in fields}
+    inside = [f"{field} ({path})" for field, path in read.items() if path.startswith(f"{name}.")]
+    return ", ".join([*(field for field, path in read.items() if path == name), *inside])
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if hasattr(value, "dtype"):
+        value = value[:VALUE].tolist()
+    if hasattr(value, "to_string"):  # an Arrow value that Python cannot hold
+        value = " ".join(value.to_string().split()).strip("[ ]")
+    return terminal.shortened(value if isinstance(value, str) else repr(value), VALUE)

@@ -1,0 +1,172 @@
+"""The screen of all runs: a headline, one line per run, the jobs in the queue."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.lib.log import logger
+from stages.lib.terminal.drawing import Glyphs, bar, fit, glyphs_for, short_duration, short_number, sparkline
+from tools.status.block import Block
+from tools.status.overview import GROUPS, TRAINING, WAITING, Overview, Reader
+from tools.status.queue import Job, jobs_of
+
+SEPARATORS = re.compile("[-_]")
+
+
+def shortened(names: Iterable[str], width: int) -> dict[str, str]:
+    """Return {name: what to show of it}. Of names that are too long for the width, what tells them apart is left.
+
+    `lr-learning_rate_0.001-seed_0` beside others of the sweep becomes `lr-0.001-0`: the words that all of them have are
+    left out, except the first. The result may still be too long.
+    """
+    shown, alike = {}, defaultdict(list)
+    for name in names:
+        shown[name] = name
+        if len(name) > width:
+            words = SEPARATORS.split(name)
+            alike[words[0], len(words)].append((name, words))
+    for group in alike.values():
+        differ = [len(set(column)) > 1 for column in zip(*(words for _, words in group), strict=True)]
+        for name, words in group:
+            kept = [word for word, is_own in zip(words[1:], differ[1:], strict=True) if is_own]
+            shown[name] = "-".join([words[0], *kept]) if kept else name
+    return shown
+
+
+SECONDS = 5
+"""Between two screens."""
+
+QUEUE_EVERY = 30.0
+"""Seconds between two calls of squeue, which all users of a cluster share."""
+
+
+def watch(results: Path, seconds: float) -> None:
+    """Show the screen every `seconds` on stdout, until Ctrl-C."""
+    logger.setLevel(logging.ERROR)  # warnings of damaged lines would come between the lines of the screen
+    block, queue, reader = Block(sys.stdout), Queue(results), Reader()
+    glyphs = glyphs_for(sys.stdout.encoding)
+    try:
+        while True:
+            columns, height = block.size()
+            block.show(lines_of(str(results), reader.read_all(results), queue.jobs(), columns, height, glyphs))
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        return
+
+
+class Queue:
+    """The jobs of a workflow in the queue of Slurm, read again every QUEUE_EVERY seconds."""
+
+    def __init__(self, results: Path) -> None:
+        self.directory = results.resolve().parent
+        self._read = -float("inf")
+        self._jobs: list[Job] = []
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs as they were read last."""
+        if time.monotonic() - self._read >= QUEUE_EVERY and shutil.which("squeue"):
+            self._jobs = jobs_of(self.directory)
+            self._read = time.monotonic()
+        return self._jobs
+
+
+MIN_NAME, MAX_NAME = 8, 32
+WIDE = 100
+"""Columns from which bars and curves are longer."""
+
+QUEUE_SHARE = 4
+"""At most one line in so many is of the queue."""
+
+
+@dataclass(frozen=True)
+class _Widths:
+    name: int
+    bar: int
+    curve: int
+    all: int
+
+
+def lines_of(
+    title: str, overviews: Sequence[Overview], jobs: Sequence[Job], columns: int, height: int, glyphs: Glyphs
+) -> list[str]:
+    """Return at most `height` lines of at most `columns` characters.
+
+    Runs that train come first, then those that wait, then those that are done; what does not fit is counted.
+    """
+    counts = Counter(overview.group for overview in overviews)
+    states = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group]) or "no run has started"
+    lines = [f"{time.strftime('%H:%M:%S')}  {states}  {title}"]  # the path last: it may be cut
+    queue = _queue_lines(jobs, max(2, height // QUEUE_SHARE))
+    room = max(0, height - len(lines) - len(queue) - 1)
+    rows = sorted(overviews, key=lambda overview: GROUPS.index(overview.group))
+    if rows and room:
+        names = shortened((overview.name for overview in rows), _most_of_name(columns))
+        widths = _widths(names.values(), columns)
+        lines.append(_row("run", "progress", "", "left", "tok/s", "loss", "curve", "last", widths))
+        shown = rows if len(rows) <= room else rows[: room - 1]
+        lines += [_line(overview, names[overview.name], jobs, widths, glyphs) for overview in shown]
+        lines += _rest(rows[len(shown) :])
+    return [fit(line, columns, glyphs).rstrip() for line in [*lines, *queue]][:height]
+
+
+def _most_of_name(columns: int) -> int:
+    return MAX_NAME if columns >= WIDE else MIN_NAME + 6
+
+
+def _widths(names: Iterable[str], columns: int) -> _Widths:
+    name = min(_most_of_name(columns), max(MIN_NAME, *map(len, names)))
+    return _Widths(name, 16 if columns >= WIDE else 8, 24 if columns >= WIDE else 8, columns)
+
+
+def _line(overview: Overview, name: str, jobs: Sequence[Job], widths: _Widths, glyphs: Glyphs) -> str:
+    speed, trains = overview.tokens_per_second, overview.group == TRAINING
+    share = min(1.0, overview.step / overview.total) if overview.total else None
+    return _row(
+        fit(name, widths.name, glyphs),
+        bar(share or 0.0, widths.bar, glyphs),
+        short_number(overview.step) if share is None else f"{int(share * 100)}%",
+        short_duration(overview.left) if overview.left is not None and trains else "",
+        short_number(speed) if speed is not None and trains else "",
+        "-" if overview.loss is None else f"{overview.loss:.3f}"[:6],
+        sparkline(overview.losses, widths.curve, glyphs),
+        _last(overview, jobs),
+        widths,
+    )
+
+
+def _row(name: str, drawn: str, step: str, left: str, speed: str, loss: str, curve: str, last: str, w: _Widths) -> str:
+    first = f"{name:<{w.name}} {drawn:<{w.bar}} {step:>4} {left:>8}"
+    return f"{first} {speed:>6} {loss:>6} {curve:<{w.curve}} {last}"
+
+
+def _last(overview: Overview, jobs: Sequence[Job]) -> str:
+    """Return what happened last; for a run that waits, its job in the queue."""
+    own = [job for job in jobs if job.trains(overview.name)] if overview.group == WAITING else []
+    return f"job {own[0].number} {own[0].state} {own[0].reason}" if own else overview.last
+
+
+def _rest(overviews: Sequence[Overview]) -> list[str]:
+    counts = Counter(overview.group for overview in overviews)
+    more = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group])
+    return [f"and {len(overviews)} more: {more}"] if overviews else []
+
+
+def _queue_lines(jobs: Sequence[Job], most: int) -> list[str]:
+    if not jobs:
+        return []
+    counts = Counter(job.state for job in jobs)
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    listed = sorted(jobs, key=lambda job: job.state != "running")[: most - 1]
+    hidden = len(jobs) - len(listed)
+    return [
+        f"queue of Slurm: {states}" + (f" ({hidden} not listed)" if hidden else ""),
+        *(f"  {job}" for job in listed),
+    ]

@@ -1,0 +1,94 @@
+"""Verify files against their manifests: the sha256 of shards, checkpoints, exports and tokenizers.
+
+    python -m tools.verify results/tokens/main/manifest.json results/runs/base/models/*.json
+    python -m tools.verify --chain results/scores.csv
+
+Every file of a manifest is read once and its sha256 compared. Training does not do that at each start, since it takes
+hours for large corpora: it checks the sizes and the Arrow magic of the shards.
+
+--chain goes on: from the table of scores (or summary.json, an evaluation, any manifest) back to the raw files, through
+every manifest that it was made from. It prints one line per link, and says what the manifests do not prove. Run it
+where the workflow ran: relative paths of raw files start there. The exit code is 2 if a file is missing or differs.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from stages.lib import manifest, stage
+from stages.lib.errors import UserError
+from stages.lib.space import amount
+from tools.verify import payload
+from tools.verify.checks import SCORES
+from tools.verify.places import Places
+from tools.verify.walk import Walk
+
+SUMMARY = "summary.json"
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print what is whole. Raises UserError if something differs from its manifest."""
+    (verify_chains if arguments.chain else verify_files)(arguments.manifests)
+
+
+def verify_files(paths: Sequence[Path]) -> None:
+    """Print one line per manifest. Raises UserError if a file differs from its manifest."""
+    named = [(made, payload.files_of(made)) for made in map(manifest.read, paths)]
+    for made, described in named:
+        if not described:
+            raise UserError(f"{made.path} must be a manifest with files, and has none")
+    wrong = 0
+    for made, described in named:
+        faults = payload.faults_of(made, described)
+        for fault in faults:
+            print(f"WRONG {fault}")
+        wrong += len(faults)
+        whole, total = len(described) - len(faults), amount(sum(size for size, _ in described.values()))
+        print(f"{made.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
+    if wrong:
+        raise UserError(f"{wrong} files differ from their manifests")
+
+
+def verify_chains(paths: Sequence[Path]) -> None:
+    """Print the chain of each path. Raises UserError if a link is broken."""
+    for path in paths:
+        first = manifest.read(manifest_of(path))
+        walk = Walk(Places.of(first))
+        for line in walk.tree(first):
+            print(line, flush=True)
+        faults = walk.proven.faults
+        if len(faults) == 1:
+            raise UserError(faults[0])
+        if faults:
+            raise UserError(f"{len(faults)} links of the chain are broken, the first: {faults[0]}")
+        left = len(walk.proven.unproven)
+        named = f"; {left} not proven, named above" if left else ""
+        print(f"{path}: {walk.proven.sentence()}{named}")
+
+
+def manifest_of(path: Path) -> Path:
+    """Return the manifest that describes a file: a table of scores has that of its summary beside it.
+
+    Raises UserError for another file.
+    """
+    if path.name == SCORES:
+        if not path.exists():
+            raise UserError(f"{path} does not exist")
+        return path.with_name(SUMMARY)
+    if path.suffix != ".json":
+        raise UserError(f"--chain must be given {SCORES}, {SUMMARY} or another manifest, got {path}")
+    return path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = stage.parser("tools.verify", __doc__)
+    parser.add_argument(
+        "manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifest of a corpus, a part, a model ..."
+    )
+    parser.add_argument("--chain", action="store_true", help="also all that it was made from, back to the raw files")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    stage.leave(main())

@@ -1,0 +1,252 @@
+"""Everything that a manifest of each stage must agree with, besides its files and the digests of other manifests.
+
+Each check yields Findings: sentences on what is wrong, or on what the manifests do not prove.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest
+from stages.lib.errors import UserError
+from stages.lib.huggingface import export_directory
+from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.scaling_law import outcome
+from stages.lib.scaling_law.rungs import weighted
+from stages.lib.scoring import inputs as scoring_inputs
+from stages.lib.scoring.tasks import local_tasks
+from tools.verify import payload
+from tools.verify.places import Link, Places
+
+COMPARED = ("value", "stderr", "n")
+Key = tuple[str, str, str, str]
+"""(run, step or "", task, metric), as the table has them"""
+
+Known = dict[Key, list[tuple[Mapping[str, Any], Path]]]
+"""{key: [(score, path of its evaluation)]}; a reference has one per corpus"""
+
+
+def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[tuple[str, str]] = ()) -> list[str]:
+    """Return one sentence per row of a table that has another score than the evaluations.
+
+    `unread`: (run, step) of evaluations that cannot be read; their links name them. Rows without a step (rules without
+    a model) are held by the table's sha256 alone. Raises UserError if the table is no CSV with these columns.
+    """
+    known = scores_of(evaluations)
+    found = []
+    for line, row in _rows(table):
+        key = (row["run"], row["step"], row["task"], row["metric"])
+        given = {name: _number(row.get(name)) for name in COMPARED}
+        if key not in known:
+            if row["step"] and key[:2] not in unread:
+                score = f"{row['task']} ({row['metric']}) of {row['run']} at step {row['step']}"
+                found.append(f"{table} line {line} has {score}, which no evaluation has")
+        elif all(_differing(known_score, given) for known_score, _ in known[key]):
+            first, path = known[key][0]
+            name = _differing(first, given) or ""
+            found.append(f"{table} line {line}: {name} of {row['task']} is {row[name]}, and in {path} {first[name]}")
+    return found
+
+
+def scores_of(evaluations: Iterable[Manifest]) -> Known:
+    """Return the scores of evaluations, of runs and of baselines, under each name that a table may give their task."""
+    known: Known = {}
+    for made in evaluations:
+        suite, of_run = made.path.stem, "export" in made.identity
+        place = made.path.absolute().parents
+        run, step = (place[2].name, str(made.identity["step"])) if of_run else (f"baseline {place[1].name}", "")
+        for task, metrics in made.identity["results"].items():
+            for metric, score in metrics.items():
+                for name in (task, f"{suite}/{task}"):
+                    known.setdefault((run, step, name, metric), []).append((score, made.path))
+    return known
+
+
+def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (number of the line, row). Raises UserError if the file is not a table of scores."""
+    try:
+        with open(table, encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if not {"run", "step", "task", "metric", "value"} <= set(reader.fieldnames or ()):
+                raise UserError(f"{table} must be a table with the columns run, step, task, metric and value")
+            for row in reader:
+                texts = {name: _plain(cell) for name, cell in row.items() if name is not None}
+                yield reader.line_num, texts
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{table} cannot be read as a table of scores: {error}") from None
+
+
+def _plain(cell: str) -> str:
+    """Return a cell without the apostrophe that keeps spreadsheets from running it as a formula."""
+    return cell[1:] if cell and cell[0] == "'" and cell[1:].startswith(files.FORMULAS) else cell
+
+
+def _number(text: str | None) -> float | str | None:
+    """Return a cell as a number; None if it is empty or missing, the text if it is no number."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
+def _differing(score: Mapping[str, Any], given: Mapping[str, float | str | None]) -> str | None:
+    """Return the first column in which a row has another figure than a score; None if all agree."""
+    return next((name for name in COMPARED if score.get(name) != given[name]), None)
+
+
+SCORES, REPORT = "scores.csv", "report.html"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence. `wrong`: False if it only says what is not proven."""
+
+    text: str
+    wrong: bool = True
+
+
+def findings(made: Manifest, places: Places) -> Iterator[Finding]:
+    """Yield what is wrong with a manifest, and what it does not prove."""
+    loaded, others = payload.strays_of(made)
+    for path in loaded:
+        yield Finding(f"{path} lies in the export, and {made.path} has no sha256 of it; move it elsewhere")
+    if others:
+        more = f" and {len(others) - 1} more files" if len(others) > 1 else ""
+        yield Finding(f"{others[0]}{more}: beside its files, and without a digest", wrong=False)
+    check = CHECKS.get(made.stage)
+    if check is not None:
+        try:
+            yield from check(made, places)
+        except UserError as error:
+            yield Finding(str(error))
+
+
+def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
+    """Compare the rows of the table with the evaluations that can be read; others are named by their links."""
+    evaluations, unread = [], set()
+    for path in made.identity["inputs"]:
+        try:
+            found = places.read(made.directory / path)
+        except UserError:
+            run, _, step, _ = ("", "", "", *Path(path).parts)[-4:]
+            unread.add((run, step.lstrip("0")))
+            continue
+        if found.stage == "evaluate":
+            evaluations.append(found)
+    yield from _shown(made)
+    table = made.directory / SCORES
+    if table.exists():
+        yield from map(Finding, differences(table, evaluations, unread))
+
+
+def _shown(made: Manifest) -> Iterator[Finding]:
+    """Yield what the report shows and a summary has no digest of."""
+    if (made.directory / REPORT).exists():
+        yield Finding(f"{made.directory / REPORT}: Snakemake makes it of the pages, after the summary", wrong=False)
+    if "logs" not in made.record:
+        yield Finding(
+            "the curves, the plan, and the records of other manifests in the pages: the summary has no digest of them",
+            wrong=False,
+        )
+
+
+def _training(made: Manifest, places: Places) -> Iterator[Finding]:
+    if "logs" not in made.record:
+        yield Finding("its metrics.jsonl and events.jsonl: the manifest has no digest of them", wrong=False)
+
+
+def _card(made: Manifest, places: Places) -> Iterator[Finding]:
+    if "manifests" not in made.record:
+        yield Finding("the losses and records in the card: the manifest has no digest of them", wrong=False)
+
+
+def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
+    kept = scoring_inputs.kept_manifest(made.path)
+    if kept.exists() and places.read(kept).digest != made.digest:
+        yield Finding(f"{made.path} has other scores than {kept}, which was written with it")
+    yield from _include(made)
+    if "baseline" in made.identity:
+        yield Finding("the files of the baseline: the manifest has their digest, and not their place", wrong=False)
+    if "files" not in made.record and set(local_tasks.NAMES) & set(made.identity["recipe"].get("tasks", ())):
+        yield Finding("the data of its local tasks: the manifest has no digest of them", wrong=False)
+    foreign = [task for task in made.identity["recipe"].get("tasks", ()) if task not in local_tasks.NAMES]
+    if foreign and "include" not in made.identity:
+        names = ", ".join(foreign)
+        yield Finding(f"the items of {names}: lm-evaluation-harness reads them, and only its version is kept", False)
+
+
+def _include(made: Manifest) -> Iterator[Finding]:
+    """Compare the directory of the user's task files."""
+    if "include" in made.identity:
+        directory = Path(made.identity["recipe"]["include_path"])
+        if not directory.is_dir():
+            yield Finding(f"{directory} is missing, and {made.path} was made with its task files")
+        elif scoring_inputs.digest_of_directory(directory) != made.identity["include"]:
+            yield Finding(f"{directory} has other task files than {made.path} was made with")
+
+
+def _export(made: Manifest, places: Places) -> Iterator[Finding]:
+    parity = made.directory / scoring_inputs.PARITY
+    if not parity.exists():
+        yield Finding(f"{parity} is missing, which says that the export equals the model")
+    elif files.read_json_object(parity).get("passed") is not True:
+        yield Finding(f"{parity} must say that the export equals the model, and does not")
+    elif "files" not in made.record:
+        yield Finding(f"the figures of {parity}: the manifest has no digest of it", wrong=False)
+    card = made.directory / export_directory.CARD
+    if card.exists() and not (made.directory / export_directory.CARD_MANIFEST).exists():
+        yield Finding(f"{card}: no {export_directory.CARD_MANIFEST} has its digest", wrong=False)
+
+
+def _tokenizer(made: Manifest, places: Places) -> Iterator[Finding]:
+    if "taken" not in made.record:
+        megabytes = made.record["sample_bytes"] / 1e6
+        yield Finding(f"the sample of {megabytes:.1f} MB that it was trained on is not drawn again", wrong=False)
+        return
+    taken = made.record["taken"]
+    path = Path(taken["path"])
+    if not path.is_file():
+        yield Finding(f"{path} is missing, and {made.path} was made from it")
+    elif manifest.describe(path)["sha256"] != taken["sha256"]:
+        yield Finding(f"{path} changed since {made.path} was made from it: its sha256 differs")
+
+
+def _items(made: Manifest, places: Places) -> Iterator[Finding]:
+    yield from _include(made)
+    yield Finding("the items are those that lm-evaluation-harness read when they were listed", wrong=False)
+
+
+def _contamination(made: Manifest, places: Places) -> Iterator[Finding]:
+    yield Finding("its rates: the search in the shards is not repeated", wrong=False)
+
+
+def _prediction(made: Manifest, places: Places) -> Iterator[Finding]:
+    """Compare the points of a ladder with its models, whose digests do not cover what validation measured."""
+    digests, weights = made.identity["models"], made.identity["recipe"]["weights"]
+    for point in made.identity["points"]:
+        try:
+            model = places.find(Link("model", digests[point["run"]]), made)
+        except UserError:
+            continue  # its link is named
+        for name, words in outcome.NAMES.items():
+            found = weighted(model.record["validation"], weights, name, str(model.path))
+            if found != point[name]:
+                yield Finding(f"{made.path} has a {words} of {point[name]}, and {model.path} has {found}")
+    yield Finding("its law: it is not fitted again", wrong=False)
+
+
+CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
+    "summarize": _summary,
+    "evaluate": _evaluation,
+    "convert": _export,
+    "describe": _card,
+    **dict.fromkeys(TRAINING, _training),
+    "train_tokenizer": _tokenizer,
+    "list_items": _items,
+    "find_contamination": _contamination,
+    "predict": _prediction,
+}

@@ -1,0 +1,387 @@
+"""The walk from a manifest back to the raw files: one line per link, each manifest looked at once."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from stages.lib import manifest
+from stages.lib.errors import UserError
+from stages.lib.huggingface.export_directory import CARD_MANIFEST
+from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.space import amount
+from tools.verify import checks, payload, raw_files
+from tools.verify.places import MANIFESTS, Link, Places
+
+ORDER = ("evaluation", "prediction", "baseline", "contamination", "export", "model", "corpus", "list")
+"""Inputs of the summary: first those that were made last, so that the tree goes from a score back."""
+
+
+def links_of(made: Manifest, root: Path) -> Iterator[Link]:
+    """Yield the links of a manifest to others, by its stage; parts of a corpus are not among them (`parts.py`).
+
+    `root`: the results directory.
+    """
+    folders = [folder.name for folder in made.path.absolute().parents]
+    if made.stage == "summarize":
+        found = [
+            Link(_kind_of(path), digest, made.directory / path) for path, digest in made.identity["inputs"].items()
+        ]
+        yield from sorted(found, key=lambda link: ORDER.index(link.what))
+    elif made.stage == "describe":
+        yield from _of_card(made, root / "runs" / folders[2])
+    elif made.stage == "evaluate" and "export" in made.identity:
+        place = root / "runs" / folders[2] / "export" / folders[0] / "manifest.json"
+        yield Link("export", made.identity["export"], place)
+    elif made.stage == "convert":
+        yield Link("model", made.identity["model"], root / "runs" / folders[2] / "models" / f"{folders[0]}.json")
+    elif made.stage == "predict":
+        yield from (Link("model", digest) for digest in made.identity["models"].values())
+    elif made.stage == "select_best":
+        yield Link("model", made.identity["model"])
+    yield from _of_data(made.identity)
+
+
+def _kind_of(path: str) -> str:
+    """Return the kind of a manifest of the summary by its path."""
+    found = (kind for kind, pattern in MANIFESTS.items() if PurePosixPath(path).match(pattern))
+    return next(found, "evaluation")
+
+
+def _of_card(made: Manifest, run: Path) -> Iterator[Link]:
+    identity, step = made.identity, made.directory.absolute().name
+    yield Link("export", identity["export"], made.directory / "manifest.json")
+    for suite, digest in identity["evaluations"].items():
+        yield Link("evaluation", digest, run / "eval" / step / f"{suite}.json")
+    for digests in identity["baselines"].values():
+        for digest in digests.values():
+            yield Link("baseline", digest)
+    for digest in identity["contamination"].values():
+        yield Link("contamination", digest)
+    for digest in identity["lists"].values():
+        yield Link("list", digest)
+
+
+def _of_data(identity: dict[str, Any]) -> Iterator[Link]:
+    """Yield the links of the keys that several stages have."""
+    if isinstance(identity.get("corpus"), str):
+        yield Link("corpus", identity["corpus"])
+    if isinstance(tokenizer := identity.get("tokenizer"), dict):
+        tokenizer = tokenizer["digest"]
+    if tokenizer is not None:
+        yield Link("tokenizer", tokenizer)
+    for digest in identity.get("decontaminate", {}).values():
+        yield Link("items", digest)
+    if isinstance(identity.get("items"), str):
+        yield Link("items", identity["items"])
+
+
+def initial_link(made: Manifest) -> Link | None:
+    """Return the link to the milestone that a model was trained from; None if it was trained from random weights."""
+    digest = made.identity.get("initial")
+    return None if digest is None else Link("model", digest, digest_by=_checkpoint_digest)
+
+
+def _checkpoint_digest(made: Manifest) -> str:
+    return manifest.checkpoint_digest(made) if made.stage in manifest.TRAINING else ""
+
+
+DUPLICATES = "hashes"
+
+
+def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]:
+    """Yield the manifests of the parts that hold the files of a corpus, an error in place of one that differs."""
+    beside = corpus.record.get("files", {})  # made by the index, of no part
+    files = {name: described for name, described in payload.files_of(corpus).items() if name not in beside}
+    by_part: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
+    for name, described in files.items():
+        by_part[os.path.dirname(name)][name] = described
+    for directory, of_part in sorted(by_part.items()):
+        try:
+            yield _part(corpus, places, corpus.directory / f"{directory}.json", of_part)
+        except UserError as error:
+            yield error
+    yield from _missing_parts(corpus, by_part)
+
+
+def _part(corpus: Manifest, places: Places, path: Path, expected: payload.Described) -> Manifest:
+    if not path.exists():
+        raise UserError(f"{path} is missing, and {corpus.path} was made from it")
+    part = places.read(path)
+    found = {
+        os.path.relpath(part.directory / name, corpus.directory): described
+        for name, described in payload.files_of(part).items()
+    }
+    if found != expected:
+        raise UserError(f"{path} must be the part that {corpus.path} was made from, and has other shards")
+    if part.identity["tokenizer"] != corpus.identity["tokenizer"]:
+        raise UserError(f"{path} must have the tokenizer of {corpus.path}, and has another")
+    return part
+
+
+def _missing_parts(corpus: Manifest, by_part: dict[str, dict[str, tuple[int, str]]]) -> Iterator[UserError]:
+    for source in corpus.identity["sources"]:
+        if not any(Path(directory).parent.name == source for directory in by_part):
+            yield UserError(f"{corpus.path} must have files of the source {source}, and has none")
+
+
+def duplicates_of(part: Manifest, places: Places) -> Manifest | None:
+    """Return the manifest of the duplicates that a part left out; None if it kept them.
+
+    Raises UserError if it is missing, or has other ones.
+    """
+    if "duplicates" not in part.identity:
+        return None
+    path = places.root / DUPLICATES / part.path.absolute().parents[1].name / "manifest.json"
+    if not path.exists():
+        raise UserError(f"{path} is missing, and {part.path} was made from it")
+    made = places.read(path)
+    if all(sha256 != part.identity["duplicates"] for _, sha256 in payload.files_of(made).values()):
+        raise UserError(f"{path} must hold the duplicates that {part.path} left out, and has others")
+    return made
+
+
+INDENT = "  "
+SHOWN = 12
+"""Characters of a digest that the tree shows."""
+
+
+@dataclass
+class Proven:
+    """Findings of the walk. `files`, `raw`: {path: bytes} of files that are whole. `faults`, `unproven`: sentences."""
+
+    manifests: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+    raw: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    unproven: list[str] = field(default_factory=list)
+
+    def sentence(self) -> str:
+        """Return what is proven, in a sentence."""
+        return (
+            f"{_number(self.manifests, 'manifest')}, {_number(len(self.files), 'file')} "
+            f"({amount(sum(self.files.values()))}) and {_number(len(self.raw), 'raw file')} "
+            f"({amount(sum(self.raw.values()))}) are as their digests say"
+        )
+
+
+class Walk:
+    """A walk over the manifests of one results directory. `tree` yields its lines while files are read."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.proven = Proven()
+        self._seen: set[Path] = set()
+        self._hash_of = functools.cache(raw_files.sha256_of)  # several corpora, or parts, may hold a file
+        self._broken: set[tuple[str, str]] = set()
+        self._read: dict[str, tuple[int, str]] = {}
+        self._stages: dict[str, str] = {}
+        self._records: set[str] = set()
+
+    def tree(self, made: Manifest) -> Iterator[str]:
+        """Yield the lines of the whole walk from a manifest."""
+        yield from self.lines(made)
+        stages = [stage for path, stage in self._stages.items() if path not in self._records]
+        if stages:
+            text = (
+                f"the records (times, versions, counts) of {_number(len(stages), 'manifest')} of "
+                f"{', '.join(sorted(set(stages)))}: each has its own sha256, and no manifest above it has that"
+            )
+            yield self._told(checks.Finding(text, wrong=False), made, 1)
+
+    def lines(self, made: Manifest, depth: int = 0) -> Iterator[str]:
+        """Yield the lines of a manifest and of all that it was made from."""
+        shown = f"{INDENT * depth}{_shown(made.path)}"
+        place = made.path.resolve()
+        if place in self._seen:
+            yield f"{shown} (above)"
+            return
+        self._seen.add(place)
+        found = list(checks.findings(made, self.places))
+        self.proven.manifests += 1
+        if depth:
+            self._stages[_shown(made.path)] = made.stage
+        described, logs = payload.files_of(made), payload.logs_of(made)
+        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{_size(described | logs)}"
+        if any(finding.wrong for finding in found):
+            described.pop(checks.SCORES, None)  # a sentence on a row tells more than one on the file
+        faults = [*self._faults(made, described), *self._faults(made, logs, logs=True)]
+        yield from (self._wrong(fault, depth + 1) for fault in faults)
+        yield from (self._told(finding, made, depth + 1) for finding in found)
+        yield from self._below(made, depth + 1)
+
+    def _faults(self, made: Manifest, described: payload.Described, logs: bool = False) -> list[str]:
+        """Return what is wrong with the files of a manifest. Shards are files of a part and of a corpus: read once."""
+        places = {name: os.path.normpath(made.directory / name) for name in described}
+        new = {name: file for name, file in described.items() if self._read.get(places[name]) != file}
+        self._read |= {places[name]: file for name, file in new.items()}
+        faults = payload.faults_of(made, new, logs)
+        if not faults:
+            self.proven.files |= {places[name]: size for name, (size, _) in new.items()}
+        return faults
+
+    def _below(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of all that a manifest was made from."""
+        named = made.record.get("manifests", {})
+        self._records |= {os.path.normpath(made.directory / path) for path in named}
+        for link in links_of(made, self.places.root):
+            yield from self._follow(link, made, depth)
+        yield from self._of_records(made, named, depth)
+        if made.stage == "index":
+            for part in parts_of(made, self.places):
+                yield from [self._wrong(str(part), depth)] if isinstance(part, UserError) else self.lines(part, depth)
+        elif made.stage == "tokenize":
+            yield from self._of_part(made, depth)
+        elif made.stage in TRAINING:
+            yield from self._of_initial(made, depth)
+        elif made.stage == "convert":
+            yield from self._of_card(made, depth)
+        yield from self._of_examples(made, depth)
+
+    def _of_records(self, made: Manifest, named: Mapping[str, str], depth: int) -> Iterator[str]:
+        """Yield the lines of manifests whose record differs from the one that a manifest was made from."""
+        for path, sha256 in named.items():
+            place = Path(os.path.normpath(made.directory / path))
+            try:
+                found = self.places.read(place)
+            except UserError:
+                continue  # its link is named
+            if found.sha256 != sha256 and found.digest == made.identity.get("inputs", {}).get(path, found.digest):
+                yield self._wrong(
+                    f"{place} was written again since {made.path} was made from it: its results are equal, and its "
+                    "record (figures, versions, times) is not; run the workflow again",
+                    depth,
+                )
+
+    def _of_card(self, export: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of the model card of an export, if it has one."""
+        path = export.directory / CARD_MANIFEST
+        if path.exists():
+            try:
+                yield from self.lines(self.places.read(path), depth)
+            except UserError as error:
+                yield self._wrong(str(error), depth)
+
+    def _follow(self, link: Link, made: Manifest, depth: int) -> Iterator[str]:
+        if (link.what, link.digest) in self._broken:
+            yield f"{INDENT * depth}{link.what} {link.digest[:SHOWN]} (above)"
+            return
+        try:
+            found = self.places.find(link, made)
+        except UserError as error:
+            self._broken.add((link.what, link.digest))
+            yield self._wrong(str(error), depth)
+            return
+        yield from self.lines(found, depth)
+
+    def _of_initial(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of the model that a training started from; one at a path is not in these results."""
+        link = initial_link(made)
+        if link is None:
+            return
+        try:
+            found = self.places.find(link, made)
+        except UserError:
+            text = f"the initial model {link.digest[:SHOWN]}: no milestone of these results has this digest"
+            yield self._told(checks.Finding(text, wrong=False), made, depth)
+            return
+        yield from self.lines(found, depth)
+
+    def _of_part(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of a part's list, raw files and duplicates."""
+        link = Link("list", made.record["list"], self.places.root / "sources" / made.identity["source"] / "list.json")
+        try:
+            listed = self.places.find(link, made)
+            yield from self.lines(listed, depth)
+            recipe = raw_files.recipe_of(listed)
+            raw_files.check_share(made, listed, recipe)
+        except UserError as error:
+            yield self._wrong(str(error), depth)
+            return
+        found = raw_files.compare(made, recipe, self._hash_of)
+        self.proven.raw |= found.whole
+        if found.whole:
+            yield _raw_line(made.identity["source"], found.whole, depth)
+        yield from (self._wrong(fault, depth) for fault in found.faults)
+        if found.remote:
+            yield self._told(_remote(found.remote), made, depth)
+        try:
+            duplicates = duplicates_of(made, self.places)
+        except UserError as error:
+            yield self._wrong(str(error), depth)
+            return
+        if duplicates is not None:
+            yield from self.lines(duplicates, depth)
+
+    def _of_examples(self, made: Manifest, depth: int) -> Iterator[str]:
+        """Yield the lines of the sources that a model was tuned on, or a suite read pairs from."""
+        digests = dict(made.identity.get("tuned_on") or {})
+        if isinstance(pairs := made.identity.get("prompt_completion"), str):
+            digests["*"] = pairs
+        for name, digest in digests.items():
+            yield from self._of_source(name, digest, made, depth)
+
+    def _of_source(self, name: str, digest: str, made: Manifest, depth: int) -> Iterator[str]:
+        faults = []
+        for path in sorted(self.places.root.glob(f"sources/{name}/list.json")):
+            try:
+                listed = self.places.read(path)
+                recipe = raw_files.recipe_of(listed)
+                if raw_files.examples_digest(listed, recipe) != digest:
+                    continue
+            except UserError as error:
+                faults.append(str(error))
+                continue
+            yield from self.lines(listed, depth)
+            yield from self._raw_of_list(listed, made, depth)
+            return
+        at = self.places.root / f"sources/{name}/list.json"
+        other = f"{at} or its files must be those that {made.path} was made from, and differ"
+        yield self._wrong(faults[0] if faults and name != "*" else other, depth)
+
+    def _raw_of_list(self, listed: Manifest, made: Manifest, depth: int) -> Iterator[str]:
+        every = listed.identity["files"]
+        remote = raw_files.remote_files(every)
+        if not remote:
+            whole = {file["name"]: file["bytes"] for file in every}
+            self.proven.raw |= whole
+            yield _raw_line(listed.identity["source"], whole, depth)
+        else:
+            yield self._told(_remote(remote), made, depth)
+
+    def _wrong(self, sentence: str, depth: int) -> str:
+        self.proven.faults.append(sentence)
+        return f"{INDENT * depth}WRONG {sentence}"
+
+    def _told(self, finding: checks.Finding, made: Manifest, depth: int) -> str:
+        if finding.wrong:
+            return self._wrong(finding.text, depth)
+        self.proven.unproven.append(f"{_shown(made.path)}: {finding.text}")
+        return f"{INDENT * depth}not proven: {finding.text}"
+
+
+def _remote(number: int) -> checks.Finding:
+    files = _number(number, "remote file")
+    return checks.Finding(f"the content of {files}: etags are kept, and nothing is read again", False)
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _raw_line(source: str, whole: dict[str, int], depth: int) -> str:
+    return f"{INDENT * depth}{_number(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
+
+
+def _size(described: payload.Described) -> str:
+    total = sum(size for size, _ in described.values())
+    return f", {_number(len(described), 'file')}, {amount(total)}" if described else ""
+
+
+def _shown(path: Path) -> str:
+    return os.path.normpath(path)
