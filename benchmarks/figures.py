@@ -334,8 +334,8 @@ QUOTES = (
         lambda: (_over_janitor(), raw("contamination")["versions"]["lm_eval"]),
     ),
     _readme(
-        "| the demo's model after {} steps of Muon, validation loss in bits per byte ({} seeds) | {:.3f} "
-        "| {:.3f}, AdamW ",
+        "| the demo's model after {} steps of Muon, validation loss in bits per byte, by the mean bytes per token "
+        "({} seeds) | {:.3f} | {:.3f}, AdamW ",
         lambda: (
             raw("optimizers")["recipe"]["steps"],
             len(raw("optimizers")["summary"]["muon"]["seeds"]),
