@@ -1,4 +1,4 @@
-"""Facts about the runs and sources of a checked config, as text for a person."""
+"""Facts about the runs and sources of a checked config, as text for a person, and a sample of each source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of a difference between two models: on the same documents, or from two standard errors alone.
+"""Statistics of a difference between two models: on the documents that both logs have, or from two standard errors.
 
 The interval of a paired difference is a bootstrap over documents. Its p-value is that of a randomization test: if both
 models were equally good, their scores of a document could be swapped. For accuracies that is McNemar's test. A

@@ -1,4 +1,4 @@
-"""A preview of a corpus: counts of its sources, its shards, and a sample of its documents."""
+"""A preview of a corpus: counts of its sources, its shards, a sample of its documents and the spelling of words."""
 
 from __future__ import annotations
 

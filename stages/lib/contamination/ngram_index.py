@@ -1,4 +1,6 @@
-"""An index of the n-grams of items. Texts are streamed past it; its memory is that of the items.
+"""An index of the n-grams of items, and the filter of documents by it.
+
+Texts are streamed past the index; its memory is that of the items.
 
 A word is a number: that of the items' vocabulary, or UNKNOWN. An n-gram with an unknown word can be no item's.
 """

@@ -1,4 +1,4 @@
-"""Collectives of Python objects, and agreement of all ranks on an error."""
+"""Collectives of Python objects, agreement of all ranks on an error, and a gather without waiting."""
 
 from __future__ import annotations
 

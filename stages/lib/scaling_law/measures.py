@@ -1,4 +1,7 @@
-"""The prediction of one measure of a target (validation loss per token, or in bits per byte), as plain data."""
+"""The prediction of one measure of a target with its interval, as plain data.
+
+A measure is the validation loss per token, or in bits per byte.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits per byte of a validation completion given its prompt.
+"""The tasks of validation completions given their prompts: bits per byte, exact match, the right one of four.
 
 The score is the mean over pairs, so it has a standard error. The EOS after a completion is not counted, since a model
 before fine-tuning has not learned to predict it.

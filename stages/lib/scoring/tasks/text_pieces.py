@@ -1,4 +1,4 @@
-"""Pieces of validation text, chosen by a hash: the data of the tasks that are made from text."""
+"""The task bits_per_byte, and pieces of validation text, chosen by a hash, of which tasks are made."""
 
 from __future__ import annotations
 

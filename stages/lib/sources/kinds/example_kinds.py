@@ -1,4 +1,6 @@
-"""Files of examples to fine-tune on: lines of JSON, or rows of parquet files.
+"""The kinds prompt_completion, chat and preference: examples to fine-tune on.
+
+A file has lines of JSON, or is a parquet file with rows.
 
 A malformed record is a UserError that names file and line: a model must not be trained on half of the data.
 """

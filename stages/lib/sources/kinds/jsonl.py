@@ -1,4 +1,4 @@
-"""The records of JSON lines files."""
+"""The kind `jsonl`, and the records of JSON lines files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of sources whose files are the modules of the Python installation."""
+"""The kinds `python-*`, whose files are the modules of the Python installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface between the training loop and its observers: metrics, trackers, watchdog, profiler, progress."""
+"""The interface between the training loop and its observers: metrics, trackers, watchdog; and the progress line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdamW (arXiv 1711.05101), torch's fused kernels."""
+"""AdamW (arXiv 1711.05101): torch's fused kernels, and one whose moments are bfloat16."""
 
 from typing import Any
 

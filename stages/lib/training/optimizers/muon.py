@@ -1,4 +1,7 @@
-"""Muon for the matrices of layers (https://kellerjordan.github.io/posts/muon/, arXiv 2502.16982)."""
+"""Muon for the matrices of layers, with its Newton-Schulz iteration.
+
+See https://kellerjordan.github.io/posts/muon/ and arXiv 2502.16982.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of an optimizer."""
+"""The interface of an optimizer, the parameters with weight decay, and gradient clipping."""
 
 from __future__ import annotations
 
