@@ -142,6 +142,9 @@ def test_line_of_a_training_needs_steps_of_this_job(tmp_path):
     with open(model.parents[1] / "train/0123/metrics.jsonl", "a") as file:
         file.write("\n".join(cut))
     assert training_line.training_line(model, 3e9) == "step 22/100"
+    model = tmp_path / "runs/other/models/00000100.json"
+    write_steps(model, 99, 100)  # the manifest is written after the evaluation
+    assert re.fullmatch(r"step 100/100, loss \S+, validation for \d+ s", training_line.training_line(model, 0))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.4, "59 s"), (187, "3:07"), (7387.2, "2:03:07")])

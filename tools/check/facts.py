@@ -28,7 +28,7 @@ RECORDS = 500  # of a place
 BYTES = 3 << 20  # of a source
 
 
-def check(recipes: Mapping[str, SourceRecipe], with_validation: Iterable[str]) -> list[str]:
+def check_sample(recipes: Mapping[str, SourceRecipe], with_validation: Iterable[str]) -> list[str]:
     """Return remarks on sources by a sample of their local files. `recipes`: {key of the source: its recipe}.
 
     `with_validation`: keys of those that need a validation split. Raises UserError for a source of which no record

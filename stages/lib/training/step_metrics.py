@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stages.lib.training.metrics.throughput import Throughput
-from stages.lib.training.objectives.next_token import with_load
+from stages.lib.training.objectives.balance import with_load
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer

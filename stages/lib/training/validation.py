@@ -111,7 +111,7 @@ def from_corpus(
         if not num_bytes[source]:
             raise UserError(
                 f"source {source} must have at least two tokens of validation text, and has fewer; "
-                f"raise sources.{source}.validation"
+                f"raise sources.{source}.validation, or validation.tokens"
             )
     return Validation(windows, num_bytes, document_end)
 

@@ -19,7 +19,7 @@ from torch.nn.functional import logsigmoid
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
 from stages.lib.training.objectives import reference
-from stages.lib.training.objectives.next_token import Balance
+from stages.lib.training.objectives.balance import Balance
 from stages.lib.training.objectives.objective import Objective, Preparation
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any
 
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.training.objectives import dpo, next_token
-from stages.lib.training.objectives.next_token import Balance
+from stages.lib.training.objectives.balance import Balance
 from stages.lib.training.objectives.objective import Objective
 
 BUILDERS: dict[str, Callable[[Any, Balance], Objective]] = {"next_token": next_token.build, "dpo": dpo.build}

@@ -195,7 +195,7 @@ class TrainRecipe:
         steps = self.steps or steps or 1
         trained = steps * self.global_batch_size * self.seq_len
         tokens = VALIDATION_SHARE / FORWARD_SHARE * trained / self.num_evaluations(milestones, steps) / num_sources
-        return 1 << int(math.log2(min(VALIDATION_TOKENS, max(1, tokens))))
+        return max(self.seq_len, 1 << int(math.log2(min(VALIDATION_TOKENS, max(1, tokens)))))  # at least a window
 
     def num_evaluations(self, milestones: Collection[int], steps: int) -> int:
         """Return how often the validation loss is measured; without `milestones` the last of the `steps` is one."""
