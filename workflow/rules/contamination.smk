@@ -4,9 +4,9 @@
 
 rule list_items:
     output:
-        ITEMS,
+        result("list_items"),
     log:
-        f"{LOGS}/list_items/{{suite}}.log",
+        log_of("list_items"),
     conda:
         "../../environment.yml"
     resources:
@@ -25,9 +25,9 @@ rule find_overlaps:
         part=part_of_corpus,
         tokenizer=tokenizer_of_corpus,
     output:
-        OVERLAPS,
+        result("find_overlaps"),
     log:
-        f"{LOGS}/find_overlaps/{{corpus}}/{{suite}}/{{source}}/{{part}}.log",
+        log_of("find_overlaps"),
     conda:
         "../../environment.yml"
     resources:
@@ -42,13 +42,13 @@ rule find_overlaps:
 
 rule find_contamination:
     input:
-        corpus=CORPUS,
+        corpus=corpus_of_wildcard,
         suite_items=items_of_suite,
         overlaps=overlaps_of_corpus,
     output:
-        CONTAMINATION,
+        result("find_contamination"),
     log:
-        f"{LOGS}/find_contamination/{{corpus}}/{{suite}}.log",
+        log_of("find_contamination"),
     localrule: True
     conda:
         "../../environment.yml"

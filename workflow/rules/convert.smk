@@ -8,9 +8,9 @@ rule convert:
         corpus=corpus_of_run,
         tokenizer=tokenizer_of_run,
     output:
-        EXPORT,
+        result("convert"),
     log:
-        f"{LOGS}/convert/{{run}}/{{step}}.log",
+        log_of("convert"),
     priority: 1
     conda:
         "../../environment.yml"

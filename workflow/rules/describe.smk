@@ -11,9 +11,9 @@ rule describe:
         baselines=baselines_of_card,
         contamination=contamination_of_card,
     output:
-        CARD,
+        result("describe"),
     log:
-        f"{LOGS}/describe/{{run}}/{{step}}.log",
+        log_of("describe"),
     localrule: True
     conda:
         "../../environment.yml"

@@ -7,9 +7,9 @@ rule evaluate:
         corpus=corpus_of_run,
         prompt_completion=prompt_completion_of_suite,
     output:
-        EVALUATION,
+        result("evaluate"),
     log:
-        f"{LOGS}/evaluate/{{run}}/{{step}}/{{suite}}.log",
+        log_of("evaluate"),
     priority: 1
     conda:
         "../../environment.yml"
@@ -30,12 +30,12 @@ rule evaluate:
 rule evaluate_baseline:
     input:
         model=files_of_baseline,
-        corpus=CORPUS,
+        corpus=corpus_of_wildcard,
         prompt_completion=prompt_completion_of_suite,
     output:
-        BASELINE,
+        result("evaluate_baseline"),
     log:
-        f"{LOGS}/evaluate_baseline/{{baseline}}/{{corpus}}/{{suite}}.log",
+        log_of("evaluate_baseline"),
     conda:
         "../../environment.yml"
     resources:
@@ -56,7 +56,7 @@ rule evaluate_baseline:
 # Run by name only, on a node with internet access: compute nodes may have none.
 rule prefetch:
     log:
-        f"{LOGS}/prefetch.log",
+        f"{RESULTS}/logs/prefetch.log",
     localrule: True
     conda:
         "../../environment.yml"

@@ -7,9 +7,9 @@ rule predict:
         corpus=corpus_of_ladder,
         model_config=model_config_of_ladder,
     output:
-        PREDICTION,
+        result("predict"),
     log:
-        f"{LOGS}/predict/{{ladder}}.log",
+        log_of("predict"),
     priority: 1
     localrule: True
     conda:

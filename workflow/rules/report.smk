@@ -51,7 +51,7 @@ rule summarize:
         text=TEXT,
         summary=SUMMARY,
     log:
-        f"{LOGS}/summarize.log",
+        log_of("summarize"),
     localrule: True
     conda:
         "../../environment.yml"
