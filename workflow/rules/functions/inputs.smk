@@ -1,5 +1,6 @@
 """Input functions of the rules: the files that a rule reads, by its wildcards. WorkflowError for what the config lacks."""
 
+
 def tokenizer_lists(wildcards):
     """Lists of the sources that a tokenizer's sample comes from; [] for a custom tokenizer."""
     return expand(LIST, source=sorted(named("tokenizers", wildcards.tokenizer).get("sample", {})))

@@ -50,7 +50,9 @@ def maker_of(path):
 def inputs_of(stage, wildcards):
     """Return the manifests among the inputs of a rule. WorkflowError for a file of the user's that does not exist."""
     functions = filter(callable, workflow.get_rule(name_of_rule(stage)).input)
-    listed = [([found] if isinstance(found, str) else found) for found in (function(wildcards) for function in functions)]
+    listed = [
+        ([found] if isinstance(found, str) else found) for found in (function(wildcards) for function in functions)
+    ]
     return [path for paths in listed for path in paths if maker_of(path)]
 
 

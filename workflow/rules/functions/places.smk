@@ -1,7 +1,6 @@
 """Paths of all results, and the entries and milestones of the config that their wildcards name."""
 
 
-
 def result(stage):
     """Return the path of a rule's manifest, with its wildcards."""
     return f"{RESULTS}/{STAGES[stage].output}"
