@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import yaml
 
 from scripts.config import other_names, references
 from scripts.config.files import check_twice
@@ -67,7 +68,6 @@ MISTAKES = [
         "x",
         "unknown key suites.validation.task; did you mean suites.validation.tasks? known here: ",
     ),
-    ("runs/base/corpus", DELETED, "runs.base.corpus is missing: it must be text"),
     ("runs/base/pretrain/steps", DELETED, "runs.base.pretrain.steps is missing: it must be a whole number at least 1"),
     ("sources", DELETED, "sources is missing: it must be a mapping of keys to values with at least one entry"),
     ("runs/base/pretrain/steps", "many", "runs.base.pretrain.steps must be a whole number at least 1, got 'many'"),
@@ -153,7 +153,6 @@ MISTAKES = [
         "<s>",
         "tokenizers.main.bos must be omitted without tokenizers.main.path: a trained tokenizer has its own",
     ),
-    ("tokenizers/main/sample", DELETED, "tokenizers.main.sample is missing: it must be a mapping"),
     ("tokenizers/main", {"model": "bpe"}, "tokenizers.main must have vocab_size and sample, or path, got model"),
     ("tokenizers/main/vocab_size", 9, "tokenizers.main.vocab_size must be a whole number at least 260 and at most"),
     (
@@ -309,6 +308,60 @@ def test_a_mistake_is_one_sentence(config, key, value, sentence):
         checked(config, SCHEMA)
     assert str(raised.value).startswith(sentence)
     assert "\n" not in str(raised.value)
+
+
+SIX_LINES = """
+sources: {mine: {kind: text, paths: [texts/*.txt], validation: 0.05}}
+tokenizers: {main: {vocab_size: 4096}}
+corpora: {main: {}}
+suites: {validation: {tasks: [bits_per_byte, next_line]}}
+runs: {base: {model: {num_hidden_layers: 4, hidden_size: 256, num_attention_heads: 4, intermediate_size: 688},
+  pretrain: {steps: 120, seq_len: 256, global_batch_size: 8}}}
+"""
+
+
+def test_six_lines_are_a_config():
+    found = checked(yaml.safe_load(SIX_LINES), SCHEMA)
+    assert found["tokenizers"]["main"] == {"vocab_size": 4096, "sample": {"mine": 1.0}}
+    assert found["corpora"]["main"] == {"tokenizer": "main", "sources": ["mine"]}
+    base = found["runs"]["base"]
+    assert (base["corpus"], base["suites"], base["pretrain"]["weights"]) == ("main", ["validation"], {"mine": 1.0})
+
+
+def test_a_key_that_is_left_out_is_that_of_the_full_config(config):
+    config["suites"] = {"validation": config["suites"]["validation"]}
+    del config["runs"]["statements"], config["sources"]["statements"]
+    short = copy.deepcopy(config)
+    for key in ("tokenizers/main/sample", "corpora/main/tokenizer", "corpora/main/sources", "runs/base/corpus"):
+        change(short, key, DELETED)
+    for key in ("runs/base/suites", "runs/base/pretrain/weights"):
+        change(short, key, DELETED)
+    assert checked(short, SCHEMA) == checked(config, SCHEMA)
+
+
+LEFT_OUT = [
+    ("tokenizers/other", {"vocab_size": 300}, "corpora/main/tokenizer", "several tokenizers (main, other)"),
+    ("corpora/other", {}, "runs/base/corpus", "several corpora (main, other)"),
+    ("suites/other", {"tasks": ["next_line"]}, "runs/base/suites", "several suites (other, statements, validation)"),
+]
+
+
+@pytest.mark.parametrize(("entry", "keys", "key", "words"), LEFT_OUT)
+def test_a_key_that_could_name_several_entries_is_missing(config, entry, keys, key, words):
+    change(config, entry, keys)
+    change(config, key, DELETED)
+    with pytest.raises(ConfigError) as raised:
+        checked(config, SCHEMA)
+    assert str(raised.value) == f"{key.replace('/', '.')} is missing: the config has {words}"
+
+
+def test_a_config_without_text_names_what_it_lacks(config):
+    config["sources"] = {"statements": config["sources"]["statements"]}
+    for key, value in (("tokenizers/main/sample", DELETED), ("corpora/main/sources", DELETED)):
+        change(config, key, value)
+        with pytest.raises(ConfigError, match=f"{key.replace('/', '.')} is missing: the config has no source of text"):
+            checked(config, SCHEMA)
+        change(config, key, {"statements": 1})
 
 
 GOING_ON = {"optimizer": "keep", "schedule": "continue", "data": "reset"}
@@ -628,13 +681,12 @@ def test_null_for_any_key_is_a_sentence_or_the_default(config):
             found = checked(changed, SCHEMA)
         except ConfigError:
             continue
-        if schema_at(path).get("default") is None:
+        if schema_at(path).get("default") is None and path[-1] != "sample":
             for part in path[:-1]:
                 found = found[part]
             assert path[-1] not in found, path
     config["tokenizers"]["main"]["sample"] = None
-    with pytest.raises(ConfigError, match=r"^tokenizers.main must have vocab_size and sample, or path, got"):
-        checked(config, SCHEMA)
+    assert checked(config, SCHEMA)["tokenizers"]["main"]["sample"] == {"code": 1, "prose": 1}
 
 
 def schema_at(path):

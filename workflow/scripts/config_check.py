@@ -12,6 +12,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 
 from scripts.config import other_names
+from scripts.config.defaults import check_left_out, with_defaults
 from scripts.config.derived_runs import is_derived, written_out
 from scripts.config.references import ConfigError, check_references
 from scripts.config.values import NUMBER, copied, joined, without_nulls
@@ -36,14 +37,15 @@ def load_schema(path: Path) -> dict[str, Any]:
 def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return a checked copy of a config, with numbers as numbers: YAML reads `1e-3` as text.
 
-    It holds only what the user wrote: no defaults. Runs `from` others and runs of sweeps and ladders are written out.
-    Raises ConfigError.
+    It holds what the user wrote and what can be nothing else (config/defaults.py): no defaults of the stages. Runs
+    `from` others and runs of sweeps and ladders are written out. Raises ConfigError.
     """
     _check_size(config)
     written = copied(config, schema, "")
-    config = _expanded(written, schema)
+    config = with_defaults(_expanded(written, schema))
     _validate(config, schema, written.get("runs"))
     config = without_nulls(with_runs(config, schema), schema)
+    check_left_out(config)
     check_references(config)
     check_sweeps(config, schema)
     return with_ladders(config, schema)

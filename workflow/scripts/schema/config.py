@@ -51,18 +51,19 @@ def config_schema() -> Schema:
 
 def tokenizer_schema() -> Schema:
     """Return the schema of a trained or custom tokenizer: either way some keys need each other."""
-    needed = {"vocab_size": ["sample"], "sample": ["vocab_size"], "path": ["bos", "eos"]}
-    return recipe_of("train_tokenizer") | {"dependentRequired": needed}
+    schema = recipe_of("train_tokenizer")
+    schema["properties"]["sample"]["description"] += " Default: all sources of text, in equal shares."
+    return schema | {"dependentRequired": {"sample": ["vocab_size"], "path": ["bos", "eos"]}}
 
 
 def corpus_schema() -> Schema:
     """Return the schema of a corpus."""
     properties = {
-        "tokenizer": name("The tokenizer."),
-        "sources": names("Its sources; a run mixes them by its weights."),
+        "tokenizer": name("The tokenizer. Default: the only one."),
+        "sources": names("Its sources; a run mixes them by its weights. Default: all sources of text."),
         "tokenize": recipe_of("tokenize"),
     }
-    return mapping(properties, ["tokenizer", "sources"])
+    return mapping(properties)
 
 
 def suite_schema() -> Schema:

@@ -1,23 +1,18 @@
 """Parts of the config's schema that several sections share: names, groups of keys, a stage's recipe."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-HOME = Path(__file__).resolve().parents[3]
+from stages.lib import recipe_schema
+from stages.registry import STAGES
+
 Schema = dict[str, Any]
 NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(?!\\n)$"}
 
 
 def recipe_of(stage: str) -> Schema:
     """Return the JSON schema of a stage's recipe."""
-    command = [sys.executable, "-P", "-m", f"stages.{stage}", "--schema"]
-    environment = {**os.environ, "PYTHONPATH": str(HOME)}
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout)
+    return recipe_schema.json_schema(STAGES[stage].recipe_type)
 
 
 def mapping(properties: Schema, required: Iterable[str] = ()) -> Schema:

@@ -58,7 +58,8 @@ def run_schema() -> Schema:
     """
     pretrain, finetune = recipe_of("pretrain"), recipe_of("finetune")
     model = model_schema(pretrain["properties"].pop("model"))
-    pretrain["required"].remove("model")
+    pretrain["properties"]["weights"]["description"] += " Default: all sources of the corpus, in equal shares."
+    pretrain["required"] = [key for key in pretrain["required"] if key not in ("model", "weights")]
     for recipe in (pretrain, finetune):
         recipe["properties"]["milestones"] = MILESTONES
     properties = {
@@ -66,7 +67,7 @@ def run_schema() -> Schema:
             "The run to copy. The keys beside `from` override its own: mappings are merged, lists and other values "
             "are replaced, and `null` removes a key. See docs/sweeps.md."
         ),
-        "corpus": name("The corpus to train on; a tuned run has that of its initial run."),
+        "corpus": name("The corpus to train on (default: the only one); a tuned run has that of its initial run."),
         "model": model,
         "pretrain": pretrain,
         "initial": initial_schema(),
@@ -74,8 +75,8 @@ def run_schema() -> Schema:
         "convert": recipe_of("convert"),
         "card": recipe_of("describe"),
         "suites": names(
-            "The suites that score every milestone; of a tuned run also the milestone that it was tuned from."
+            "The suites that score every milestone (default: the only one); of a tuned run also the milestone that it "
+            "was tuned from."
         ),
     }
-    needed = {"pretrain": ["corpus", "model"], "finetune": ["initial"]}
-    return mapping(properties, ["suites"]) | {"dependentRequired": needed}
+    return mapping(properties) | {"dependentRequired": {"pretrain": ["model"], "finetune": ["initial"]}}
