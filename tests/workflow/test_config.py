@@ -5,11 +5,11 @@ import copy
 import pytest
 import yaml
 
-from scripts.config import other_names, references
-from scripts.config.files import check_twice
-from scripts.config.runs import milestones_of
+from scripts import config_check
+from scripts.config import references
+from scripts.config.references import milestones_of
 from scripts.config.values import schema_of_key
-from scripts.config_check import ConfigError, checked, load_schema
+from scripts.config_check import ConfigError, check_twice, checked, load_schema
 from stages import finetune
 from stages.lib.chat import template
 from stages.lib.scoring import scored_model
@@ -630,7 +630,7 @@ def test_a_key_of_another_library_is_mapped(config, group, name, meant):
 
 
 def test_every_key_that_a_name_of_another_library_maps_to_exists():
-    for group, keys in other_names.FOREIGN.items():
+    for group, keys in config_check.FOREIGN.items():
         section, _, *names = group.split(".")
         schema = SCHEMA["properties"][section]["additionalProperties"]
         for name in names:
