@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.lib.sources.kinds.registry import CHAT_KINDS, PREFERENCE_KINDS, PROMPT_COMPLETION_KINDS
+
 TRAINED_BY = ("pretrain", "finetune")
 
 
@@ -41,20 +43,8 @@ def tuned_runs(runs: dict[str, Any]) -> list[str]:
     return [name for name, run in runs.items() if training_of(run) == "finetune"]
 
 
-PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements", "preference")
-"""Kinds of sources that hold prompt-completion data."""
-
 BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Files of a baseline in a directory."""
-
-PREFERENCE_KINDS = ("preference",)
-"""Kinds of sources that hold preferences."""
-
-CHAT_KINDS = ("chat",)
-"""Kinds of sources that hold conversations."""
-
-NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
-"""Keys of a fine-tuning that preference tuning does not read."""
 
 SHIPPED_TEMPLATES = ("chatml", "tulu")
 """Chat templates that a name stands for; any other is a file."""
@@ -262,7 +252,6 @@ def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Conf
         _must_be_one_of("sources", config, f"{where}.weights", source)
         _must_have_validation(config, where, source)
     if recipe.get("dpo") is not None:
-        _check_dpo(where, recipe)
         _check_preferences(config, where, recipe)
     _check_template(config, where, recipe, initial)
 
@@ -295,12 +284,6 @@ def _may_have_template(config: Config, initial: Config) -> bool:
             return False
         initial = run["initial"]
     return True
-
-
-def _check_dpo(where: str, recipe: Config) -> None:
-    for key in NOT_BESIDE_DPO:
-        if key in recipe:
-            raise ConfigError(f"{where}.{key} must be omitted beside {where}.dpo: it has no effect")
 
 
 def _check_preferences(config: Config, where: str, recipe: Config) -> None:

@@ -9,8 +9,9 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scripts.config.references import CHAT_KINDS, PROMPT_COMPLETION_KINDS, ConfigError, listed
+from scripts.config.references import ConfigError, listed
 from scripts.config.values import schema_of_key
+from stages.lib.sources.kinds.registry import CHAT_KINDS, PROMPT_COMPLETION_KINDS
 
 FROM = "from"
 
