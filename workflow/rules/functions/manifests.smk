@@ -38,6 +38,7 @@ def origin_of(run):
     return origin_of(initial["run"]) if "run" in initial and "model" not in CONFIG["runs"][run] else run
 
 
+@functools.cache
 def maker_of(path):
     """Return the rule that makes a manifest, and the wildcards of its path; None for another file."""
     found = producer(path.removeprefix(f"{RESULTS}/"))
@@ -47,36 +48,23 @@ def maker_of(path):
     return (training_of(named("runs", wildcards.run)) if stage == "pretrain" else stage), wildcards
 
 
-def inputs_of(stage, wildcards):
-    """Return the manifests among the inputs of a rule. WorkflowError for a file of the user's that does not exist."""
+@functools.cache
+def manifest_of(path):
+    """Return what the config says of a manifest. WorkflowError if a file of the user's that it needs does not exist.
+
+    `needs`: the manifests among the inputs of its rule. `inputs`: of these, by the keys of its identity, those whose
+    digests it has; the tokenizer is that of the corpus if the rule does not read it.
+    """
+    stage, wildcards = maker_of(path)
     functions = filter(callable, workflow.get_rule(name_of_rule(stage)).input)
-    listed = [
-        ([found] if isinstance(found, str) else found) for found in (function(wildcards) for function in functions)
-    ]
-    return [path for paths in listed for path in paths if maker_of(path)]
-
-
-def manifests_of(files):
-    """Return the manifests among `files` and all that they are made from, as `tools.check` reads them (stale.py)."""
-    found, waiting = {}, [*files]
-    while waiting:
-        path = waiting.pop()
-        made_by = None if path in found else maker_of(path)
-        if made_by is not None:
-            found[path] = manifest_of(*made_by)
-            waiting += found[path]["needs"]
-    order = [*STAGES]
-    return dict(sorted(found.items(), key=lambda item: (order.index(item[1].pop("stage")), item[0])))
-
-
-def manifest_of(stage, wildcards):
-    """Return what the config says of a manifest."""
-    declared, needs = STAGES[stage], inputs_of(stage, wildcards)
-    made = {"stage": stage, "recipe": declared.config.format(**vars(wildcards)), "inputs": {}, "needs": needs}
-    corpora = [of_corpus for path in needs if maker_of(path)[0] == "index" for of_corpus in inputs_of(*maker_of(path))]
-    for key, makes in declared.inputs.items():
-        of_key = [path for path in [*needs, *corpora] if STAGES[maker_of(path)[0]].makes == makes]
-        if len({*of_key}) == 1:
+    listed = [[found] if isinstance(found, str) else found for found in (function(wildcards) for function in functions)]
+    needs = {path: maker_of(path)[0] for paths in listed for path in paths if maker_of(path)}
+    corpora = [manifest_of(path)["inputs"] for path, made_by in needs.items() if made_by == "index"]
+    made = {"recipe": STAGES[stage].config.format(**vars(wildcards)), "inputs": {}, "needs": [*needs]}
+    for key, makes in STAGES[stage].inputs.items():
+        of_key = [path for path, made_by in needs.items() if STAGES[made_by].makes == makes]
+        of_key = of_key or [inputs[key] for inputs in corpora if key in inputs]
+        if len(of_key) == 1:
             made["inputs"][key] = of_key[0]
     if stage == "tokenize":
         made["source"] = f"sources.{wildcards.source}"
@@ -87,6 +75,18 @@ def manifest_of(stage, wildcards):
     elif initial := stage in TRAINED_BY and named("runs", wildcards.run).get("initial"):
         made["initial"] = initial_manifest(initial) if "run" in initial else wildcards.run
     return made
+
+
+def manifests_of(files):
+    """Return the manifests among `files` and all that they are made from, as `tools.check` reads them (stale.py)."""
+    found, waiting = {}, [*files]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and maker_of(path):
+            found[path] = manifest_of(path)
+            waiting += found[path]["needs"]
+    order = [*STAGES]
+    return dict(sorted(found.items(), key=lambda item: (order.index(maker_of(item[0])[0]), item[0])))
 
 
 def recipes_of_ladders():
