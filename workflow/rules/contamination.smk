@@ -54,7 +54,7 @@ rule find_contamination:
         "../../environment.yml"
     params:
         recipe=contamination_recipe,
-        code=CODE["find_contamination"],
+        code=rerun_on_code("find_contamination"),
     shell:
         "python -m stages.find_contamination --corpus {input.corpus:q} --items {input.suite_items:q}"
         " --overlaps {input.overlaps:q} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

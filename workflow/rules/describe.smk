@@ -20,7 +20,7 @@ rule describe:
     params:
         recipe=card_recipe,
         licenses=licenses_option,
-        code=CODE["describe"],
+        code=rerun_on_code("describe"),
     shell:
         "python -m stages.describe --name {wildcards.run:q} --model {input.model:q} --export {input.export:q}"
         " --corpus {input.corpus:q} --lists {input.lists:q} --evaluations {input.evaluations:q}"

@@ -20,7 +20,7 @@ rule evaluate:
     params:
         recipe=evaluate_recipe,
         prompt_completion=prompt_completion_option,
-        code=CODE["evaluate"],
+        code=rerun_on_code("evaluate"),
     shell:
         '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
         " --export {input.export:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
@@ -46,7 +46,7 @@ rule evaluate_baseline:
         baseline=baseline_option,
         recipe=evaluate_recipe,
         prompt_completion=prompt_completion_option,
-        code=CODE["evaluate"],
+        code=rerun_on_code("evaluate_baseline"),
     shell:
         '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
         " {params.baseline:q} --corpus {input.corpus:q} {params.prompt_completion:q}"

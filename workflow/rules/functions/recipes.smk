@@ -40,9 +40,11 @@ def argument_of(data):
     return str(path)
 
 
-def rerun_on_code(stage):
-    """Return the fingerprint of a stage that keeps its results when its code changes, if `rerun_on_code` is set."""
-    return CODE[stage] if CONFIG.get("rerun_on_code") else ""
+def rerun_on_code(rule_name):
+    """Return the fingerprint of a rule's stage, if it reruns when its code changes; "" if it keeps its results."""
+    stage = STAGES[rule_name]
+    follows = stage.follows_code or CONFIG.get("rerun_on_code")
+    return CODE[stage.module.removeprefix("stages.")] if follows else ""
 
 
 def source_recipe(wildcards):
