@@ -157,6 +157,9 @@ def test_submit_limit_is_the_lower_one_of_account_and_qos(tmp_path, monkeypatch,
         ("JobState=FAILED ExitCode=137:0 NodeList=n1 NumNodes=1", "", False),
         ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "slurmstepd: Exceeded job memory limit", False),
         ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "bash: line 1: 77 Killed    python -m", False),
+        ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "Command 'a' died with <Signals.SIGKILL: 9>.", False),
+        ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "returned non-zero exit status 137.", False),
+        ("JobState=FAILED ExitCode=1:0 NodeList=n1 NumNodes=1", "returned non-zero exit status 13.", True),
     ],
 )
 def test_node_is_blamed_only_for_what_it_may_have_done(tmp_path, monkeypatch, record, log, blamed):

@@ -16,9 +16,10 @@ COMMANDS = {
     # `./run` is what the job does; its id is 7
     "sbatch": """
         if [[ $* == *--test-only* ]]; then
-            [[ $* == *"--mem 9999"* ]] || exit 0
-            echo "allocation failure: Requested node configuration is not available" >&2
-            exit 1
+            [[ $* != *"--mem 9999"* ]] || echo "allocation failure: Requested node configuration is not available" >&2
+            [[ $* != *"--mem 9998"* ]] || echo "allocation failure: Invalid feature specification" >&2
+            [[ $* != *"--mem 999"* ]]
+            exit
         fi
         echo "$@" >> submitted
         while [[ $1 != --output ]]; do shift; done
@@ -105,6 +106,8 @@ def test_resources_that_sbatch_refuses_are_one_sentence(slurm, pretending):
         "slurm: sbatch refuses the resources that the profile sets for train_tokenizer: Requested node configuration "
         "is not available; it may wait for nodes that are not available: n3 drained, n4 down*"
     ) in said
+    code, said = slurm(MAKES, [""], "--default-resources", "mem_mb=9998", "--force")
+    assert code == 1 and said.endswith("for train_tokenizer: Invalid feature specification\n")  # also with all nodes
 
 
 @pytest.mark.long

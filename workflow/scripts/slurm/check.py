@@ -31,6 +31,8 @@ other marks, for example * (no answer) or $ (maintenance), are nodes that take n
 MAX_NAMES = 4
 PASSING = re.compile(r"down, drained or reserved|contact|timed out|busy|temporar|unavailable", re.I)
 """Reasons of sbatch that may be over when the job is to start."""
+OF_NODES = re.compile(r"configuration (is )?not available", re.I)
+"""Reasons of sbatch that drained nodes have in common with a request that no node can serve."""
 
 
 def submit_limit(account: str | None, qos: str | None) -> int | None:
@@ -62,8 +64,8 @@ def too_many_jobs(num_jobs: int, at_a_time: int, requests: Sequence[Mapping[str,
 def refusals(workflow: Workflow, jobs: Sequence[Any]) -> tuple[list[str], list[str]]:
     """Return (error messages, warnings) for jobs that `sbatch --test-only` refuses; one per rule and kind of refusal.
 
-    It refuses a job also if nodes that the job needs are drained or down, with the words for a job that can never run.
-    sbatch itself queues such a job until they return. So a refusal is a warning while nodes are not available.
+    It refuses a job also if nodes that the job needs are drained or down, with the words for a request that no node can
+    serve. sbatch itself queues such a job until they return. So these words are a warning while nodes are away.
     """
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
@@ -83,7 +85,8 @@ def refusals(workflow: Workflow, jobs: Sequence[Any]) -> tuple[list[str], list[s
         if text := _refusal(f"{command} --test-only --wrap=true"):
             refused = f"sbatch refuses the resources that the profile sets for {job.rule.name}: {text}"
             cluster = next(filter(None, map(job.resources.get, ("cluster", "clusters", "slurm_cluster"))), None)
-            if away := unavailable_nodes(job.resources.get("slurm_partition"), cluster):
+            partition = job.resources.get("slurm_partition")
+            if OF_NODES.search(text) and (away := unavailable_nodes(partition, cluster)):
                 warnings[f"{refused}; it may wait for nodes that are not available: {', '.join(away)}"] = None
             else:
                 errors[refused] = None

@@ -90,12 +90,16 @@ BLOCK = re.compile(r"SNAKEMAKE|(local)?(rule|checkpoint) \w+:|Error in rule \w+:
 NOISE = re.compile(
     r"=*|\[\w{3} \w{3} .*\d{4}\]|Building DAG of jobs.*|Using shell:.*|Provided .*|Rules claiming more threads.*|"
     r"Conda environments:.*|Select jobs to execute.*|Execute \d+ jobs.*|RuleException:|CalledProcessError in file .*|"
-    r"Command '.*' returned non-zero exit status \d+\.|Shutting down, this might.*|Exiting because a job .*|"
-    r"Storing output in storage\.|Elapsed time: .*|WorkflowError:|At least one job did not .*|Removing output files .*|"
-    r"Complete log.*|Finished jobid: .*|\d+ of \d+ steps .*|srun: cluster configuration lacks .*"
+    r"Command '.*' returned non-zero exit status (\d{1,2}|1[01]\d|12[0-8])\.|Shutting down, this might.*|"
+    r"Exiting because a job .*|Storing output in storage\.|Elapsed time: .*|WorkflowError:|At least one job did not .*|"
+    r"Removing output files .*|Complete log.*|Finished jobid: .*|"
+    r"\d+ of \d+ steps .*|srun: cluster configuration lacks .*"
 )
 """Other lines of the two Snakemakes inside of a job."""
-OUT_OF_MEMORY = re.compile(r"oom.?kill|memory limit|out of memory|MemoryError|\bKilled\b", re.I)
+KILLED = re.compile(
+    r"oom.?kill|memory limit|out of memory|MemoryError|\bKilled\b|died with <Signals|exit status (129|1[3-9]\d)\.", re.I
+)
+"""Lines of a job whose command a signal ended: by a lack of memory Linux sends SIGKILL. Snakemake then exits with 1."""
 SIGNALS = 128
 """A shell's exit code of a command that a signal ended is larger."""
 
@@ -131,12 +135,11 @@ class EndedJob:
         Not if a user, the time limit or a preemption ended it, nor if a signal did, as a lack of memory does.
         """
         code, _, number = self.exit_code.partition(":")
-        killed = number not in ("", "0") or code.isdigit() and int(code) > SIGNALS
+        killed = number not in ("", "0") or code.isdigit() and int(code) > SIGNALS or any(map(KILLED.search, log))
         return (
             bool(self.nodes)
             and self.num_nodes == 1
             and (self.state in ("NODE_FAIL", "BOOT_FAIL") or self.state == "FAILED" and not killed)
-            and not any(map(OUT_OF_MEMORY.search, log))
         )
 
 
