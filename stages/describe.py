@@ -23,10 +23,9 @@ from typing import Any
 
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
-from stages.lib.card import inputs as card_inputs
-from stages.lib.card import text as card_text
-from stages.lib.card.inputs import CardInputs
 from stages.lib.errors import UserError
+from stages.lib.pages import card, card_inputs
+from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.recipe import identity
 from stages.lib.run_directory import history
 
@@ -123,14 +122,14 @@ def run(arguments: argparse.Namespace, recipe: DescribeRecipe) -> None:
     directory = made.export.directory
     if arguments.output.parent.resolve() != directory.resolve():
         raise UserError(f"--output {arguments.output} must be in the directory of the export, {directory}")
-    card = directory / card_text.FILE
-    for path in (arguments.output, card):
+    readme = directory / card.FILE
+    for path in (arguments.output, readme):
         files.clear_leftovers(path)
-    text = card_text.text(made, recipe.license, recipe.languages, recipe.description)
-    with files.atomic(card, "w") as file:
+    text = card.text(made, recipe.license, recipe.languages, recipe.description)
+    with files.atomic(readme, "w") as file:
         file.write(text)
     known: dict[str, Any] = {"recipe": recipes.written(recipe, "identity"), "name": arguments.name, **made.digests()}
-    known |= {"licenses": made.licenses, "step": made.step, "outputs": {card.name: manifest.describe(card)}}
+    known |= {"licenses": made.licenses, "step": made.step, "outputs": {readme.name: manifest.describe(readme)}}
     record = clock.record(
         manifests={manifest.relative(one.path, directory): one.sha256 for one in made.manifests()},
         logs=manifest.described(history.logs(made.run_directory), directory),
