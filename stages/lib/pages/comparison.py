@@ -92,7 +92,7 @@ def _pair(pair: Pair) -> Iterator[Block]:
         bounds = [abs(bound) for bound in (difference.low, difference.high) if bound is not None]
         edges[difference.metric] = max([edges.get(difference.metric, 0.0), *bounds])
     yield Table(
-        titles=["task", pair.reference, pair.other, "difference, 95% interval", "p", "verdict"],
+        titles=["task", pair.reference, pair.other, "difference, 95% interval", "p, not corrected", "verdict"],
         rows=[_row(difference, edges[difference.metric]) for difference in pair.differences],
         numeric=range(1, 5),
         caption=DRAWN,

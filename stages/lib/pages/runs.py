@@ -35,29 +35,28 @@ def lines_of(runs: RunTable, more: str) -> list[str]:
         cut = [f"{len(rows) - ROWS} runs"] * (len(rows) > ROWS)
         cut += [f"{len(runs.columns) - TASKS} tasks"] * (len(runs.columns) > TASKS)
         cut += [f"the keys {', '.join(keys[KEYS:])}"] * (len(keys) > KEYS)
-        lines += [f"{title}{order}:", *_table(runs, rows, KEYS, TASKS, ROWS).text()]
+        lines += [f"{title}{order}:", *_table(runs, rows, is_short=True).text()]
         lines += [f"  {more} also has {', '.join(cut)}"] * bool(cut) + [""]
     return lines
 
 
-def _table(
-    runs: RunTable, rows: Sequence[Row], keys: int | None = None, tasks: int | None = None, number: int | None = None,
-    caption: str = "",
-) -> Table:  # fmt: skip
-    """Return rows of a table of runs, the best first; of its keys, tasks and rows at most so many."""
-    shown = [key for key in runs.keys if key in rows[0].values][:keys]
-    columns, labels = runs.columns[:tasks], labels_of(shown)
+def _table(runs: RunTable, rows: Sequence[Row], caption: str = "", is_short: bool = False) -> Table:
+    """Return rows of a table of runs, the best first. `is_short`: at most KEYS, TASKS and ROWS of them, as text."""
+    keys, columns, ranked = [key for key in runs.keys if key in rows[0].values], runs.columns, runs.ranked(rows)
+    if is_short:
+        keys, columns, ranked = keys[:KEYS], columns[:TASKS], ranked[:ROWS]
     cells: list[list[str | Cell]] = []
-    for row in runs.ranked(rows)[:number]:
+    for row in ranked:
         several = f"and {len(row.runs) - 1} more" if len(row.runs) > 1 else ""
         scores = [row.scores.get(column.task) for column in columns]
         cells.append([
             Cell(text=row.runs[0], note=several, title=", ".join(row.runs)),
-            *(value_text(row.values[key], WIDEST) for key in shown),
+            *(value_text(row.values[key], WIDEST) for key in keys),
             *(table.score(score.value, score.error, strong=score.is_best) if score else numbers.UNKNOWN
               for score in scores),
         ])  # fmt: skip
-    titles = ["run", *labels.values(), *(titled(column.task, column.metric) for column in columns)]
+    tasks = [column.task if is_short else titled(column.task, column.metric) for column in columns]
+    titles = ["run", *labels_of(keys).values(), *tasks]
     return Table(titles=titles, rows=cells, caption=caption, numeric=range(1, len(titles)))
 
 

@@ -32,6 +32,7 @@ FIRST = 6
 HIGHER, LOWER, REACHED = "\u2191", "\u2193", "\u25b2"
 """Arrows: which scores of a column are better, and a reference that is at least as good as the best run."""
 
+TUNED = 8  # runs that are compared with the model before: the per-sample logs of each pair take seconds to read
 TEXTS = 3  # of each run
 ROWS = 2000  # rows of the whole table on the page: 40,000 would make it slow
 
@@ -142,13 +143,13 @@ def _all_tasks(inputs: ReportInputs) -> Table:
 def tuning(
     results: Results, rows: Sequence[ScoreRow], differences: Differences
 ) -> dict[str, list[tuple[TaskDifference, list[ScoreRow]]]]:
-    """Return what is compared of each tuned run: differences from the model that it was tuned from, at its last step.
+    """Return what is compared of the first TUNED tuned runs: differences from the model before, at the run's last step.
 
     Each with the rows of the model before, and of all milestones of the run.
     """
     found: dict[str, list[tuple[TaskDifference, list[ScoreRow]]]] = {}
     for run_name in results.runs():
-        origin = results.tuned_from(run_name)
+        origin = results.tuned_from(run_name) if len(found) < TUNED else None
         scored = [(name, step) for name, step, _ in results.evaluations if name == run_name]  # sorted by step
         if origin is None or not scored:
             continue
@@ -171,7 +172,9 @@ def _tuning(inputs: ReportInputs) -> Iterator[Block]:
             rows.append([run_name, difference.label, *scores, difference.sentence(before, run_name)])
     titles = ["run", "task", "before tuning", "after", "difference"]
     if rows:
+        more = sum(inputs.results.tuned_from(name) is not None for name in inputs.results.runs()) - TUNED
         caption = "Tuned runs beside the models that they were tuned from."
+        caption += f" {more} further ones can be compared by tools.compare." if more > 0 else ""
         yield Table(titles=titles, rows=rows, caption=caption)
 
 
