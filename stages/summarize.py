@@ -33,7 +33,7 @@ from stages.lib.pages import provenance, report, summary
 from stages.lib.pages.charts import summary_charts
 from stages.lib.pages.inputs import ReportInputs, read_corpora, read_lists, read_plan
 from stages.lib.render import chart
-from stages.lib.results.curves import load_problems, logs_of, read_curves, tokens_before, training_problems
+from stages.lib.results.curves import logs_of, read_curves, tokens_before
 from stages.lib.results.differences import Differences
 from stages.lib.results.manifests import Results, check_code, check_recipes
 from stages.lib.results.run_tables import run_tables
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> None:
         charts=summary_charts(moved, references, curves),
         differences=Differences(results),
         missing=missing,
-        warnings=[*training_problems(results), *load_problems(results), *code_warnings],
+        warnings=[*(problem for of_run in curves.values() for problem in of_run.problems), *code_warnings],
         corpora=read_corpora(arguments.corpora),
         lists=read_lists(arguments.lists),
         tables=tables,

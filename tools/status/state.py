@@ -25,20 +25,41 @@ SLOW = 1.2
 """A rank is reported as slow if it takes more than this multiple of the median rank's time."""
 
 
+@dataclass(frozen=True)
+class Content:
+    """Content of the files of a run directory."""
+
+    events: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    """The last entries of metrics.jsonl that are of steps."""
+
+    validation: dict[str, Any] | None
+    """The last entry of an evaluation."""
+
+    evaluation: float
+    """Seconds of the last evaluation."""
+
+
+def read_content(directory: Path, last_bytes: int) -> Content:
+    """Read the events, and the end of metrics.jsonl. Raises UserError if they cannot be read."""
+    events = read_events(directory)
+    entries = list(history.entries(directory, events, last_bytes))
+    validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
+    seconds = next((entry["validation_seconds"] for entry in reversed(entries) if "validation_seconds" in entry), 0.0)
+    return Content(events, [entry for entry in entries if "loss" in entry], validation, seconds)
+
+
 def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str]]:
     """Return (label, text) lines on a run directory, without empty ones.
 
     `models`: the manifests of its milestones.
     """
-    events = read_events(directory)
-    entries = list(history.entries(directory, events, history.TAIL))
-    steps = [entry for entry in entries if "loss" in entry]
-    validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
-    total = total_steps(events, models)
+    content = read_content(directory, history.TAIL)
+    events, steps, total = content.events, content.steps, total_steps(content.events, models)
     lines = {
         "step": _progress(steps, total),
-        "validation": validation and _validation(validation),
-        "speed": steps and _speed(steps, total, evaluation_seconds(entries)),
+        "validation": content.validation and _validation(content.validation),
+        "speed": steps and _speed(content, total),
         "slowest rank": _slowest_rank(steps[-RECENT:]),
         "problems": ", ".join(history.troubles(events)),
         "last hang": _last_hang(events),
@@ -71,14 +92,14 @@ def _validation(entry: dict[str, Any]) -> str:
     return f"loss {losses} at step {entry['step']:,}"
 
 
-def _speed(steps: Sequence[dict[str, Any]], total: int | None, evaluation: float) -> str:
-    median = median_step(steps)
+def _speed(content: Content, total: int | None) -> str:
+    median = median_step(content.steps)
     if median is None:
         return ""
     text = f"{median['tokens_per_second']:,.0f} tokens/s"
     if isinstance(median.get("mfu"), float):  # "n/a" if the device's peak is unknown
         text += f", MFU {median['mfu']:.1%}"
-    left = seconds_left(steps, total, evaluation)
+    left = seconds_left(content, total)
     return text if left is None else f"{text}, {clock(left)} left"
 
 
@@ -88,16 +109,9 @@ def median_step(steps: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return sorted(timed, key=lambda entry: entry["tokens_per_second"])[len(timed) // 2] if timed else None
 
 
-def evaluation_seconds(entries: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds of the last evaluation among entries of metrics.jsonl, 0 if there is none."""
-    return next((entry["validation_seconds"] for entry in reversed(entries) if "validation_seconds" in entry), 0.0)
-
-
-def seconds_left(steps: Sequence[dict[str, Any]], total: int | None, evaluation: float) -> float | None:
-    """Return the seconds until step `total` is trained and evaluated; None if they are not known, or the run is there.
-
-    `evaluation`: seconds of the last one.
-    """
+def seconds_left(content: Content, total: int | None) -> float | None:
+    """Return the seconds until step `total` is trained and evaluated; None if unknown, or if the run is there."""
+    steps = content.steps
     median = median_step(steps)
     if median is None or not total:
         return None
@@ -106,7 +120,7 @@ def seconds_left(steps: Sequence[dict[str, Any]], total: int | None, evaluation:
     rate = min(median["tokens_per_second"], newest.get("tokens_per_second_overall", float("inf")))
     if not rate or not 0 < newest["step"] < total:
         return None
-    return float(newest["tokens"] / newest["step"] * (total - newest["step"]) / rate + evaluation)
+    return float(newest["tokens"] / newest["step"] * (total - newest["step"]) / rate + content.evaluation)
 
 
 def _slowest_rank(steps: Sequence[dict[str, Any]]) -> str | None:
@@ -214,22 +228,11 @@ class Overview:
     """The last event, or the reason why the run does not train."""
 
 
-@dataclass(frozen=True)
-class _Content:
-    """Content of the files of a run directory."""
-
-    events: list[dict[str, Any]]
-    steps: list[dict[str, Any]]
-    losses: tuple[float, ...]
-    evaluation: float
-    """Seconds of the last evaluation."""
-
-
 class Reader:
     """Reads run directories; files that did not change since the last time are not read again."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[Any, ...], _Content]] = {}
+        self._known: dict[Path, tuple[tuple[Any, ...], tuple[Content, tuple[float, ...]]]] = {}
 
     def read_all(self, results: Path) -> list[Overview]:
         """Return the overview of each run: of its directory that trains, else of the one that changed last."""
@@ -243,7 +246,7 @@ class Reader:
 
     def read(self, name: str, directory: Path) -> Overview:
         """Return the overview of one run directory."""
-        content = self._content(directory)
+        content, losses = self._content(directory)
         events, steps = content.events, content.steps
         newest = steps[-1] if steps else None
         total = total_steps(events, ())
@@ -257,13 +260,13 @@ class Reader:
             step=step,
             total=total,
             loss=newest["loss"] if newest else None,
-            losses=content.losses,
+            losses=losses,
             tokens_per_second=median["tokens_per_second"] if median else None,
-            left=seconds_left(steps, total, content.evaluation),
+            left=seconds_left(content, total),
             last=_last(directory, content, training, done),
         )
 
-    def _content(self, directory: Path) -> _Content:
+    def _content(self, directory: Path) -> tuple[Content, tuple[float, ...]]:
         paths = directory / history.FILE, directory / run_events.FILE
         signature = tuple(_signature(path) for path in paths)
         known = self._known.get(directory)
@@ -288,20 +291,16 @@ def _signature(path: Path) -> tuple[float, int]:
     return found.st_mtime, found.st_size
 
 
-def _read(directory: Path) -> _Content:
+def _read(directory: Path) -> tuple[Content, tuple[float, ...]]:
+    """Return the content, and losses over the whole run."""
     try:
-        events = run_events.read_events(directory)
-        entries = list(history.entries(directory, events, TAIL))
-        steps, losses = (
-            [entry for entry in entries if "loss" in entry],
-            history.sample_losses(directory, events, LOSSES),
-        )
-        return _Content(events, steps, tuple(losses), evaluation_seconds(entries))
+        content = read_content(directory, TAIL)
+        return content, tuple(history.sample_losses(directory, content.events, LOSSES))
     except UserError:  # for example a file of another user
-        return _Content([], [], (), 0.0)
+        return Content([], [], None, 0.0), ()
 
 
-def _last(directory: Path, content: _Content, training: bool, done: bool) -> str:
+def _last(directory: Path, content: Content, training: bool, done: bool) -> str:
     """Return what happened last, with the counts of problems, in few words."""
     events = content.events
     if not events:
@@ -313,14 +312,14 @@ def _last(directory: Path, content: _Content, training: bool, done: bool) -> str
     return ", ".join([last, *history.troubles(events)])
 
 
-def _last_of_training(content: _Content) -> str:
+def _last_of_training(content: Content) -> str:
     last, step_time = content.events[-1], _time_of_last_step(content)
     if step_time > last["time"] and time.time() - step_time > QUIET_SECONDS:
         return f"last step {ago(step_time)}"
     return f"{WORDS.get(last['event'], last['event'])} {ago(last['time'])}"
 
 
-def _reason_of_end(directory: Path, content: _Content) -> str:
+def _reason_of_end(directory: Path, content: Content) -> str:
     """Return why a run with steps left does not train."""
     last = content.events[-1]
     if marker := stop_requests.read_marker(directory):
@@ -332,5 +331,5 @@ def _reason_of_end(directory: Path, content: _Content) -> str:
     return f"killed {ago(max(last['time'], _time_of_last_step(content)))}"
 
 
-def _time_of_last_step(content: _Content) -> float:
+def _time_of_last_step(content: Content) -> float:
     return float(content.steps[-1].get("time", 0)) if content.steps else 0.0

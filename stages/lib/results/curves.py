@@ -9,7 +9,7 @@ import math
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,12 @@ WINDOW = 100
 SPIKE = 6.0
 """Standard deviations above the mean of these steps from which on a loss is a spike."""
 
+LOADS = 50
+"""The load of an expert is the mean over so many last steps: a single batch may be of one kind of text."""
+
+LEAST = 0.25
+"""The smallest load of an expert without a warning, relative to the share of equal loads."""
+
 
 @dataclass
 class Training:
@@ -37,7 +43,7 @@ class Training:
     `tokens`: {step: tokens trained on}. `losses`, `figures`: {step: training loss, FIGURES}, of the steps that changed
     weights. `validation`: {step: {source: scores}}. `drawn`: {source: tokens}, `epochs`: {source: epochs} at the last
     step. `seconds`: of all steps, those that were repeated too; `device_seconds`: {device: the same, over the ranks}.
-    `peak_bytes`: memory of the first rank.
+    `peak_bytes`: memory of the first rank. `loads`: shares of the experts, [layers][experts], of the last steps.
     """
 
     events: list[dict[str, Any]]
@@ -51,6 +57,7 @@ class Training:
     device_seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: float | None = None
     spikes: list[int] = field(default_factory=list)
+    loads: deque[list[list[float]]] = field(default_factory=lambda: deque(maxlen=LOADS))
 
     @property
     def sources(self) -> list[str]:
@@ -86,9 +93,12 @@ def read(directory: Path, last: float = math.inf) -> Training:
             training.losses.pop(step, None)
             training.figures.pop(step, None)
         training.drawn, training.epochs = (_by_source(entry.get(name)) for name in ("source_tokens", "source_epochs"))
+        if "expert_load" in entry:
+            training.loads.append(entry["expert_load"])
         seconds = _number(entry.get("seconds")) or 0.0
         training.seconds += seconds
-        if number := bisect_right(starts, entry.get("time", 0), key=lambda event: event["time"]):
+        number = bisect_right(starts, entry.get("time", 0), key=lambda event: event["time"])
+        if seconds and number:
             device, ranks = starts[number - 1]["device"], starts[number - 1].get("world_size", 1)
             seconds *= ranks if journal.is_count(ranks) else 1
             training.device_seconds[device] = training.device_seconds.get(device, 0) + seconds
@@ -139,31 +149,22 @@ class Health:
     spikes: tuple[int, ...] = ()
 
 
-def health_of(events: Sequence[dict[str, Any]], tokens: Mapping[int, float | None], spikes: Sequence[int]) -> Health:
+def health_of(training: Training, tokens: Mapping[int, float]) -> Health:
     """Return the health of a run. `tokens`: {step: tokens at it}."""
-    kept = {event["step"] for event in events if event["event"] == "rollback"}
-    return Health(
-        jobs=sum(event["event"] == "attempt" for event in events),
-        restarts=_at(_restarts(events), tokens),
-        rollbacks=_at(sorted(kept), tokens),
-        counts=history.trouble_counts(events),
-        spikes=tuple(spikes),
-    )
-
-
-def _restarts(events: Sequence[dict[str, Any]]) -> list[int]:
-    """The steps from which attempts resumed that were not stopped by reaching a milestone."""
-    steps, finished = [], True
-    for event in events:
+    restarts, finished = [], True
+    for event in training.events:
         if event["event"] == "resume" and not finished:
-            steps.append(event["step"])
+            restarts.append(event["step"])
         if event["event"] in ("start", "resume", "finish"):
             finished = event["event"] == "finish"
-    return steps
-
-
-def _at(steps: Sequence[int], tokens: Mapping[int, float | None]) -> tuple[float, ...]:
-    return tuple(tokens.get(step) or 0.0 for step in steps)
+    rollbacks = sorted({event["step"] for event in training.events if event["event"] == "rollback"})
+    return Health(
+        jobs=sum(event["event"] == "attempt" for event in training.events),
+        restarts=tuple(tokens.get(step, 0.0) for step in restarts),
+        rollbacks=tuple(tokens.get(step, 0.0) for step in rollbacks),
+        counts=history.trouble_counts(training.events),
+        spikes=tuple(training.spikes),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +175,7 @@ class Curves:
     of different text are not joined. Lines of more points than a figure shows are thinned: a point is the mean of
     several steps, of grad_norm the largest value. `drawn`: {source: tokens that were drawn from it}, `epochs`: {source:
     epochs} at the last step. `seconds`: of all steps, those that were repeated too; `peak_bytes`: memory of the first
-    rank; `world_size`: the newest.
+    rank; `world_size`: the newest. `problems`: sentences for the reader.
     """
 
     train: list[Point]
@@ -187,16 +188,17 @@ class Curves:
     seconds: float | None = None
     peak_bytes: float | None = None
     world_size: int | None = None
+    problems: tuple[str, ...] = ()
 
 
 def tokens_before(results: Results) -> dict[str, int]:
     """Return how many tokens each run's initial model was trained on: figures show a tuned run from there."""
-    return {run_name: _tokens_before(results, run_name) for run_name in results.runs()}
 
+    def of_run(run_name: str) -> int:
+        origin = results.tuned_from(run_name)
+        return results.models[origin].identity["tokens"] + of_run(origin[0]) if origin else 0
 
-def _tokens_before(results: Results, run_name: str) -> int:
-    origin = results.tuned_from(run_name)
-    return results.models[origin].identity["tokens"] + _tokens_before(results, origin[0]) if origin else 0
+    return {run_name: of_run(run_name) for run_name in results.runs()}
 
 
 def run_directories(results: Results) -> dict[str, Path]:
@@ -248,55 +250,24 @@ def _read(directory: Path, run_name: str, before: int, with_loss: bool) -> Curve
         seconds=training.seconds or None,
         peak_bytes=training.peak_bytes,
         world_size=training.world_size,
-        health=health_of(training.events, tokens, training.spikes),
+        health=health_of(training, tokens),
+        problems=tuple(_problems(training, directory, run_name)),
     )
 
 
-def training_problems(results: Results) -> list[str]:
-    """Return a sentence on each run that skipped steps, rolled back or hung."""
-    sentences = []
-    for run_name, directory in run_directories(results).items():
-        if troubles := history.troubles(read_events(directory)):
-            path = Path(os.path.normpath(directory / "events.jsonl"))
-            sentences.append(f"run {run_name}: {', '.join(troubles)}; see {path}")
-    return sentences
-
-
-STEPS = 50
-"""The load is the mean over so many last steps: a single batch may be of one kind of text."""
-
-LAST_BYTES = 1 << 20
-"""Bytes of metrics.jsonl in which these steps are looked for: an entry of 48 layers with 128 experts has 50 kB."""
-
-LEAST = 0.25
-"""The smallest load of an expert without a warning, relative to the share of equal loads."""
-
-
-def load_problems(results: Results) -> list[str]:
-    """Return a sentence on each run with an expert that gets too few tokens."""
-    sentences = []
-    for run_name, directory in run_directories(results).items():
-        loads = _last_loads(directory)
-        idle = [found for found in _relative(loads) if found[0] < LEAST] if loads else []
-        if idle:
-            least, layer, expert = min(idle)
-            sentences.append(
-                f"run {run_name}: {len(idle)} experts had less than {LEAST:g} of an equal share of the tokens in the "
-                f"last {len(loads)} steps, expert {expert} of layer {layer} {least:.2f}; see model.router_aux_loss_coef"
-            )
-    return sentences
-
-
-def _last_loads(directory: Path) -> list[list[list[float]]]:
-    """The shares [layers][experts] of the last steps of a run; none of a dense model."""
-    entries = history.entries(directory, read_events(directory), LAST_BYTES)
-    return [entry["expert_load"] for entry in entries if "expert_load" in entry][-STEPS:]
-
-
-def _relative(loads: Sequence[Sequence[Sequence[float]]]) -> list[tuple[float, int, int]]:
-    """(mean load relative to an equal share, layer, expert) of all experts."""
-    return [
+def _problems(training: Training, directory: Path, run_name: str) -> Iterator[str]:
+    """Yield a sentence on skipped steps, rollbacks and hangs, and one on experts that get too few tokens."""
+    if troubles := history.troubles(training.events):
+        yield f"run {run_name}: {', '.join(troubles)}; see {os.path.normpath(directory / 'events.jsonl')}"
+    loads = training.loads
+    relative = [
         (sum(step[layer][expert] for step in loads) / len(loads) * len(shares), layer, expert)
-        for layer, shares in enumerate(loads[0])
+        for layer, shares in enumerate(loads[0] if loads else ())
         for expert in range(len(shares))
     ]
+    if idle := [load for load in relative if load[0] < LEAST]:
+        least, layer, expert = min(idle)
+        yield (
+            f"run {run_name}: {len(idle)} experts had less than {LEAST:g} of an equal share of the tokens in the last "
+            f"{len(loads)} steps, expert {expert} of layer {layer} {least:.2f}; see model.router_aux_loss_coef"
+        )
