@@ -30,8 +30,7 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.pages import provenance, report, summary
-from stages.lib.pages.charts import summary_charts
-from stages.lib.pages.inputs import ReportInputs, read_corpora, read_lists, read_plan
+from stages.lib.pages.inputs import ReportInputs, read_corpora, read_lists, read_plan, summary_charts
 from stages.lib.render import chart
 from stages.lib.results.curves import logs_of, read_curves, tokens_before
 from stages.lib.results.differences import Differences

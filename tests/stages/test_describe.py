@@ -242,7 +242,7 @@ def test_a_changed_score_changes_the_identity_of_the_card(inputs):
 @settings(max_examples=50, deadline=None)
 @given(st.text(min_size=1).filter(str.strip))
 def test_text_of_users_stays_one_cell(text):
-    lines = markdown.table(("a", "b"), [(markdown.escaped(text), markdown.code(text))])
+    lines = markdown.markdown_table(("a", "b"), [(markdown.escaped(text), markdown.code(text))])
     assert len(lines) == 5 and all("\n" not in line for line in lines)
     assert len("".join(lines[1:4]).splitlines()) == 1, "no other end of a line"
     assert len(re.split(r"(?<!\\)\|", lines[3])) == 4, "GitHub's parser: a pipe after a backslash ends no cell"

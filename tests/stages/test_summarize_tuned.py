@@ -120,14 +120,6 @@ def test_text_tells_how_a_model_at_a_path_was_tuned_and_its_validation_loss(resu
     assert "  validation chats: loss 0.879\n" in text
 
 
-def test_worse_score_is_called_worse(results, tuned):
-    write_scores(results / "runs" / "tuned", 40, results / "runs/tuned/export/00000040/manifest.json", 2.7, 0.24)
-    assert summarize.main(tuned) == 0
-    text = (results / "summary.txt").read_text()
-    assert "completion_bits: tuned is worse than base by 0.200 (4.7 independent standard errors)" in text
-    assert "tuned is not significantly different from base: -0.040 (1.4 independent standard errors)" in text
-
-
 def test_curve_of_a_tuned_run_begins_at_the_tokens_of_its_initial_model(tuned, lines):
     assert summarize.main(tuned) == 0
     assert lines["tuned, training"] == [(76800 + 10240, 3.0)]

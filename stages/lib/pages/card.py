@@ -12,7 +12,7 @@ from stages.lib.pages.card_data import data_lines, hub_datasets, sources_of, tra
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.pages.card_scores import check_lines, score_lines, scores_of
 from stages.lib.render import numbers
-from stages.lib.render.markdown import code, escaped, fenced, listed, table
+from stages.lib.render.markdown import code, escaped, fenced, listed, markdown_table
 from stages.lib.scoring.tasks import local_tasks
 
 FILE = "README.md"
@@ -99,7 +99,7 @@ def _overview(inputs: CardInputs, description: str | None) -> list[str]:
     title = f"# {escaped(inputs.name)}, step {inputs.step:,}"
     what = f"A {kind}{size}, {how} in {inputs.step:,} steps.{start}"
     about = ["", *description.strip().splitlines()] if description else []
-    return [title, "", what, *about, *table(("", ""), _facts(inputs)), *_usage(inputs)]
+    return [title, "", what, *about, *markdown_table(("", ""), _facts(inputs)), *_usage(inputs)]
 
 
 def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from stages.lib import recipe as recipes
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.render import numbers
-from stages.lib.render.markdown import code, escaped, listed, table
+from stages.lib.render.markdown import code, escaped, listed, markdown_table
 from stages.lib.results.curves import Training
 from stages.lib.results.run_tables import flat, value_text
 from stages.lib.run_directory import history
@@ -40,7 +40,7 @@ def data_lines(inputs: CardInputs) -> list[str]:
     shares = shares_of(inputs)
     titles = TITLES[:-1] if inputs.is_tuned else TITLES  # the corpus counts its own documents alone
     rows = [_row(inputs, source, shares)[: len(titles)] for source in sources_of(inputs)]
-    return ["## Data", *_introduction(inputs), *table(titles, rows, "   rrr"), *_details(inputs), ""]
+    return ["## Data", *_introduction(inputs), *markdown_table(titles, rows, "   rrr"), *_details(inputs), ""]
 
 
 def sources_of(inputs: CardInputs) -> list[str]:
@@ -134,7 +134,7 @@ def training_lines(inputs: CardInputs) -> list[str]:
     """Return the lines of the section."""
     rows = [(code(name), code(value_text(value))) for name, value in recipe_rows(inputs)]
     unit = "that of DPO, per pair" if "dpo" in inputs.recipe else "in nats per token"
-    return ["## Training", *table(("key", "value"), rows), *_curve(inputs.training, unit), *_devices(inputs)]
+    return ["## Training", *markdown_table(("key", "value"), rows), *_curve(inputs.training, unit), *_devices(inputs)]
 
 
 def recipe_rows(inputs: CardInputs) -> list[tuple[str, Any]]:
@@ -174,7 +174,7 @@ def _curve(training: Training, unit: str) -> list[str]:
     other = " Rows with * have the validation loss of other text than the last row." if len(texts) > 1 else ""
     return [
         f"The loss is {unit}; the training loss is that of one step.{other}",
-        *table(titles, rows, "r" * len(titles)),
+        *markdown_table(titles, rows, "r" * len(titles)),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from stages.lib.manifest import Manifest
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.render import numbers
-from stages.lib.render.markdown import code, escaped, listed, table
+from stages.lib.render.markdown import code, escaped, listed, markdown_table
 from stages.lib.results.differences import compare
 from stages.lib.results.scores import ScoreRow, rows_of
 from stages.lib.run_directory import journal
@@ -50,7 +50,7 @@ def score_lines(inputs: CardInputs) -> list[str]:
         body.append(cells + [of_baseline.get(key, "-") for of_baseline in baselines.values()])
     begin = ["## Scores", "", "Score \u00b1 standard error."]
     settings = [*_meanings(rows), *_settings(inputs), *_comparisons(inputs)]
-    return [*begin, *table(titles, body, "   " + "r" * len(titles)), *settings, ""]
+    return [*begin, *markdown_table(titles, body, "   " + "r" * len(titles)), *settings, ""]
 
 
 def _shown(row: ScoreRow) -> str:
@@ -114,7 +114,7 @@ WEIGHTS_ENDING = ".safetensors"
 def check_lines(inputs: CardInputs) -> list[str]:
     """Return the lines of the sections on parity and digests."""
     parity = ["## Parity", "", *_parity(inputs.parity), ""]
-    digests = ["## Digests", *table(("what", "sha256"), _digests(inputs)), *_versions(inputs), ""]
+    digests = ["## Digests", *markdown_table(("what", "sha256"), _digests(inputs)), *_versions(inputs), ""]
     return parity + digests
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stages.lib.manifest import Manifest
-from stages.lib.pages.charts import source_colors
-from stages.lib.pages.inputs import ReportInputs, shares
+from stages.lib.pages.inputs import ReportInputs, shares, source_colors
 from stages.lib.render.page import Bars, Block, Section
 from stages.lib.render.table import Cell, Table
 from stages.lib.space import amount

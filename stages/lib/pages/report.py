@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from stages.lib.pages import data, provenance, runs, scores, training
+from stages.lib.pages import data, provenance, scores, training
 from stages.lib.pages.inputs import ReportInputs
 from stages.lib.pages.scores import FIRST, HIGHER, LOWER, REACHED, ScoreTable
 from stages.lib.render import numbers, page
@@ -66,7 +66,7 @@ def _facts(inputs: ReportInputs, run_name: str) -> list[Cell | str]:
 
 SECTIONS: tuple[Callable[[ReportInputs], Section | None], ...] = (
     answer,
-    runs.section,
+    scores.side_by_side,
     data.section,
     training.section,
     training.plans,

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stages.lib.manifest import Manifest
-from stages.lib.pages import runs
 from stages.lib.pages.inputs import ReportInputs
-from stages.lib.pages.scores import contaminated, tuning
+from stages.lib.pages.scores import contaminated, lines_of, tuning
 from stages.lib.render import numbers, table
 from stages.lib.render.table import Cell, Table
 from stages.lib.results.differences import TaskDifference
@@ -25,7 +24,7 @@ DETAILED = 8  # more runs stand only in the tables of runs
 def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str]) -> str:
     """Return the summary of all runs. `places`: paths to look at, of which those that exist are named."""
     results = inputs.results
-    lines = [line for of_stage in inputs.tables for line in runs.lines_of(of_stage, "scores.csv")]
+    lines = [line for of_stage in inputs.tables for line in lines_of(of_stage, "scores.csv")]
     tuned = tuning(results, inputs.rows, inputs.differences)
     names = results.runs()
     for name in names if len(names) <= DETAILED or not inputs.tables else ():

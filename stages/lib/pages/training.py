@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any
 
 from stages.lib.manifest import Manifest
-from stages.lib.pages.charts import training_chart
-from stages.lib.pages.inputs import ReportInputs
+from stages.lib.pages.inputs import ReportInputs, training_chart
 from stages.lib.render.chart import Chart, Line, Point
 from stages.lib.render.page import Block, Notes, Section
 from stages.lib.render.table import Cell, Table

@@ -30,7 +30,7 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(map(code, names))
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> list[str]:
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]], right: str = "") -> list[str]:
     """Return the lines of a table. Cells are Markdown in one line.
 
     `right`: a letter `r` for each column that is aligned to the right, any other for the rest.

@@ -100,4 +100,4 @@ class Table:
         rows = ([cell.as_markdown if isinstance(cell, Cell) else markdown.escaped(cell) for cell in row]
                 for row in self.rows)  # fmt: skip
         right = "".join("r" if self.is_numeric(number) else " " for number in range(len(self.titles)))
-        return markdown.table([markdown.escaped(title) for title in self.titles], rows, right)
+        return markdown.markdown_table([markdown.escaped(title) for title in self.titles], rows, right)
