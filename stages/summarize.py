@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
         missing=missing,
         warnings=[*(problem for of_run in curves.values() for problem in of_run.problems), *code_warnings],
         corpora=read_corpora(arguments.corpora),
-        lists=read_lists(arguments.lists),
+        lists=read_lists(path for path in arguments.lists if path.exists()),
         tables=tables,
         sweeps={name: run_tables(results, rows, expected, runs) for name, runs in expected.get("sweeps", {}).items()},
         predictions=predictions,

@@ -153,8 +153,8 @@ USEFUL_EPOCHS = 4
 
 def _limits(inputs: CardInputs, languages: list[str]) -> list[str]:
     """Return the lines of the section."""
-    found = [*_use(inputs, languages), *_length(inputs), *_amount(inputs), *_limits_of_scores(inputs)]
-    return ["## Known limits", "", *(f"- {sentence}" for sentence in found)]
+    sentences = [*_use(inputs, languages), *_length(inputs), *_amount(inputs), *_limits_of_scores(inputs)]
+    return ["## Known limits", "", *(f"- {sentence}" for sentence in sentences)]
 
 
 def _use(inputs: CardInputs, languages: list[str]) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _amount(inputs: CardInputs) -> Iterator[str]:
 
 
 def _limits_of_scores(inputs: CardInputs) -> Iterator[str]:
-    tasks = {task for made in inputs.evaluations.values() for task in made.identity["results"]}
+    tasks = {task for evaluation in inputs.evaluations.values() for task in evaluation.identity["results"]}
     local = sorted(task for task in tasks if local_tasks.find(task))
     if not tasks:
         yield "It has not been scored."
@@ -221,12 +221,12 @@ def _limits_of_scores(inputs: CardInputs) -> Iterator[str]:
             f"The tasks {listed(local)} are made from the validation split of its own sources: they do not measure how "
             "it does on other text, and near duplicates of their text may be in the training split."
         )
-    results = {suite: made.identity["results"] for suite, made in inputs.contamination.items()}
+    results = {suite: evaluation.identity["results"] for suite, evaluation in inputs.contamination.items()}
     unknown = sorted(
         {
             task
-            for suite, made in inputs.evaluations.items()
-            for task in made.identity["results"]
+            for suite, evaluation in inputs.evaluations.items()
+            for task in evaluation.identity["results"]
             if task not in local and task not in results.get(suite, {})
         }
     )

@@ -111,8 +111,8 @@ class CardInputs:
 
     def manifests(self) -> list[Manifest]:
         """Return all manifests that the card is made from."""
-        scores = [made for suites in self.baselines.values() for made in suites.values()]
-        several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *scores]
+        baselines = [scores for suites in self.baselines.values() for scores in suites.values()]
+        several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *baselines]
         return [self.model, self.export, self.corpus, *several]
 
     def digests(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class CardInputs:
 
 
 def _digests(named: Mapping[str, Manifest]) -> dict[str, str]:
-    return {name: made.digest for name, made in named.items()}
+    return {name: result.digest for name, result in named.items()}
 
 
 def check(inputs: CardInputs) -> None:
@@ -135,33 +135,27 @@ def check(inputs: CardInputs) -> None:
         raise UserError(f"--export {export.path} was made from another model than --model {model.path}")
     if export.identity["corpus"] != corpus.digest:
         raise UserError(f"--export {export.path} was trained on another corpus than --corpus {corpus.path}")
-    for made in inputs.evaluations.values():
-        if made.identity["export"] != export.digest:
-            raise UserError(f"--evaluations {made.path} has the scores of another export than --export {export.path}")
-    for made in inputs.contamination.values():
-        if made.identity.get("corpus", corpus.digest) != corpus.digest:
-            raise UserError(f"--contamination {made.path} is of another corpus than --corpus {corpus.path}")
+    for scores in inputs.evaluations.values():
+        if scores.identity["export"] != export.digest:
+            raise UserError(f"--evaluations {scores.path} has the scores of another export than --export {export.path}")
+    for rates in inputs.contamination.values():
+        if rates.identity.get("corpus", corpus.digest) != corpus.digest:
+            raise UserError(f"--contamination {rates.path} is of another corpus than --corpus {corpus.path}")
     for source in corpus.identity["sources"]:
         if source not in inputs.lists:
             raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")
 
 
-def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
-    """Return {source: its list}."""
-    made = [manifest.read(path, "list") for path in paths]
-    return {found.identity["source"]: found for found in made}
-
-
 def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Manifest]:
     """Return {suite: manifest} of files that are named by their suite. Raises UserError if a suite is named twice."""
-    found: dict[str, Manifest] = {}
+    read: dict[str, Manifest] = {}
     for path in paths:
-        made = manifest.read(path, *stages)
-        first = found.setdefault(path.stem, made)
-        if first is not made:
+        result = manifest.read(path, *stages)
+        first = read.setdefault(path.stem, result)
+        if first is not result:
             raise UserError(f"{option} must name each suite once: {first.path} and {path} are of the same suite")
-        _check_results(made)
-    return dict(sorted(found.items()))
+        _check_results(result)
+    return dict(sorted(read.items()))
 
 
 def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, Manifest]]:
@@ -169,19 +163,19 @@ def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, Manifest]]:
 
     NAME/CORPUS/SUITE.json is of a baseline NAME, RUN/eval/00000300/SUITE.json of step 300 of a run.
     """
-    found: dict[str, dict[str, Manifest]] = {}
+    read: dict[str, dict[str, Manifest]] = {}
     for path in paths:
-        made = manifest.read(path, "evaluate")
-        _check_results(made)
+        result = manifest.read(path, "evaluate")
+        _check_results(result)
         above = path.absolute().parents
-        step = made.identity.get("step")
+        step = result.identity.get("step")
         name = above[1].name if step is None else f"{above[2].name}, step {step}"
-        found.setdefault(name, {})[path.stem] = made
-    return found
+        read.setdefault(name, {})[path.stem] = result
+    return read
 
 
-def _check_results(made: Manifest) -> None:
+def _check_results(result: Manifest) -> None:
     """Raise UserError if a manifest has no results by task."""
-    results = made.identity.get("results")
+    results = result.identity.get("results")
     if not isinstance(results, dict) or not all(isinstance(of_task, dict) for of_task in results.values()):
-        raise UserError(f"{made.path} must have results by task, and has none")
+        raise UserError(f"{result.path} must have results by task, and has none")

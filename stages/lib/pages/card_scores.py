@@ -66,17 +66,17 @@ def _comparisons(inputs: CardInputs) -> Iterator[str]:
             yield f"- Compared with {escaped(name)}: {'; '.join(sentences)}."
 
 
-def _best_reader(made: Manifest, task: str) -> str:
+def _best_reader(evaluation: Manifest, task: str) -> str:
     """Return the trivial reader with the best score of a task that was made here."""
-    local, readers = local_tasks.find(task), made.identity.get("trivial", {}).get(task)
+    local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task)
     if local is None or not readers:
         return "-"
     best = (min if local.lower_is_better else max)(readers, key=lambda name: readers[name]["value"])
     return f"{readers[best]['value']:.3f} ({code(best)})"
 
 
-def _contaminated(made: Manifest | None, task: str) -> str:
-    found: dict[str, Any] | None = made.identity["results"].get(task) if made else None
+def _contaminated(evaluation: Manifest | None, task: str) -> str:
+    found: dict[str, Any] | None = evaluation.identity["results"].get(task) if evaluation else None
     return f"{found['rate']:.1%} ({found['contaminated']:,} of {found['n']:,})" if found else "-"
 
 
@@ -90,22 +90,24 @@ def _meanings(rows: Sequence[ScoreRow]) -> Iterator[str]:
 
 def _settings(inputs: CardInputs) -> Iterator[str]:
     """Yield a line per suite: how it was scored."""
-    for suite, made in inputs.evaluations.items():
-        recipe = {name: value for name, value in made.identity["recipe"].items() if name not in ("tasks", "seed")}
-        facts = [f"lm-evaluation-harness {escaped(_harness(made))}"]
-        if "device" in made.record:
-            facts.append(f"on {escaped(made.record['device'])}")
-        if made.identity.get("chat_template") is False:
+    for suite, evaluation in inputs.evaluations.items():
+        recipe = {name: value for name, value in evaluation.identity["recipe"].items() if name not in ("tasks", "seed")}
+        facts = [f"lm-evaluation-harness {escaped(_harness(evaluation))}"]
+        if "device" in evaluation.record:
+            facts.append(f"on {escaped(evaluation.record['device'])}")
+        if evaluation.identity.get("chat_template") is False:
             facts.append("in plain text, since the model has no chat template")
         if recipe:
             facts.append("with " + listed(f"{name}: {value}" for name, value in recipe.items()))
-        if versions := made.identity.get("task_versions"):
+        if versions := evaluation.identity.get("task_versions"):
             facts.append("task versions " + listed(f"{task}: {version}" for task, version in versions.items()))
         yield f"- Suite {code(suite)}: {', '.join(facts)}."
 
 
-def _harness(made: Manifest) -> str:
-    return made.identity.get("harness") or made.record.get("versions", {}).get("lm_eval", "of unknown version")
+def _harness(evaluation: Manifest) -> str:
+    return evaluation.identity.get("harness") or evaluation.record.get("versions", {}).get(
+        "lm_eval", "of unknown version"
+    )
 
 
 WEIGHTS_ENDING = ".safetensors"
@@ -159,8 +161,8 @@ def _digests(inputs: CardInputs) -> Iterator[tuple[str, str]]:
     yield "manifest of the trained model", code(inputs.model.digest)
     yield "manifest of the corpus", code(inputs.corpus.digest)
     yield "manifest of the tokenizer", code(inputs.export.identity["tokenizer"])
-    for suite, made in inputs.evaluations.items():
-        yield f"scores of suite {code(suite)}", code(made.digest)
+    for suite, evaluation in inputs.evaluations.items():
+        yield f"scores of suite {code(suite)}", code(evaluation.digest)
 
 
 def _versions(inputs: CardInputs) -> Iterator[str]:
@@ -169,9 +171,9 @@ def _versions(inputs: CardInputs) -> Iterator[str]:
         "Made with Caravan:"
     )
     yield ""
-    for title, made in (("training", inputs.model), ("export", inputs.export)):
-        commit = made.record.get("commit")
-        versions = made.record.get("versions", {})
+    for title, evaluation in (("training", inputs.model), ("export", inputs.export)):
+        commit = evaluation.record.get("commit")
+        versions = evaluation.record.get("versions", {})
         names = [name for name in ("torch", "transformers", "tokenizers") if name in versions]
         facts = [f"commit {code(commit)}"] if commit else []
         facts += [f"{name} {escaped(versions[name])}" for name in names]

@@ -35,7 +35,7 @@ def _drawn_by(inputs: ReportInputs, name: str, model: Manifest) -> Iterator[list
     for source in dict.fromkeys([*planned, *seen]):
         yield [
             *(name, source),
-            *(f"{found[source]:.1%}" if source in found else "-" for found in (planned, seen)),
+            *(f"{mix[source]:.1%}" if source in mix else "-" for mix in (planned, seen)),
             f"{curves.drawn[source]:,.0f}" if curves and source in curves.drawn else "-",
             f"{curves.epochs[source]:.3g}" if curves and source in curves.epochs else "-",
         ]
@@ -95,8 +95,8 @@ def seen_mix(inputs: ReportInputs, run_name: str) -> dict[str, float]:
 def mix_in_words(inputs: ReportInputs, run_name: str) -> str:
     """Return the mix of a run as text, the largest share first: "code 67%, prose 33%"."""
     model = inputs.last_models()[run_name]
-    found = seen_mix(inputs, run_name) or planned_mix(model)
-    ranked = sorted(found.items(), key=lambda share: -share[1])
+    mix = seen_mix(inputs, run_name) or planned_mix(model)
+    ranked = sorted(mix.items(), key=lambda share: -share[1])
     return ", ".join(f"{source} {share:.0%}" for source, share in ranked) or "-"
 
 
@@ -106,9 +106,9 @@ def mix_bars(inputs: ReportInputs) -> Iterator[Block]:
     runs: dict[str, list[str]] = {}  # those of the same mix are one
     mixes = {}
     for name, model in inputs.last_models().items():
-        found = {"planned": planned_mix(model), "seen": seen_mix(inputs, name)}
-        key = repr([{source: round(share, 2) for source, share in mix.items()} for mix in found.values()])
-        mixes.setdefault(key, found)
+        of_run = {"planned": planned_mix(model), "seen": seen_mix(inputs, name)}
+        key = repr([{source: round(share, 2) for source, share in mix.items()} for mix in of_run.values()])
+        mixes.setdefault(key, of_run)
         runs.setdefault(key, []).append(name)
     for key, names in [*runs.items()][:SHOWN]:
         label = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -165,11 +165,11 @@ class ReportInputs:
 
     def last_models(self) -> dict[str, Manifest]:
         """Return the newest model of each run."""
-        return {name: made for (name, _), made in self.results.models.items()}  # sorted by step: the last one stays
+        return {name: model for (name, _), model in self.results.models.items()}  # sorted by step: the last one stays
 
     def parameters(self, run_name: str) -> int | None:
         """Return the number of parameters of a run's newest export; None without one."""
-        exports = [made for (name, _), made in self.results.exports.items() if name == run_name]
+        exports = [export for (name, _), export in self.results.exports.items() if name == run_name]
         return exports[-1].record.get("parameters") if exports else None
 
     def corpus_of(self, model: Manifest) -> Manifest | None:
@@ -179,14 +179,12 @@ class ReportInputs:
 
 def read_corpora(paths: Iterable[Path]) -> dict[str, Manifest]:
     """Return {digest: corpus} of the paths that exist."""
-    made = [manifest.read(path, "index") for path in paths if path.exists()]
-    return {found.digest: found for found in made}
+    return {corpus.digest: corpus for path in paths if path.exists() for corpus in [manifest.read(path, "index")]}
 
 
 def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
-    """Return {source: its list} of the paths that exist."""
-    made = [manifest.read(path, "list") for path in paths if path.exists()]
-    return {found.identity["source"]: found for found in made}
+    """Return {source: its list} of paths. Raises UserError if one does not exist."""
+    return {listed.identity["source"]: listed for path in paths for listed in [manifest.read(path, "list")]}
 
 
 def read_plan(path: Path | None) -> dict[str, Any]:
@@ -194,13 +192,13 @@ def read_plan(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
-        made = files.read_json_object(path)
+        plan = files.read_json_object(path)
     except UserError:
-        made = {}
-    if made.get("format") != manifest.PLAN_FORMAT:
+        plan = {}
+    if plan.get("format") != manifest.PLAN_FORMAT:
         logger.warning("%s is not a plan by this version of tools.plan: run the target `plan` again", path)
         return {}
-    return made["runs"]
+    return plan["runs"]
 
 
 def shares(numbers: Mapping[str, Any]) -> dict[str, float]:

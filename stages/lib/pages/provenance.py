@@ -22,11 +22,18 @@ COMMIT = 10  # letters of a commit that are shown
 
 def section(inputs: ReportInputs) -> Section | None:
     """Return the section on the provenance; None without a manifest."""
-    made = [*inputs.lists.values(), *inputs.corpora.values(), *inputs.results.all()]
-    if not made:
+    manifests = [*inputs.lists.values(), *inputs.corpora.values(), *inputs.results.all()]
+    if not manifests:
         return None
-    made += [part for corpus in inputs.corpora.values() for part in parts_of(corpus)]
-    blocks = [*_graph(inputs), *_raw(inputs), *_chain(inputs), *_code(made), *_environment(made), *_durations(made)]
+    manifests += [part for corpus in inputs.corpora.values() for part in parts_of(corpus)]
+    blocks = [
+        *_graph(inputs),
+        *_raw(inputs),
+        *_chain(inputs),
+        *_code(manifests),
+        *_environment(manifests),
+        *_durations(manifests),
+    ]
     return Section(category=CATEGORY, title="Provenance", blocks=blocks)
 
 
@@ -64,10 +71,12 @@ def _chain(inputs: ReportInputs) -> Iterator[Block]:
     rows = []
     for (name, step), model in inputs.results.models.items():
         export = inputs.results.exports.get((name, step))
-        scores = {key[2]: made for key, made in inputs.results.evaluations.items() if key[:2] == (name, step)}
+        scores = {
+            key[2]: evaluation for key, evaluation in inputs.results.evaluations.items() if key[:2] == (name, step)
+        }
         corpus = inputs.corpus_of(model)
         links = [_digest(corpus, inputs), _digest(model, inputs), _digest(export, inputs)]
-        scored = [[suite, _digest(made, inputs)] for suite, made in scores.items()] or [["-", "-"]]
+        scored = [[suite, _digest(evaluation, inputs)] for suite, evaluation in scores.items()] or [["-", "-"]]
         rows += [[name, f"{step:,}", *links, *cells] for cells in scored]
     caption = (
         "From tokens to scores: each digest is the sha256 of a manifest's identity, which holds the digests of its "
@@ -79,30 +88,30 @@ def _chain(inputs: ReportInputs) -> Iterator[Block]:
         yield Table(titles=titles, rows=rows, caption=caption)
 
 
-def _digest(made: Manifest | None, inputs: ReportInputs) -> Cell | str:
-    if made is None:
+def _digest(result: Manifest | None, inputs: ReportInputs) -> Cell | str:
+    if result is None:
         return "-"
-    path = Path(os.path.relpath(made.path, inputs.directory)).as_posix()
-    return Cell(text=made.digest[:DIGITS], title=f"{made.digest} {path}", code=True)  # no link: pages are mailed
+    path = Path(os.path.relpath(result.path, inputs.directory)).as_posix()
+    return Cell(text=result.digest[:DIGITS], title=f"{result.digest} {path}", code=True)  # no link: pages are mailed
 
 
 def _short(digest: str) -> Cell:
     return Cell(text=digest[:DIGITS], title=digest, code=True)
 
 
-def _code(made: Iterable[Manifest]) -> Iterator[Block]:
+def _code(manifests: Iterable[Manifest]) -> Iterator[Block]:
     """Yield a table of the versions of each stage's code: more than one row per stage is a difference."""
-    found: dict[tuple[str, str, str], int] = {}
-    for one in made:
+    counts: dict[tuple[str, str, str], int] = {}
+    for one in manifests:
         if one.record.get("code"):
             key = (one.stage, one.record["code"], one.record.get("commit") or "")
-            found[key] = found.get(key, 0) + 1
+            counts[key] = counts.get(key, 0) + 1
     versions: dict[str, set[str]] = {}
-    for stage, code, _ in found:
+    for stage, code, _ in counts:
         versions.setdefault(stage, set()).add(code)
     rows = [
         [stage, _short(code), commit_cell(by), "differs" if len(versions[stage]) > 1 else "one version", f"{number:,}"]
-        for (stage, code, by), number in sorted(found.items())
+        for (stage, code, by), number in sorted(counts.items())
     ]
     caption = "The code of each stage: its fingerprint (comments and docstrings do not count), and the git commit."
     titles = ["stage", "fingerprint", "commit", "code", "manifests"]
@@ -110,32 +119,32 @@ def _code(made: Iterable[Manifest]) -> Iterator[Block]:
         yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-1, 0))
 
 
-def _environment(made: Iterable[Manifest]) -> Iterator[Block]:
-    found: dict[str, dict[str, int]] = {}
-    for one in made:
+def _environment(manifests: Iterable[Manifest]) -> Iterator[Block]:
+    values: dict[str, dict[str, int]] = {}
+    for one in manifests:
         record = one.record
         versions = {"host": record.get("host"), "python": record.get("python"), "device": record.get("device")}
         for name, value in {**versions, **record.get("versions", {})}.items():
             if value:
-                counts = found.setdefault(name, {})
+                counts = values.setdefault(name, {})
                 counts[value] = counts.get(value, 0) + 1
     rows = [
         [name, ", ".join(counts), "differs" if len(counts) > 1 and name in manifest.PACKAGES else ""]
-        for name, counts in found.items()
+        for name, counts in values.items()
     ]
     if rows:
         yield Table(titles=["", "found in the manifests", ""], rows=rows, caption="The environment.")
 
 
-def _durations(made: Iterable[Manifest]) -> Iterator[Block]:
+def _durations(manifests: Iterable[Manifest]) -> Iterator[Block]:
     """Yield the time of each stage: of the last job that made each manifest."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for one in made:
+    of_stage: dict[str, list[tuple[float, float]]] = {}
+    for one in manifests:
         if "seconds" in one.record:
             ranks = int(one.record.get("world_size") or 1)
-            found.setdefault(one.stage, []).append((one.record["seconds"], one.record["seconds"] * ranks))
+            of_stage.setdefault(one.stage, []).append((one.record["seconds"], one.record["seconds"] * ranks))
     rows = []
-    for stage, seconds in found.items():
+    for stage, seconds in of_stage.items():
         longest, total = max(each for each, _ in seconds), sum(each for each, _ in seconds)
         rank_hours = sum(each for _, each in seconds) / 3600
         rows.append([stage, f"{len(seconds):,}", duration(total), duration(longest), f"{rank_hours:,.3g}"])
@@ -148,13 +157,13 @@ def _durations(made: Iterable[Manifest]) -> Iterator[Block]:
         yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
 
 
-def commit_cell(found: str | None) -> Cell | str:
+def commit_cell(recorded: str | None) -> Cell | str:
     """Return the commit of a record: `+` after it says that the checkout had changes."""
-    if not found:
+    if not recorded:
         return "-"
-    changed = found.endswith("+")
-    title = found + (" the checkout had changes that are not committed" if changed else "")
-    return Cell(text=found[:COMMIT] + "+" * changed, title=title, code=True)
+    changed = recorded.endswith("+")
+    title = recorded + (" the checkout had changes that are not committed" if changed else "")
+    return Cell(text=recorded[:COMMIT] + "+" * changed, title=title, code=True)
 
 
 LARGEST = 60  # jobs; the tables below have the same chain for more
@@ -173,24 +182,10 @@ class Node:
     row: int = 0
 
     @property
-    def x(self) -> int:
-        """The left edge."""
-        return self.column * (WIDTH + GAP_X) + 1
-
-    @property
-    def y(self) -> int:
-        """The upper edge."""
-        return self.row * (HEIGHT + GAP_Y) + 1
-
-    @property
-    def right(self) -> int:
-        """The right edge."""
-        return self.x + WIDTH
-
-    @property
-    def bottom(self) -> int:
-        """The lower edge."""
-        return self.y + HEIGHT
+    def box(self) -> tuple[int, int, int, int]:
+        """The left, upper, right and lower edge."""
+        x, y = self.column * (WIDTH + GAP_X) + 1, self.row * (HEIGHT + GAP_Y) + 1
+        return x, y, x + WIDTH, y + HEIGHT
 
 
 def graph_svg(inputs: ReportInputs) -> str:
@@ -199,7 +194,7 @@ def graph_svg(inputs: ReportInputs) -> str:
     if not 0 < len(nodes) <= LARGEST:
         return ""
     _place(nodes)
-    width, height = (max(getattr(node, edge) for node in nodes.values()) for edge in ("right", "bottom"))
+    width, height = (max(node.box[edge] for node in nodes.values()) for edge in (2, 3))
     lines = "".join(_arrow(nodes[before], node) for node in nodes.values() for before in node.inputs if before in nodes)
     boxes = "".join(map(_box, nodes.values()))
     return (
@@ -210,7 +205,7 @@ def graph_svg(inputs: ReportInputs) -> str:
 
 def _nodes(inputs: ReportInputs) -> dict[str, Node]:
     """The jobs by the digest of their manifests; evaluations of one export are one node."""
-    nodes = {made.digest: Node(0, "list", name) for name, made in inputs.lists.items()}
+    nodes = {listed.digest: Node(0, "list", name) for name, listed in inputs.lists.items()}
     for digest, corpus in inputs.corpora.items():
         before = [inputs.lists[source].digest for source in corpus.identity["sources"] if source in inputs.lists]
         nodes[digest] = Node(1, "tokenize, index", corpus.directory.name, before)
@@ -222,9 +217,9 @@ def _nodes(inputs: ReportInputs) -> dict[str, Node]:
         previous[name] = model.digest
     for (name, step), export in inputs.results.exports.items():
         nodes[export.digest] = Node(3, "convert", f"{name}, step {step:,}", [export.identity["model"]])
-    for (name, step, suite), made in inputs.results.evaluations.items():
+    for (name, step, suite), evaluation in inputs.results.evaluations.items():
         label = f"{name}, step {step:,}: {suite}"
-        nodes[made.digest] = Node(4, "evaluate", label, [made.identity["export"]])
+        nodes[evaluation.digest] = Node(4, "evaluate", label, [evaluation.identity["export"]])
     return nodes
 
 
@@ -249,19 +244,18 @@ def _place(nodes: dict[str, Node]) -> None:
 
 def _arrow(before: Node, node: Node) -> str:
     """A curve from the right edge of a job to the left edge of the next, or down to a later job of its column."""
+    (_, top, right, bottom), (left, upper, _, _) = before.box, node.box
     if before.column == node.column:
-        x, bend = before.right, GAP_X * 0.7
-        start, end = before.bottom - 9, node.y + 9
-        return f'<path d="M{x} {start}C{x + bend} {start} {x + bend} {end} {x} {end}"/>'
-    start, end = before.y + HEIGHT // 2, node.y + HEIGHT // 2
-    middle = (before.right + node.x) / 2
-    return f'<path d="M{before.right} {start}C{middle} {start} {middle} {end} {node.x} {end}"/>'
+        bend, start, end = right + GAP_X * 0.7, bottom - 9, upper + 9
+        return f'<path d="M{right} {start}C{bend} {start} {bend} {end} {right} {end}"/>'
+    start, end, middle = top + HEIGHT // 2, upper + HEIGHT // 2, (right + left) / 2
+    return f'<path d="M{right} {start}C{middle} {start} {middle} {end} {left} {end}"/>'
 
 
 def _box(node: Node) -> str:
     name = node.name if len(node.name) <= LETTERS else f"{node.name[:8]}...{node.name[11 - LETTERS :]}"  # with its step
     return (
-        f'<g transform="translate({node.x} {node.y})"><title>{escape(node.stage)} {escape(node.name)}</title>'
+        f'<g transform="translate({node.box[0]} {node.box[1]})"><title>{escape(node.stage)} {escape(node.name)}</title>'
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="5"/><text x="8" y="15" class="stage">{escape(node.stage)}</text>'
         f'<text x="8" y="30">{escape(name)}</text></g>'
     )

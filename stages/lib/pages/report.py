@@ -92,7 +92,9 @@ def write(inputs: ReportInputs, card: Path, directory: Path | None, config: str 
     head = Head(title=title, date=max(started, default="")[:10], command=command)
     page.write(card, sections, names, head)
     paths = [card]
-    for category in CATEGORIES if directory is not None else ():
+    if directory is None:
+        return paths
+    for category in CATEGORIES:
         paths.append(directory / f"{category.lower()}.html")
         page.write(paths[-1], [one for one in sections if one.category == category], names, head, is_alone=False)
     return paths

@@ -56,11 +56,11 @@ def health(inputs: ReportInputs) -> Iterator[Block]:
     """Yield a table of the health of all runs."""
     rows: list[list[str | Cell]] = []
     for name, curves in inputs.curves.items():
-        found = curves.health
-        counts = [found.jobs, len(found.restarts)]
-        counts += [found.counts.get(kind, 0) for kind in ("step skipped", "rollback", "hang")]
-        steps = ", ".join(f"{step:,}" for step in found.spikes[:STEPS]) + ", ..." * (len(found.spikes) > STEPS)
-        spikes = Cell(text=f"{len(found.spikes):,}", note=steps and f"at {steps}")
+        of_run = curves.health
+        counts = [of_run.jobs, len(of_run.restarts)]
+        counts += [of_run.counts.get(kind, 0) for kind in ("step skipped", "rollback", "hang")]
+        steps = ", ".join(f"{step:,}" for step in of_run.spikes[:STEPS]) + ", ..." * (len(of_run.spikes) > STEPS)
+        spikes = Cell(text=f"{len(of_run.spikes):,}", note=steps and f"at {steps}")
         rows.append([name, *(f"{count:,}" for count in counts), spikes])
     caption = (
         "Health. A restart is a resume after a job that did not reach its milestone; a spike is a loss more than "
@@ -158,19 +158,22 @@ def ladders(inputs: ReportInputs) -> Section | None:
     """Return the section on ladders; None without one."""
     if not inputs.predictions:
         return None
-    measured = {made.path: outcome.measured(made, inputs.results.models) for made in inputs.predictions}
-    rows = [_ladder_cells(row) for made in inputs.predictions for row in outcome.rows(made, measured[made.path])]
-    table = Table(titles=LADDER, rows=rows, caption=LADDER_CAPTION, numeric=range(3, 8))
-    blocks: list[Block] = [table, *(_ladder_chart(made, measured[made.path]) for made in inputs.predictions)]
+    rows: list[list[str]] = []
+    charts = []
+    for prediction in inputs.predictions:
+        measured = outcome.measured(prediction, inputs.results.models)
+        rows += [_ladder_cells(row) for row in outcome.rows(prediction, measured)]
+        charts.append(_ladder_chart(prediction, measured))
+    blocks: list[Block] = [Table(titles=LADDER, rows=rows, caption=LADDER_CAPTION, numeric=range(3, 8)), *charts]
     return Section(category=CATEGORY, title="Ladders", blocks=blocks)
 
 
 def _ladder_cells(row: Mapping[str, Any]) -> list[str]:
-    found = ["not trained yet", "-", "-"]
+    outcome_cells = ["not trained yet", "-", "-"]
     if "measured" in row:
-        found = [f"{row['measured']:.3f}", f"{row['error']:+.1%}", "yes" if row["inside"] else "no"]
+        outcome_cells = [f"{row['measured']:.3f}", f"{row['error']:+.1%}", "yes" if row["inside"] else "no"]
     numbers = [f"{row[name]:.3f}" for name in ("value", "low", "high")]
-    return [row["ladder"], row["target"], outcome.NAMES[row["measure"]], *numbers, *found]
+    return [row["ladder"], row["target"], outcome.NAMES[row["measure"]], *numbers, *outcome_cells]
 
 
 def _ladder_chart(prediction: Manifest, measured: Mapping[str, float]) -> Chart:

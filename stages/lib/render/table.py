@@ -10,7 +10,7 @@ from stages.lib.render import markdown, numbers
 
 NARROW = 64  # letters of a line of a table that is as wide as a chart
 BEST = "*"
-"""What stands after a strong cell in text."""
+"""The mark after a strong cell in text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,8 +181,8 @@ class Curves:
     train: list[Point]
     validation: dict[str, list[list[Point]]]
     figures: dict[str, list[Point]] = field(default_factory=dict)
-    drawn: dict[str, float] = field(default_factory=dict)
-    epochs: dict[str, float] = field(default_factory=dict)
+    drawn: Mapping[str, float] = field(default_factory=dict)
+    epochs: Mapping[str, float] = field(default_factory=dict)
     health: Health = field(default_factory=Health)
     steps_per_point: int = 1
     seconds: float | None = None
@@ -236,12 +236,15 @@ def _read(directory: Path, run_name: str, before: int, with_loss: bool) -> Curve
         for source, score in training.validation[step].items():
             point = (tokens[step], score["loss"], None)
             validation.setdefault(source, {}).setdefault(score.get("text"), []).append(point)
+    losses: list[Point] = [(tokens[step], training.losses[step], None) for step in steps]
     figures = {}
     for number, name in enumerate(FIGURES):
-        points = [(tokens[at], value, None) for at in steps if (value := training.figures[at][number]) is not None]
+        points: list[Point] = [
+            (tokens[at], value, None) for at in steps if (value := training.figures[at][number]) is not None
+        ]
         figures[name] = thinned(points, largest=name == "grad_norm")
     return Curves(
-        train=thinned([(tokens[step], training.losses[step], None) for step in steps]) if with_loss else [],
+        train=thinned(losses) if with_loss else [],
         validation={name: [*of_texts.values()] for name, of_texts in validation.items()} if with_loss else {},
         figures=figures,
         drawn=training.drawn,

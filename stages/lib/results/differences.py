@@ -59,7 +59,7 @@ class TaskDifference:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What `key_of` returns of the rows of scores that are compared."""
+        """(suite, task, metric), as `key_of` returns it of the rows of scores that are compared."""
         return self.suite, self.task, self.metric
 
     @property
@@ -224,10 +224,10 @@ class Joined:
         """Join the samples that have the same number and the same hash."""
         self.metric = metric
         self.origins = reference.origins
-        self.found = [log.values(metric) for log in (reference, other)]
-        shared = sorted(self.found[0].keys() & self.found[1].keys())
-        self.changed = [at for at in shared if self.found[0][at][0] != self.found[1][at][0]]
-        self.documents = [at for at in shared if self.found[0][at][0] == self.found[1][at][0]]
+        self.values = [log.values(metric) for log in (reference, other)]
+        shared = sorted(self.values[0].keys() & self.values[1].keys())
+        self.changed = [at for at in shared if self.values[0][at][0] != self.values[1][at][0]]
+        self.documents = [at for at in shared if self.values[0][at][0] == self.values[1][at][0]]
 
     def reason_to_leave_out(self) -> str | None:
         """Return why the logs are of two tasks with one name; None if they are of one."""
@@ -238,7 +238,7 @@ class Joined:
 
     def reason_not_to_pair(self, values: Sequence[float]) -> str | None:
         """Return why the score cannot be computed from samples; None if it can. `values`: those of the manifests."""
-        whole = [self._scores(number, [*found]) for number, found in enumerate(self.found)]
+        whole = [self._scores(number, [*found]) for number, found in enumerate(self.values)]
         if whole[0] is None or whole[1] is None or whole[0].of_ratio is not whole[1].of_ratio:
             return f"{self.metric} is no function of a sum over documents, or is missing for one"
         for scores, value in zip(whole, values, strict=True):
@@ -253,14 +253,14 @@ class Joined:
         return first, second
 
     def _scores(self, number: int, documents: Sequence[Document]) -> DocumentScores | None:
-        values = [self.found[number][document][1] for document in documents]
+        values = [self.values[number][document][1] for document in documents]
         # samples that are cut from one document of a corpus are not independent
         origins = [self.origins.get(document, str(document)) for document in documents]
         return document_scores(self.metric, values, origins)
 
     def notes(self) -> list[str]:
         """Return a note if one log has more documents than the other."""
-        counts = [len(found) for found in self.found]
+        counts = [len(found) for found in self.values]
         if counts == [len(self.documents)] * 2:
             return []
         return [f"{len(self.documents)} documents are in both logs, which have {counts[0]} and {counts[1]}"]

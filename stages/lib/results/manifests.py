@@ -50,19 +50,19 @@ class Results:
         self.contamination = self._read(contamination, _contamination_key, "find_contamination")
 
     def _read(self, paths: Iterable[Path], key_of: Callable[[Manifest], Key], *stages: str) -> dict[Key, Manifest]:
-        found = {}
+        results = {}
         for path in paths:
             if path.exists():
-                made = manifest.read(path, *stages)
-                found[key_of(made)] = made
+                result = manifest.read(path, *stages)
+                results[key_of(result)] = result
             else:
                 self.absent.append(str(path))
-        return dict(sorted(found.items()))
+        return dict(sorted(results.items()))
 
     def all(self) -> list[Manifest]:
         """Return all manifests: models, exports, evaluations, baselines' scores, contamination."""
         kinds = (self.models, self.exports, self.evaluations, self.baselines, self.contamination)
-        return [made for found in kinds for made in found.values()]
+        return [result for kind in kinds for result in kind.values()]
 
     def contamination_of(self, evaluation: Manifest) -> Manifest | None:
         """Return the contamination of an evaluation's corpus by its suite; None if it is not known."""
@@ -70,24 +70,24 @@ class Results:
 
     @functools.cached_property
     def _by_corpus(self) -> dict[tuple[str | None, str], Manifest]:
-        return {(made.identity["corpus"], made.identity["suite"]): made for made in self.contamination.values()}
+        return {(result.identity["corpus"], result.identity["suite"]): result for result in self.contamination.values()}
 
     def runs(self) -> list[str]:
         """Return the names of the runs, sorted."""
-        return sorted({key[0] for found in (self.models, self.exports, self.evaluations) for key in found})
+        return sorted({key[0] for kind in (self.models, self.exports, self.evaluations) for key in kind})
 
     def tuned_from(self, run_name: str) -> ModelKey | None:
         """Return (run, step) of the model that a run was fine-tuned from; None if it is not among these models."""
-        tuned = [made for (name, _), made in self.models.items() if name == run_name and made.stage == "finetune"]
+        tuned = [result for (name, _), result in self.models.items() if name == run_name and result.stage == "finetune"]
         return self._by_checkpoint.get(tuned[-1].identity["initial"]) if tuned else None
 
     @functools.cached_property
     def _by_checkpoint(self) -> dict[str, ModelKey]:
         """The first model of each checkpoint digest, as (run, step): hashed only once for all tuned runs."""
-        found: dict[str, ModelKey] = {}
-        for key, made in self.models.items():
-            found.setdefault(manifest.checkpoint_digest(made), key)
-        return found
+        keys: dict[str, ModelKey] = {}
+        for key, result in self.models.items():
+            keys.setdefault(manifest.checkpoint_digest(result), key)
+        return keys
 
     def at(self, place: str) -> Manifest | None:
         """Return the manifest of a run by its path below runs/; None if it is not among these."""
@@ -95,8 +95,8 @@ class Results:
 
     @functools.cached_property
     def _by_place(self) -> dict[str, Manifest]:
-        of_runs = [made for found in (self.models, self.exports, self.evaluations) for made in found.values()]
-        return {"/".join(made.path.absolute().parts[-parts:]): made for made in of_runs for parts in (3, 4)}
+        of_runs = [result for kind in (self.models, self.exports, self.evaluations) for result in kind.values()]
+        return {"/".join(result.path.absolute().parts[-parts:]): result for result in of_runs for parts in (3, 4)}
 
     def missing(self, expected: Mapping[str, Any]) -> list[str]:
         """Return the missing results: given paths that do not exist, and milestones in `expected` without a path."""
@@ -130,24 +130,24 @@ def _check_kept(evaluation: Manifest) -> None:
         raise stale(evaluation.path, f"has other scores than {path}")
 
 
-def _model_key(made: Manifest) -> ModelKey:
-    return made.path.absolute().parents[1].name, made.identity["step"]
+def _model_key(result: Manifest) -> ModelKey:
+    return result.path.absolute().parents[1].name, result.identity["step"]
 
 
-def _export_key(made: Manifest) -> ModelKey:
-    return made.path.absolute().parents[2].name, made.identity["step"]
+def _export_key(result: Manifest) -> ModelKey:
+    return result.path.absolute().parents[2].name, result.identity["step"]
 
 
-def _evaluation_key(made: Manifest) -> EvaluationKey:
-    return made.path.absolute().parents[2].name, made.identity["step"], made.path.stem
+def _evaluation_key(result: Manifest) -> EvaluationKey:
+    return result.path.absolute().parents[2].name, result.identity["step"], result.path.stem
 
 
-def _baseline_key(made: Manifest) -> BaselineKey:
-    return made.path.absolute().parents[1].name, made.path.parent.name, made.path.stem
+def _baseline_key(result: Manifest) -> BaselineKey:
+    return result.path.absolute().parents[1].name, result.path.parent.name, result.path.stem
 
 
-def _contamination_key(made: Manifest) -> tuple[str, str]:
-    return made.path.absolute().parent.name, made.path.stem
+def _contamination_key(result: Manifest) -> tuple[str, str]:
+    return result.path.absolute().parent.name, result.path.stem
 
 
 def name_of_model(place: str | None) -> str | None:
@@ -177,51 +177,47 @@ def check_recipes(results: Results, expected: Mapping[str, Any]) -> None:
     """
     runs = expected["runs"]
     suites = {name: recipe for run in runs.values() for name, recipe in run["suites"].items()}
-    for (run_name, _), made in results.models.items():
+    for (run_name, _), result in results.models.items():
         if run_name in runs:
-            _check_model(made, runs[run_name], results)
-    for (run_name, _), made in results.exports.items():
+            _check_model(result, runs[run_name], results)
+    for (run_name, _), result in results.exports.items():
         if run_name in runs:
-            _compare(made, runs[run_name]["convert"])
-    for (_, _, suite), made in [*results.evaluations.items(), *results.baselines.items()]:
+            _compare(result, runs[run_name]["convert"])
+    for (_, _, suite), result in [*results.evaluations.items(), *results.baselines.items()]:
         if suite in suites:  # of this run, or of a run that was tuned from it
-            _compare(made, suites[suite])
+            _compare(result, suites[suite])
 
 
-def _check_model(made: Manifest, run: Mapping[str, Any], results: Results) -> None:
-    stage_name, found = made.stage, made.identity["recipe"]
+def _check_model(result: Manifest, run: Mapping[str, Any], results: Results) -> None:
+    stage_name, recipe = result.stage, result.identity["recipe"]
     if stage_name not in run:
-        raise stale(made.path, f"was made by stages.{stage_name}, and the config names another stage")
+        raise stale(result.path, f"was made by stages.{stage_name}, and the config names another stage")
     if stage_name == "finetune":  # its model is that of the run that it was tuned from
-        found = {name: value for name, value in found.items() if name != "model"}
-    _compare(made, _with_model(run[stage_name], run.get("model_config")), found)
+        recipe = {name: value for name, value in recipe.items() if name != "model"}
+    written = run[stage_name]
+    if (model_config := run.get("model_config")) is not None:  # the shape of the config.json that `model.from` names
+        from stages.lib.huggingface import config_json
+
+        written = {**written, "model": config_json.model_identity(model_config, written.get("model", {}))}
+    _compare(result, written, recipe)
     initial = run.get("initial", {})
-    if "digest" in initial and made.identity.get("initial") != initial["digest"]:
-        raise stale(made.path, f"was trained from another model than {initial['path']} holds now")
+    if "digest" in initial and result.identity.get("initial") != initial["digest"]:
+        raise stale(result.path, f"was trained from another model than {initial['path']} holds now")
     origin = results.at(initial.get("model", ""))
-    if origin is not None and made.identity.get("initial") != manifest.checkpoint_digest(origin):
-        raise stale(made.path, f"was trained from another model than {origin.path}")
+    if origin is not None and result.identity.get("initial") != manifest.checkpoint_digest(origin):
+        raise stale(result.path, f"was trained from another model than {origin.path}")
 
 
-def _with_model(expected: Mapping[str, Any], model_config: str | None) -> Mapping[str, Any]:
-    """Return a run's recipe with the shape of the config.json that `model.from` names, if it names one."""
-    if model_config is None:
-        return expected
-    from stages.lib.huggingface import config_json
-
-    return {**expected, "model": config_json.model_identity(model_config, expected.get("model", {}))}
-
-
-def _compare(made: Manifest, expected: Mapping[str, Any], found: Mapping[str, Any] | None = None) -> None:
-    why = difference(made.identity["recipe"] if found is None else found, expected)
+def _compare(result: Manifest, expected: Mapping[str, Any], recipe: Mapping[str, Any] | None = None) -> None:
+    why = difference(result.identity["recipe"] if recipe is None else recipe, expected)
     if why is not None:
-        raise stale(made.path, why)
+        raise stale(result.path, why)
 
 
-def difference(found: Mapping[str, Any], expected: Mapping[str, Any], where: str = "") -> str | None:
+def difference(recipe: Mapping[str, Any], expected: Mapping[str, Any], where: str = "") -> str | None:
     """Return in words the first difference of a manifest's recipe to the config's; None if they are equal."""
-    for name in sorted(set(found) | set(expected)):
-        a, b = found.get(name, "its default"), expected.get(name, "its default")
+    for name in sorted(set(recipe) | set(expected)):
+        a, b = recipe.get(name, "its default"), expected.get(name, "its default")
         if isinstance(a, dict) and isinstance(b, dict):
             if inner := difference(a, b, f"{where}{name}."):
                 return inner
@@ -233,10 +229,10 @@ def difference(found: Mapping[str, Any], expected: Mapping[str, Any], where: str
 def check_code(results: Results, code: Mapping[str, str]) -> list[str]:
     """Log a warning for each result of another version of its stage's code; returns the warnings."""
     warnings = []
-    for made in results.all():
-        by = made.record.get("code")
-        if by and code.get(made.stage) and by != code[made.stage]:
-            warnings.append(f"{made.path} was made by another version of stages.{made.stage}")
+    for result in results.all():
+        by = result.record.get("code")
+        if by and code.get(result.stage) and by != code[result.stage]:
+            warnings.append(f"{result.path} was made by another version of stages.{result.stage}")
     for warning in warnings:
         logger.warning("%s", warning)
     return warnings

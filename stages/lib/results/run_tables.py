@@ -26,30 +26,30 @@ def recipes_of(results: Results, expected: Mapping[str, Any]) -> dict[str, tuple
     Beside the identity of its recipe it has `steps`, `corpus` and `initial`. `expected`: the data of --expect, whose
     `defaults` fill the keys that manifests leave out: without them a key that is missing has no value.
     """
-    newest = {name: made for (name, _), made in results.models.items()}  # sorted by step: the last one stays
+    newest = {name: model for (name, _), model in results.models.items()}  # sorted by step: the last one stays
     defaults, runs = expected.get("defaults", {}), expected.get("runs", {})
     return {
-        name: (made.stage, defaults.get(made.stage, {}) | _recipe(made, runs.get(name, {})))
-        for name, made in newest.items()
+        name: (model.stage, defaults.get(model.stage, {}) | _recipe(model, runs.get(name, {})))
+        for name, model in newest.items()
     }
 
 
-def _recipe(made: Manifest, run: Mapping[str, Any]) -> Recipe:
-    steps = made.record.get("horizon", {}).get("steps") or made.identity["step"]
-    corpus = run.get("corpus") or made.identity.get("corpus", "")[:DIGITS]
-    more = {"steps": steps, "corpus": corpus, "initial": name_of_model(made.record.get("initial"))}
-    return flat(made.identity["recipe"]) | more
+def _recipe(model: Manifest, run: Mapping[str, Any]) -> Recipe:
+    steps = model.record.get("horizon", {}).get("steps") or model.identity["step"]
+    corpus = run.get("corpus") or model.identity.get("corpus", "")[:DIGITS]
+    more = {"steps": steps, "corpus": corpus, "initial": name_of_model(model.record.get("initial"))}
+    return flat(model.identity["recipe"]) | more
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> Recipe:
     """Return nested mappings as {dotted key: value}, with lists as JSON."""
-    found: Recipe = {}
+    flattened: Recipe = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            flattened |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
-    return found
+            flattened[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flattened
 
 
 def differing(recipes: Iterable[Recipe]) -> list[str]:
@@ -58,12 +58,12 @@ def differing(recipes: Iterable[Recipe]) -> list[str]:
     What a run takes from its initial model, `initial.KEY`, is compared only with other runs that have one.
     """
     several = list(recipes)
-    found = []
+    keys = []
     for key in sorted({key for recipe in several for key in recipe}, key=lambda key: (key == "seed", key)):
         having = [recipe for recipe in several if key in recipe or not key.startswith("initial.")]
         if len({recipe.get(key) for recipe in having}) > 1:
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def value_text(value: Any, widest: int | None = None) -> str:
@@ -161,7 +161,7 @@ def run_tables(
     those of a sweep; default: all.
     """
     recipes = recipes_of(results, expected)
-    kept = {name: found for name, found in recipes.items() if runs is None or name in runs}
+    kept = {name: recipe for name, recipe in recipes.items() if runs is None or name in runs}
     last = _last_scores(rows)
     by_stage: dict[str, dict[str, Recipe]] = {}
     for name, (stage_name, recipe) in kept.items():
@@ -172,11 +172,11 @@ def run_tables(
 def _last_scores(rows: Sequence[ScoreRow]) -> dict[str, list[ScoreRow]]:
     """Return {run: scores of its last scored milestone}."""
     steps = {row["run"]: row["step"] for row in rows}  # sorted by step: the last one stays
-    found: dict[str, list[ScoreRow]] = {name: [] for name in steps}
+    last: dict[str, list[ScoreRow]] = {name: [] for name in steps}
     for row in rows:
         if row["step"] == steps[row["run"]] and row["value"] is not None:
-            found[row["run"]].append(row)
-    return found
+            last[row["run"]].append(row)
+    return last
 
 
 def _table(stage_name: str, recipes: Mapping[str, Recipe], last: Mapping[str, Sequence[ScoreRow]]) -> RunTable:
@@ -203,13 +203,13 @@ def _columns(rows: Sequence[ScoreRow]) -> tuple[Column, ...]:
 
 def _row(name: str, recipe: Recipe, keys: Sequence[str], columns: Sequence[Column], scores: Sequence[ScoreRow]) -> Row:
     by_metric = {(row["task"], row["metric"]): Score(value=row["value"], error=row["stderr"]) for row in scores}
-    found = {column.task: by_metric.get((column.task, column.metric)) for column in columns}
+    of_column = {column.task: by_metric.get((column.task, column.metric)) for column in columns}
     return Row(
         runs=(name,),
         step=scores[0]["step"] if scores else None,
         tokens=scores[0]["tokens"] if scores else None,
         values={key: recipe.get(key) for key in keys},
-        scores={task: score for task, score in found.items() if score is not None},
+        scores={task: score for task, score in of_column.items() if score is not None},
     )
 
 

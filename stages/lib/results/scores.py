@@ -83,33 +83,33 @@ def write_scores(path: Path, rows: Iterable[ScoreRow], more: Sequence[str] = ())
         files.write_csv(file, (*COLUMNS, *more), rows)
 
 
-def clean_scores(evaluation: Manifest, made: Manifest | None) -> dict[tuple[str, str], dict[str, Any]]:
+def clean_scores(evaluation: Manifest, contamination: Manifest | None) -> dict[tuple[str, str], dict[str, Any]]:
     """Return {(task, metric): {"contaminated", "clean", "clean_stderr", "clean_n"}} for tasks with items.
 
-    `made`: the contamination of the evaluation's corpus by its suite. The last three are missing without a clean score.
+    `contamination`: that of the evaluation's corpus by its suite. The last three are missing without a clean score.
     """
-    if made is None:
+    if contamination is None:
         return {}
-    dirty, found = rules.doc_ids(made), {}
+    dirty, scores = rules.doc_ids(contamination), {}
     for task, metrics in evaluation.identity["results"].items():
-        rate = rules.rate_of(made, task)
+        rate = rules.rate_of(contamination, task)
         if rate is None:
             continue
         log = sample_logs.read(evaluation, evaluation.path.stem, task)
         for metric, score in metrics.items():
-            found[task, metric] = {"contaminated": rate, **_clean(metric, score["value"], log, dirty[task])}
-    return found
+            scores[task, metric] = {"contaminated": rate, **_clean(metric, score["value"], log, dirty[task])}
+    return scores
 
 
 def _clean(metric: str, value: float | None, log: SampleLog | None, dirty: Collection[int]) -> Mapping[str, Any]:
-    values = {number: found for (_, number), (_, found) in log.values(metric).items()} if log else {}
+    values = {number: value for (_, number), (_, value) in log.values(metric).items()} if log else {}
     again = document_scores(metric, list(values.values()))
     if value is None or again is None or not math.isclose(again.score(), value, rel_tol=TOLERANCE, abs_tol=1e-12):
         return {}
-    kept = document_scores(metric, [found for number, found in values.items() if number not in dirty])
-    if kept is None:
+    clean = document_scores(metric, [value for number, value in values.items() if number not in dirty])
+    if clean is None:
         return {"clean": None, "clean_stderr": None, "clean_n": 0}
-    return {"clean": kept.score(), "clean_stderr": kept.standard_error(), "clean_n": len(kept.columns)}
+    return {"clean": clean.score(), "clean_stderr": clean.standard_error(), "clean_n": len(clean.columns)}
 
 
 BASELINE, TRIVIAL = "baseline", "trivial"
