@@ -14,7 +14,7 @@ All that exists, while trainings run or after a failed job, into results/so_far:
 --expect holds the recipes and milestones of the config: a result of another recipe is refused, a missing result is
 listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n, and of tasks whose items were looked for in
 training text contaminated (the share that was found), clean, clean_stderr and clean_n (the score over the other items).
-Its last rows are scores to compare with: of `baseline NAME`, and of `trivial READER`, a rule without a model.
+Its last rows are scores to compare with: of `baseline NAME`, and of `trivial READER`, a baseline without a model.
 Of several runs, further columns have the keys in which their recipes differ.
 """
 

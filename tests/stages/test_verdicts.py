@@ -63,3 +63,12 @@ def test_two_models_have_one_verdict_wherever_they_are_compared(tmp_path, capsys
     said = "is better than base" if with_logs else "is not significantly different from base"
     assert [f"tuned {said}" in texts[name] for name in ("summary", "page", "card")] == [True] * 3
     assert re.search(rf"\| \W*{verdict}\W* (?:{rule}) \|", texts["comparison"])
+
+
+def test_a_log_that_was_deleted_leaves_the_summary_the_standard_errors(tmp_path):
+    tasks = [{"arc_easy": accuracy(values)} for values in (BASE, TUNED)]
+    write_run(tmp_path, "base", tasks[0], suite=SUITE)
+    write_tuned(tmp_path, tasks[1])
+    next(tmp_path.glob("runs/tuned/eval/*/*/samples/*")).unlink()
+    assert summarize.main(["--results", str(tmp_path)]) == 0
+    assert "(2.4 independent standard errors)" in (tmp_path / "so_far/summary.txt").read_text()

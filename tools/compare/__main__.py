@@ -36,7 +36,7 @@ def compare(directory: Path, texts: Sequence[str]) -> Comparison:
     reference, *others = found
     pairs = []
     for other in others:
-        rows, notes = differences.compare(reference.evaluations, other.evaluations, with_intervals=True)
+        rows, notes = differences.compare(reference.evaluations, other.evaluations, thorough=True)
         at = {"run": other.run, "step": other.step, "tokens": other.tokens}
         notes = [*models.notes(reference, other), *notes]
         pairs.append(Pair(reference=reference.name, other=other.name, at=at, differences=rows, notes=notes))

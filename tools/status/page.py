@@ -1,4 +1,4 @@
-"""The screen of all runs: a headline, one line per run, the jobs in the queue."""
+"""The screen of all runs: a headline, one line per run, the jobs in the queue of Slurm; refreshed in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run in short: progress, speed, time left, losses over the whole run, what happened last."""
+"""The state of a run directory: as labelled lines, and in short as one line of the screen of all runs."""
 
 from __future__ import annotations
 

@@ -146,11 +146,12 @@ def key_of(row: ScoreRow) -> tuple[str, str, str]:
 
 
 def compare(
-    reference: Evaluations, other: Evaluations, with_intervals: bool = False
+    reference: Evaluations, other: Evaluations, thorough: bool = False
 ) -> tuple[list[TaskDifference], list[str]]:
     """Return the differences of all tasks that both models have, and notes on tasks that are left out or not paired.
 
-    `with_intervals`: paired differences have intervals too, which take longer. Raises UserError if a log is damaged.
+    `thorough`: paired differences have intervals too, which take longer, and a log that was deleted is an error, in
+    place of none. Raises UserError if a log is damaged.
     """
     rows: list[TaskDifference] = []
     notes: list[str] = []
@@ -166,7 +167,7 @@ def compare(
                 row, of_task = _compare_task(
                     (reference[suite], other[suite]),
                     [(first[task, metric], second[task, metric]) for metric in metrics if metric in shared],
-                    with_intervals,
+                    thorough,
                 )
                 rows += row
             elif any(at == task for at, _ in second):
@@ -177,7 +178,7 @@ def compare(
 
 
 def _compare_task(
-    evaluations: tuple[Manifest, Manifest], scores: Sequence[tuple[ScoreRow, ScoreRow]], with_interval: bool
+    evaluations: tuple[Manifest, Manifest], scores: Sequence[tuple[ScoreRow, ScoreRow]], thorough: bool
 ) -> tuple[list[TaskDifference], list[str]]:
     """Return the differences of a task, none if it is another task for each model, and notes. `scores`: by metric."""
     suite, task = scores[0][0]["suite"], scores[0][0]["task"]
@@ -189,7 +190,7 @@ def _compare_task(
             rows.append(row)
             notes.append("a score is not finite")
             continue
-        logs = logs or [sample_logs.read(evaluation, suite, task) for evaluation in evaluations]
+        logs = logs or [_log(evaluation, suite, task, thorough) for evaluation in evaluations]
         if logs[0] is None or logs[1] is None:
             if _is_of_other_data(evaluations, task):
                 return [], ["left out, since it was made from other validation data, and the logs to join are missing"]
@@ -202,9 +203,17 @@ def _compare_task(
             rows.append(_unpaired(row))
             notes.append(f"not paired, since {reason}")
         else:
-            rows.append(_paired(row, joined, with_interval))
+            rows.append(_paired(row, joined, thorough))
             notes += joined.notes()
     return rows, list(dict.fromkeys(notes))
+
+
+def _log(evaluation: Manifest, suite: str, task: str, is_required: bool) -> SampleLog | None:
+    members = evaluation.identity.get("groups", {}).get(task, [task])
+    paths = [sample_logs.path_of(evaluation.directory / suite, member) for member in members]
+    if not is_required and not all(path.exists() for path in paths):
+        return None
+    return sample_logs.read(evaluation, suite, task)
 
 
 def _is_of_other_data(evaluations: tuple[Manifest, Manifest], task: str) -> bool:

@@ -52,8 +52,8 @@ def main_metric(metrics: Collection[str]) -> str:
 
 
 def rows_of(evaluation: Manifest, suite: str) -> list[ScoreRow]:
-    """Return the scores of an evaluation, with the number of examples; an unknown error or number is None."""
-    unknown = {"stderr": None, "n": None}
+    """Return the scores of an evaluation, with the number of examples; what is unknown is None."""
+    unknown = {"value": None, "stderr": None, "n": None}
     return [
         {"suite": suite, "task": task, "metric": metric, **unknown, **score}
         for task, metrics in evaluation.identity["results"].items()
