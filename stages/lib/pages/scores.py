@@ -23,8 +23,8 @@ from stages.lib.results.scores import (
     ScoreRow,
     badness,
     beside,
+    columns_of,
     lower_is_better,
-    main_metric,
     trivial,
 )
 from stages.lib.scoring.inputs import PARITY
@@ -57,10 +57,7 @@ class ScoreTable:
     """
 
     def __init__(self, rows: Sequence[ScoreRow], references: Sequence[ScoreRow], number: int | None = None) -> None:
-        metrics: dict[str, list[str]] = {}
-        for row in rows:
-            metrics.setdefault(row["task"], []).append(row["metric"])
-        every = sorted(((task, main_metric(of_task)) for task, of_task in metrics.items()), key=_column_order)
+        every = columns_of(rows)
         self.columns, self.further = every[:number], len(every[number:]) if number is not None else 0
         self.last: dict[Column, dict[str, ScoreRow]] = {column: {} for column in self.columns}
         for row in rows:  # sorted by step
@@ -116,11 +113,6 @@ class ScoreTable:
 def _chance(column: Column) -> str:
     local = local_tasks.find(column[0])
     return f"{local.chance:g}" if local and local.chance is not None and local.metric == column[1] else ""
-
-
-def _column_order(column: Column) -> tuple[int, str]:
-    local = local_tasks.find(column[0])
-    return local_tasks.TASKS.index(local) if local else len(local_tasks.TASKS), column[0]
 
 
 def section(inputs: ReportInputs) -> Section | None:

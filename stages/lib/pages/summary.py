@@ -12,7 +12,7 @@ from stages.lib.render import numbers, table
 from stages.lib.render.table import Cell, Table
 from stages.lib.results.differences import TaskDifference
 from stages.lib.results.manifests import ModelKey
-from stages.lib.results.scores import BASELINE, ScoreRow, beside, main_metric, readers_sentence
+from stages.lib.results.scores import BASELINE, ScoreRow, beside, columns_of, readers_sentence
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import LocalTask, TextTask
 
@@ -177,10 +177,8 @@ def _before_and_after(
 def _contaminated(rows: Sequence[ScoreRow], name: str) -> list[str]:
     """Return a line per task of a run's last scores with contaminated items, the highest rates first."""
     of_run = [row for row in contaminated(rows) if row["run"] == name]
-    metrics: dict[str, list[str]] = {}
-    for row in of_run:
-        metrics.setdefault(row["task"], []).append(row["metric"])
-    main = [row for row in of_run if row["metric"] == main_metric(sorted(metrics[row["task"]]))]
+    columns = columns_of(of_run)
+    main = [row for row in of_run if (row["task"], row["metric"]) in columns]
     dirty = [row for row in main if row["contaminated"] > 0]
     if not main:
         return []

@@ -11,8 +11,7 @@ from typing import Any
 
 from stages.lib.manifest import Manifest
 from stages.lib.results.manifests import Results, name_of_model
-from stages.lib.results.scores import ScoreRow, lower_is_better, main_metric
-from stages.lib.scoring.tasks import local_tasks
+from stages.lib.results.scores import ScoreRow, columns_of, lower_is_better
 
 DIGITS = 12  # of a corpus' digest that are shown if its name is not known
 
@@ -118,8 +117,6 @@ class Row:
     """A run, or several that differ in their seed only, with the scores of their last scored milestone."""
 
     runs: tuple[str, ...]
-    step: int | None
-    tokens: int | None
     values: Mapping[str, Any]
     """{key of the table: value}; None for a key that the run does not have."""
 
@@ -181,7 +178,8 @@ def _last_scores(rows: Sequence[ScoreRow]) -> dict[str, list[ScoreRow]]:
 
 def _table(stage_name: str, recipes: Mapping[str, Recipe], last: Mapping[str, Sequence[ScoreRow]]) -> RunTable:
     keys = tuple(differing(recipes.values()))
-    columns = _columns([row for name in recipes for row in last.get(name, ())])
+    of_all = columns_of([row for name in recipes for row in last.get(name, ())])
+    columns = tuple(Column(task=task, metric=metric) for task, metric in of_all)
     rows = [_row(name, recipe, keys, columns, last.get(name, ())) for name, recipe in sorted(recipes.items())]
     return RunTable(
         stage=stage_name,
@@ -192,22 +190,11 @@ def _table(stage_name: str, recipes: Mapping[str, Recipe], last: Mapping[str, Se
     )
 
 
-def _columns(rows: Sequence[ScoreRow]) -> tuple[Column, ...]:
-    """Return the tasks with their main metric: local tasks first, then the others by name."""
-    metrics: dict[str, set[str]] = {}
-    for row in rows:
-        metrics.setdefault(row["task"], set()).add(row["metric"])
-    tasks = sorted(metrics, key=lambda task: (local_tasks.find(task) is None, task))
-    return tuple(Column(task=task, metric=main_metric(sorted(metrics[task]))) for task in tasks)
-
-
 def _row(name: str, recipe: Recipe, keys: Sequence[str], columns: Sequence[Column], scores: Sequence[ScoreRow]) -> Row:
     by_metric = {(row["task"], row["metric"]): Score(value=row["value"], error=row["stderr"]) for row in scores}
     of_column = {column.task: by_metric.get((column.task, column.metric)) for column in columns}
     return Row(
         runs=(name,),
-        step=scores[0]["step"] if scores else None,
-        tokens=scores[0]["tokens"] if scores else None,
         values={key: recipe.get(key) for key in keys},
         scores={task: score for task, score in of_column.items() if score is not None},
     )

@@ -51,6 +51,19 @@ def main_metric(metrics: Collection[str]) -> str:
     return next((name for name in MAIN_METRICS if name in metrics), next(iter(metrics)))
 
 
+def columns_of(rows: Iterable[ScoreRow]) -> list[tuple[str, str]]:
+    """Return (task, main metric) of all tasks: local tasks in the order of tables, then the others by name."""
+    metrics: dict[str, list[str]] = {}
+    for row in rows:
+        metrics.setdefault(row["task"], []).append(row["metric"])
+
+    def order(column: tuple[str, str]) -> tuple[int, str]:
+        local = local_tasks.find(column[0])
+        return local_tasks.TASKS.index(local) if local else len(local_tasks.TASKS), column[0]
+
+    return sorted(((task, main_metric(sorted(of_task))) for task, of_task in metrics.items()), key=order)
+
+
 def rows_of(evaluation: Manifest, suite: str) -> list[ScoreRow]:
     """Return the scores of an evaluation, with the number of examples; what is unknown is None."""
     unknown = {"value": None, "stderr": None, "n": None}
