@@ -247,7 +247,7 @@ class Joined:
 
     def reason_not_to_pair(self, values: Sequence[float]) -> str | None:
         """Return why the score cannot be computed from samples; None if it can. `values`: those of the manifests."""
-        whole = [self._scores(number, [*found]) for number, found in enumerate(self.values)]
+        whole = [self._scores(number, [*of_log]) for number, of_log in enumerate(self.values)]
         if whole[0] is None or whole[1] is None or whole[0].of_ratio is not whole[1].of_ratio:
             return f"{self.metric} is no function of a sum over documents, or is missing for one"
         for scores, value in zip(whole, values, strict=True):
@@ -269,7 +269,7 @@ class Joined:
 
     def notes(self) -> list[str]:
         """Return a note if one log has more documents than the other."""
-        counts = [len(found) for found in self.values]
+        counts = [len(of_log) for of_log in self.values]
         if counts == [len(self.documents)] * 2:
             return []
         return [f"{len(self.documents)} documents are in both logs, which have {counts[0]} and {counts[1]}"]
