@@ -39,7 +39,7 @@ def origin_of(run):
 
 
 def manifests():
-    """Return all manifests: {path: {"recipe", "inputs": {key of its identity: path}, ...}}, see `stages.lib.results`.
+    """Return all manifests: {path: {"recipe", "inputs": {key of its identity: path}, ...}}, see `stages.lib.report`.
 
     `needs` lists inputs whose digest is not in the identity.
     """
