@@ -118,7 +118,7 @@ $(CLOUD)/stamp: pyproject.toml | $(VENV)/dev.stamp
 	$(BIN)/python -m venv $(CLOUD)
 	$(BIN)/python -c 'import os, pathlib, subprocess, sysconfig; \
 	  to = subprocess.check_output(["$(CLOUD)/bin/python", "-c", "import sysconfig; print(sysconfig.get_path(\"purelib\"))"], text=True); \
-	  pathlib.Path(to.strip(), "base.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n")'
+	  pathlib.Path(to.strip(), "base.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")) + "\n" + os.getcwd() + "\n")'
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("$<", "rb"))["project"]["optional-dependencies"]["cloud"], sep="\n")' | \
 	  $(CLOUD)/bin/python -m pip install -qq --constraint requirements.txt -r /dev/stdin
 	@touch $@

@@ -42,7 +42,7 @@ PRETRAIN = {
 def config_of(arguments, seed):
     """Return the config of a seed with the runs of its ladder: the default's data, a target and a ladder."""
     from scripts.config_check import checked, load_schema
-    from scripts.sweeps.ladder_shapes import num_parameters
+    from scripts.sweeps.ladders import num_parameters
     from stages.lib.model.architectures.llama import LlamaRecipe
 
     config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))

@@ -18,7 +18,8 @@ from tests.helpers import training
 from tests.helpers.data_fixtures import tiny_corpus
 
 HOME = Path(__file__).resolve().parents[1]
-STAGES = sorted((HOME / "stages").glob("[!_]*.py"))
+REGISTRY = "stages.registry"
+STAGES = sorted(path for path in (HOME / "stages").glob("[!_]*.py") if path.stem != "registry")
 TOOLS = sorted([*(HOME / "tools").glob("[!_]*.py"), *(HOME / "tools").glob("*/__main__.py")])
 FILES_OF_TOOLS = sorted(path for path in (HOME / "tools").rglob("*.py") if path.name != "__init__.py")
 LIBRARY = sorted((HOME / "stages/lib").rglob("[!_]*.py"))
@@ -172,7 +173,8 @@ def test_a_tool_imports_only_the_library_and_the_tools_of_its_list():
         others = {name.split(".")[1] for name in imports(path) if first(name) == "tools"} - {tool}
         used |= {tool: used.get(tool, set()) | others} if others else {}
     assert used == table_of_the_docs("tool")
-    assert importers(FILES_OF_TOOLS, lambda name: first(name) == "stages" and not name.startswith("stages.lib")) == {}
+    of_stages = ("stages.lib", REGISTRY)
+    assert importers(FILES_OF_TOOLS, lambda name: first(name) == "stages" and not name.startswith(of_stages)) == {}
 
 
 def test_the_library_imports_no_stage_and_no_tool():
@@ -193,7 +195,8 @@ def test_stages_know_nothing_of_the_workflow():
 
 
 def test_the_workflow_imports_no_stage_and_of_the_library_only_what_needs_no_package():
-    assert importers(WORKFLOW, lambda name: first(name) in ("stages", "tools") and "stages.lib." not in name) == {}
+    allowed = ("stages.lib.", REGISTRY)
+    assert importers(WORKFLOW, lambda name: first(name) in ("stages", "tools") and not name.startswith(allowed)) == {}
     used = {file for path in WORKFLOW for file in files_that_are_used(path)}
     for file in {*used, *files_at_the_top(used)}:
         packages = {first(name) for name in imports(file, top_level_only=True)} - sys.stdlib_module_names
@@ -202,7 +205,11 @@ def test_the_workflow_imports_no_stage_and_of_the_library_only_what_needs_no_pac
 
 def test_the_rules_import_no_stage():
     for path in [HOME / "workflow/Snakefile", *(HOME / "workflow").rglob("*.smk")]:
-        assert not re.search(r"(import|from) (stages|tools)", path.read_text(encoding="utf-8"))
+        assert not re.search(rf"(import|from) (?!{REGISTRY} )(stages|tools)", path.read_text(encoding="utf-8"))
+
+
+def test_the_registry_imports_only_python():
+    assert {first(name) for name in imports(HOME / "stages/registry.py")} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("path", STAGES + TOOLS, ids=name_of)

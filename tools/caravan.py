@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from stages.lib import log, stage
 from stages.lib.errors import UserError
+from stages.registry import STAGES
 from tools.check.dry_run import HOME, SNAKEFILE, config_options, profile_of
 
 RUN = "run"
@@ -25,10 +26,9 @@ OPTIONS_OF_FILES = ("--configfile", "--configfiles", "--config", "-C")
 
 def known() -> dict[str, str]:
     """Return {command: module} of all tools and stages; a tool comes before a stage of its name."""
-    modules = {}
-    for folder in ("stages", "tools"):
-        modules |= {path.stem: f"{folder}.{path.stem}" for path in (HOME / folder).glob("[!_]*.py")}
-        modules |= {path.parent.name: f"{folder}.{path.parent.name}" for path in (HOME / folder).glob("*/__main__.py")}
+    modules = {stage.module.removeprefix("stages."): stage.module for stage in STAGES.values()}
+    modules |= {path.stem: f"tools.{path.stem}" for path in (HOME / "tools").glob("[!_]*.py")}
+    modules |= {path.parent.name: f"tools.{path.parent.name}" for path in (HOME / "tools").glob("*/__main__.py")}
     del modules["caravan"]
     return modules
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -373,19 +374,24 @@ def test_mistake_in_the_data_of_a_mixture_is_one_line(made, tmp_path, capsys, re
     assert refused(capsys, made, tmp_path, recipe=recipe, given=given).startswith(f"finetune: {sentence}")
 
 
-def test_keys_that_the_template_does_not_read_are_said(made, tmp_path):
-    chats = [chat | {"tools": [{"name": "f"}]} for chat in chats_of(20)]
+def test_what_does_not_reach_the_model_is_said(made, tmp_path):
+    chats = [chat | {"tools": [{"name": "f"}], "system": "Be brief.", "documents": []} for chat in chats_of(20)]
     for chat in chats:
-        chat["messages"][-1]["reasoning"] = "hm"
+        calls = [{"name": "f", "arguments": "{broken"}]
+        chat["messages"][-1] |= {"reasoning": "hm", "name": "Kim", "id": 3, "tool_calls": calls}
+    text = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }}{% for call in m.tool_calls %}{{ call.name }}{% endfor %}"
+    )
+    (tmp_path / "mine.jinja").write_text(text + "{{ m.tool_call_id }}</s>\n{% endfor %}")
     path = write_jsonl(tmp_path / "made/chats.jsonl", chats)
     source = listed(tmp_path / "made", "chats", {"kind": "chat", "paths": [path], "validation": 0.2})
-    recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": "chatml", "steps": 1, "schedule": {}}
-    assert tune(made, tmp_path / "run", 1, recipe=recipe, given={"--sources": source}) == 0
+    recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": str(tmp_path / "mine.jinja"), "steps": 1}
+    assert tune(made, tmp_path / "run", 1, recipe=recipe | {"schedule": {}}, given={"--sources": source}) == 0
     told = (tmp_path / "run/log").read_text()
-    assert (
-        "keys of conversations that the chat template does not read: reasoning_content (" in told
-        and ", tools (" in told
-    )
+    keys = re.search(r"keys of conversations that the chat template does not read: (.*)", told)
+    assert re.sub(r" \(\d+\)", "", keys[1]) == "id, name, reasoning_content, tools"
+    assert "whose arguments are text, no JSON object: " in told
+    assert "fields of records that reach no chat template: system (20); messages and tools are read" in told
 
 
 def test_template_that_refuses_a_conversation_names_it(made, tmp_path, capsys):

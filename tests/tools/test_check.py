@@ -18,6 +18,7 @@ from stages.lib.checkpoints import model_digest
 from stages.lib.model import key_table
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.training.acceleration import requirements
+from stages.registry import STAGES
 from tests.helpers.data_fixtures import write_jsonl
 from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME
@@ -45,10 +46,12 @@ def checked(tmp_path, monkeypatch, capsys):
 
 
 def test_every_recipe_is_found_and_none_imports_torch():
-    assert all(dataclasses.is_dataclass(check.recipe_type(stage)) for stage in check.RECIPES)
+    recipes = [stage.recipe_type for stage in STAGES.values() if stage.recipe]
+    assert all(map(dataclasses.is_dataclass, recipes))
     plan = {"recipes": {"runs.a.pretrain": RUN}, "sources": [], "manifests": {}, "initial": {}, "cache": "x"}
     code = (
-        "import sys; from tools.check import __main__ as check; [check.recipe_type(stage) for stage in check.RECIPES]; "
+        "import sys; from stages.registry import STAGES; from tools.check import __main__ as check; "
+        "[stage.recipe_type for stage in STAGES.values()]; "
         "assert check.main([]) == 0; assert not {'torch', 'transformers', 'lm_eval'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code]

@@ -15,10 +15,6 @@ from pathlib import Path
 import yaml
 
 HOME = Path(__file__).resolve().parents[2]
-DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
-CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-MODEL_STAGES = ("pretrain", "finetune", "predict", "convert", "evaluate", "select_best", "describe", "summarize")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
 ENVIRONMENT = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
 COPIED = ("workflow", "stages", "tools", "config", "profiles", "environment.yml")
 
@@ -32,9 +28,10 @@ import snakemake.executors.touch
 snakemake.executors.touch.Executor.SLEEPING_TIME = 0  # else 0.1 s a job, so that no two have the same time
 sys.path.insert(1, sys.argv[1])
 from stages.lib.huggingface import config_json
+from stages.registry import STAGES
 from tools.check import __main__ as check
-for stage in check.RECIPES:
-    check.recipe_type(stage)
+for stage in STAGES.values():
+    stage.recipe_type
 sys.path.remove(sys.argv[1])
 start = subprocess.run
 

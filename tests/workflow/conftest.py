@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from tests.workflow.checkout import FAKE_STAGE, HOME, STAGES, Checkout, copy_project
+from stages.registry import STAGES
+from tests.workflow.checkout import FAKE_STAGE, HOME, Checkout, copy_project
 
 DEFAULT_CONFIG = Checkout(HOME).default_config
 
@@ -40,6 +41,6 @@ def pretending(tmp_path):
     path = tmp_path / "it's a $HOME; path"
     path.mkdir()
     made = copy_project(path)
-    for stage in STAGES:
-        (path / f"stages/{stage}.py").write_text(FAKE_STAGE, encoding="utf-8")
+    for stage in STAGES.values():
+        (path / f"{stage.module.replace('.', '/')}.py").write_text(FAKE_STAGE, encoding="utf-8")
     return made

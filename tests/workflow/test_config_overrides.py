@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from scripts.config.overrides import with_overrides
+from scripts.config.values import with_overrides
 from scripts.config_check import ConfigError, checked, load_schema
 from tests.workflow.checkout import HOME
 

@@ -5,8 +5,8 @@ import copy
 import pytest
 import yaml
 
+from scripts.config.values import identity_of
 from scripts.config_check import checked, load_schema
-from scripts.identity import identity_of
 from stages.lib import recipe
 from stages.pretrain import PretrainRecipe
 from tests.workflow.checkout import HOME

@@ -1,15 +1,19 @@
 """Output of Snakemake while it works: one line per start and end of a job."""
 
+import contextlib
 import io
 import json
 import logging
 import re
+import sqlite3
 import time
 
 import pytest
-from snakemake.logging import DefaultFilter, LogEvent
+from snakemake.logging import LogEvent
 
-from scripts.terminal import job_lines, last_line, training_line
+import snakemake_logger_plugin_caravan as plugin
+from scripts import last_words
+from snakemake_logger_plugin_caravan import training_line
 
 CLOCK = r"\d\d:\d\d:\d\d"
 
@@ -68,10 +72,43 @@ def test_a_failed_job_is_shown_as_snakemake_shows_it_with_its_log(pretending, sm
 
 
 def test_verbose_shows_snakemakes_blocks(pretending, small):
-    given = ["results/sources/code/list.json", "--cores", 1, "--configfile", pretending.write_config(small)]
-    printed = pretending.snakemake(*given, "--verbose").stderr
+    given = ["results/sources/code/list.json", "--profile", "profiles/local", "--configfile"]
+    printed = pretending.snakemake(*given, pretending.write_config(small), "--verbose").stderr
     assert "localrule list:\n    output: results/sources/code/list.json" in printed
     assert not re.search(rf"{CLOCK} start", printed)
+
+
+OTHER_LOGGER = """
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+
+class LogHandler(LogHandlerBase):
+    writes_to_stream, writes_to_file, has_filter, has_formatter, needs_rulegraph = True, False, True, True, False
+
+    def emit(self, record):
+        print("other:", record.__dict__.get("rule_name"), flush=True)
+"""
+
+
+def test_another_logger_takes_its_place(pretending, small, tmp_path):
+    package = tmp_path / "plugins/snakemake_logger_plugin_other"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(OTHER_LOGGER)
+    given = ["results/sources/code/list.json", "--profile", "profiles/local", "--logger", "other", "--configfile"]
+    environment = {"PYTHONPATH": str(package.parent)}
+    done = pretending.python(
+        "-m", "snakemake", *given, pretending.write_config(small), environment=environment, cwd=pretending.path
+    )
+    assert "other: list" in done.stdout and not re.search(rf"{CLOCK} start", done.stdout + done.stderr)
+
+
+def test_snkmt_works_beside_it(pretending, small):
+    pytest.importorskip("snakemake_logger_plugin_snkmt", reason="each start of Snakemake would import it: not in dev")
+    given = ["tokenizers", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
+    given += ["--logger", "caravan", "snkmt", "--logger-snkmt-db", pretending.path / "snkmt.db"]
+    assert re.search(rf"{CLOCK} start train_tokenizer", pretending.snakemake(*given).stderr)
+    with contextlib.closing(sqlite3.connect(pretending.path / "snkmt.db")) as database:
+        rules = {name for (name,) in database.execute("SELECT name FROM rules")}
+    assert {"list", "train_tokenizer"} <= rules
 
 
 class FakeTerminal(io.StringIO):
@@ -92,8 +129,7 @@ def started(model, *, local=False, jobid=1):
 
 
 def terminal(stream):
-    shown = DefaultFilter(quiet=set(), debug_dag=False, verbose=False, dryrun=False, printshellcmds=False)
-    return job_lines.Terminal(True, stream, job_lines.JobLines(set(), True), shown)
+    return plugin.Terminal(True, stream, plugin.JobLines(set(), True))
 
 
 def write_steps(model, first, last, *, at=None, seconds=1.0):
@@ -109,7 +145,7 @@ def write_steps(model, first, last, *, at=None, seconds=1.0):
 
 def test_training_on_a_cluster_shows_step_loss_and_time_left_in_place(tmp_path, monkeypatch):
     model, stream = tmp_path / "runs/base/models/00000100.json", FakeTerminal()
-    monkeypatch.setattr(job_lines, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(plugin, "REFRESH_SECONDS", 0.02)
     handler = terminal(stream)
     handler.emit(started(model))
     time.sleep(0.2)
@@ -168,25 +204,25 @@ def test_warnings_and_lines_of_executors_are_shown(tmp_path):
     for one in [*shown, *hidden]:
         if handler.filter(one):
             handler.emit(one)
-    assert stream.getvalue().replace(job_lines.CLEAR, "").splitlines() == [one.msg for one in shown]
+    assert stream.getvalue().replace(plugin.CLEAR, "").splitlines() == [one.msg for one in shown]
 
 
 def test_a_long_line_of_an_error_is_cut_in_its_middle():
     stream = FakeTerminal()
     terminal(stream).emit(record(None, f"Command 'printf {'x' * 17_000}' failed\nthe reason", logging.ERROR))
-    line, reason = stream.getvalue().replace(job_lines.CLEAR, "").splitlines()[-2:]
+    line, reason = stream.getvalue().replace(plugin.CLEAR, "").splitlines()[-2:]
     assert line.startswith("Command 'printf xxx") and line.endswith("xxx' failed") and len(line) < 1100
     assert " characters, in .snakemake/log] ... xxx" in line and reason.startswith("the reason")
 
 
 def test_last_line_names_what_was_made(tmp_path):
     summary = tmp_path / "summary.txt"
-    assert last_line.last_line(["all"], ["a.json"], str(summary), "card.html") == "all made: a.json"
+    assert last_words.last_line(["all"], ["a.json"], str(summary), "card.html") == "all made: a.json"
     summary.write_text("")
-    assert last_line.last_line(["all"], [], str(summary), "card.html").endswith(
+    assert last_words.last_line(["all"], [], str(summary), "card.html").endswith(
         f"are in {summary}, the report is card.html"
     )
-    assert last_line.last_line(["a.json"], ["a.json"], str(summary), "card.html") == "a.json made"
+    assert last_words.last_line(["a.json"], ["a.json"], str(summary), "card.html") == "a.json made"
 
 
 def test_a_closed_terminal_does_not_end_the_workflow(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.executors.kubernetes import own_log
+from scripts.executors.others import own_log
 
 
 class Refused(Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from scripts.config_check import ConfigError, checked, load_schema
-from scripts.sweeps import ladder_shapes
+from scripts.sweeps import ladders
 from scripts.sweeps.ladders import planned_tokens
 from stages.lib import recipe as recipes
 from stages.lib.model.architectures.llama import LlamaRecipe
@@ -42,7 +42,7 @@ def recipe_of(model):
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_counted_as_the_stages_count_them(name):
     model = recipe_of(MODEL | MODELS[name] | {"num_hidden_layers": 5})
-    assert ladder_shapes.num_parameters(model, 300) == active_count(model, 300)
+    assert ladders.num_parameters(model, 300) == active_count(model, 300)
 
 
 def test_an_added_architecture_is_counted_by_its_own_properties(config, monkeypatch):
@@ -69,7 +69,7 @@ def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(con
     for name, run in runs.items():
         ratio, recipe = float(name.rpartition("-")[2]), run["pretrain"]
         recipes.load(PretrainRecipe, recipe | {"model": run["model"]}, f"runs.{name}.pretrain")
-        parameters = ladder_shapes.num_parameters(recipe_of(run["model"]), 4096)
+        parameters = ladders.num_parameters(recipe_of(run["model"]), 4096)
         assert planned_tokens(run) == pytest.approx(ratio * parameters, rel=0.02)
         assert "milestones" not in recipe, "its schedule ends at its last milestone"
         assert recipe["weights"] == base["pretrain"]["weights"]
@@ -83,8 +83,8 @@ def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(con
 
 @pytest.mark.parametrize("size", [70e6, 190e6, 1e9, 3e9])
 def test_a_smaller_llama_keeps_the_proportions_of_7b(size):
-    model = ladder_shapes.of_size(recipe_of(LLAMA_7B), size, 32000)
-    assert ladder_shapes.num_parameters(model, 32000) == pytest.approx(size, rel=0.3)
+    model = ladders.of_size(recipe_of(LLAMA_7B), size, 32000)
+    assert ladders.num_parameters(model, 32000) == pytest.approx(size, rel=0.3)
     assert model.hidden_size // model.num_attention_heads == 128
     assert 0.6 < model.hidden_size / model.num_hidden_layers / 128 < 1.7
     assert model.intermediate_size / model.hidden_size == pytest.approx(11008 / 4096, rel=0.02)
@@ -92,7 +92,7 @@ def test_a_smaller_llama_keeps_the_proportions_of_7b(size):
 
 def test_query_heads_per_key_value_head_stay_if_they_can():
     target = recipe_of(LLAMA_7B | {"num_key_value_heads": 8})
-    assert ladder_shapes.of_shape(target, {"hidden_size": 2048, "num_hidden_layers": 16}).num_key_value_heads == 4
+    assert ladders.of_shape(target, {"hidden_size": 2048, "num_hidden_layers": 16}).num_key_value_heads == 4
 
 
 def test_keys_of_a_size_are_taken_as_they_are(config):

@@ -2,10 +2,8 @@
 
 import pytest
 
-from scripts.slurm.check import fewer_nodes, find_mistake, unknown_account
-from scripts.slurm.jobs import look_up
-from scripts.slurm.limits import submit_limit, too_many_jobs
-from scripts.slurm.nodes import parse_gpus, parse_sinfo
+from scripts.slurm.check import fewer_nodes, find_mistake, submit_limit, too_many_jobs, unknown_account
+from scripts.slurm.jobs import look_up, parse_gpus, parse_sinfo
 
 CLUSTER = """\
 cpu|100|64|256000|2-00:00:00|(null)

@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from scripts.config.runs import corpus_of
+from scripts.config.references import corpus_of
 from scripts.config_check import ConfigError, checked, load_schema
 from tests.workflow.checkout import HOME
 

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
-import importlib
 import json
 import os
 import subprocess
@@ -48,26 +46,11 @@ from stages.lib.space import amount
 from stages.lib.training.acceleration import requirements
 from stages.lib.training.optimizers import schedule
 from stages.lib.training.settings.recipe import VALIDATION_SHARE
+from stages.registry import STAGES
 from tools.check import dry_run, facts, known_tasks
 from tools.check.outside import Outside
 from tools.check.stale import Stale
 from tools.plan import data, refusal, request
-
-RECIPES = {
-    "list": ("stages.lib.sources.source", "SourceRecipe"),
-    "train_tokenizer": ("stages.train_tokenizer", "TokenizerRecipe"),
-    "tokenize": ("stages.tokenize", "TokenizeRecipe"),
-    "pretrain": ("stages.pretrain", "PretrainRecipe"),
-    "finetune": ("stages.finetune", "FinetuneRecipe"),
-    "convert": ("stages.convert", "ConvertRecipe"),
-    "evaluate": ("stages.evaluate", "EvaluateRecipe"),
-    "select_best": ("stages.select_best", "BestRecipe"),
-    "describe": ("stages.describe", "DescribeRecipe"),
-    "predict": ("stages.predict", "PredictRecipe"),
-    "list_items": ("stages.list_items", "ItemsRecipe"),
-    "find_contamination": ("stages.find_contamination", "ContaminationRecipe"),
-}
-"""{stage: (module, class) of its recipe}"""
 
 HIGH_RATE = 0.1
 """Learning rate above which one is more likely a mistake; Muon's own may be higher."""
@@ -76,21 +59,11 @@ GPU_BYTES = 200 << 30
 """Memory of a GPU, at most."""
 
 
-@functools.cache
-def recipe_type(stage_name: str) -> type | None:
-    """Return the class of a stage's recipe; None if its packages are not installed here, but where its jobs run."""
-    module, name = RECIPES[stage_name]
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError:
-        return None
-
-
 def load_recipes(plan: dict[str, Any]) -> dict[str, Any]:
     """Return {where: recipe}. Raises UserError for the first recipe that is not valid."""
     loaded: dict[str, Any] = {}
     for where, part in plan["recipes"].items():
-        kind, keys = recipe_type(part["stage"]), dict(part["keys"])
+        kind, keys = STAGES[part["stage"]].recipe_type, dict(part["keys"])
         if kind is None:
             continue
         if "model" in part:

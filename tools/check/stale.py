@@ -57,7 +57,11 @@ class Stale:
             return f"was made of the sources {names[0]}, and the config has {names[1]}"
         for key, path in part.get("inputs", {}).items():
             found = identity.get(key)
-            if path in self.read and (found["digest"] if isinstance(found, dict) else found) != self.read[path].digest:
+            if isinstance(found, dict):  # with other figures beside the digest, or digests of several names
+                found = found.get("digest")
+                if found is None:
+                    continue
+            if path in self.read and found != self.read[path].digest:
                 return f"was made from another {key} than {path}"
         return self._initial_reason(identity, part.get("initial"), initial)
 

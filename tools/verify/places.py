@@ -10,32 +10,19 @@ from pathlib import Path
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.registry import STAGES, Stage
 
-BASELINES = "baselines"
 SO_FAR = "so_far"
 """The directory of the summary of all that exists, as `stages.summarize --results` writes it."""
 
-ABOVE = {
-    **{"summarize": 0, "predict": 1},
-    **{"list": 2, "train_tokenizer": 2, "index": 2, "list_items": 2, "find_contamination": 2},
-    **{"find_duplicates": 2, "select_best": 2, "tokenize": 3, "hash_documents": 3, "pretrain": 3, "finetune": 3},
-    **{"convert": 4, "evaluate": 4, "describe": 4, "find_overlaps": 4},
-}
-"""{stage: number of directories between its manifest and the results directory}"""
-
-MANIFESTS = {
-    "model": "runs/*/models/*.json",
-    "export": "runs/*/export/*/manifest.json",
-    "evaluation": "runs/*/eval/*/*.json",
-    "baseline": "baselines/*/*/*.json",
-    "corpus": "tokens/*/manifest.json",
-    "tokenizer": "tokenizers/*/manifest.json",
-    "list": "sources/*/list.json",
-    "items": "suites/*/items.json",
-    "contamination": "contamination/*/*.json",
-    "prediction": "ladders/*.json",
-}
+MANIFESTS = {stage.makes: stage.pattern for stage in STAGES.values()}
 """{what it describes: the places of the manifests, below the results directory}"""
+
+
+def stage_of(made: Manifest) -> Stage:
+    """Return the stage that made a manifest: of two rules that run it, the one with a like place for its output."""
+    stages = [stage for stage in STAGES.values() if stage.module == f"stages.{made.stage}"]
+    return next((stage for stage in stages if made.path.absolute().match(stage.pattern)), stages[0])
 
 
 def digest_of_identity(made: Manifest) -> str:
@@ -67,11 +54,8 @@ class Places:
     @classmethod
     def of(cls, made: Manifest) -> Places:
         """Return the places of the results directory that a manifest lies in."""
-        directories = made.path.absolute().parents
-        above = ABOVE.get(made.stage, 0)
-        if made.stage == "evaluate" and len(directories) > 3 and directories[2].name == BASELINES:
-            above -= 1
-        if made.stage == "summarize" and directories[0].name == SO_FAR:
+        above = stage_of(made).output.count("/")
+        if made.stage == "summarize" and made.path.absolute().parent.name == SO_FAR:
             above += 1
         # relative paths stay relative: messages and the tree show them
         root = made.path.parent

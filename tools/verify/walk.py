@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from stages.lib import manifest
@@ -15,70 +16,46 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
 from stages.lib.manifest import TRAINING, Manifest
 from stages.lib.space import amount
+from stages.registry import STAGES, producer
 from tools.verify import checks, payload, raw_files
-from tools.verify.places import MANIFESTS, Link, Places
-
-ORDER = ("evaluation", "prediction", "baseline", "contamination", "export", "model", "corpus", "list")
-"""Inputs of the summary: first those that were made last, so that the tree goes from a score back."""
+from tools.verify.places import Link, Places, stage_of
 
 
 def links_of(made: Manifest, root: Path) -> Iterator[Link]:
-    """Yield the links of a manifest to others, by its stage; parts of a corpus are not among them (`parts.py`).
+    """Yield the links of a manifest to others; parts of a corpus are not among them. `root`: the results directory.
 
-    `root`: the results directory.
+    Manifests of one run lie beside each other, so that a path tells the other's. Those of other sections of the config
+    may have any name: they are looked up by their digests.
     """
-    folders = [folder.name for folder in made.path.absolute().parents]
     if made.stage == "summarize":
-        found = [
-            Link(_kind_of(path), digest, made.directory / path) for path, digest in made.identity["inputs"].items()
-        ]
-        yield from sorted(found, key=lambda link: ORDER.index(link.what))
-    elif made.stage == "describe":
-        yield from _of_card(made, root / "runs" / folders[2])
-    elif made.stage == "evaluate" and "export" in made.identity:
-        place = root / "runs" / folders[2] / "export" / folders[0] / "manifest.json"
-        yield Link("export", made.identity["export"], place)
-    elif made.stage == "convert":
-        yield Link("model", made.identity["model"], root / "runs" / folders[2] / "models" / f"{folders[0]}.json")
-    elif made.stage == "predict":
-        yield from (Link("model", digest) for digest in made.identity["models"].values())
-    elif made.stage == "select_best":
-        yield Link("model", made.identity["model"])
-    yield from _of_data(made.identity)
+        links = []
+        for path, digest in made.identity["inputs"].items():
+            rule, _ = producer(os.path.relpath(made.directory / path, root)) or ("evaluate", {})
+            links.append(Link(STAGES[rule].makes, digest, made.directory / path))
+        order = [stage.makes for stage in STAGES.values()]
+        # those that were made last come first, so that the tree goes from a score back
+        yield from sorted(links, key=lambda link: order.index(link.what), reverse=True)
+        return
+    _, wildcards = producer(os.path.relpath(made.path, root)) or ("", {})
+    for key, what in stage_of(made).inputs.items():
+        other = next(stage for stage in STAGES.values() if stage.makes == what)
+        for name, digest in _digests(made.identity.get(key), key):
+            place = None
+            if "run" in wildcards and "{run}" in other.output:
+                with contextlib.suppress(KeyError):  # another run
+                    place = root / other.output.format(**{"suite": name} | wildcards)
+            yield Link(what, digest, place)
 
 
-def _kind_of(path: str) -> str:
-    """Return the kind of a manifest of the summary by its path."""
-    found = (kind for kind, pattern in MANIFESTS.items() if PurePosixPath(path).match(pattern))
-    return next(found, "evaluation")
-
-
-def _of_card(made: Manifest, run: Path) -> Iterator[Link]:
-    identity, step = made.identity, made.directory.absolute().name
-    yield Link("export", identity["export"], made.directory / "manifest.json")
-    for suite, digest in identity["evaluations"].items():
-        yield Link("evaluation", digest, run / "eval" / step / f"{suite}.json")
-    for digests in identity["baselines"].values():
-        for digest in digests.values():
-            yield Link("baseline", digest)
-    for digest in identity["contamination"].values():
-        yield Link("contamination", digest)
-    for digest in identity["lists"].values():
-        yield Link("list", digest)
-
-
-def _of_data(identity: dict[str, Any]) -> Iterator[Link]:
-    """Yield the links of the keys that several stages have."""
-    if isinstance(identity.get("corpus"), str):
-        yield Link("corpus", identity["corpus"])
-    if isinstance(tokenizer := identity.get("tokenizer"), dict):
-        tokenizer = tokenizer["digest"]
-    if tokenizer is not None:
-        yield Link("tokenizer", tokenizer)
-    for digest in identity.get("decontaminate", {}).values():
-        yield Link("items", digest)
-    if isinstance(identity.get("items"), str):
-        yield Link("items", identity["items"])
+def _digests(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, digest) of a key of an identity: one digest, one with other figures, or those of several names."""
+    if isinstance(value, str):
+        yield name, value
+    elif name == "tokenizer" and value:
+        yield name, value["digest"]
+    else:
+        for below, digests in (value or {}).items():
+            yield from _digests(digests, below)
 
 
 def initial_link(made: Manifest) -> Link | None:

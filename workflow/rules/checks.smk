@@ -77,9 +77,7 @@ def ranks_of(stage):
 
 def plan_to_check(files):
     """Return the input of `tools.check`. `files`: the files that the command line asks for."""
-    made = manifests()
-    inputs = {path: [*p.get("inputs", {}).values(), *p.get("needs", ())] for path, p in made.items()}
-    needed = upstream(files, inputs)
+    needed = manifests_of(files)
     missing = {path for path in needed if not Path(path).exists()}
     recipes = recipes_to_check()
     lists_again = workflow.dag_settings.forceall or "list" in workflow.dag_settings.forcerun
@@ -93,7 +91,7 @@ def plan_to_check(files):
         "recipes": recipes,
         "sources": [f"sources.{name}" for name in CONFIG["sources"] if LIST.format(source=name) in missing],
         "lists": [] if lists_again else [f"sources.{name}" for name in CONFIG["sources"]],
-        "manifests": {path: part for path, part in made.items() if path in needed},
+        "manifests": needed,
         "initial": {run: initial for run, initial in initial_models().items() if first_model(run) in needed},
         "cache": ".snakemake/caravan",
     }
@@ -103,16 +101,6 @@ def initial_models():
     """Return {run: `path` and `config` of the model at a path that it starts from, and the stage that trains it}."""
     starting = {name: run for name, run in CONFIG["runs"].items() if "path" in run.get("initial", {})}
     return {name: run["initial"] | {"stage": training_of(run)} for name, run in starting.items()}
-
-
-def check_inputs(needed):
-    """Raise WorkflowError if a file of the user's that is an input of a wanted manifest does not exist."""
-    for name in CONFIG["tokenizers"]:
-        if TOKENIZER.format(tokenizer=name) in needed:
-            tokenizer_file(SimpleNamespace(tokenizer=name))
-    for run in CONFIG["runs"]:
-        if first_model(run) in needed:
-            model_config_of_run(SimpleNamespace(run=run))
 
 
 def first_model(run):
@@ -128,7 +116,6 @@ def check_all():
     if not workflow.dryrun:
         check_writable(Path(RESULTS))
     plan = plan_to_check([] if IS_MODULE else wanted_files())
-    check_inputs(plan["manifests"])
     checked = check_stages(plan, HOME)
     others = sentence_of_others(RESULTS, CONFIG["runs"], runs_of(checked.stale), reruns_stale())
     for sentence in [*checked.warnings, *sentences_of_stale(checked.stale, reruns_stale()), *filter(None, [others])]:

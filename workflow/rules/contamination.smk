@@ -4,9 +4,9 @@
 
 rule list_items:
     output:
-        ITEMS,
+        result("list_items"),
     log:
-        f"{LOGS}/list_items/{{suite}}.log",
+        log_of("list_items"),
     conda:
         "../../environment.yml"
     resources:
@@ -25,9 +25,9 @@ rule find_overlaps:
         part=part_of_corpus,
         tokenizer=tokenizer_of_corpus,
     output:
-        OVERLAPS,
+        result("find_overlaps"),
     log:
-        f"{LOGS}/find_overlaps/{{corpus}}/{{suite}}/{{source}}/{{part}}.log",
+        log_of("find_overlaps"),
     conda:
         "../../environment.yml"
     resources:
@@ -42,19 +42,19 @@ rule find_overlaps:
 
 rule find_contamination:
     input:
-        corpus=CORPUS,
+        corpus=corpus_of_wildcard,
         suite_items=items_of_suite,
         overlaps=overlaps_of_corpus,
     output:
-        CONTAMINATION,
+        result("find_contamination"),
     log:
-        f"{LOGS}/find_contamination/{{corpus}}/{{suite}}.log",
+        log_of("find_contamination"),
     localrule: True
     conda:
         "../../environment.yml"
     params:
         recipe=contamination_recipe,
-        code=CODE["find_contamination"],
+        code=rerun_on_code("find_contamination"),
     shell:
         "python -m stages.find_contamination --corpus {input.corpus:q} --items {input.suite_items:q}"
         " --overlaps {input.overlaps:q} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

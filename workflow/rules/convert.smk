@@ -8,9 +8,9 @@ rule convert:
         corpus=corpus_of_run,
         tokenizer=tokenizer_of_run,
     output:
-        EXPORT,
+        result("convert"),
     log:
-        f"{LOGS}/convert/{{run}}/{{step}}.log",
+        log_of("convert"),
     priority: 1
     conda:
         "../../environment.yml"
@@ -18,7 +18,7 @@ rule convert:
         accelerator=1,
     params:
         recipe=convert_recipe,
-        code=CODE["convert"],
+        code=rerun_on_code("convert"),
     shell:
         "python -m stages.convert --model {input.model:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

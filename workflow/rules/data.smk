@@ -4,9 +4,9 @@
 # Parsing the workflow never reads a source: a job lists its files, and `-R list` notices new ones.
 rule list:
     output:
-        LIST,
+        result("list"),
     log:
-        f"{LOGS}/list/{{source}}.log",
+        log_of("list"),
     localrule: True
     conda:
         "../../environment.yml"
@@ -26,9 +26,9 @@ rule train_tokenizer:
         lists=tokenizer_lists,
         file=tokenizer_file,
     output:
-        TOKENIZER,
+        result("train_tokenizer"),
     log:
-        f"{LOGS}/train_tokenizer/{{tokenizer}}.log",
+        log_of("train_tokenizer"),
     conda:
         "../../environment.yml"
     resources:
@@ -46,9 +46,9 @@ rule hash_documents:
     input:
         list=list_of_part,
     output:
-        HASHES,
+        result("hash_documents"),
     log:
-        f"{LOGS}/hash_documents/{{corpus}}/{{source}}/{{part}}.log",
+        log_of("hash_documents"),
     conda:
         "../../environment.yml"
     resources:
@@ -65,9 +65,9 @@ rule find_duplicates:
     input:
         hashes_of_corpus,
     output:
-        DUPLICATES,
+        result("find_duplicates"),
     log:
-        f"{LOGS}/find_duplicates/{{corpus}}.log",
+        log_of("find_duplicates"),
     conda:
         "../../environment.yml"
     resources:
@@ -85,9 +85,9 @@ rule tokenize:
         duplicates=duplicates_of_corpus,
         suite_items=items_of_corpus,
     output:
-        PART,
+        result("tokenize"),
     log:
-        f"{LOGS}/tokenize/{{corpus}}/{{source}}/{{part}}.log",
+        log_of("tokenize"),
     conda:
         "../../environment.yml"
     resources:
@@ -107,9 +107,9 @@ rule index:
         tokenizer=tokenizer_of_corpus,
         parts=parts_of_corpus,
     output:
-        CORPUS,
+        result("index"),
     log:
-        f"{LOGS}/index/{{corpus}}.log",
+        log_of("index"),
     localrule: True
     conda:
         "../../environment.yml"

@@ -11,16 +11,16 @@ rule describe:
         baselines=baselines_of_card,
         contamination=contamination_of_card,
     output:
-        CARD,
+        result("describe"),
     log:
-        f"{LOGS}/describe/{{run}}/{{step}}.log",
+        log_of("describe"),
     localrule: True
     conda:
         "../../environment.yml"
     params:
         recipe=card_recipe,
         licenses=licenses_option,
-        code=CODE["describe"],
+        code=rerun_on_code("describe"),
     shell:
         "python -m stages.describe --name {wildcards.run:q} --model {input.model:q} --export {input.export:q}"
         " --corpus {input.corpus:q} --lists {input.lists:q} --evaluations {input.evaluations:q}"

@@ -7,9 +7,9 @@ rule evaluate:
         corpus=corpus_of_run,
         prompt_completion=prompt_completion_of_suite,
     output:
-        EVALUATION,
+        result("evaluate"),
     log:
-        f"{LOGS}/evaluate/{{run}}/{{step}}/{{suite}}.log",
+        log_of("evaluate"),
     priority: 1
     conda:
         "../../environment.yml"
@@ -20,7 +20,7 @@ rule evaluate:
     params:
         recipe=evaluate_recipe,
         prompt_completion=prompt_completion_option,
-        code=CODE["evaluate"],
+        code=rerun_on_code("evaluate"),
     shell:
         '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
         " --export {input.export:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
@@ -30,12 +30,12 @@ rule evaluate:
 rule evaluate_baseline:
     input:
         model=files_of_baseline,
-        corpus=CORPUS,
+        corpus=corpus_of_wildcard,
         prompt_completion=prompt_completion_of_suite,
     output:
-        BASELINE,
+        result("evaluate_baseline"),
     log:
-        f"{LOGS}/evaluate_baseline/{{baseline}}/{{corpus}}/{{suite}}.log",
+        log_of("evaluate_baseline"),
     conda:
         "../../environment.yml"
     resources:
@@ -46,7 +46,7 @@ rule evaluate_baseline:
         baseline=baseline_option,
         recipe=evaluate_recipe,
         prompt_completion=prompt_completion_option,
-        code=CODE["evaluate"],
+        code=rerun_on_code("evaluate_baseline"),
     shell:
         '"$CARAVAN"/workflow/launch --threads {resources.omp_threads} {resources.ranks} -m stages.evaluate'
         " {params.baseline:q} --corpus {input.corpus:q} {params.prompt_completion:q}"
@@ -56,7 +56,7 @@ rule evaluate_baseline:
 # Run by name only, on a node with internet access: compute nodes may have none.
 rule prefetch:
     log:
-        f"{LOGS}/prefetch.log",
+        f"{RESULTS}/logs/prefetch.log",
     localrule: True
     conda:
         "../../environment.yml"

@@ -10,9 +10,9 @@ rule finetune:
         initial=initial_of_run,
         previous=previous_milestone,
     output:
-        MODEL,
+        result("finetune"),
     log:
-        f"{LOGS}/finetune/{{run}}/{{step}}.log",
+        log_of("finetune"),
     wildcard_constraints:
         run=TUNED,
     conda:

@@ -7,9 +7,9 @@ rule predict:
         corpus=corpus_of_ladder,
         model_config=model_config_of_ladder,
     output:
-        PREDICTION,
+        result("predict"),
     log:
-        f"{LOGS}/predict/{{ladder}}.log",
+        log_of("predict"),
     priority: 1
     localrule: True
     conda:
@@ -17,7 +17,7 @@ rule predict:
     params:
         recipe=prediction_recipe,
         model_config=model_config_option,
-        code=CODE["predict"],
+        code=rerun_on_code("predict"),
     shell:
         "python -m stages.predict --models {input.models:q} --corpus {input.corpus:q} {params.model_config:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"

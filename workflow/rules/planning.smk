@@ -3,7 +3,7 @@
 
 rule plan:
     log:
-        f"{LOGS}/plan.log",
+        f"{RESULTS}/logs/plan.log",
     localrule: True
     conda:
         "../../environment.yml"

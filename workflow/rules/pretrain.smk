@@ -10,9 +10,9 @@ rule pretrain:
         initial=initial_of_run,
         previous=previous_milestone,
     output:
-        MODEL,
+        result("pretrain"),
     log:
-        f"{LOGS}/pretrain/{{run}}/{{step}}.log",
+        log_of("pretrain"),
     wildcard_constraints:
         run=UNTUNED,
     conda:

@@ -51,7 +51,7 @@ rule summarize:
         text=TEXT,
         summary=SUMMARY,
     log:
-        f"{LOGS}/summarize.log",
+        log_of("summarize"),
     localrule: True
     conda:
         "../../environment.yml"
@@ -63,7 +63,7 @@ rule summarize:
         figures=figures_directory,
         pages=pages_directory,
         plan=PLAN,
-        code=CODE["summarize"],
+        code=rerun_on_code("summarize"),
     shell:
         "printf %s {params.expected:q} > {log:q}.expect && "
         "python -m stages.summarize --models {input.models:q} --exports {input.exports:q}"

@@ -8,9 +8,9 @@ rule select_best:
         models=models_of_sweep,
         evaluations=evaluations_of_sweep,
     output:
-        BEST,
+        result("select_best"),
     log:
-        f"{LOGS}/select_best/{{sweep}}.log",
+        log_of("select_best"),
     localrule: True
     conda:
         "../../environment.yml"

@@ -1,5 +1,7 @@
 """Check of the config: each mistake is one sentence that names the key, what it must be, and what was found."""
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections.abc import Iterable
@@ -10,14 +12,117 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
+from yaml.nodes import MappingNode, Node, SequenceNode
 
-from scripts.config import other_names
-from scripts.config.derived_runs import is_derived, written_out
 from scripts.config.references import ConfigError, check_references
 from scripts.config.values import NUMBER, copied, joined, without_nulls
-from scripts.sweeps.checks import check_sweeps
+from scripts.config.written_out import check_left_out, is_derived, with_defaults, written_out
 from scripts.sweeps.ladders import with_ladders
-from scripts.sweeps.runs import runs_of, with_runs
+from scripts.sweeps.runs import check_sweeps, runs_of, with_runs
+
+
+def check_twice(paths: Iterable[Path | str]) -> None:
+    """Raise ConfigError for the first key that stands twice in a mapping of a config file."""
+    for path in paths:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        try:
+            root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=loader)
+        except (OSError, ValueError, yaml.YAMLError):  # Snakemake has read it: it may be a template
+            continue
+        if root is not None:
+            _check(root, str(path), "", set())
+
+
+def _check(node: Node, path: str, where: str, seen: set[int]) -> None:
+    if id(node) in seen:  # an alias of a node that is checked already
+        return
+    seen.add(id(node))
+    if isinstance(node, SequenceNode):
+        for number, item in enumerate(node.value):
+            _check(item, path, f"{where}[{number}]", seen)
+    if isinstance(node, MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            here = f"{where}.{name}" if where else name
+            if name in lines and name != "<<":
+                raise ConfigError(f"{path}: {here} must stand once, got it on line {lines[name]} and on line {line}")
+            lines[name] = line
+            _check(value, path, here, seen)
+
+
+SECTIONS_OF_NAMES = ("sources", "tokenizers", "corpora", "suites", "runs")
+
+FOREIGN = {
+    "runs.*.pretrain": {
+        "optimizer.learning_rate": "lr learning_rate max_lr",
+        "steps": "max_steps max_iters num_train_steps train_steps training_steps num_steps total_steps lr_decay_iters",
+        "global_batch_size": "batch_size train_batch_size total_batch_size gradient_accumulation_steps",
+        "micro_batch_size": "per_device_train_batch_size device_batch_size per_device_batch_size local_batch_size",
+        "dtype": "bf16 fp16 precision mixed_precision torch_dtype",
+        "seq_len": "block_size max_seq_length max_seq_len max_length sequence_length seq_length context_length",
+        "schedule.warmup_steps": "warmup_steps warmup_iters lr_warmup_steps warmup_ratio lr_warmup_iters",
+        "schedule.kind": "lr_scheduler_type lr_scheduler decay_lr lr_decay_style",
+        "schedule.min_lr_ratio": "min_lr min_lr_ratio lr_min",
+        "optimizer.name": "optim",
+        "optimizer.weight_decay": "weight_decay wd",
+        "optimizer.beta1": "adam_beta1 beta1",
+        "optimizer.beta2": "adam_beta2 beta2",
+        "optimizer.eps": "adam_epsilon adam_eps eps",
+        "optimizer.max_grad_norm": "max_grad_norm grad_clip max_norm clip_grad gradient_clip_val",
+        "activation_checkpointing.mode": "gradient_checkpointing",
+        "checkpoint.every": "save_steps save_interval",
+        "checkpoint.keep": "save_total_limit",
+        "validation.every": "eval_steps eval_interval",
+        "sharding": "fsdp fsdp_strategy sharding_strategy",
+        "trackers": "report_to wandb_log logger_name",
+    },
+    "runs.*.finetune": {"epochs": "num_train_epochs num_epochs max_epochs", "lora": "lora_r lora_rank peft_config"},
+    "runs.*.finetune.lora": {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
+    "runs.*.model": {
+        "num_hidden_layers": "n_layer n_layers num_layers layer layers depth",
+        "num_attention_heads": "n_head n_heads num_heads",
+        "num_key_value_heads": "n_query_groups n_kv_heads num_kv_heads num_query_groups",
+        "hidden_size": "n_embd dim d_model model_dim",
+        "intermediate_size": "hidden_dim ffn_hidden_size ffn_dim",
+        "max_position_embeddings": "block_size max_seq_len n_positions n_ctx",
+        "rope_theta": "rope_base",
+        "rms_norm_eps": "norm_eps layer_norm_eps",
+        "head_dim": "head_size",
+        "initializer_range": "init_std",
+        "tie_word_embeddings": "tie_embeddings weight_tying",
+    },
+    "sources.*": {
+        "paths": "path data_files data_dir files dataset dataset_path",
+        "text_field": "text_column text_key content_field",
+        "validation": "val_fraction val_split_fraction val_size test_size",
+    },
+    "tokenizers.*": {"vocab_size": "vocab n_vocab padded_vocab_size", "model": "model_type", "path": "tokenizer_file"},
+    "suites.*": {"num_fewshot": "n_shot fewshot"},
+}
+"""{group: {key here: names of it in Hugging Face, nanoGPT, litgpt, torchtitan and the like}}. `finetune` has the names
+of `pretrain` as well."""
+
+
+def foreign_key(group: str, name: str) -> str | None:
+    """Return the key of a group, a dotted path in a config, that other libraries call `name`; None without one."""
+    path = group.split(".") if group else []
+    own = [*path[:1], "*", *path[2:]] if len(path) > 1 and path[0] in SECTIONS_OF_NAMES else path
+    for parts in (own, _pattern(path).split(".")):
+        for length in range(len(parts), 1, -1):  # pretrain has the names of optimizer.learning_rate
+            inside = "".join(f"{part}." for part in parts[length:])
+            for key, names in FOREIGN.get(".".join(parts[:length]), {}).items():
+                if name in names.split() and key.startswith(inside):
+                    return key.removeprefix(inside)
+    return None
+
+
+def _pattern(path: list[str]) -> str:
+    parts = ["pretrain" if at == 2 and part == "finetune" else part for at, part in enumerate(path)]
+    if len(parts) > 1 and parts[0] in SECTIONS_OF_NAMES:
+        parts[1] = "*"
+    return ".".join(parts)
+
 
 # JSON Schema takes 300.0 for an integer; the stages do not.
 Validator = extend(
@@ -36,14 +141,15 @@ def load_schema(path: Path) -> dict[str, Any]:
 def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Return a checked copy of a config, with numbers as numbers: YAML reads `1e-3` as text.
 
-    It holds only what the user wrote: no defaults. Runs `from` others and runs of sweeps and ladders are written out.
-    Raises ConfigError.
+    It holds what the user wrote and what can be nothing else (config/written_out.py): no defaults of the stages. Runs
+    `from` others and runs of sweeps and ladders are written out. Raises ConfigError.
     """
     _check_size(config)
     written = copied(config, schema, "")
-    config = _expanded(written, schema)
+    config = with_defaults(_expanded(written, schema))
     _validate(config, schema, written.get("runs"))
     config = without_nulls(with_runs(config, schema), schema)
+    check_left_out(config)
     check_references(config)
     check_sweeps(config, schema)
     return with_ladders(config, schema)
@@ -130,7 +236,7 @@ def _unknown_key(where: str, instance: dict[str, Any], known: dict[str, Any]) ->
     unknown = sorted(key for key in instance if key not in known)[0]
     nearest = difflib.get_close_matches(unknown, known, n=1)
     below = [f"{group}.{unknown}" for group, keys in known.items() if unknown in _keys_of(keys)]
-    meant = other_names.foreign_key(where, unknown) or next(iter([*nearest, *below]), None)
+    meant = foreign_key(where, unknown) or next(iter([*nearest, *below]), None)
     hint = f"did you mean {joined(where, meant)}? " if meant else ""
     return f"unknown key {joined(where, unknown)}; {hint}known here: {', '.join(sorted(known))}"
 

@@ -5,6 +5,7 @@ python workflow/scripts/generate_schema.py [DIRECTORY]
 writes workflow/schemas/config.schema.yaml and config/README.md, below DIRECTORY if given.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,8 +14,114 @@ import yaml
 HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "workflow"))
 
-from scripts.schema.config import config_schema  # noqa: E402
-from scripts.schema.readme import readme  # noqa: E402
+from scripts.schema import Schema, config_schema  # noqa: E402
+
+INTRODUCTION = """\
+# The config
+
+A config defines what is made: from which text, with which tokenizer, which models, how they are trained and scored. A
+profile defines where it is made and with which resources (see ../profiles/README.md).
+
+Without `--configfile`, `config.yaml` beside this page is used. With `--configfile mine.yaml`, nothing of it is used.
+`--configfile mine.yaml more.yaml` reads both, and `--config set=runs.base.pretrain.steps=240` replaces one value: see
+[running](../docs/running.md#values-of-the-command-line). `python -m tools.check mine.yaml` checks a config.
+
+`python workflow/scripts/generate_schema.py` makes this page. The **kind** of a key tells what a change of it does:
+
+- *identity*: the result changes. What is made with this key is made again, and everything after it;
+- *operation*: how the work is done. Nothing is made again; the next job uses the new value;
+- *horizon*: how far a run trains. Nothing that exists is made again;
+- *name*: refers to an entry of another section;
+- *workflow*: read by the workflow only, not by a stage.
+
+Numbers may be written as `0.001` or `1e-3`. Names are yours: up to 100 letters, digits, dots, dashes and underscores.
+"""
+
+
+def readme(schema: Schema) -> str:
+    """Return the config's README: one table of keys per section."""
+    lines: list[str] = [INTRODUCTION]
+    beside: Schema = {}
+    for key, part in schema["properties"].items():
+        if part.get("additionalProperties"):
+            lines += [f"\n## {key}.NAME\n", part["description"], *_table(part["additionalProperties"])]
+        else:
+            beside[key] = part
+    lines += ["\n## Beside the sections", *_table({"properties": beside})]
+    return "\n".join(lines) + "\n"
+
+
+def _table(schema: Schema) -> list[str]:
+    return ["", "| key | type | default | kind | meaning |", "|---|---|---|---|---|", *_rows(schema, "")]
+
+
+def _rows(schema: Schema, prefix: str) -> list[str]:
+    rows: list[str] = []
+    needed = _needed(schema)
+    for key, part in schema["properties"].items():
+        if "x-like" in part:
+            rows += _rows_of_difference(prefix, key, part, schema["properties"][part["x-like"]])
+            continue
+        group = next((choice for choice in part.get("anyOf", [part]) if "properties" in choice), None)
+        if group:
+            rows += _rows(group, f"{prefix}{key}.")
+            continue
+        default = needed.get(key) or _default_of(part)
+        meaning = part["description"].replace("|", "\\|")
+        rows.append(f"| `{prefix}{key}` | {_type_of(part)} | {default} | {part['x-kind']} | {meaning} |")
+        for item in [part.get("items", {}), *part.get("items", {}).get("anyOf", ())]:
+            rows += _rows(item, f"{prefix}{key}[].") if "properties" in item else []
+        if "properties" in (part.get("additionalProperties") or {}):
+            rows += _rows(part["additionalProperties"], f"{prefix}{key}.NAME.")
+    return rows
+
+
+def _needed(schema: Schema) -> dict[str, str]:
+    """{required key: the words in place of its default}."""
+    needed = dict.fromkeys(schema.get("required", ()), "**required**")
+    needed |= dict.fromkeys(schema.get("then", {}).get("required", ()), "**required** without `from`")
+    for given, keys in schema.get("dependentRequired", {}).items():
+        needed |= dict.fromkeys(keys, f"**required** with `{given}`")
+    return needed
+
+
+def _rows_of_difference(prefix: str, key: str, part: Schema, other: Schema) -> list[str]:
+    """Return rows of a group that shares keys with another, which is shown in full: its own, and one for the others."""
+    own, others, like = part["properties"], other["properties"], part["x-like"]
+    different = {name: schema for name, schema in own.items() if others.get(name) != schema}
+    shown = _rows({"properties": different, "required": part.get("required", ())}, f"{prefix}{key}.")
+    without = ", ".join(f"`{name}`" for name in others if name not in own)
+    meaning = f"For a tuned run: the other keys of `{like}`, except {without}."
+    return [*shown, f"| `{prefix}{key}.KEY` | as `{like}.KEY` | | | {meaning} |"]
+
+
+def _default_of(schema: Schema) -> str:
+    value = schema.get("default")
+    return "" if value is None else f"`{json.dumps(value)}`"
+
+
+def _type_of(schema: Schema) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type_of(part) for part in schema["anyOf"] if part["type"] != "null")
+    if "properties" in schema:
+        return "group of keys"
+    if "enum" in schema:
+        return ", ".join(f"`{choice}`" for choice in schema["enum"])
+    if schema["type"] == "array" and "items" not in schema:
+        return "list of values"
+    if schema["type"] == "array" and "properties" in schema["items"]:
+        return "list of groups of keys"
+    if schema["type"] == "array":
+        return f"list of {_type_of(schema['items'])}"
+    if schema["type"] == "object" and "properties" in schema["additionalProperties"]:
+        return "name: group of keys"
+    if schema["type"] == "object":
+        return f"name: {_type_of(schema['additionalProperties'])}"
+    kind = "number" if isinstance(schema["type"], list) else schema["type"]
+    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true, false"}
+    bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
+    limits = [f"{sign} {schema[bound]}" for bound, sign in bounds.items() if bound in schema]
+    return " ".join([words[kind], ", ".join(limits)]).strip()
 
 
 def main(directory: Path | str = HOME) -> None:

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,18 +53,6 @@ def check_stages(plan: Mapping[str, Any], home: Path) -> Checked:
     if done.returncode != 0:
         return Checked(warnings=[f"the recipes are checked only by their jobs, since tools.check failed: {last}"])
     return Checked(**json.loads(done.stdout))
-
-
-def upstream(targets: Iterable[str], inputs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the manifests among `targets`, and all that they are made from. `inputs`: {manifest: its inputs}."""
-    found: set[str] = set()
-    waiting = list(targets)
-    while waiting:
-        path = waiting.pop()
-        if path in inputs and path not in found:
-            found.add(path)
-            waiting += inputs[path]
-    return found
 
 
 def sentences_of_stale(stale: Mapping[str, str], again: bool) -> list[str]:

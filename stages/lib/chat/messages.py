@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +20,9 @@ Message = dict[str, Any]
 
 TOOLS = "tools"
 """The field of a record with the tools that a conversation may call, as TRL reads it."""
+
+NOT_READ = ("system", "functions", "documents", "chat_template_kwargs")
+"""Other fields of a record that some programs give to a chat template. None reaches one here."""
 
 
 def plain(value: Any) -> Any:
@@ -92,15 +94,28 @@ def _checked_message(value: Any, where: str) -> Message:
 
 
 def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call of a tool, or the function in it, with the mapping that the JSON text of its arguments holds."""
+    """Return a call of a tool, or the function in it, with the mapping that the JSON text of its arguments holds.
+
+    Empty text, and the empty list as which Arrow has an empty map, are no arguments: {}. Text that is no JSON object
+    stays as it is.
+    """
     if isinstance(call.get("function"), dict):
         return call | {"function": _with_arguments(call["function"])}
     arguments = call.get("arguments")
     if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            read = json.loads(arguments)
-            return call | {"arguments": read} if isinstance(read, dict) else call
-    return call
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except ValueError:
+            return call
+    elif arguments != []:
+        return call
+    return call | {"arguments": plain(arguments or {})} if isinstance(arguments, dict) or not arguments else call
+
+
+def arguments_of(call: Mapping[str, Any]) -> Any:
+    """Return the arguments of a call as `checked` returns them; None without any."""
+    inner = call.get("function")
+    return (inner if isinstance(inner, dict) else call).get("arguments")
 
 
 def _roles(messages: Sequence[Message]) -> str:

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stages.lib.chat.messages import REASONING, TOOLS, strings_of
+from stages.lib.chat.messages import REASONING, TOOLS, arguments_of, strings_of
 from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
@@ -36,6 +35,8 @@ from stages.lib.tuning.chats import Conversation
 
 ASSISTANT, ALL, LAST = LOSS_ON = ("assistant", "all", "last")
 AT_ONCE = 256  # conversations whose characters are held: 16 bytes per token
+SAMPLE = 16
+"""Conversations with a key that are rendered without it."""
 
 
 @dataclass(frozen=True)
@@ -148,21 +149,35 @@ class ExampleEncoder:
         return encoded
 
     def _warn_of_left_out(self, conversations: Sequence[Conversation]) -> None:
-        """Log how many conversations have a key that the template does not name: it cannot reach the model."""
-        counts: Counter[str] = Counter()
+        """Log how many conversations have a key that does not reach the model: without it their text is the same."""
+        having: dict[str, list[Conversation]] = {}
+        num_text = 0
         for one in conversations:
-            counts.update(
-                {key for message in one.messages for key in message} - {"role", "content"}
-                | ({TOOLS} if one.tools else set())
-            )
-        text = "" if self.template is None else self.template.text
-        if any(name in text for name in REASONING):
-            text += REASONING[0]
-        for name in REASONING[1:]:
-            del counts[name]  # other names of the text of the first
-        left_out = [f"{key} ({count})" for key, count in sorted(counts.items()) if key not in text]
+            keys = {key for message in one.messages for key in message} - {"role", "content", *REASONING[1:]}
+            for key in keys | ({TOOLS} if one.tools else set()):
+                having.setdefault(key, []).append(one)
+            calls = (call for message in one.messages for call in message.get("tool_calls", ()))
+            num_text += any(isinstance(arguments_of(call), str) for call in calls)
+        left_out = [
+            f"{key} ({len(ones):,})"
+            for key, ones in sorted(having.items())
+            if not any(self._reads(key, one) for one in ones[:SAMPLE])
+        ]
         if left_out:
             logger.warning("keys of conversations that the chat template does not read: %s", ", ".join(left_out))
+        if num_text:
+            logger.warning("conversations with a call whose arguments are text, no JSON object: %s", f"{num_text:,}")
+
+    def _reads(self, key: str, one: Conversation) -> bool:
+        """Return whether a conversation has another text without a key, all names of REASONING for the first."""
+        assert self.template is not None
+        names = REASONING if key == REASONING[0] else (key,)
+        without = [{name: value for name, value in message.items() if name not in names} for message in one.messages]
+        try:
+            text = self.template.render(one.messages, one.id, tools=one.tools)
+            return text != self.template.render(without, one.id, tools=None if key == TOOLS else one.tools)
+        except UserError:  # the template needs the key
+            return True
 
     def _num_open(self, text: str, turns: Sequence[Span]) -> int:
         """Return the number of turns without EOS, except the last one of a text: EOS is appended there."""

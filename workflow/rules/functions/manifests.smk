@@ -1,4 +1,4 @@
-"""Manifests by the config: the recipe and the inputs of each. `tools.check` compares them with those that exist."""
+"""Requests of `tools.check` and `tools.plan`: recipes and manifests by the config, ranks and GPU by the profile."""
 
 
 def recipes_to_check():
@@ -38,101 +38,144 @@ def origin_of(run):
     return origin_of(initial["run"]) if "run" in initial and "model" not in CONFIG["runs"][run] else run
 
 
-def manifests():
-    """Return all manifests: {path: {"recipe", "inputs": {key of its identity: path}, ...}}, see `stages.lib.report`.
+@functools.cache
+def maker_of(path):
+    """Return the rule that makes a manifest, and the wildcards of its path; None for another file."""
+    found = producer(path.removeprefix(f"{RESULTS}/"))
+    if found is None:
+        return None
+    stage, wildcards = found[0], SimpleNamespace(**found[1])
+    return (training_of(named("runs", wildcards.run)) if stage == "pretrain" else stage), wildcards
 
-    `needs` lists inputs whose digest is not in the identity.
+
+@functools.cache
+def manifest_of(path):
+    """Return what the config says of a manifest. WorkflowError if a file of the user's that it needs does not exist.
+
+    `needs`: the manifests among the inputs of its rule. `inputs`: of these, by the keys of its identity, those whose
+    digests it has; the tokenizer is that of the corpus if the rule does not read it.
     """
-    found = {}
-    for name in CONFIG["sources"]:
-        found[LIST.format(source=name)] = {"recipe": f"sources.{name}"}
-    for name, tokenizer in CONFIG["tokenizers"].items():
-        lists = [LIST.format(source=source) for source in tokenizer.get("sample", {})]
-        found[TOKENIZER.format(tokenizer=name)] = {"recipe": f"tokenizers.{name}", "needs": lists}
-    for name, corpus in CONFIG["corpora"].items():
-        tokenizer = {"tokenizer": TOKENIZER.format(tokenizer=corpus["tokenizer"])}
-        parts, items = of_all_parts(PART, name), items_of_corpus(SimpleNamespace(corpus=name))
-        for path in parts:
-            source = Path(path).parent.name
-            part = {"recipe": f"corpora.{name}.tokenize", "inputs": tokenizer, "source": f"sources.{source}"}
-            found[path] = part | {"needs": [LIST.format(source=source), *items]}
-        found[CORPUS.format(corpus=name)] = {"inputs": tokenizer, "sources": corpus["sources"], "needs": parts}
-    suites_of = suites_of_milestones()
-    for name in CONFIG["runs"]:
-        found |= manifests_of_run(name, suites_of)
-    for name, sweep in CONFIG.get("sweeps", {}).items():
-        if "best" in sweep:
-            at = SimpleNamespace(sweep=name)
-            needs = [*models_of_sweep(at), *evaluations_of_sweep(at)]
-            found[BEST.format(sweep=name)] = {"recipe": f"sweeps.{name}.best", "needs": needs}
-    for path in all_baselines(None):
-        *_, name, corpus, suite = Path(path).with_suffix("").parts
-        part = {"recipe": f"suites.{suite}", "inputs": {"corpus": CORPUS.format(corpus=corpus)}}
-        found[path] = part | {"needs": lists_of_suite(suite), "baseline": CONFIG["baselines"][name]["path"]}
-    return found | manifests_of_contamination() | manifests_of_ladders()
+    stage, wildcards = maker_of(path)
+    functions = filter(callable, workflow.get_rule(name_of_rule(stage)).input)
+    listed = [[found] if isinstance(found, str) else found for found in (function(wildcards) for function in functions)]
+    needs = {path: maker_of(path)[0] for paths in listed for path in paths if maker_of(path)}
+    corpora = [manifest_of(path)["inputs"] for path, made_by in needs.items() if made_by == "index"]
+    made = {"recipe": STAGES[stage].config.format(**vars(wildcards)), "inputs": {}, "needs": [*needs]}
+    for key, makes in STAGES[stage].inputs.items():
+        of_key = [path for path, made_by in needs.items() if STAGES[made_by].makes == makes]
+        of_key = of_key or [inputs[key] for inputs in corpora if key in inputs]
+        if len(of_key) == 1:
+            made["inputs"][key] = of_key[0]
+    if stage == "tokenize":
+        made["source"] = f"sources.{wildcards.source}"
+    elif stage == "index":
+        made["sources"] = named("corpora", wildcards.corpus)["sources"]
+    elif stage == "evaluate_baseline":
+        made["baseline"] = baseline_of(wildcards)["path"]
+    elif initial := stage in TRAINED_BY and named("runs", wildcards.run).get("initial"):
+        made["initial"] = initial_manifest(initial) if "run" in initial else wildcards.run
+    return made
 
 
-def manifests_of_contamination():
-    """Return the manifests of the suites' items, and of those that are contaminated."""
-    found = {ITEMS.format(suite=name): {"recipe": f"suites.{name}.items"} for name in CONFIG["suites"]}
-    for path in contamination_of(CONFIG["runs"]):
-        suite, corpus = Path(path).stem, Path(path).parent.name
-        data = {"items": ITEMS.format(suite=suite)}
-        tokenizer = {"tokenizer": TOKENIZER.format(tokenizer=CONFIG["corpora"][corpus]["tokenizer"])}
-        overlaps = of_all_parts(OVERLAPS, corpus, suite=suite)
-        for part_overlaps, part in zip(overlaps, of_all_parts(PART, corpus)):
-            found[part_overlaps] = {"recipe": "contamination", "inputs": data | tokenizer, "needs": [part]}
-        inputs = data | {"corpus": CORPUS.format(corpus=corpus)}
-        found[path] = {"recipe": "contamination", "inputs": inputs, "needs": overlaps}
+def manifests_of(files):
+    """Return the manifests among `files` and all that they are made from, as `tools.check` reads them (stale.py)."""
+    found, waiting = {}, [*files]
+    while waiting:
+        path = waiting.pop()
+        if path not in found and maker_of(path):
+            found[path] = manifest_of(path)
+            waiting += found[path]["needs"]
+    order = [*STAGES]
+    return dict(sorted(found.items(), key=lambda item: (order.index(maker_of(item[0])[0]), item[0])))
+
+
+def recipes_of_ladders():
+    """Return the recipes of all predictions by their keys in the config, see `recipes_to_check`."""
+    return {
+        f"ladders.{name}": {"stage": "predict", "keys": prediction_keys(name), "model": target_of(name)["model"]}
+        for name in LADDERS
+    }
+
+
+PLAN_RESOURCES = {
+    "device": str,
+    "device_memory_gb": float,
+    "device_peak_tflops": float,
+    "gpu_hour_price": float,
+    "mfu": float,
+}
+
+# A workflow that imports this one may rename its rules: a profile has the new names.
+name_of_rule = workflow.modifier.avail_rulename
+
+
+def resource_of(stage, name):
+    """Return a resource of a rule by the profile, as text without quotes; None if it is not set."""
+    given = workflow.resource_settings.overwrite_resources.get(name_of_rule(stage), {}).get(name)
+    raw = getattr(given, "raw", given)
+    return None if raw is None else str(raw).strip("'\"")
+
+
+def hardware_of(stage):
+    """Return where a stage trains by the profile, as `tools.plan` reads it. ConfigError for text in place of a number."""
+    found = {"ranks": "auto" if resource_of(stage, "ranks") == "auto" else ranks_per_node(stage)}
+    nodes = resource_of(stage, "nodes") or ""
+    if nodes.isdigit():
+        found["nodes"] = int(nodes)
+    if minutes := minutes_of(stage):
+        found["minutes"] = minutes
+    for name, kind in PLAN_RESOURCES.items():
+        text = resource_of(stage, name)
+        try:
+            if text is not None:
+                found["price" if name == "gpu_hour_price" else name] = kind(text)
+        except ValueError:
+            raise ConfigError(f"the resource {name} of {stage} must be a number, got {text!r}") from None
     return found
 
 
-def lists_of_suite(suite):
-    """Return the list of the prompt-completion source of a suite, if it has one."""
-    source = CONFIG["suites"][suite].get("prompt_completion")
-    return [LIST.format(source=source)] if source else []
+def minutes_of(stage):
+    """Return the time limit of a stage by the profile, 90 or "2h", in minutes; None for an expression, or without."""
+    try:
+        found = Resource.parse_human_friendly("runtime", resource_of(stage, "runtime"))
+    except WorkflowError:
+        return None
+    return found if isinstance(found, int) else None
 
 
-def manifests_of_run(name, suites_of):
-    """Return the manifests of a run: milestones, exports, evaluations. `suites_of`: {(run, step): suites}."""
-    run, found, corpus = CONFIG["runs"][name], {}, corpus_name(name)
-    tokenizer = TOKENIZER.format(tokenizer=CONFIG["corpora"][corpus]["tokenizer"])
-    data = {"corpus": CORPUS.format(corpus=corpus), "tokenizer": tokenizer}
-    initial = run.get("initial", {})
-    origin = initial_manifest(initial) if "run" in initial else name
-    needs = [LIST.format(source=source) for source in tuning_sources_of(name)]
-    for step, number in MILESTONES[name].items():
-        model, export = MODEL.format(run=name, step=step), EXPORT.format(run=name, step=step)
-        found[model] = {"recipe": f"runs.{name}.{training_of(run)}", "inputs": data, "needs": needs}
-        if initial:
-            found[model] |= {"initial": origin, "needs": [*needs, origin]}
-        needs = [model]
-        found[export] = {"recipe": f"runs.{name}.convert", "inputs": data | {"model": model}}
-        at = SimpleNamespace(run=name, step=step)
-        scores = [*evaluations_of_milestone(at), *baselines_of_card(at), *contamination_of_card(at)]
-        found[CARD.format(run=name, step=step)] = {
-            "recipe": f"runs.{name}.card",
-            "inputs": {"export": export, "model": model, "corpus": data["corpus"]},
-            "needs": scores,
-        }
-        for suite in sorted(suites_of[name, number]):
-            path = EVALUATION.format(run=name, step=step, suite=suite)
-            found[path] = {
-                "recipe": f"suites.{suite}",
-                "inputs": {"export": export, "corpus": data["corpus"]},
-                "needs": lists_of_suite(suite),
-            }
-    return found
+def ranks_per_node(stage):
+    """Return the ranks per node by the profile; 1 if they are computed for each job."""
+    ranks = resource_of(stage, "ranks") or ""
+    return int(ranks) if ranks.isdigit() else 1
 
 
-def suites_of_milestones():
-    """Return {(run, step): names of its suites}, with those of the runs that are tuned from it."""
-    found = {}
-    for name, run in CONFIG["runs"].items():
-        initial = run.get("initial", {})
-        scored = [(name, number) for number in MILESTONES[name].values()]
-        if training_of(run) == "finetune" and "step" in initial:
-            scored.append((initial["run"], initial["step"]))
-        for key in scored:
-            found.setdefault(key, set()).update(run["suites"])
-    return found
+def planned_run(name):
+    """Return a run as `tools.plan` reads it, see tools/plan/request.py."""
+    run, stage = CONFIG["runs"][name], training_of(CONFIG["runs"][name])
+    corpus = corpus_name(name)
+    tokenizer = CONFIG["corpora"][corpus]["tokenizer"]
+    size = CONFIG["tokenizers"][tokenizer].get("vocab_size")
+    return {
+        "stage": stage,
+        "keys": {key: value for key, value in run[stage].items() if key != "milestones"},
+        "model": model_of_origin(name),
+        "milestones": milestones_of(run),
+        "corpus": CORPUS.format(corpus=corpus),
+        "tokenizer": {"manifest": TOKENIZER.format(tokenizer=tokenizer), **({"vocab_size": size} if size else {})},
+        "hardware": hardware_of(stage),
+    }
+
+
+def model_of_origin(name):
+    """Return the model keys of a run, or of the first run that it starts from; None if its file does not exist."""
+    run = CONFIG["runs"][origin_of(name)]
+    if "model" in run:
+        path = run["model"].get("from")
+        return run["model"] if path is None or Path(path).exists() else None
+    path = run["initial"].get("config") or str(Path(run["initial"]["path"], "config.json"))
+    return {"from": path} if Path(path).is_file() else None
+
+
+def plan_request(wildcards):
+    """The request of `tools.plan`: all runs that `all` makes."""
+    return as_json({"results": RESULTS, "runs": {run: planned_run(run) for run in runs_of_all()}})

@@ -1,12 +1,8 @@
-"""Recipes of the stages, each one JSON of the keys that the user wrote, and the fingerprints of their code."""
+"""Recipes of the stages, each one JSON of the keys that the user wrote, their other options, and their code."""
 
-DATA_STAGES = ("list", "train_tokenizer", "hash_documents", "find_duplicates", "tokenize", "index")
-CONTAMINATION_STAGES = ("list_items", "find_overlaps", "find_contamination")
-MODEL_STAGES = ("pretrain", "finetune", "predict", "convert", "evaluate", "select_best", "describe", "summarize")
-STAGES = (*DATA_STAGES, *CONTAMINATION_STAGES, *MODEL_STAGES)
 LONGEST_ARGUMENT = 128 * 1024  # bytes of an argument with its NUL
-FINGERPRINTS = fingerprints([f"stages.{stage}" for stage in STAGES], HOME)
-CODE = {stage: FINGERPRINTS[f"stages.{stage}"] for stage in STAGES}
+MODULES = list(dict.fromkeys(stage.module for stage in STAGES.values()))
+CODE = {name.removeprefix("stages."): code for name, code in fingerprints(MODULES, HOME).items()}
 
 
 def schema_of(section, *names):
@@ -44,9 +40,11 @@ def argument_of(data):
     return str(path)
 
 
-def rerun_on_code(stage):
-    """Return the fingerprint of a stage that keeps its results when its code changes, if `rerun_on_code` is set."""
-    return CODE[stage] if CONFIG.get("rerun_on_code") else ""
+def rerun_on_code(rule_name):
+    """Return the fingerprint of a rule's stage, if it reruns when its code changes; "" if it keeps its results."""
+    stage = STAGES[rule_name]
+    follows = stage.follows_code or CONFIG.get("rerun_on_code")
+    return CODE[stage.module.removeprefix("stages.")] if follows else ""
 
 
 def source_recipe(wildcards):
@@ -200,3 +198,102 @@ def expected_of_run(run, recipe):
         "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
         **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),
     }
+
+
+def leaving_out_options(wildcards, input):
+    """Return tokenize's options for the duplicates and the contaminated documents to filter; empty without them."""
+    duplicates, items = input.get("duplicates"), input.get("suite_items")
+    options = ["--duplicates", str(duplicates)] if duplicates else []
+    options += ["--items", *([items] if isinstance(items, str) else items)] if items else []
+    return shlex.join(options)
+
+
+def previous_option(wildcards, input):
+    """Return the option for the milestone before; [] for the first."""
+    return ["--previous", input.previous] if input.get("previous") else []
+
+
+def initial_option(wildcards, input):
+    """Return the option for the model that a run starts from; [] without one."""
+    initial = named("runs", wildcards.run).get("initial", {})
+    path = input.get("initial") or initial.get("path")
+    given = ["--initial", path] if path else []
+    return [*given, "--initial-config", initial["config"]] if "config" in initial else given
+
+
+def model_config_option(wildcards, input):
+    """Return the option for the config.json of the model's shape; [] if the config has the shape."""
+    return ["--model-config", input.model_config] if input.get("model_config") else []
+
+
+def prompt_completion_option(wildcards, input):
+    """Return the option for the prompt-completion source of a suite; [] without one."""
+    return ["--prompt-completion", input.prompt_completion] if input.get("prompt_completion") else []
+
+
+def licenses_option(wildcards):
+    """Return the option for the licenses of a run's sources, as the config has them now; [] without any."""
+    licenses = {source: CONFIG["sources"][source].get("license") for source in sources_of_run(wildcards.run)}
+    given = [f"{source}={name}" for source, name in licenses.items() if name is not None]
+    return ["--licenses", *given] if given else []
+
+
+def train_directory(wildcards, output):
+    """Parent of a run's run directories. No rule declares it, so Snakemake never deletes its content."""
+    return str(Path(output[0]).parent.parent / "train")
+
+
+def figures_directory(wildcards, output):
+    """Directory of the figures."""
+    return str(Path(output.figures[0]).parent)
+
+
+def pages_directory(wildcards, output):
+    """Directory of the pages of Snakemake's report."""
+    return str(Path(output.answer).parent)
+
+
+def config_files(wildcards):
+    """Names of the config files, for the title of the report."""
+    return ", ".join(map(str, workflow.overwrite_configfiles)) or "config/config.yaml"
+
+
+def command_line(wildcards):
+    """The command of this workflow, for the head of the report: its job runs in the process of the command."""
+    return shlex.join(["snakemake", *sys.argv[1:]])
+
+
+def base64_lines(path):
+    """Return a file as lines of base64, for report/workflow.rst."""
+    return base64.encodebytes(Path(path).read_bytes()).decode()
+
+
+def attempt_of_job(wildcards, attempt):
+    """Return the number of a job's attempt, from 1."""
+    return attempt
+
+
+def tasks_of_suites():
+    """Return the tasks of all suites, each once."""
+    return list(dict.fromkeys(task for suite in CONFIG["suites"].values() for task in suite["tasks"]))
+
+
+def trust_task_code():
+    """Return the option of prefetch, if all suites with custom task files trust their code."""
+    suites = CONFIG["suites"].values()
+    return (
+        ["--trust-task-code"]
+        if any(suite.get("trust_task_code") for suite in suites)
+        and all(suite.get("trust_task_code") for suite in suites if "include_path" in suite)
+        else []
+    )
+
+
+def include_paths():
+    """Return the directories with custom task files of all suites, each once."""
+    return list(dict.fromkeys(suite["include_path"] for suite in CONFIG["suites"].values() if "include_path" in suite))
+
+
+def threads_of_job(wildcards, threads):
+    """Threads per process of a job that starts one process, unless the profile sets `omp_threads`."""
+    return threads

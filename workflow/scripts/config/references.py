@@ -6,22 +6,45 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.config.runs import TRAINED_BY, corpus_of, length_of, milestones_of
+from stages.lib.sources.kinds.registry import CHAT_KINDS, PREFERENCE_KINDS, PROMPT_COMPLETION_KINDS
 
-PROMPT_COMPLETION_KINDS = ("prompt_completion", "python-statements", "preference")
-"""Kinds of sources that hold prompt-completion data."""
+TRAINED_BY = ("pretrain", "finetune")
+
+
+def training_of(run: dict[str, Any]) -> str:
+    """Return the name of the section, and stage, that trains a run: pretrain or finetune."""
+    return next(name for name in TRAINED_BY if name in run)
+
+
+def milestones_of(run: dict[str, Any]) -> list[int]:
+    """Return the steps, or epochs, after which a run is converted and scored, increasing."""
+    recipe = run[training_of(run)]
+    return recipe.get("milestones", [recipe[length_of(run)]])
+
+
+def length_of(run: dict[str, Any]) -> str:
+    """Return the key that says how long a run is trained, and that its milestones count: steps or epochs."""
+    return "epochs" if "epochs" in run[training_of(run)] else "steps"
+
+
+def file_name(run: dict[str, Any], milestone: int) -> str:
+    """Return the name of a milestone in paths."""
+    return f"epoch{milestone:03d}" if length_of(run) == "epochs" else f"{milestone:08d}"
+
+
+def corpus_of(runs: dict[str, Any], name: str) -> str:
+    """Return the name of a run's corpus; a tuned run has that of its initial run."""
+    run = runs[name]
+    return run["corpus"] if "corpus" in run else corpus_of(runs, run["initial"]["run"])
+
+
+def tuned_runs(runs: dict[str, Any]) -> list[str]:
+    """Return the names of the runs that are fine-tuned."""
+    return [name for name, run in runs.items() if training_of(run) == "finetune"]
+
 
 BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Files of a baseline in a directory."""
-
-PREFERENCE_KINDS = ("preference",)
-"""Kinds of sources that hold preferences."""
-
-CHAT_KINDS = ("chat",)
-"""Kinds of sources that hold conversations."""
-
-NOT_BESIDE_DPO = ("z_loss", "loss_on", "packing", "too_long")
-"""Keys of a fine-tuning that preference tuning does not read."""
 
 SHIPPED_TEMPLATES = ("chatml", "tulu")
 """Chat templates that a name stands for; any other is a file."""
@@ -229,7 +252,6 @@ def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Conf
         _must_be_one_of("sources", config, f"{where}.weights", source)
         _must_have_validation(config, where, source)
     if recipe.get("dpo") is not None:
-        _check_dpo(where, recipe)
         _check_preferences(config, where, recipe)
     _check_template(config, where, recipe, initial)
 
@@ -262,12 +284,6 @@ def _may_have_template(config: Config, initial: Config) -> bool:
             return False
         initial = run["initial"]
     return True
-
-
-def _check_dpo(where: str, recipe: Config) -> None:
-    for key in NOT_BESIDE_DPO:
-        if key in recipe:
-            raise ConfigError(f"{where}.{key} must be omitted beside {where}.dpo: it has no effect")
 
 
 def _check_preferences(config: Config, where: str, recipe: Config) -> None:

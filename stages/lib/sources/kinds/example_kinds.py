@@ -8,12 +8,14 @@ A malformed record is a UserError that names file and line: a model must not be 
 from __future__ import annotations
 
 import codecs
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.chat import messages as chat_messages
-from stages.lib.chat.messages import TOOLS, Message
+from stages.lib.chat.messages import NOT_READ, TOOLS, Message
 from stages.lib.errors import UserError
+from stages.lib.log import logger
 from stages.lib.sources import compressed, storage
 from stages.lib.sources.entries import field_of
 from stages.lib.sources.kinds import jsonl, tables
@@ -55,6 +57,18 @@ def records(names: Sequence[str], fields: Sequence[str | None], optional: Sequen
     for name in names:
         is_table = storage.without_query(name).endswith(PARQUET.endings)
         yield from _rows(name, fields, optional) if is_table else _lines(name, fields)
+
+
+def chat_records(names: Sequence[str], fields: Sequence[str | None], optional: Sequence[str] = ()) -> Iterator[Record]:
+    """Yield the records of files with TOOLS; arguments as of `records`. Log how many have one of NOT_READ."""
+    unread = [name for name in NOT_READ if name not in (*fields, *optional)]
+    counts: Counter[str] = Counter()
+    for record in records(names, fields, (*optional, TOOLS, *unread)):
+        counts.update(name for name in unread if record[2].get(name))
+        yield record
+    if counts:
+        said = ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
+        logger.warning("fields of records that reach no chat template: %s; messages and %s are read", said, TOOLS)
 
 
 def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> Iterator[Record]:
@@ -154,7 +168,7 @@ class Chat(ExampleKind):
     def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[ConversationRecord]:
         """Yield (id, split key, messages, tools) of each record."""
         field, own = recipe.messages_field, recipe.split_field
-        for identifier, where, entry in records(names, (field, own), optional=(TOOLS,)):
+        for identifier, where, entry in chat_records(names, (field, own)):
             value = field_of(entry, field, None)
             given = entry.get(SHAREGPT) if value is None else value
             if isinstance(given, (list, tuple)) and given and isinstance(given[0], Mapping) and "from" in given[0]:
@@ -199,7 +213,7 @@ class Preference(ExampleKind):
 
 def _records(recipe: SourceFields, names: Sequence[str]) -> Iterator[Record]:
     prompt, *others = _fields(recipe)
-    return records(names, (*others, recipe.split_field), optional=(prompt, TOOLS))
+    return chat_records(names, (*others, recipe.split_field), optional=(prompt,))
 
 
 def _split_key(recipe: SourceFields, entry: dict[str, Any], prompt: Text, where: str) -> str:

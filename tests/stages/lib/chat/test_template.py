@@ -225,12 +225,27 @@ def test_tools_reach_the_template_as_in_transformers():
 
 
 def test_arguments_as_json_text_are_the_object_and_results_may_be_empty():
-    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in ('{"city": "Kara"}', "no JSON")]
+    given = (
+        '{"city": "Kara", "days": null}',
+        {"city": "Kara", "days": None},
+        "no JSON",
+        "[1]",
+        "",
+        " ",
+        "null",
+        [],
+        {},
+    )
     chat = [
-        *({"role": "system", "content": ""}, CHAT[1], {"role": "assistant", "tool_calls": calls}),
+        *({"role": "system", "content": ""}, CHAT[1]),
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": one}} for one in given]},
         *({"role": "tool", "content": ""}, {"role": "tool", "content": None}, CHAT[4]),
     ]
-    text = template("chatml").render(messages.checked(chat, "where"), "a")
+    found = messages.checked(chat, "where")
+    city = {"city": "Kara"}
+    calls = found[2]["tool_calls"]
+    assert [messages.arguments_of(call) for call in calls] == [city, city, "no JSON", "[1]", *[{}] * 5]
+    text = template("chatml").render(found, "a")
     assert '{"name": "f", "arguments": {"city": "Kara"}}' in text and '"arguments": "no JSON"' in text
     assert text.count("<|im_start|>tool\n</s>") == 2 and text.startswith("<s><|im_start|>system\n</s>")
 

@@ -1,23 +1,59 @@
-"""Snakemake's executor cluster-generic with commands of this checkout, for profiles/pbs."""
+"""Snakemake's executor cluster-generic with commands of this checkout, for profiles/pbs, and a repair of Kubernetes'.
+
+The plugin for Kubernetes (0.5.1) ends the whole run if one pod fails: it requests the log of the container before a
+restart. Pods of jobs are never restarted, so Kubernetes answers with an error, which the plugin does not expect, and
+`retries` and `keep-going` have no effect.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import snakemake_executor_plugin_cluster_generic as generic
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+PLUGIN = "snakemake_executor_plugin_kubernetes"
+UNAUTHORIZED = 401  # the plugin logs in again
+
+
+def install_kubernetes() -> None:
+    """Let the plugin read the log of the container that failed. Nothing happens where the plugin is not installed."""
+    plugin = sys.modules.get(PLUGIN)
+    if plugin is None:
+        return
+    client = plugin.kubernetes.client
+    read = client.CoreV1Api.read_namespaced_pod_log
+    if not hasattr(read, "__wrapped__"):
+        client.CoreV1Api.read_namespaced_pod_log = own_log(read, client.rest.ApiException)
+
+
+def own_log(read: Callable[..., str], error_type: type[Exception]) -> Callable[..., str]:
+    """Return `read` without its option `previous`. A log that is gone with its node is a sentence."""
+
+    @functools.wraps(read)
+    def read_own(*arguments: Any, previous: bool = False, **options: Any) -> str:
+        try:
+            return read(*arguments, **options)
+        except error_type as error:
+            if getattr(error, "status", None) == UNAUTHORIZED:
+                raise
+            return f"the log of the pod cannot be read: {getattr(error, 'reason', error)}"
+
+    return read_own
+
+
 CANCEL_SECONDS = 60
 
 
-class Executor(generic.Executor):
+class GenericExecutor(generic.Executor):
     """The plugin's executor, whose polls lose no job.
 
     The plugin (1.0.9) ends Snakemake if one poll fails or Ctrl-C reaches it, and does not cancel jobs while it polls.
@@ -63,10 +99,10 @@ class Executor(generic.Executor):
                 subprocess.run(line, shell=True, timeout=CANCEL_SECONDS, start_new_session=True, check=False)
 
 
-def install(home: Path) -> None:
+def install_generic(home: Path) -> None:
     """Let Snakemake use this executor for `executor: cluster-generic`.
 
     Commands in profiles find the checkout `home` as $CARAVAN, and its Python as $CARAVAN_PYTHON.
     """
     os.environ.update(CARAVAN=str(home), CARAVAN_PYTHON=sys.executable)
-    ExecutorPluginRegistry().get_plugin("cluster-generic").executor = Executor
+    ExecutorPluginRegistry().get_plugin("cluster-generic").executor = GenericExecutor

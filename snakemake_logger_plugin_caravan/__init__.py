@@ -1,4 +1,6 @@
-"""One line on the terminal per start and end of a job, in place of Snakemake's blocks of ten.
+"""Snakemake's logger plugin `caravan`: one line per start and end of a job, in place of Snakemake's blocks of ten.
+
+The profiles load it. Snakemake finds it by its name, since the checkout is on the path of this Python.
 
 Snakemake's own log, .snakemake/log/*.log, keeps the blocks. Errors, warnings and dry runs are as Snakemake shows them,
 and with --verbose so is everything. On a terminal the last line shows how far trainings on a cluster are; those on this
@@ -7,8 +9,10 @@ machine show it themselves.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -17,11 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LogEvent, get_event
+from snakemake_interface_logger_plugins.base import LogHandlerBase
 
-from scripts.terminal.training_line import TRAINING, duration, training_line
-
-DEFAULT_HANDLER = "DefaultStreamHandler"
-"""Snakemake's name of the handler that writes to the terminal; a logger plugin of the user's stands in its place."""
+from snakemake_logger_plugin_caravan.training_line import TRAINING, duration, training_line
 
 CLEAR = "\r\x1b[2K"
 """Clears the terminal's line, which may have the progress of a stage."""
@@ -124,8 +126,8 @@ def _clock() -> str:
 class Terminal(ColorizingTextHandler):
     """Snakemake's handler without its blank lines; it clears the terminal's line before it writes."""
 
-    def __init__(self, nocolor: bool, stream: Any, lines: JobLines, shown: logging.Filter) -> None:
-        super().__init__(nocolor, stream, lines, shown)
+    def __init__(self, nocolor: bool, stream: Any, lines: JobLines) -> None:
+        super().__init__(nocolor, stream, lines)
         self.lines = lines
         self._follower: threading.Thread | None = None
 
@@ -167,20 +169,25 @@ class Terminal(ColorizingTextHandler):
         return text[: shutil.get_terminal_size().columns - 1]
 
 
-def install(workflow: Any) -> None:
-    """Let Snakemake's terminal show one line per job.
+class LogHandler(LogHandlerBase):
+    """The plugin, `--logger caravan`. With --verbose, and for a dry run, the lines are Snakemake's."""
 
-    Not in a dry run, with --verbose, in a cluster's job, or in a workflow that imports this one.
-    """
-    settings = workflow.output_settings
-    if not workflow.is_main_process or settings.dryrun or settings.verbose:
-        return
-    if not workflow.modifier.is_main_snakefile():
-        return
-    logger = workflow.logger_manager.logger
-    for before in [handler for handler in logger.handlers if handler.name == DEFAULT_HANDLER]:
-        lines = JobLines(settings.quiet, settings.show_failed_logs)
-        handler = Terminal(settings.nocolor, before.stream, lines, workflow.logger_manager._default_filter())
-        handler.name = DEFAULT_HANDLER
-        logger.removeHandler(before)
-        logger.addHandler(handler)
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = False
+    has_formatter = True
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        """Choose the lines."""
+        settings = self.common_settings
+        stream = sys.stdout if settings.stdout else sys.stderr
+        kind, lines = (
+            (ColorizingTextHandler, DefaultFormatter) if settings.dryrun or settings.verbose else (Terminal, JobLines)
+        )
+        self.terminal = kind(settings.nocolor, stream, lines(settings.quiet, settings.show_failed_logs))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        with contextlib.suppress(BrokenPipeError):  # whoever read the lines has read enough
+            self.terminal.emit(record)

@@ -1,28 +1,29 @@
-"""Paths of all manifests, and the entries and steps that their wildcards name."""
+"""Paths of all results, and the entries and milestones of the config that their wildcards name."""
 
-LIST = f"{RESULTS}/sources/{{source}}/list.json"
-TOKENIZER = f"{RESULTS}/tokenizers/{{tokenizer}}/manifest.json"
-PART = f"{RESULTS}/tokens/{{corpus}}/{{source}}/{{part}}.json"
-HASHES = f"{RESULTS}/hashes/{{corpus}}/{{source}}/{{part}}.json"
-DUPLICATES = f"{RESULTS}/hashes/{{corpus}}/manifest.json"
-CORPUS = f"{RESULTS}/tokens/{{corpus}}/manifest.json"
-ITEMS = f"{RESULTS}/suites/{{suite}}/items.json"
-OVERLAPS = f"{RESULTS}/overlaps/{{corpus}}/{{suite}}/{{source}}/{{part}}.json"
-CONTAMINATION = f"{RESULTS}/contamination/{{corpus}}/{{suite}}.json"
-MODEL = f"{RESULTS}/runs/{{run}}/models/{{step}}.json"
-EXPORT = f"{RESULTS}/runs/{{run}}/export/{{step}}/manifest.json"
-EVALUATION = f"{RESULTS}/runs/{{run}}/eval/{{step}}/{{suite}}.json"
-BASELINE = f"{RESULTS}/baselines/{{baseline}}/{{corpus}}/{{suite}}.json"
-CARD = f"{RESULTS}/runs/{{run}}/export/{{step}}/card.json"
-BEST = f"{RESULTS}/sweeps/{{sweep}}/best.json"
+
+def result(stage):
+    """Return the path of a rule's manifest, with its wildcards."""
+    return f"{RESULTS}/{STAGES[stage].output}"
+
+
+def log_of(stage):
+    """Return the path of a rule's log: one for each value of its wildcards."""
+    wildcards = re.findall(r"{\w+}", STAGES[stage].output)
+    return f"{RESULTS}/logs/{'/'.join([stage, *wildcards])}.log"
+
+
+LIST, TOKENIZER, PART, CORPUS = map(result, ("list", "train_tokenizer", "tokenize", "index"))
+HASHES, DUPLICATES = map(result, ("hash_documents", "find_duplicates"))
+ITEMS, OVERLAPS, CONTAMINATION = map(result, ("list_items", "find_overlaps", "find_contamination"))
+MODEL, EXPORT, CARD = map(result, ("pretrain", "convert", "describe"))
+EVALUATION, BASELINE = map(result, ("evaluate", "evaluate_baseline"))
+BEST, PREDICTION, SUMMARY = map(result, ("select_best", "predict", "summarize"))
 SCORES = f"{RESULTS}/scores.csv"
 TEXT = f"{RESULTS}/summary.txt"
-SUMMARY = f"{RESULTS}/summary.json"
 PAGE = f"{RESULTS}/card.html"
 PAGES = f"{RESULTS}/pages/{{category}}.html"
 PLAN = f"{RESULTS}/plan.json"
 PLAN_TEXT = f"{RESULTS}/plan.txt"
-LOGS = f"{RESULTS}/logs"
 FIGURES = [f"{RESULTS}/figures/loss.svg", f"{RESULTS}/figures/bits_per_byte.svg", f"{RESULTS}/figures/accuracy.svg"]
 
 # `pretrain` and `finetune` make the same files for different runs. An unknown run matches pretrain, whose input
