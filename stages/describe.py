@@ -23,10 +23,10 @@ from typing import Any
 
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
-from stages.lib.card import inputs as card_inputs
-from stages.lib.card import text as card_text
-from stages.lib.card.inputs import CardInputs
 from stages.lib.errors import UserError
+from stages.lib.pages import card, card_inputs
+from stages.lib.pages.card_inputs import CardInputs
+from stages.lib.pages.inputs import read_lists
 from stages.lib.recipe import identity
 from stages.lib.run_directory import history
 
@@ -88,7 +88,7 @@ class DescribeRecipe:
 
 def licenses_of(corpus: manifest.Manifest, lists: Iterable[manifest.Manifest], given: Sequence[str]) -> dict[str, str]:
     """Return {source: license} by the lists and the corpus, and by `given` ("SOURCE=LICENSE"), which counts first."""
-    found = {made.identity["source"]: made.record["license"] for made in lists if "license" in made.record}
+    found = {inputs.identity["source"]: inputs.record["license"] for inputs in lists if "license" in inputs.record}
     found = corpus.record.get("licenses", {}) | found
     for pair in given:
         source, equals, license_ = pair.partition("=")
@@ -100,8 +100,8 @@ def licenses_of(corpus: manifest.Manifest, lists: Iterable[manifest.Manifest], g
 
 def read_inputs(arguments: argparse.Namespace) -> CardInputs:
     """Read all manifests. Raises UserError if they do not belong to one model."""
-    corpus, lists = manifest.read(arguments.corpus, "index"), card_inputs.read_lists(arguments.lists)
-    made = CardInputs(
+    corpus, lists = manifest.read(arguments.corpus, "index"), read_lists(arguments.lists)
+    inputs = CardInputs(
         name=arguments.name,
         model=manifest.read(arguments.model, *manifest.TRAINING),
         export=manifest.read(arguments.export, "convert"),
@@ -112,30 +112,38 @@ def read_inputs(arguments: argparse.Namespace) -> CardInputs:
         contamination=card_inputs.by_suite(arguments.contamination, "--contamination"),
         licenses=licenses_of(corpus, lists.values(), arguments.licenses),
     )
-    card_inputs.check(made)
-    return made
+    card_inputs.check(inputs)
+    return inputs
 
 
 def run(arguments: argparse.Namespace, recipe: DescribeRecipe) -> None:
     """Write the card beside the export, and its manifest."""
     clock = manifest.Clock(arguments.code)
-    made = read_inputs(arguments)
-    directory = made.export.directory
+    inputs = read_inputs(arguments)
+    directory = inputs.export.directory
     if arguments.output.parent.resolve() != directory.resolve():
         raise UserError(f"--output {arguments.output} must be in the directory of the export, {directory}")
-    card = directory / card_text.FILE
-    for path in (arguments.output, card):
+    readme = directory / card.FILE
+    for path in (arguments.output, readme):
         files.clear_leftovers(path)
-    text = card_text.text(made, recipe.license, recipe.languages, recipe.description)
-    with files.atomic(card, "w") as file:
+    text = card.text(inputs, recipe.license, recipe.languages, recipe.description)
+    with files.atomic(readme, "w") as file:
         file.write(text)
-    known: dict[str, Any] = {"recipe": recipes.written(recipe, "identity"), "name": arguments.name, **made.digests()}
-    known |= {"licenses": made.licenses, "step": made.step, "outputs": {card.name: manifest.describe(card)}}
+    card_identity: dict[str, Any] = {
+        "recipe": recipes.written(recipe, "identity"),
+        "name": arguments.name,
+        **inputs.digests(),
+    }
+    card_identity |= {
+        "licenses": inputs.licenses,
+        "step": inputs.step,
+        "outputs": {readme.name: manifest.describe(readme)},
+    }
     record = clock.record(
-        manifests={manifest.relative(one.path, directory): one.sha256 for one in made.manifests()},
-        logs=manifest.described(history.logs(made.run_directory), directory),
+        manifests={manifest.relative(one.path, directory): one.sha256 for one in inputs.manifests()},
+        logs=manifest.described(history.logs(inputs.run_directory), directory),
     )
-    manifest.write(arguments.output, arguments.stage_name, known, record)
+    manifest.write(arguments.output, arguments.stage_name, card_identity, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

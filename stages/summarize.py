@@ -14,7 +14,7 @@ All that exists, while trainings run or after a failed job, into results/so_far:
 --expect holds the recipes and milestones of the config: a result of another recipe is refused, a missing result is
 listed. Columns of the table: run,step,tokens,task,metric,value,stderr,n, and of tasks whose items were looked for in
 training text contaminated (the share that was found), clean, clean_stderr and clean_n (the score over the other items).
-Its last rows are scores to compare with: of `baseline NAME`, and of `trivial READER`, a rule without a model.
+Its last rows are scores to compare with: of `baseline NAME`, and of `trivial READER`, a baseline without a model.
 Of several runs, further columns have the keys in which their recipes differ.
 """
 
@@ -29,19 +29,50 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
-from stages.lib.report import run_table_text, so_far, summary_figures
-from stages.lib.report.curves import logs_of, read_curves, tokens_before, training_problems
-from stages.lib.report.expected_recipes import check_code, check_recipes
-from stages.lib.report.expert_load import load_problems
-from stages.lib.report.references import reference_rows
-from stages.lib.report.results import Results
-from stages.lib.report.run_table import RunTable, run_tables
-from stages.lib.report.scores import ScoreRow, score_rows, write_scores
-from stages.lib.report.summary_text import SummaryText
-from stages.lib.report_page import page, provenance
-from stages.lib.report_page.inputs import PageInputs, read_corpora, read_lists, read_plan
+from stages.lib.pages import provenance, report, summary
+from stages.lib.pages.inputs import ReportInputs, read_corpora, read_lists, read_plan, summary_charts
+from stages.lib.render import chart
+from stages.lib.results.curves import logs_of, read_curves, tokens_before
+from stages.lib.results.differences import Differences
+from stages.lib.results.manifests import Results, check_code, check_recipes
+from stages.lib.results.run_tables import run_tables
+from stages.lib.results.scores import reference_rows, score_rows, write_scores
 from stages.lib.scaling_law import outcome
+
+SO_FAR = "so_far"
+FOUND = {
+    "models": "runs/*/models/*.json",
+    "exports": "runs/*/export/*/manifest.json",
+    "evaluations": "runs/*/eval/*/*.json",
+    "baselines": "baselines/*/*/*.json",
+    "contamination": "contamination/*/*.json",
+    "ladders": "ladders/*.json",
+    "corpora": "tokens/*/manifest.json",
+    "lists": "sources/*/list.json",
+}
+OUTPUTS = {"scores": "scores.csv", "figures": "figures", "output": "summary.json"}
+
+
+def add_found(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
+    """Return `argv` with the manifests below its --results, and outputs in DIR/so_far; `argv` itself without one.
+
+    Options that `argv` has too take precedence. Exits with the parser's error if DIR is not a directory.
+    """
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--results", type=Path)
+    results = own.parse_known_args(argv)[0].results
+    if results is None:
+        return list(argv)
+    if not results.is_dir():
+        parser.error(f"--results must be a directory, got {results}")
+    found: list[str] = []
+    for name, pattern in FOUND.items():
+        paths = sorted(str(path) for path in results.glob(pattern) if not path.name.startswith("."))
+        found += [f"--{name}", *paths] if paths else []
+    found += ["--plan", str(results / "plan.json")]
+    for name, file in OUTPUTS.items():
+        found += [f"--{name}", str(results / SO_FAR / file)]
+    return [*found, *argv]
 
 
 def read_expected(text: str) -> dict[str, Any]:
@@ -54,72 +85,24 @@ def read_expected(text: str) -> dict[str, Any]:
         raise UserError(f"--expect is not valid JSON: {error}") from None
 
 
-def check(results: Results, expected: dict[str, Any]) -> list[str]:
-    """Raise UserError if results do not belong together or to the config; returns warnings on their code."""
-    results.check_chain()
-    if not expected:
-        return []
-    check_recipes(results, expected)
-    return check_code(results, expected.get("code", {}))
-
-
-def keys_of(tables: Sequence[RunTable]) -> list[str]:
-    """Return the keys in which runs differ, each once."""
-    return list(dict.fromkeys(key for table in tables for key in table.keys))
-
-
-def with_keys(rows: Sequence[ScoreRow], tables: Sequence[RunTable]) -> list[ScoreRow]:
-    """Return score rows with the values of their run's keys."""
-    values = {row.runs[0]: row.values for table in tables for row in table.rows}
-    return [{**values.get(row["run"], {}), **row} for row in rows]
-
-
-def write_manifest(
-    arguments: argparse.Namespace,
-    clock: manifest.Clock,
-    made: Sequence[Manifest],
-    missing: Sequence[str],
-    outputs: Sequence[Path],
-    pages: Sequence[Path],
-    logs: Sequence[Path],
-    parts: Sequence[Manifest],
-) -> None:
-    """Write the summary's manifest, last; its paths are relative to its directory.
-
-    Its record has the pages, which show times that may differ between two equal results, and all else that they show:
-    the plan, the logs of the trainings, and the records of the manifests.
-    """
-    home = arguments.output.parent
-    identity = {
-        "recipe": {},
-        "inputs": {manifest.relative(one.path, home): one.digest for one in made},
-        "missing": missing,
-        "outputs": manifest.described(outputs, home),
-    }
-    record = clock.record(
-        pages=manifest.described(pages, home),
-        files={} if arguments.plan is None else manifest.described([arguments.plan], home),
-        logs=manifest.described(logs, home),
-        manifests={manifest.relative(one.path, home): one.sha256 for one in [*made, *parts]},
-    )
-    manifest.write(arguments.output, arguments.stage_name, identity, record)
-
-
 def run(arguments: argparse.Namespace) -> None:
-    """Check the results, and write table, figures, text and manifest."""
+    """Check the results, and write table, figures, text, pages and, last, the manifest."""
     clock = manifest.Clock(arguments.code)
     text = arguments.text or arguments.output.with_suffix(".txt")
-    arguments.page = arguments.page or arguments.output.with_name("card.html")
-    for path in (arguments.output, arguments.scores, text, arguments.page):
+    card = arguments.page or arguments.output.with_name("card.html")
+    for path in (arguments.output, arguments.scores, text, card):
         files.clear_leftovers(path)
     for directory in (arguments.figures, arguments.pages):
         if directory is not None:
             files.clear_leftovers_in(directory)
     expected = read_expected(arguments.expect)
-    given = (arguments.models, arguments.exports, arguments.evaluations, arguments.baselines, arguments.contamination)
-    results = Results(*given)
+    paths = (arguments.models, arguments.exports, arguments.evaluations, arguments.baselines, arguments.contamination)
+    results = Results(*paths)
     predictions = [manifest.read(path, "predict") for path in arguments.ladders if path.exists()]
-    warnings = check(results, expected)
+    results.check_chain()
+    if expected:
+        check_recipes(results, expected)
+    code_warnings = check_code(results, expected.get("code", {}))
     missing = results.missing(expected)
     for name in missing:
         logger.warning("missing: %s", name)
@@ -127,48 +110,52 @@ def run(arguments: argparse.Namespace) -> None:
     before = tokens_before(results)
     curves = read_curves(results, before)
     rungs = {name for prediction in predictions for name in prediction.identity["models"]}
-    compared = {name for name, _ in results.models} - rungs
-    tables = run_tables(results, rows, expected, compared)
-    write_scores(arguments.scores, [*with_keys(rows, tables), *references], keys_of(tables))
+    tables = run_tables(results, rows, expected, {name for name, _ in results.models} - rungs)
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
-    figures = summary_figures.summary_figures(moved, references, curves)
-    made = [arguments.scores, *summary_figures.draw(arguments.figures, figures)]
-    warnings = [*training_problems(results), *load_problems(results), *warnings]
-    predicted = outcome.text(predictions, results.models)
-    inputs = PageInputs(
+    inputs = ReportInputs(
         results=results,
         rows=rows,
         references=references,
         curves=curves,
-        figures=figures,
+        charts=summary_charts(moved, references, curves),
+        differences=Differences(results),
         missing=missing,
-        warnings=warnings,
+        warnings=[*(problem for of_run in curves.values() for problem in of_run.problems), *code_warnings],
         corpora=read_corpora(arguments.corpora),
-        lists=read_lists(arguments.lists),
+        lists=read_lists(path for path in arguments.lists if path.exists()),
         tables=tables,
         sweeps={name: run_tables(results, rows, expected, runs) for name, runs in expected.get("sweeps", {}).items()},
         predictions=predictions,
         plan=read_plan(arguments.plan),
         directory=arguments.output.parent,
     )
-    pages = write_pages(arguments, inputs)
-    lines = [line for table in tables for line in [*run_table_text.lines_of(table, arguments.scores.name), ""]]
-    places = [arguments.page, arguments.scores, arguments.figures]
-    summary = SummaryText(results, rows, references, missing, warnings, places, lines, predicted)
+    keys = list(dict.fromkeys(key for table in tables for key in table.keys))
+    values = {row.runs[0]: row.values for table in tables for row in table.rows}
+    write_scores(arguments.scores, [*({**values.get(row["run"], {}), **row} for row in rows), *references], keys)
+    figures = [arguments.figures / f"{name}.svg" for name in inputs.charts]
+    for path, drawn in zip(figures, inputs.charts.values(), strict=True):
+        chart.draw(path, drawn)
+    pages = report.write(inputs, card, arguments.pages, arguments.config, arguments.made_by)
+    places = [card, arguments.scores, arguments.figures]
     with files.atomic(text, "w") as file:
-        file.write(summary.text())
+        file.write(summary.text(inputs, places, outcome.text(predictions, results.models)))
+    home = arguments.output.parent
     parts = [part for corpus in inputs.corpora.values() for part in provenance.parts_of(corpus)]
-    read = [*results.all(), *predictions, *inputs.corpora.values(), *inputs.lists.values()]
-    write_manifest(arguments, clock, read, missing, [*made, text], pages, logs_of(results), parts)
-
-
-def write_pages(arguments: argparse.Namespace, inputs: PageInputs) -> list[Path]:
-    """Write the pages of the report; returns their paths."""
-    sections, runs = page.sections(inputs), inputs.results.runs()
-    started = [made.record["started"] for made in inputs.results.all() if "started" in made.record]
-    head = page.Head(config=arguments.config, command=arguments.made_by, date=max(started, default="")[:10])
-    page.write_card(arguments.page, sections, runs, head)
-    return [arguments.page, *(page.write_categories(arguments.pages, sections, runs, head) if arguments.pages else [])]
+    manifests = [*results.all(), *predictions, *inputs.corpora.values(), *inputs.lists.values()]
+    identity = {
+        "recipe": {},
+        "inputs": {manifest.relative(one.path, home): one.digest for one in manifests},
+        "missing": missing,
+        "outputs": manifest.described([arguments.scores, *figures, text], home),
+    }
+    # the pages show times that may differ between two equal results, so they and what they show are no identity
+    record = clock.record(
+        pages=manifest.described(pages, home),
+        files={} if arguments.plan is None else manifest.described([arguments.plan], home),
+        logs=manifest.described(logs_of(results), home),
+        manifests={manifest.relative(one.path, home): one.sha256 for one in [*manifests, *parts]},
+    )
+    manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text to write (default: OUTPUT with .txt)")
     parser.add_argument("--output", type=Path, required=True, metavar="MANIFEST", help="the manifest to write")
     parser.add_argument("--results", type=Path, metavar="DIR", help="all that exists in DIR, into DIR/so_far")
-    return stage.execute(parser, run, so_far.add_found(parser, sys.argv[1:] if argv is None else argv))
+    return stage.execute(parser, run, add_found(parser, sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

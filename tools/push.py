@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.lib import files, manifest, stage
-from stages.lib.card.text import FILE as CARD
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import ADAPTER, CARD_MANIFEST
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
+from stages.lib.pages.card import FILE as CARD
 from stages.lib.scoring.inputs import PARITY, check_unchanged
 from stages.lib.space import amount
 

@@ -75,4 +75,4 @@ def amount(num_bytes: float) -> str:
     for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if num_bytes >= 10**exponent:
             return f"{num_bytes / 10**exponent:.1f} {unit}"
-    return f"{num_bytes} bytes"
+    return f"{num_bytes:,.0f} byte{'' if num_bytes == 1 else 's'}"

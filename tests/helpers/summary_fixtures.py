@@ -6,7 +6,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from stages.lib.report import figures
+from stages.lib.render import chart
 from tests.helpers.export_fixtures import argv_of
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
@@ -49,12 +49,12 @@ def lines(monkeypatch):
     """The lines of all figures after `summarize.main`: {label: [(tokens, value), ...]}."""
     drawn = {}
 
-    def draw(path, title, y_label, lines, chance_levels=()):
-        drawn.update({line.label: [point[:2] for point in line.points] for line in lines})
+    def draw(path, drawn_chart):
+        drawn.update({line.label: [point[:2] for point in line.points] for line in drawn_chart.lines})
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"")
 
-    monkeypatch.setattr(figures, "draw", draw)
+    monkeypatch.setattr(chart, "draw", draw)
     return drawn
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages import convert, describe
 from stages.lib import manifest
-from stages.lib.card import markdown
+from stages.lib.render import markdown
 from tests.helpers import card_fixtures, export_fixtures
 from tests.helpers.card_fixtures import words, write_list, write_scores
 from tests.helpers.export_fixtures import argv_of
@@ -60,7 +60,7 @@ def test_the_data_are_the_shares_that_were_drawn_up_to_the_milestone(inputs):
     assert rows["`code`"]["tokens drawn"] == "576" and rows["`prose`"]["tokens drawn"] == "192"
     assert rows["`prose`"]["kind"] == "`jsonl`"
     assert rows["`prose`"]["in the training split"] == "8 documents, 1,000 tokens, 4.0 MB"
-    assert "`code`: malformed or filtered: 7 filters.min\\_words; 15% of it is the validation split." in section(
+    assert "`code`: malformed or filtered: 7 filters.min_words; 15% of it is the validation split." in section(
         card, "Data"
     )
 
@@ -133,7 +133,7 @@ def test_baselines_and_contamination_stand_beside_the_scores(inputs, tmp_path):
     searched = tmp_path / "results/contamination/main/validation.json"
     card_fixtures.write(searched, "search", {"results": rates})
     card = card_of(inputs, **{"--baselines": [baseline], "--contamination": [searched]})
-    assert "| score | examples | chance | contaminated | gpt\\_2 |" in card
+    assert "| score | examples | chance | contaminated | gpt_2 |" in card
     assert "| 0.287 \u00b1 0.004 | 10,042 | - | 2.5% (251 of 10,042) | 0.312 \u00b1 0.005 |" in card
     assert "| 0.438 \u00b1 0.022 | 500 | 0.25 | - | - |" in card
     assert "were not searched for" not in card
@@ -242,7 +242,7 @@ def test_a_changed_score_changes_the_identity_of_the_card(inputs):
 @settings(max_examples=50, deadline=None)
 @given(st.text(min_size=1).filter(str.strip))
 def test_text_of_users_stays_one_cell(text):
-    lines = markdown.table(("a", "b"), [(markdown.escaped(text), markdown.code(text))])
+    lines = markdown.markdown_table(("a", "b"), [(markdown.escaped(text), markdown.code(text))])
     assert len(lines) == 5 and all("\n" not in line for line in lines)
     assert len("".join(lines[1:4]).splitlines()) == 1, "no other end of a line"
     assert len(re.split(r"(?<!\\)\|", lines[3])) == 4, "GitHub's parser: a pipe after a backslash ends no cell"

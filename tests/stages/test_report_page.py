@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from stages.lib.report import figures
+from stages.lib.render import chart
 from tests.helpers.browser import browser, needs_chromium
 from tests.helpers.report_fixtures import summarized, write_data, write_run
 
@@ -46,9 +46,9 @@ def chart_data(results):
 
 def test_first_screen_says_what_was_trained_on_what_by_which_code_and_how_good_it_is(results):
     first = re.sub(r"<[^>]*>", " ", text_of(results).partition('<section id="data">')[0].partition("<main>")[2])
-    for words in ("code 59%, prose 41%", "76,800", "4.2 M", "0123456789", "ffffffffff+", "2.273", "0.05", "indent"):
+    for words in ("code 59%, prose 41%", "76,800", "4.2M", "0123456789", "ffffffffff+", "2.273", "0.05", "indent"):
         assert words in first, words
-    assert "is better than base by 0.310, 4.4 standard errors" in first
+    assert "is better than base by 0.310 (4.4 independent standard errors)" in first
     assert "0.350 " in first and "0.25" in first  # the best rule without a model, and chance
 
 
@@ -89,11 +89,11 @@ def test_loss_has_a_color_per_source_which_is_that_of_the_mix_and_a_dash_per_run
     bars = re.findall(r'width: [0-9.]+%; background: var\(--c(\d)\)" title="(\w+) ', text_of(results))
     assert set(bars) == {("0", "code"), ("1", "prose")}
     drawn = (results / "figures/loss.svg").read_text()
-    assert all(color in drawn for color in figures.COLORS[:2])
+    assert all(color in drawn for color in chart.COLORS[:2])
 
 
 def test_colors_do_not_repeat():
-    assert len({figures.color_of(number) for number in range(-1, 40)}) == 41
+    assert len({chart.color_of(number) for number in range(-1, 40)}) == 41
 
 
 def test_texts_that_the_model_wrote_are_shown_as_text(results):

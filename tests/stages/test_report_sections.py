@@ -6,7 +6,7 @@ import re
 import pytest
 
 from stages.lib import files, manifest
-from stages.lib.report_page import ladders
+from stages.lib.pages import training
 from tests.helpers.browser import browser, needs_chromium
 from tests.helpers.report_fixtures import summarized, write, write_data, write_run
 
@@ -92,7 +92,7 @@ def test_a_plan_stands_beside_what_came_out(results):
     assert cells["run"] == "grid-0.001-2"
     assert cells["parameters"] == "4,200,000 as planned"
     assert cells["tokens"] == "76,800 plan 80,000, -4.0%"
-    assert cells["peak memory per rank"] == "2.50 GB plan 2.00 GB, +25.0%"
+    assert cells["peak memory per rank"] == "2.5 GB plan 2.0 GB, +25.0%"
     assert cells["tokens/s per rank"] == "502 plan 600, -16.4%"  # 1,003 on two ranks
     assert cells["hours"] == "0.08 plan 0.04, +100.0%"
     assert cells["jobs"] == "2 as planned"
@@ -105,7 +105,7 @@ def test_a_plan_of_a_cpu_is_not_compared_with_all_that_is_resident(results, tmp_
     del plans["runs"]["grid-0.001-2"]["memory"]["device"]
     files.write_json(tmp_path / "plan.json", plans)
     assert summarized(results, "--plan", tmp_path / "plan.json", "--page", tmp_path / "card.html") == 0
-    assert "2.50 GB plan 2.00 GB" in cells_of(section_of(tmp_path, "plan-against-actual"))
+    assert "2.5 GB plan 2.0 GB" in cells_of(section_of(tmp_path, "plan-against-actual"))
 
 
 @pytest.mark.parametrize("content", ['{"runs": {"grid-0.001-2": {}}}', "garbage"])
@@ -123,7 +123,7 @@ def test_a_prediction_stands_beside_the_trained_target(results):
 
 
 def test_lines_join_models_with_about_the_same_tokens_per_parameter():
-    lines = list(ladders._ladder(prediction("base")))
+    lines = list(training.ladder_lines(prediction("base")))
     assert [(line.label, [tokens for tokens, *_ in line.points]) for line in lines] == [
         ("5.9 tokens per parameter", [590, 1210]),
         ("10 tokens per parameter", [1000, 2000]),

@@ -7,9 +7,9 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from stages.lib.report.results import Results
-from stages.lib.report.run_table import heat_map, run_tables
-from stages.lib.report.scores import score_rows
+from stages.lib.results.manifests import Results
+from stages.lib.results.run_tables import heat_map, run_tables
+from stages.lib.results.scores import score_rows
 from tests.helpers.export_fixtures import argv_of
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8}
@@ -69,9 +69,9 @@ def test_text_has_the_means_over_seeds_and_all_runs_with_the_best_marked(root):
     lines, _ = summarized(root)
     assert lines[:9] == [
         "Means over seeds of 4 pretrained runs (+- deviation), best bits_per_byte_code first, * the best of a column:",
-        "  run                       learning_rate  bits_per_byte_code        next_line",
-        "  2 runs: lr-0.0003-0, ...         0.0003      2.450 +- 0.071*  0.550 +- 0.071",
-        "  2 runs: lr-0.001-0, ...           0.001      2.550 +- 0.071   0.550 +- 0.071",
+        "  run                     learning_rate  bits_per_byte_code        next_line",
+        "  lr-0.0003-0 and 1 more         0.0003      2.450 +- 0.071*  0.550 +- 0.071",
+        "  lr-0.001-0 and 1 more           0.001      2.550 +- 0.071   0.550 +- 0.071",
         "",
         "4 pretrained runs (+- standard error), best bits_per_byte_code first, * the best of a column:",
         "  run          learning_rate  seed  bits_per_byte_code   next_line",
@@ -99,7 +99,7 @@ def test_steps_corpus_and_initial_model_are_keys_too(root, tmp_path):
     (table,) = run_tables(results, score_rows(results), {"defaults": DEFAULTS, "runs": corpora | {"other": {}}})
     assert table.keys == ("corpus", "initial", "optimizer.learning_rate", "steps", "seed")
     values = {row.runs[0]: row.values for row in table.rows}
-    assert (values["other"]["steps"], values["other"]["initial"]) == (40, "base 300")
+    assert (values["other"]["steps"], values["other"]["initial"]) == (40, "base, step 300")
     assert (values["lr-0.0003-0"]["corpus"], values["lr-0.001-0"]["corpus"]) == ("a", "c" * 12)
 
 
@@ -111,7 +111,7 @@ def test_what_is_taken_from_an_initial_model_differs_only_among_runs_that_have_o
         manifest.write(path, made.stage, made.identity, made.record | {"initial": "results/sweeps/lr/best.json"})
     (table,) = tables_of(root)
     assert table.keys == ("initial", "initial.optimizer", "optimizer.learning_rate", "seed")
-    assert {row.values["initial"] for row in table.rows} == {None, "best of lr"}
+    assert {row.values["initial"] for row in table.rows} == {None, "best run of the sweep lr"}
     assert tables_of(root, {"kept", "lr-0.001-0"})[0].keys == ("initial", "optimizer.learning_rate")
 
 

@@ -240,7 +240,7 @@ def test_milestones_and_scores_are_listed_and_an_incomplete_file_is_not_an_error
     add_milestone(directory, 50).write_text('{"identity": {"res')
     text = shown(capsys, tmp_path)
     assert "milestones   20, 50" in text
-    assert "validation: next_line acc 0.400, bits ?" in text
+    assert "validation: next_line acc 0.400, bits -" in text
     assert "validation: not readable" in text
 
 
@@ -254,7 +254,7 @@ def test_results_of_an_earlier_format_are_refused(directory, tmp_path, capsys):
 def test_unused_run_directories_are_listed_with_their_size_and_not_deleted(directory, tmp_path, capsys):
     text = shown(capsys, tmp_path, "--unused")
     assert str(directory) in text
-    assert "MB" in text
+    assert " kB  " in text
     assert directory.exists()
     assert str(directory) not in shown(capsys, tmp_path, "--unused", "--keep", directory.name + "0" * 48)
     add_milestone(directory, 20)

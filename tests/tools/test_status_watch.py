@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from stages.lib.render.terminal import ASCII
 from stages.lib.run_directory import lease
-from stages.lib.terminal.drawing import ASCII
 from tools.status import __main__ as status
-from tools.status.overview import Reader
-from tools.status.page import lines_of
-from tools.status.queue import Job
+from tools.status.page import Job, lines_of
+from tools.status.state import Reader
 
 HOME = Path(__file__).resolve().parents[2]
 

@@ -37,6 +37,6 @@ def test_summary_shows_the_scores_before_and_after_finetuning(tmp_path):
     assert [(row["run"], row["step"]) for row in rows] == [("tiny", "12"), ("tuned", "30")]
     assert before[0] - after[0] > 3 * (before[1] + after[1])
     text = (tmp_path / "results/summary.txt").read_text()
-    assert "completion_bits is better than before tuning, by " in text
+    assert "completion_bits: tuned is better than tiny by " in text
     assert "tuned from tiny at step 12" in text
     assert "Nothing to be done" in "".join(snakemake(tmp_path, "tuned", "--dry-run").stdout)

@@ -9,7 +9,7 @@ from typing import Any
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.report.expected_recipes import difference
+from stages.lib.results.manifests import difference
 from stages.lib.sources import source
 
 Parts = Mapping[str, Mapping[str, Any]]

@@ -5,7 +5,8 @@
 
 The first model is the reference. Scores come from results/runs/RUN/eval; a task's difference is paired over the
 documents in the logs of both models, has a bootstrap interval and a p-value that is corrected for the number of tasks.
-Markdown is printed unless --markdown names a file for it. The HTML file needs no other file, and has the curves too.
+Without the logs it follows from the standard errors. Markdown is printed unless --markdown names a file for it. The
+HTML file needs no other file, and has the curves too.
 """
 
 from __future__ import annotations
@@ -16,27 +17,59 @@ from pathlib import Path
 
 from stages.lib import files, stage
 from stages.lib.errors import UserError
-from tools.compare import comparison_report, csv_table, html_page, markdown
+from stages.lib.pages import comparison
+from stages.lib.pages.comparison import Comparison, Pair
+from stages.lib.render import page
+from stages.lib.render.page import Head
+from stages.lib.results import differences
+from stages.lib.results.curves import tokens_before
+from stages.lib.results.scores import main_metric, rows_of
+from tools.compare import models
 
-OUTPUTS = {"markdown": markdown.text, "csv": csv_table.text, "html": html_page.text}
-"""The options that name files, and the functions that make their texts."""
+
+def compare(directory: Path, texts: Sequence[str]) -> Comparison:
+    """Compare the models that `texts` name, RUN or RUN:STEP, below the results `directory`; the first is the reference.
+
+    Raises UserError if one does not exist, or a manifest or log is damaged.
+    """
+    results, found = models.find(directory, texts)
+    reference, *others = found
+    pairs = []
+    for other in others:
+        rows, notes = differences.compare(reference.evaluations, other.evaluations, thorough=True)
+        at = {"run": other.run, "step": other.step, "tokens": other.tokens}
+        notes = [*models.notes(reference, other), *notes]
+        pairs.append(Pair(reference=reference.name, other=other.name, at=at, differences=rows, notes=notes))
+    before, points = tokens_before(results), []
+    for (run_name, step, suite), evaluation in results.evaluations.items():
+        at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"] + before[run_name]}
+        main = {task: main_metric(metrics) for task, metrics in evaluation.identity["results"].items()}
+        points += [at | row for row in rows_of(evaluation, suite) if row["metric"] == main[row["task"]]]
+    points.sort(key=lambda row: tuple(row[key] for key in ("suite", "task", "metric", "run", "step")))
+    overview, recipes = models.tables(found, directory)
+    names = [model.name for model in found]
+    return Comparison(names=names, overview=overview, recipes=recipes, pairs=pairs, points=points)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Compare the models, and write the files that are named."""
-    paths = {name: path for name in OUTPUTS if (path := getattr(arguments, name)) is not None}
+    paths = {name: path for name in ("markdown", "csv", "html") if (path := getattr(arguments, name)) is not None}
     for name, path in paths.items():
         files.check_output(path, f"--{name} ")
     if len({path.absolute() for path in paths.values()}) < len(paths):
         given = ", ".join(f"--{name}" for name in paths)
         raise UserError(f"{given} must name different files")
-    report = comparison_report.compare(arguments.results, arguments.models)
-    texts = {name: OUTPUTS[name](report) for name in paths}  # before the first file is written
+    compared = compare(arguments.results, arguments.models)
+    sections, title = comparison.sections(compared), compared.title
+    texts = {"markdown": page.markdown(title, sections), "csv": comparison.csv(compared)}
     for name, path in paths.items():
-        with files.atomic(path, "w") as file:
-            file.write(texts[name])
+        if name == "html":
+            page.write(path, sections, sorted({row["run"] for row in compared.points}), Head(title=title))
+        else:
+            with files.atomic(path, "w") as file:
+                file.write(texts[name])
     if "markdown" not in paths:
-        print(markdown.text(report), end="")
+        print(texts["markdown"], end="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,11 +12,14 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.render.numbers import several
+from stages.lib.render.table import Table
 from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.space import amount
 from stages.lib.tokenizer import custom
 from stages.lib.tokens.corpus import Corpus
 from tools.inspect import terminal
-from tools.inspect.terminal import several, share, size
+from tools.inspect.terminal import share
 
 if TYPE_CHECKING:
     import pyarrow
@@ -211,13 +214,14 @@ def print_sources(corpus: Corpus) -> None:
         f"{tokenizer['vocab_size']:,}, BOS {tokenizer['bos']} ({'added' if tokenizer['bos_added'] else 'not added'}), "
         f"EOS {tokenizer['eos']}\n"
     )
-    rows = [("source", "split", "documents", "tokens", "tokens per document", "bytes per token", "shards", "license")]
+    titles = ("source", "split", "documents", "tokens", "tokens per document", "bytes per token", "shards", "license")
+    rows: list[tuple[str, ...]] = []
     licenses = corpus.manifest.record.get("licenses", {})
     for name, source in corpus.sources.items():
         rows += [(name, split, *_row(source[split]), licenses.get(name, "unknown")) for split in SPLITS]
     if len(corpus.sources) > 1:
         rows += [("all", split, *_row(_sum(corpus, split)), "") for split in SPLITS]
-    print(*terminal.table(rows), sep="\n")
+    print(*Table(titles=titles, rows=rows, numeric=range(2, 7)).text(indent=""), sep="\n")
     for name in corpus.sources:
         print(f"malformed or filtered in {name}: {_filtered(corpus, name)}")
 
@@ -255,7 +259,7 @@ def print_shards(corpus: Corpus) -> None:
     sizes = [shard["bytes"] for shard in shards]
     batches = [batch for shard in shards for batch in shard["batches"]]
     most = max((batch["tokens"] for batch in batches), default=0)
-    print(f"\n{several(len(shards), 'shard')} of {size(min(sizes))} to {size(max(sizes))}, ", end="")
+    print(f"\n{several(len(shards), 'shard')} of {amount(min(sizes))} to {amount(max(sizes))}, ", end="")
     print(f"{several(len(batches), 'batch').replace('batchs', 'batches')} of at most {most:,} tokens")
     for field in open_shard(corpus, shards[0]).schema:
         print(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}, one document per row")

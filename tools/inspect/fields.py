@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stages.lib.render.numbers import several
+from stages.lib.render.table import Table
 from stages.lib.sources import storage
 from stages.lib.sources.kinds import jsonl
 from stages.lib.sources.kinds.example_kinds import PARQUET
 from stages.lib.sources.kinds.registry import kind_of
 from tools.inspect import terminal
-from tools.inspect.terminal import several
 
 if TYPE_CHECKING:
     from stages.lib.sources.source import SourceRecipe
@@ -85,7 +86,8 @@ def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
         + (_use(recipe, name), _value(seen.example))
         for name, seen in found.items()
     ]
-    _print_table([("name", "type", "records", "read as", "example"), *rows])
+    titles = ("name", "type", "records", "read as", "example")
+    print(*Table(titles=titles, rows=rows, numeric=range(2, 3)).text(), sep="\n")
     kind = kind_of(recipe)
     expected = recipe.text_field if kind.has_documents else recipe.prompt_field
     expected = recipe.messages_field if kind.is_chat else expected
@@ -102,12 +104,7 @@ def _print_of_table(recipe: SourceRecipe, name: str) -> None:
         (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name), _value(value))
         for column, value in zip(schema, row or [None] * len(schema), strict=True)
     ]
-    _print_table([("name", "type", "read as", "example"), *rows])
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    for line in terminal.table(rows):
-        print(f"  {line}")
+    print(*Table(titles=("name", "type", "read as", "example"), rows=rows).text(), sep="\n")
 
 
 def _types(seen: Field) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from stages.lib.errors import UserError
+from stages.lib.render.numbers import several
 from stages.lib.sources import compressed, documents, duplicates, inputs, prompt_completion, source, spans, storage
 from stages.lib.sources.documents import Entry
 from stages.lib.sources.entries import Document
@@ -18,10 +19,11 @@ from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.split import VALIDATION
+from stages.lib.space import amount
 from stages.lib.tuning import chats
 from tools.inspect import fields, sampling, terminal
 from tools.inspect.sampling import Place
-from tools.inspect.terminal import several, share, size
+from tools.inspect.terminal import share
 
 if TYPE_CHECKING:
     from stages.lib.tokenizer.tokenizer import Tokenizer
@@ -91,7 +93,7 @@ class Measures:
         if sampled == total:
             return
         text, tokens = (sum(lengths) * total / sampled for lengths in (self.bytes, self.tokens))
-        sizes = [f"{terminal.size(text)} of text"] * bool(self.bytes) + [_rounded(tokens)] * bool(self.tokens)
+        sizes = [f"{amount(text)} of text"] * bool(self.bytes) + [_rounded(tokens)] * bool(self.tokens)
         if sizes:
             print(f"estimate for the whole source: {' and '.join(sizes)}")
 
@@ -180,9 +182,9 @@ def _check_sizes(recipe: SourceRecipe, places: Iterable[Place], files: Files, li
 def print_files(name: str, recipe: SourceRecipe, files: Files) -> None:
     """Print how many files there are, how large, and how `tokenize.parts` would cut them."""
     total = sum(file["bytes"] for file in files)
-    print(f"source {name}: {recipe.kind}, {several(len(files), 'file')}, {size(total)}")
+    print(f"source {name}: {recipe.kind}, {several(len(files), 'file')}, {amount(total)}")
     for file in files[:NUM_NAMED_FILES]:
-        print(f"  {terminal.visible(file['name'])}: {size(file['bytes'])}")
+        print(f"  {terminal.visible(file['name'])}: {amount(file['bytes'])}")
     if len(files) > NUM_NAMED_FILES:
         print(f"  ... {len(files) - NUM_NAMED_FILES:,} more")
     if kind_of(recipe).has_documents:
@@ -199,7 +201,7 @@ def _parts(recipe: SourceRecipe, files: Files, total: int) -> Iterator[str]:
         yield f"{several(len(files) - len(whole), 'file')} of more than 16 MiB would be cut"
     largest = max(whole, default=0)
     if largest > spans.WHOLE_BYTES:
-        yield f"a file of {size(largest)} stays whole, so more than {-(-total // largest)} parts are not faster"
+        yield f"a file of {amount(largest)} stays whole, so more than {-(-total // largest)} parts are not faster"
     sizes = {file["name"]: file["bytes"] for file in files}
     for parts in PARTS:
         if parts * len(files) <= PARTS_WORK:
@@ -208,7 +210,7 @@ def _parts(recipe: SourceRecipe, files: Files, total: int) -> Iterator[str]:
             if 0 in held:
                 yield f"{held.count(0)} of {parts} would be empty"
                 return
-            least, most = size(min(held)), size(max(held))
+            least, most = amount(min(held)), amount(max(held))
             yield f"each of {parts} would have {least}" + f" to {most}" * (least != most)
 
 
@@ -270,7 +272,7 @@ def _num_bytes(entry: Entry) -> int:
 
 def print_sample(readings: Sequence[Reading], count: int) -> None:
     """Print which places of the source were sampled, and how many bytes and records of them."""
-    held = size(sum(reading.held for reading in readings))
+    held = amount(sum(reading.held for reading in readings))
     if readings[0].place.where == "all":
         where = "all of the source" if readings[0].ended else "its beginning; --sample-mb reads more"
     else:
@@ -315,7 +317,7 @@ def print_document(document: Document) -> None:
         print(f"\n{terminal.visible(document.id)}: {several(len(document.ids), 'id')}{validation}")
         print(f"  | {' '.join(map(str, document.ids[:20].tolist()))}{' ...' * (len(document.ids) > 20)}")
         return
-    print(f"\n{terminal.visible(document.id)}: {size(len(document.text.encode()))}{validation}")
+    print(f"\n{terminal.visible(document.id)}: {amount(len(document.text.encode()))}{validation}")
     prompt = document.prompt if isinstance(document, PairDocument) else 0
     if prompt:
         print(*terminal.lines_of(document.text[:prompt], ">"), sep="\n")

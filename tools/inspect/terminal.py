@@ -1,10 +1,12 @@
-"""Output for a terminal: shortened texts without control characters, sizes, tables and histograms of lengths."""
+"""Output for a terminal: shortened texts without control characters, and histograms of lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+
+from stages.lib.render.numbers import several
 
 _HIDDEN = (0xFEFF, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # byte order mark; marks of writing direction
 CONTROLS = {number: f"\\x{number:02x}" for number in (*range(9), *range(10, 32), *range(127, 160))} | {
@@ -42,43 +44,10 @@ def _line(line: str) -> str:
     return shown if len(line) <= WIDTH else f"{shown} ... (+{len(line) - WIDTH:,} characters)"
 
 
-def size(count: float) -> str:
-    """Return a number of bytes for a person to read: 312 bytes, 4.2 MB."""
-    if count < 1000:
-        return f"{count:,} byte{'' if count == 1 else 's'}"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-    return f"{count / 1000:,.3g} TB"
-
-
 def share(part: float, whole: float) -> str:
     """Return a part in percent of the whole."""
     percent = 100 * part / max(1, whole)
     return f"{percent:.1f}%" if part == 0 or percent >= 0.05 else "<0.1%"
-
-
-def several(count: int, what: str) -> str:
-    """Return a number of things: 1 file, 2 files."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: columns of texts, two spaces apart; numbers are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _is_number(cell: str) -> bool:
-    return not cell or cell[0].isdigit() or cell == "-"
 
 
 def histogram(sample: Iterable[int], unit: str) -> Iterator[str]:

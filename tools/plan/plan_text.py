@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tools.plan.devices import FRAGMENTATION, GIB, RESERVED
+from stages.lib.render.numbers import duration, several, short, three_digits
+from stages.lib.space import amount
+from tools.plan.devices import FRAGMENTATION, RESERVED
 
 Figures = Mapping[str, Any]
-MIB = 1 << 20
 NAMED = 6  # runs with the same plan that are named
-UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def of_runs(paragraphs: Mapping[str, str], plans: Mapping[str, Figures]) -> str:
@@ -32,37 +32,18 @@ def _together(plans: Mapping[str, Figures]) -> str:
     known = [plan for plan in plans.values() if "unknown" not in plan]
     disk = sum(plan["disk"].get("checkpoints_bytes", 0) + plan["disk"].get("exports_bytes", 0) for plan in known)
     times = [plan["time"] for plan in known if plan["time"] is not None and "gpu_hours" in plan["time"]]
-    parts = [f"{_size(disk)} of checkpoints and exports"]
+    parts = [f"{amount(disk)} of checkpoints and exports"]
     if times:
         of = "" if len(times) == len(plans) else f" (of {len(times)} runs)"
-        parts.append(f"{_hours(sum(time['gpu_hours'] for time in times))} in {_jobs(times)}{of}")
+        hours, jobs = (sum(time[key] for time in times) for key in ("gpu_hours", "jobs"))
+        parts.append(f"{_hours(hours)} in {several(jobs, 'job')}{of}")
     if costs := [time["cost"] for time in times if time["cost"] is not None]:
         parts.append(f"cost {sum(costs):,.2f}")
     return f"all {len(plans)} runs: {', '.join(parts)}"
 
 
 def _hours(hours: float) -> str:
-    return f"{_three(hours)} GPU-hours"
-
-
-def _three(number: float) -> str:
-    """Return a number with three digits, without an exponent."""
-    if number >= 100:
-        return f"{number:,.0f}"
-    return f"{number:.3g}" if number >= 0.001 else "less than 0.001"
-
-
-def _duration(days: float) -> str:
-    """Return a time in days, or in a smaller unit if it is less than one."""
-    for unit, size in (("days", 1), ("hours", 24), ("minutes", 1440)):
-        if days * size >= 1:
-            return f"{_three(days * size)} {unit}"
-    return f"{_three(days * 86400)} seconds"
-
-
-def _jobs(times: Sequence[Figures]) -> str:
-    count = sum(time["jobs"] for time in times)
-    return f"{count:,} job{'s' if count > 1 else ''}"
+    return f"{three_digits(hours)} GPU-hours"
 
 
 def of_run(plan: Figures) -> str:
@@ -80,18 +61,6 @@ def of_run(plan: Figures) -> str:
     return "\n".join(f"  {label:<7} {text}" for label, text in lines.items())
 
 
-def short(number: float) -> str:
-    """Return a number with three digits and k, M, B or T."""
-    for size, unit in UNITS:
-        if abs(number) >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g}"
-
-
-def _size(number: int) -> str:
-    return f"{number / GIB:,.2f} GiB" if number >= GIB else f"{number / MIB:,.1f} MiB"
-
-
 def _model(model: Figures) -> str:
     parameters, active, trained = (model[key] for key in ("parameters", "active_parameters", "trained_parameters"))
     more = f", {active:,} per token" if active != parameters else ""
@@ -102,7 +71,7 @@ def _model(model: Figures) -> str:
 
 
 def _batch(batch: Figures) -> str:
-    ranks = f"{batch['ranks']} rank{'s' if batch['ranks'] > 1 else ''}"
+    ranks = several(batch["ranks"], "rank")
     total = "" if batch["tokens"] is None else f", {batch['steps']:,} steps, {short(batch['tokens'])} tokens"
     more = ", float8" * batch["float8"] + ", CUDA graphs" * batch["cuda_graphs"]
     return (
@@ -113,20 +82,20 @@ def _batch(batch: Figures) -> str:
 
 
 def _memory(memory: Figures) -> str:
-    peak = f"{_size(memory['peak_bytes'])} per rank at the peak (in: {memory['at']})"
-    host = f"; {_size(memory['host_bytes_per_node'])} of CPU memory per node for checkpoints and what is offloaded"
+    peak = f"{amount(memory['peak_bytes'])} per rank at the peak (in: {memory['at']})"
+    host = f"; {amount(memory['host_bytes_per_node'])} of CPU memory per node for checkpoints and what is offloaded"
     if "device" not in memory:
         return f"{peak}{host}; no GPU is named: whether it fits is not known"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    margin = f"{(FRAGMENTATION - 1):.0%} for fragmentation and {_size(RESERVED)} for CUDA and NCCL"
+    margin = f"{(FRAGMENTATION - 1):.0%} for fragmentation and {amount(RESERVED)} for CUDA and NCCL"
     return (
-        f"{peak}, {_size(memory['needed_bytes'])} with {margin}: {verdict} the {memory['device']} "
-        f"({_size(memory['device_bytes'])}){host}"
+        f"{peak}, {amount(memory['needed_bytes'])} with {margin}: {verdict} the {memory['device']} "
+        f"({amount(memory['device_bytes'])}){host}"
     )
 
 
 def _parts(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{part.replace('_', ' ')} {_size(size)}" for part, size in parts.items() if size)
+    return ", ".join(f"{part.replace('_', ' ')} {amount(size)}" for part, size in parts.items() if size)
 
 
 def _data(data: Figures | None) -> str:
@@ -151,12 +120,12 @@ def _epochs(epochs: float | None) -> str:
 
 
 def _disk(disk: Figures) -> str:
-    each = f"{_size(disk['checkpoint_bytes'])} per checkpoint"
+    each = f"{amount(disk['checkpoint_bytes'])} per checkpoint"
     if "checkpoints" not in disk:
         return each
     return (
-        f"{each}, at most {disk['checkpoints']} at a time ({_size(disk['checkpoints_bytes'])}); exports "
-        f"{_size(disk['exports_bytes'])}"
+        f"{each}, at most {disk['checkpoints']} at a time ({amount(disk['checkpoints_bytes'])}); exports "
+        f"{amount(disk['exports_bytes'])}"
     )
 
 
@@ -167,10 +136,10 @@ def _time(time: Figures | None) -> str:
             "directory of these results has an MFU of this GPU"
         )
     rate = f"{time['tokens_per_second']:,.0f} tokens/s per GPU ({time['source']})"
-    speed = f"{rate}, {_three(time['step_seconds'])} s per step"
+    speed = f"{rate}, {three_digits(time['step_seconds'])} s per step"
     if "days" not in time:
         return speed
     cost = "" if time["cost"] is None else f", cost {time['cost']:,.2f}"
     more = "" if time.get("limit_minutes") else " (no time limit is given)"
-    jobs = f"{_jobs([time])}{more}"
-    return f"{speed}; {_duration(time['days'])} in {jobs}, {_hours(time['gpu_hours'])}{cost}"
+    jobs = f"{several(time['jobs'], 'job')}{more}"
+    return f"{speed}; {duration(time['days'] * 86400)} in {jobs}, {_hours(time['gpu_hours'])}{cost}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from stages.lib.errors import UserError
+from stages.lib.space import amount
 from stages.lib.training.acceleration import requirements
 from tools.plan import devices, fit, kept
-from tools.plan.devices import GIB
 from tools.plan.request import Asked
 
 
@@ -22,8 +22,8 @@ def check(asked: Asked, cache: Path | None) -> None:
     needed = gpu.needed(kept.memory_of(asked.subject, is_gpu=True, cache=cache).peak)
     if needed > gpu.memory:
         raise UserError(
-            f"runs.{asked.name}.{asked.stage} needs {needed / GIB:.1f} GiB on each GPU, and the {gpu.name} has "
-            f"{gpu.memory / GIB:.1f} GiB: {_change(asked, cache)}"
+            f"runs.{asked.name}.{asked.stage} needs {amount(needed)} on each GPU, and the {gpu.name} has "
+            f"{amount(gpu.memory)}: {_change(asked, cache)}"
         )
 
 

@@ -23,11 +23,13 @@ from pathlib import Path
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.report import comparison
+from stages.lib.render import numbers
+from stages.lib.results.scores import main_metric
 from stages.lib.run_directory import lease
+from stages.lib.space import amount
 from tools.status import page
-from tools.status.describe import describe
-from tools.status.queue import jobs_of
+from tools.status.page import jobs_of
+from tools.status.state import describe
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -84,9 +86,9 @@ def _scores(path: Path) -> str:
         return "not readable"
     metrics = {}
     for task, scores in made.identity["results"].items():
-        name = comparison.main_metric(scores)
+        name = main_metric(scores)
         metrics[task if name == "bits_per_byte" else f"{task} {name}"] = scores[name]["value"]
-    return ", ".join(f"{task} {'?' if value is None else format(value, '.3f')}" for task, value in metrics.items())
+    return ", ".join(f"{task} {numbers.score(value)}" for task, value in metrics.items())
 
 
 def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
@@ -100,8 +102,8 @@ def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
             continue
         size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
         total += size
-        print(f"{size / 1e6:12,.1f} MB  {directory}")
-    print(f"{total / 1e6:12,.1f} MB  in run directories that no milestone refers to")
+        print(f"{amount(size):>12}  {directory}")
+    print(f"{amount(total):>12}  in run directories that no milestone refers to")
 
 
 def _run_directory_name(model: Manifest) -> str:

@@ -1,22 +1,115 @@
-"""The screen of all runs: a headline, one line per run, the jobs in the queue."""
+"""The screen of all runs: a headline, one line per run, the jobs in the queue of Slurm; refreshed in place."""
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from stages.lib.log import logger
-from stages.lib.terminal.drawing import Glyphs, bar, fit, glyphs_for, short_duration, short_number, sparkline
-from tools.status.block import Block
-from tools.status.overview import GROUPS, TRAINING, WAITING, Overview, Reader
-from tools.status.queue import Job, jobs_of
+from stages.lib.render import numbers
+from stages.lib.render.terminal import Glyphs, bar, fit, glyphs_for, sparkline
+from tools.status.state import GROUPS, TRAINING, WAITING, Overview, Reader
+
+QUEUE_SECONDS = 10
+"""Longest wait for squeue."""
+
+FORMAT = "%i|%j|%T|%M|%l|%R|%Z"
+STAGES = ("pretrain", "finetune")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, with Slurm's words for its state and reason."""
+
+    number: str
+    name: str
+    state: str
+    elapsed: str
+    limit: str
+    reason: str
+    """The nodes of a running job, in brackets why another waits."""
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.number:<12} {self.name}: {self.state}, {self.elapsed} of {self.limit}, {self.reason}"
+
+    def trains(self, run: str) -> bool:
+        """Return whether this is a training of a run, by its name: pretrain_RUN_MILESTONE."""
+        clean = re.escape(re.sub(r"[^\w.-]+", "_", run))  # as the workflow makes names of jobs
+        return re.fullmatch(rf"(?:{'|'.join(STAGES)})_{clean}_(?:[0-9]{{8}}|epoch[0-9]+)", self.name) is not None
+
+
+def jobs_of(directory: Path) -> list[Job]:
+    """Return the Slurm jobs of this user that were submitted in a directory; [] without Slurm."""
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", FORMAT]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=QUEUE_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    separators = FORMAT.count("|")
+    rows = [line.split("|", separators) for line in text.splitlines() if line.count("|") >= separators]
+    return [
+        Job(number, name, state.lower(), elapsed, limit, reason)
+        for number, name, state, elapsed, limit, reason, place in rows
+        if place == str(directory)
+    ]
+
+
+WIDTH, HEIGHT = 80, 24
+"""Of a terminal that does not tell its size, in characters."""
+
+FILE_WIDTH, FILE_HEIGHT = 120, 10_000
+UP, CLEAR_LINE, CLEAR_BELOW, CLEAR_ALL = "\x1b[{}A", "\x1b[K", "\x1b[J", "\x1b[H\x1b[2J"
+
+
+class Block:
+    """Lines on `stream`. Nothing has to be restored at the end: the cursor stands below the last lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.terminal = stream, stream.isatty()
+        self._shown = 0
+        self._size: os.terminal_size | None = None
+
+    def size(self) -> os.terminal_size:
+        """Return (columns, lines) that a block may have; a file has no limit on lines."""
+        if not self.terminal:
+            columns = os.environ.get("COLUMNS", "")
+            return os.terminal_size((int(columns) if columns.isdigit() else FILE_WIDTH, FILE_HEIGHT))
+        found = shutil.get_terminal_size((WIDTH, HEIGHT))
+        return os.terminal_size((found.columns, max(1, found.lines - 1)))  # the cursor's line stays free
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Show lines, none longer than the size's columns, in place of those before."""
+        if not self.terminal:
+            self._write("".join(f"{line}\n" for line in lines))
+            return
+        text = "".join(f"{line}{CLEAR_LINE}\n" for line in lines)
+        self._write(self._begin() + text + CLEAR_BELOW)
+        self._shown = len(lines)
+
+    def _begin(self) -> str:
+        """Return what moves the cursor to the first line; a terminal of another size has wrapped the lines."""
+        size, before = self.size(), self._size
+        self._size = size
+        if before is not None and size != before:
+            return CLEAR_ALL
+        return UP.format(self._shown) + "\r" if self._shown else ""
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text)  # at once, so that nothing flickers
+        self.stream.flush()
+
 
 SEPARATORS = re.compile("[-_]")
 
@@ -132,9 +225,9 @@ def _line(overview: Overview, name: str, jobs: Sequence[Job], widths: _Widths, g
     return _row(
         fit(name, widths.name, glyphs),
         bar(share or 0.0, widths.bar, glyphs),
-        short_number(overview.step) if share is None else f"{int(share * 100)}%",
-        short_duration(overview.left) if overview.left is not None and trains else "",
-        short_number(speed) if speed is not None and trains else "",
+        numbers.short(overview.step) if share is None else f"{int(share * 100)}%",
+        numbers.clock(overview.left) if overview.left is not None and trains else "",
+        numbers.short(speed) if speed is not None and trains else "",
         "-" if overview.loss is None else f"{overview.loss:.3f}"[:6],
         sparkline(overview.losses, widths.curve, glyphs),
         _last(overview, jobs),

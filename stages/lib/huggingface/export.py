@@ -16,7 +16,7 @@ from stages.lib.huggingface.shard_writer import DTYPES, ShardWriter
 from stages.lib.model import key_table
 from stages.lib.model.keys import KeyTable, Weight, keys_of
 from stages.lib.model.model_recipe import ModelRecipe
-from stages.lib.terminal.progress import track
+from stages.lib.render.terminal import track
 
 MEGABYTE = 1 << 20
 

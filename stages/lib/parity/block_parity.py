@@ -29,7 +29,7 @@ from stages.lib.parity import rounding, stored_weights
 from stages.lib.parity.logit_figures import LogitFigures
 from stages.lib.parity.parity import ParityError
 from stages.lib.parity.tensor_parity import Export, Tensors, empty_exported
-from stages.lib.terminal.progress import Progress
+from stages.lib.render.terminal import Progress
 
 ROUTER = "ff_sub_layer.gate"
 """Our router within a block."""

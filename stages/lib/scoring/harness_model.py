@@ -20,11 +20,11 @@ from lm_eval.models.huggingface import HFLM
 from stages.lib import vector_math
 from stages.lib.distributed import collectives
 from stages.lib.log import logger
+from stages.lib.render.terminal import track
 from stages.lib.scoring import loglikelihood
 from stages.lib.scoring.encoding import Encoding, Request, TaskError, prefix_of
 from stages.lib.scoring.loglikelihood import Ids, Row, Score
 from stages.lib.scoring.tasks.generation_score import END
-from stages.lib.terminal.progress import track
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance

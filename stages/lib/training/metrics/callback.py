@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from stages.lib.terminal.progress import Progress
+from stages.lib.render.terminal import Progress
 
 
 class Callback:

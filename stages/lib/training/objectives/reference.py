@@ -23,7 +23,7 @@ from stages.lib import files
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.terminal.progress import Progress
+from stages.lib.render.terminal import Progress
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer

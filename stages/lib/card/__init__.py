@@ -1,1 +1,0 @@
-"""The model card of an export: Markdown and the Hub's metadata, made from manifests."""

@@ -1,0 +1,181 @@
+"""Inputs of a model card: the manifests of a model, its export, data and scores, which must belong together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.lib import files, manifest
+from stages.lib.chat import template as chat_template
+from stages.lib.errors import UserError
+from stages.lib.huggingface.weight_files import CONFIG
+from stages.lib.manifest import Manifest
+from stages.lib.results import curves
+from stages.lib.results.curves import Training
+from stages.lib.results.manifests import name_of_model, stale
+from stages.lib.scoring.inputs import PARITY
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardInputs:
+    """The manifests that a card is made from.
+
+    `lists`: {source: its list}. `evaluations`: {suite: scores of this export}. `baselines`: {name of another model:
+    {suite: its scores}}. `contamination`: {suite: rates of its tasks}. `licenses`: {source: license}.
+    """
+
+    name: str
+    model: Manifest
+    export: Manifest
+    corpus: Manifest
+    lists: Mapping[str, Manifest]
+    evaluations: Mapping[str, Manifest]
+    baselines: Mapping[str, Mapping[str, Manifest]]
+    contamination: Mapping[str, Manifest]
+    licenses: Mapping[str, str]
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """The export's config.json."""
+        return self._read(CONFIG)
+
+    @functools.cached_property
+    def tokenizer(self) -> dict[str, Any]:
+        """The export's tokenizer.json."""
+        return self._read("tokenizer.json")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """Read a file of the export. Raises UserError if it changed since the export was made."""
+        path = self.export.output(name)
+        manifest.check_content(path, self.export.identity["outputs"][name], self.export.path)
+        return files.read_json_object(path)
+
+    @functools.cached_property
+    def parity(self) -> dict[str, Any]:
+        """The parity.json beside the export. Raises UserError unless its check passed."""
+        path = self.export.directory / PARITY
+        report = files.read_json_object(path)
+        if report.get("passed") is not True:
+            raise stale(self.export.path, f"has no card: {path} does not state that the parity check passed")
+        if PARITY in (described := self.export.record.get("files", {})):
+            manifest.check_content(path, described[PARITY], self.export.path)
+        return report
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The identity keys of the recipe of the training."""
+        return self.model.identity["recipe"]
+
+    @property
+    def step(self) -> int:
+        """The milestone."""
+        return self.model.identity["step"]
+
+    @property
+    def is_tuned(self) -> bool:
+        """True if the model was fine-tuned."""
+        return self.model.stage == "finetune"
+
+    @property
+    def has_initial(self) -> bool:
+        """True if the training started from another model."""
+        return self.is_tuned or "initial" in self.model.identity
+
+    @property
+    def initial_name(self) -> str | None:
+        """The model that the training started from, without its place on this machine; None if it is not known."""
+        return name_of_model(self.model.record.get("initial"))
+
+    @property
+    def tuned_on(self) -> list[str]:
+        """The sources that the model was fine-tuned on."""
+        return sorted(self.model.identity.get("tuned_on", ()))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True if the export has a chat template."""
+        return chat_template.FILE in self.export.identity["outputs"]
+
+    @property
+    def run_directory(self) -> Path:
+        """The run directory of the training, which holds its logs."""
+        return self.model.directory / self.model.record["run_directory"]
+
+    @functools.cached_property
+    def training(self) -> Training:
+        """The training up to the milestone; empty if the run directory is gone."""
+        return curves.read(self.run_directory, self.step)
+
+    def manifests(self) -> list[Manifest]:
+        """Return all manifests that the card is made from."""
+        baselines = [scores for suites in self.baselines.values() for scores in suites.values()]
+        several = [*self.lists.values(), *self.evaluations.values(), *self.contamination.values(), *baselines]
+        return [self.model, self.export, self.corpus, *several]
+
+    def digests(self) -> dict[str, Any]:
+        """Return the digests of all manifests that the card is made from."""
+        return {
+            **{name: getattr(self, name).digest for name in ("model", "export", "corpus")},
+            **{name: _digests(getattr(self, name)) for name in ("lists", "evaluations", "contamination")},
+            "baselines": {name: _digests(suites) for name, suites in self.baselines.items()},
+        }
+
+
+def _digests(named: Mapping[str, Manifest]) -> dict[str, str]:
+    return {name: result.digest for name, result in named.items()}
+
+
+def check(inputs: CardInputs) -> None:
+    """Raise UserError if the manifests do not belong to one model."""
+    model, export, corpus = inputs.model, inputs.export, inputs.corpus
+    if export.identity["model"] != model.digest:
+        raise UserError(f"--export {export.path} was made from another model than --model {model.path}")
+    if export.identity["corpus"] != corpus.digest:
+        raise UserError(f"--export {export.path} was trained on another corpus than --corpus {corpus.path}")
+    for scores in inputs.evaluations.values():
+        if scores.identity["export"] != export.digest:
+            raise UserError(f"--evaluations {scores.path} has the scores of another export than --export {export.path}")
+    for rates in inputs.contamination.values():
+        if rates.identity.get("corpus", corpus.digest) != corpus.digest:
+            raise UserError(f"--contamination {rates.path} is of another corpus than --corpus {corpus.path}")
+    for source in corpus.identity["sources"]:
+        if source not in inputs.lists:
+            raise UserError(f"--lists must name the list of each source of {corpus.path}: {source} is missing")
+
+
+def by_suite(paths: Sequence[Path], option: str, *stages: str) -> dict[str, Manifest]:
+    """Return {suite: manifest} of files that are named by their suite. Raises UserError if a suite is named twice."""
+    read: dict[str, Manifest] = {}
+    for path in paths:
+        result = manifest.read(path, *stages)
+        first = read.setdefault(path.stem, result)
+        if first is not result:
+            raise UserError(f"{option} must name each suite once: {first.path} and {path} are of the same suite")
+        _check_results(result)
+    return dict(sorted(read.items()))
+
+
+def read_baselines(paths: Iterable[Path]) -> dict[str, dict[str, Manifest]]:
+    """Return {name: {suite: scores}} of other models.
+
+    NAME/CORPUS/SUITE.json is of a baseline NAME, RUN/eval/00000300/SUITE.json of step 300 of a run.
+    """
+    read: dict[str, dict[str, Manifest]] = {}
+    for path in paths:
+        result = manifest.read(path, "evaluate")
+        _check_results(result)
+        above = path.absolute().parents
+        step = result.identity.get("step")
+        name = above[1].name if step is None else f"{above[2].name}, step {step}"
+        read.setdefault(name, {})[path.stem] = result
+    return read
+
+
+def _check_results(result: Manifest) -> None:
+    """Raise UserError if a manifest has no results by task."""
+    results = result.identity.get("results")
+    if not isinstance(results, dict) or not all(isinstance(of_task, dict) for of_task in results.values()):
+        raise UserError(f"{result.path} must have results by task, and has none")

@@ -1,1 +1,0 @@
-"""The report of `summarize`: the table of scores, the figures, and the summary's text."""

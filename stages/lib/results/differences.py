@@ -1,0 +1,351 @@
+"""Differences between the scores of two models: the one rule of what is better, used wherever two models are compared.
+
+If both have logs of a task, the difference is paired over its documents, and significant if its p-value is below LEVEL,
+corrected by Holm for the tasks of the two models. Otherwise the two standard errors count as independent, as if the
+documents were different ones, which is cautious; the difference is significant from INDEPENDENT standard errors on.
+
+The p-value is that of a randomization test: if both models were equally good, their scores of a document could be
+swapped. For accuracies that is McNemar's test. A bootstrap's own p-value would be too small where few documents differ:
+with 5, all in favor of one model, it is 0.01, while a fair coin falls five times on the same side with a probability of
+0.06. The interval is a bootstrap over documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.lib.manifest import Manifest
+from stages.lib.results.manifests import ModelKey, Results
+from stages.lib.results.scores import ScoreRow, lower_is_better, main_metric, rows_of
+from stages.lib.scoring import bootstrap, sample_logs
+from stages.lib.scoring.aggregations import DocumentScores, document_scores
+from stages.lib.scoring.sample_logs import Document, SampleLog
+from stages.lib.scoring.tasks import local_tasks
+from stages.lib.scoring.tasks.task import TextTask
+
+LEVEL = 0.05
+"""Corrected p-values below it are significant."""
+
+INDEPENDENT = 3.0
+"""Independent standard errors from which on a difference is not attributed to chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDifference:
+    """The difference other - reference of two models in a metric of a task, main or further.
+
+    `value` is None if a score is not finite. `documents`: number of those that a paired difference is over; `p`: its
+    p-value, `corrected_p` that by Holm. `errors`: of an unpaired one, its size in standard errors. `low`, `high`: the
+    interval of 95%, not corrected.
+    """
+
+    suite: str
+    task: str
+    metric: str
+    reference: ScoreRow
+    other: ScoreRow
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    documents: int | None = None
+    p: float | None = None
+    corrected_p: float | None = None
+    errors: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(suite, task, metric), as `key_of` returns it of the rows of scores that are compared."""
+        return self.suite, self.task, self.metric
+
+    @property
+    def label(self) -> str:
+        """The task, and the metric if it is not the task's main one."""
+        local = local_tasks.find(self.task)
+        return f"{self.task}, {self.metric}" if local and self.metric in local.further_metrics else self.task
+
+    @property
+    def lower_is_better(self) -> bool:
+        """True for a metric like bits per byte."""
+        return lower_is_better(self.metric)
+
+    @property
+    def significant(self) -> bool:
+        """True if the difference is not attributed to chance."""
+        if self.documents is not None:
+            return self.corrected_p is not None and self.corrected_p < LEVEL
+        return self.errors is not None and self.errors > INDEPENDENT
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the other model: better, worse, not significant or unknown."""
+        if self.value is None or (self.documents is None and self.errors is None):
+            return "unknown"
+        if not self.significant:
+            return "not significant"
+        return "better" if (self.value < 0) == self.lower_is_better else "worse"
+
+    @property
+    def rule(self) -> str:
+        """The rule of the verdict, and its figure."""
+        if self.documents is not None:
+            return f"paired over {self.documents:,} documents, p {shown_p(self.corrected_p)}"
+        if self.errors is not None:
+            return f"{self.errors:.1f} independent standard errors"
+        return "no standard errors" if self.value is not None else "a score is not finite"
+
+    def sentence(self, reference: str, other: str) -> str:
+        """Return the verdict in words, with the names of the two models."""
+        size = "" if self.value is None else f"{abs(self.value):.3f}"
+        if self.significant:
+            return f"{other} is {self.verdict} than {reference} by {size} ({self.rule})"
+        if self.verdict == "unknown":
+            return f"{other} and {reference} differ{size and f' by {size}'} ({self.rule})"
+        return f"{other} is not significantly different from {reference}: {self.value:+z.3f} ({self.rule})"
+
+
+def shown_p(p: float | None) -> str:
+    """Return a p-value with three digits after the point, or that it is below them."""
+    if p is None:
+        return "-"
+    return "< 0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+Evaluations = Mapping[str, Manifest]
+"""{suite: scores of a model}"""
+
+
+class Differences:
+    """The differences between milestones of the results. The logs of a pair are read once, when it is asked for."""
+
+    def __init__(self, results: Results) -> None:
+        self._evaluations: dict[ModelKey, dict[str, Manifest]] = {}
+        for (run_name, step, suite), evaluation in results.evaluations.items():
+            self._evaluations.setdefault((run_name, step), {})[suite] = evaluation
+        self._pairs: dict[tuple[ModelKey, ModelKey], list[TaskDifference]] = {}
+
+    def of(self, reference: ModelKey, other: ModelKey) -> list[TaskDifference]:
+        """Return the differences of all tasks that two milestones, (run, step), have."""
+        if (reference, other) not in self._pairs:
+            self._pairs[reference, other], _ = compare(self._evaluations.get(reference, {}), self._evaluations[other])
+        return self._pairs[reference, other]
+
+    def between(self, reference: ScoreRow, other: ScoreRow) -> TaskDifference | None:
+        """Return the difference of two rows of `score_rows`; None if they cannot be compared."""
+        pair = self.of(*((row["run"], row["step"]) for row in (reference, other)))  # type: ignore[arg-type]
+        return next((difference for difference in pair if difference.key == key_of(other)), None)
+
+
+def key_of(row: ScoreRow) -> tuple[str, str, str]:
+    """Return (suite, task, metric) of a row of `score_rows`, which may name a task SUITE/TASK."""
+    return row["suite"], row["task"].removeprefix(f"{row['suite']}/"), row["metric"]
+
+
+def compare(
+    reference: Evaluations, other: Evaluations, thorough: bool = False
+) -> tuple[list[TaskDifference], list[str]]:
+    """Return the differences of all tasks that both models have, and notes on tasks that are left out or not paired.
+
+    `thorough`: paired differences have intervals too, which take longer, and a log that was deleted is an error, in
+    place of none. Raises UserError if a log is damaged.
+    """
+    rows: list[TaskDifference] = []
+    notes: list[str] = []
+    for suite in sorted(reference.keys() & other.keys()):
+        first, second = ({(row["task"], row["metric"]): row for row in rows_of(evaluations[suite], suite)}
+                         for evaluations in (reference, other))  # fmt: skip
+        for task in dict.fromkeys(task for task, _ in first):
+            shared = [metric for at, metric in first if at == task and (task, metric) in second]
+            of_task: list[str] = []
+            if shared:
+                local = local_tasks.find(task)
+                metrics = dict.fromkeys([main_metric(shared), *(local.further_metrics if local else ())])
+                row, of_task = _compare_task(
+                    (reference[suite], other[suite]),
+                    [(first[task, metric], second[task, metric]) for metric in metrics if metric in shared],
+                    thorough,
+                )
+                rows += row
+            elif any(at == task for at, _ in second):
+                of_task = ["left out, since the models have no metric in common"]
+            notes += [f"task {task} of suite {suite}: {note}" for note in of_task]
+    corrected = iter(holm([row.p for row in rows if row.p is not None]))
+    return [row if row.p is None else dataclasses.replace(row, corrected_p=next(corrected)) for row in rows], notes
+
+
+def _compare_task(
+    evaluations: tuple[Manifest, Manifest], scores: Sequence[tuple[ScoreRow, ScoreRow]], thorough: bool
+) -> tuple[list[TaskDifference], list[str]]:
+    """Return the differences of a task, none if it is another task for each model, and notes. `scores`: by metric."""
+    suite, task = scores[0][0]["suite"], scores[0][0]["task"]
+    rows, notes = [], []
+    logs: list[SampleLog | None] | None = None
+    for first, second in scores:
+        row = TaskDifference(suite=suite, task=task, metric=first["metric"], reference=first, other=second)
+        if first["value"] is None or second["value"] is None:
+            rows.append(row)
+            notes.append("a score is not finite")
+            continue
+        logs = logs or [_log(evaluation, suite, task, thorough) for evaluation in evaluations]
+        if logs[0] is None or logs[1] is None:
+            if _is_of_other_data(evaluations, task):
+                return [], ["left out, since it was made from other validation data, and the logs to join are missing"]
+            rows.append(_unpaired(row))
+            continue
+        joined = Joined(logs[0], logs[1], first["metric"])
+        if reason := joined.reason_to_leave_out():
+            return [], [f"left out, since {reason}"]
+        if reason := joined.reason_not_to_pair([first["value"], second["value"]]):
+            rows.append(_unpaired(row))
+            notes.append(f"not paired, since {reason}")
+        else:
+            rows.append(_paired(row, joined, thorough))
+            notes += joined.notes()
+    return rows, list(dict.fromkeys(notes))
+
+
+def _log(evaluation: Manifest, suite: str, task: str, is_required: bool) -> SampleLog | None:
+    members = evaluation.identity.get("groups", {}).get(task, [task])
+    paths = [sample_logs.path_of(evaluation.directory / suite, member) for member in members]
+    if not is_required and not all(path.exists() for path in paths):
+        return None
+    return sample_logs.read(evaluation, suite, task)
+
+
+def _is_of_other_data(evaluations: tuple[Manifest, Manifest], task: str) -> bool:
+    """Return True if a local task was made from the validation data of different corpora or sources."""
+    local = local_tasks.find(task)
+    if local is None:
+        return False
+    key = "corpus" if isinstance(local, TextTask) else "prompt_completion"
+    first, second = (evaluation.identity.get(key) for evaluation in evaluations)
+    return first != second
+
+
+class Joined:
+    """The samples of two logs, by document."""
+
+    def __init__(self, reference: SampleLog, other: SampleLog, metric: str) -> None:
+        """Join the samples that have the same number and the same hash."""
+        self.metric = metric
+        self.origins = reference.origins
+        self.values = [log.values(metric) for log in (reference, other)]
+        shared = sorted(self.values[0].keys() & self.values[1].keys())
+        self.changed = [at for at in shared if self.values[0][at][0] != self.values[1][at][0]]
+        self.documents = [at for at in shared if self.values[0][at][0] == self.values[1][at][0]]
+
+    def reason_to_leave_out(self) -> str | None:
+        """Return why the logs are of two tasks with one name; None if they are of one."""
+        if self.changed:
+            count = len(self.changed) + len(self.documents)
+            return f"{len(self.changed)} of {count} documents have another hash: the task or its data changed"
+        return None if self.documents else "the logs have no document in common"
+
+    def reason_not_to_pair(self, values: Sequence[float]) -> str | None:
+        """Return why the score cannot be computed from samples; None if it can. `values`: those of the manifests."""
+        whole = [self._scores(number, [*of_log]) for number, of_log in enumerate(self.values)]
+        if whole[0] is None or whole[1] is None or whole[0].of_ratio is not whole[1].of_ratio:
+            return f"{self.metric} is no function of a sum over documents, or is missing for one"
+        for scores, value in zip(whole, values, strict=True):
+            if scores is not None and not math.isclose(scores.score(), value, rel_tol=1e-6, abs_tol=1e-9):
+                return f"{self.metric} of its samples is {scores.score():.6g}, and its score is {value:.6g}"
+        return None
+
+    def scores(self) -> tuple[DocumentScores, DocumentScores]:
+        """Return the scores of the joined documents, in the same order."""
+        first, second = self._scores(0, self.documents), self._scores(1, self.documents)
+        assert first is not None and second is not None  # checked by reason_not_to_pair
+        return first, second
+
+    def _scores(self, number: int, documents: Sequence[Document]) -> DocumentScores | None:
+        values = [self.values[number][document][1] for document in documents]
+        # samples that are cut from one document of a corpus are not independent
+        origins = [self.origins.get(document, str(document)) for document in documents]
+        return document_scores(self.metric, values, origins)
+
+    def notes(self) -> list[str]:
+        """Return a note if one log has more documents than the other."""
+        counts = [len(of_log) for of_log in self.values]
+        if counts == [len(self.documents)] * 2:
+            return []
+        return [f"{len(self.documents)} documents are in both logs, which have {counts[0]} and {counts[1]}"]
+
+
+SEED = 0
+INTERVAL = 0.95
+TIES = 1e-9
+"""Relative rounding within which a difference of swapped scores counts as equal to the observed one."""
+
+
+def _paired(row: TaskDifference, joined: Joined, with_interval: bool) -> TaskDifference:
+    """Return a row with the difference of the scores of the same documents."""
+    reference, other = joined.scores()
+    value, count = other.score() - reference.score(), len(reference.columns)
+    row = dataclasses.replace(row, value=value, documents=len(joined.documents), p=1.0)
+    if count < 2:
+        return row
+    both = np.concatenate([reference.columns, other.columns], axis=1)
+    row = dataclasses.replace(row, p=_randomization_test(both, reference))
+    if not with_interval:
+        return row
+    resampled = _differences(bootstrap.resampled_sums(both, SEED), reference)
+    low, high = bootstrap.interval(value, resampled, count, INTERVAL)
+    return dataclasses.replace(row, low=low, high=high)
+
+
+def _unpaired(row: TaskDifference) -> TaskDifference:
+    """Return a row with the difference of two scores whose errors count as independent."""
+    value = row.other["value"] - row.reference["value"]
+    first, second = row.reference["stderr"], row.other["stderr"]
+    if first is None or second is None:
+        return dataclasses.replace(row, value=value)
+    error = math.hypot(first, second)
+    errors = abs(value) / error if error else math.inf if value else 0.0
+    margin = 1.959964 * error
+    return dataclasses.replace(row, value=value, low=value - margin, high=value + margin, errors=errors)
+
+
+def _differences(sums: np.ndarray, scores: DocumentScores) -> np.ndarray:
+    """Return the differences of scores by sums [..., 4] of the columns of the reference and of the other model."""
+    return scores.of_ratio(sums[:, 2] / sums[:, 3]) - scores.of_ratio(sums[:, 0] / sums[:, 1])
+
+
+def _randomization_test(both: np.ndarray, scores: DocumentScores) -> float:
+    """Return the p-value: the share of random swaps with a difference at least as large as the observed one."""
+    total = both.sum(axis=0)
+    change = (both[:, 2:] - both[:, :2])[(both[:, 2:] != both[:, :2]).any(axis=1)]
+    observed = abs(_differences(total[None], scores)[0])
+    larger = 0
+    for swaps in _swaps(len(change)):
+        moved = swaps @ change
+        differences = _differences(total + np.concatenate([moved, -moved], axis=1), scores)
+        larger += int((np.abs(differences) >= observed * (1 - TIES)).sum())
+    return (1 + larger) / (1 + bootstrap.RESAMPLES)
+
+
+def _swaps(count: int) -> Iterator[np.ndarray]:
+    """Yield random zeros and ones for `count` documents, [rows, count], RESAMPLES rows in all."""
+    rng = np.random.default_rng(SEED)
+    at_once = max(1, bootstrap.BLOCK // max(1, count))
+    for first in range(0, bootstrap.RESAMPLES, at_once):
+        rows = min(at_once, bootstrap.RESAMPLES - first)
+        bits = rng.integers(256, size=(rows, -(-count // 8)), dtype=np.uint8)
+        yield np.unpackbits(bits, axis=1, count=count).astype(np.float64)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that are corrected for their number (Holm, A Simple Sequentially Rejective Procedure, 1979).
+
+    The probability of one false rejection or more among all is then at most the level, however they depend on each
+    other.
+    """
+    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
+        corrected[number] = largest
+    return corrected
