@@ -26,7 +26,7 @@ from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.tokens.packing import PACKINGS
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
 from stages.lib.training.settings.recipe import InitialRecipe, TrainRecipe
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.tokens.order import Order
     from stages.lib.training.initial import Initial
-    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.trainer import TrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
     from stages.lib.run_directory.run_identity import RunIdentity
     from stages.lib.tokens import order
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.training.inputs import Run
     from stages.lib.training.run import train_to_milestone
+    from stages.lib.training.trainer import Run
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
@@ -152,7 +152,7 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
 def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingData:
     from stages.lib.tokens import loader
     from stages.lib.training import validation
-    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.trainer import TrainingData
 
     tokenizer = corpus.tokenizer
     if recipe.document_mask and tokenizer["bos_added"] and tokenizer["bos"] == tokenizer["eos"]:

@@ -67,7 +67,7 @@ def name_of(path):
 
 
 def package_of(path):
-    """The package of a file of the library, dotted: stages/lib/training/faults/watchdog.py is in training.faults."""
+    """The package of a file of the library, dotted: stages/lib/training/metrics/profiler.py is in training.metrics."""
     folder = ".".join(path.relative_to(HOME / "stages/lib").parent.parts)
     return PART_OF.get(folder, folder) or BASE
 

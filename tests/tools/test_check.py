@@ -17,7 +17,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import model_digest
 from stages.lib.model import key_table
 from stages.lib.scoring.tasks import local_tasks
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from tests.helpers.data_fixtures import write_jsonl
 from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME

@@ -45,8 +45,8 @@ from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.sources import source
 from stages.lib.space import amount
-from stages.lib.training.acceleration import requirements
 from stages.lib.training.optimizers import schedule
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import VALIDATION_SHARE
 from tools.check import dry_run, facts, known_tasks
 from tools.check.outside import Outside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stages.lib.errors import UserError
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from tools.plan import devices, fit, kept
 from tools.plan.devices import GIB
 from tools.plan.request import Asked

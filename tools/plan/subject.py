@@ -11,9 +11,8 @@ from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import horizon, identity
-from stages.lib.training.acceleration import requirements
-from stages.lib.training.objectives.recipe import DpoRecipe
-from stages.lib.training.settings.recipe import TrainRecipe
+from stages.lib.training.settings import requirements
+from stages.lib.training.settings.recipe import DpoRecipe, TrainRecipe
 
 OF_THE_DATA = (
     *("milestones", "weights", "data_stages", "packing", "initial"),

@@ -10,7 +10,7 @@ from typing import Any
 from stages.lib.errors import UserError
 from stages.lib.run_directory import events as run_events
 from stages.lib.run_directory import history, lease
-from stages.lib.training.faults import stop_requests
+from stages.lib.training import stop_requests
 from tools.status.describe import ago, evaluation_seconds, median_step, seconds_left, total_steps
 
 TAIL = 64 << 10

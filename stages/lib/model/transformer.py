@@ -244,7 +244,7 @@ class Transformer(nn.Module):
         `routing`: of a sparse model.
         """
         hidden_states, routed = self.base_model(tokens, documents)
-        # the same dtype, unless layers cast their weights themselves (training/acceleration/weight_casts.py)
+        # the same dtype, unless layers cast their weights themselves (training/cuda_graphs.py)
         weight = self.head.weight.to(hidden_states.dtype)
         losses = chunked_cross_entropy(hidden_states.flatten(0, 1), weight, targets.flatten(), z_loss_weight)
         return *losses, self._routing(routed, targets)
