@@ -121,7 +121,7 @@ def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None
         raise UserError(f"--tokenizer {tokenizer.path} is not the tokenizer of --corpus {corpus.path}")
     for name, other in (("corpus", corpus), ("tokenizer", tokenizer)):
         if model.identity[name] != other.digest:
-            raise UserError(f"--model {model.path} was trained on another {name} than --{name} {other.path}")
+            raise UserError(f"--model {model.path} was trained on a different {name} than --{name} {other.path}")
     for name, described in model.identity["outputs"].items():
         path = model.output(name)
         if files.sha256_file(path) != described["sha256"]:

@@ -35,7 +35,7 @@ from stages.lib.scoring.scored_model import ScoredModel
 from stages.lib.scoring.suite import EvaluateRecipe
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import ReaderScores, TaskOptions
-from stages.lib.sources.prompt_completion import PairSource
+from stages.lib.sources.examples import PairSource
 
 
 def identity_of(

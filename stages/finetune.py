@@ -167,10 +167,7 @@ def find_initial(
     from stages.lib.training.initial import RESET, Initial
 
     if corpus.tokenizer["digest"] != tokenizer.digest:
-        raise UserError(
-            f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
-            "got another tokenizer"
-        )
+        raise UserError(f"--tokenizer {arguments.tokenizer} is not the tokenizer of --corpus {arguments.corpus}")
     initial = Initial(
         arguments.initial,
         RESET,
@@ -181,8 +178,7 @@ def find_initial(
     )
     if initial.commit is not None and initial.commit["corpus"] != corpus.digest:
         raise UserError(
-            f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, "
-            "got another corpus"
+            f"--corpus {arguments.corpus} is not the corpus that --initial {arguments.initial} was trained on"
         )
     model_config = initial.found.model_config
     if recipe.lora is not None:

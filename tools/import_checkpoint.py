@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
     if content.get("vocab_size") not in (None, found.vocab_size):
         raise UserError(
-            f"{where(arguments.model_config)}vocab_size must be that of {arguments.source} ({found.vocab_size}), "
-            f"got {content['vocab_size']}"
+            f"{where(arguments.model_config)}vocab_size is {content['vocab_size']}, but {found.vocab_size} in "
+            f"{arguments.source}"
         )
     with files.atomic_directory(arguments.directory) as making:
         parameters, dtype = write(making, found, arguments.dtype, arguments.shard_mb, ids_of(found, content))

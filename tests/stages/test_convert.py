@@ -303,7 +303,7 @@ def test_unknown_dtype_is_refused(made, capsys):
 def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
     model = manifest.read(inputs["--model"])
     manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
-    refused(argv_of(inputs), capsys, str(model.path), f"another {name}")
+    refused(argv_of(inputs), capsys, str(model.path), f"a different {name}")
     assert inputs["--output"].exists()  # nothing was touched
 
 

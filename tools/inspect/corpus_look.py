@@ -12,7 +12,7 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.tokenizer import custom
 from stages.lib.tokens.corpus import Corpus
 from tools.inspect import terminal

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib import manifest
-from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.tokens import mixture
 from stages.lib.training.settings.recipe import TrainRecipe
 

@@ -103,7 +103,7 @@ def find_base(
         )
     path, read = find(place, config)
     if model_digest.digest_of(path, "--base", config=config) != commit["initial"]:
-        raise UserError(f"{place} must be the base of the adapters in {directory}, found another model")
+        raise UserError(f"{place} is not the base of the adapters in {directory}: its digest differs")
     return Adapter(
         directory=directory,
         recipe=recipe.load(LoraRecipe, described, f"{directory / COMMIT}: adapter"),

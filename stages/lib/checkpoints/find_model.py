@@ -88,7 +88,7 @@ def find(
     if (path / "checkpoints").is_dir():
         steps = complete_steps(path)
         if not steps:
-            raise UserError(f"{path} must hold a complete checkpoint, and has none")
+            raise UserError(f"{path} holds no complete checkpoint")
         return _of_checkpoint(directory_of(path, steps[-1]), base)
     if path.is_dir() and ((path / COMMIT).exists() or path.parent.name == "checkpoints"):
         return _of_checkpoint(path, base)

@@ -127,7 +127,9 @@ def _name(dtype: torch.dtype) -> str:
 def _state_dict(path: Path) -> Mapping[Any, Any]:
     """The state dict of a file of torch.save, mapped into memory."""
     if not zipfile.is_zipfile(path):
-        raise UserError(f"{path} must be a whole file of torch.save (a zip archive), and is truncated or another file")
+        raise UserError(
+            f"{path} is not a whole file of torch.save (a zip archive): it is truncated, or another kind of file"
+        )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a pickle that is not valid may raise any error

@@ -147,7 +147,7 @@ def _check_config(path: Path, config: ModelRecipe, stored: Stored, where: str) -
     """Raise UserError naming the key of the config that differs from the tensors."""
     for key, found in _shape_of(stored).items():
         if found != getattr(config, key):
-            raise UserError(f"{where}{key} must be that of {path} ({found}), got {getattr(config, key)}")
+            raise UserError(f"{where}{key} is {getattr(config, key)}, but {found} in {path}")
     rows, expected = _key_rows(stored, config), config.kv_heads * config.head_size
     if rows not in (0, expected):
         raise UserError(

@@ -29,7 +29,7 @@ def digest_of(path: Path | str, where: str, cache: Path | None = None, config: P
     if (fms := fms_files.find(path)) is not None:
         return _digest_of_fms(path, fms[1], cache, config)
     if config is not None:
-        raise UserError(f"{where} {path} holds its config: none must be given beside it, got {config}")
+        raise UserError(f"{where} {path} holds its own config; leave out {config}")
     if path.is_file():
         made = manifest.read(path)
         if "checkpoint" not in made.identity:

@@ -19,8 +19,7 @@ import numpy as np
 from stages.lib.contamination.items import Item
 from stages.lib.contamination.rules import SHORTEST
 from stages.lib.sources.documents import Entry, batched
-from stages.lib.sources.entries import Document, Filtered
-from stages.lib.sources.split import TRAIN
+from stages.lib.sources.entries import TRAIN, Document, Filtered
 
 REASON = "contaminated"
 SEARCHED_AT_ONCE = 1 << 20  # characters of documents that are held

@@ -105,7 +105,7 @@ def _read_into(log: SampleLog, path: Path, is_local: bool) -> None:
         of_filter = log.samples.setdefault(entry["filter"], {})
         document = (task, entry["doc_id"])
         if document in of_filter:
-            raise UserError(f"{path} line {number} must be of a new document, and is of {entry['doc_id']} again")
+            raise UserError(f"{path} line {number} repeats document {entry['doc_id']}")
         of_filter[document] = (entry["doc_hash"], entry["metrics"])
         if is_local and isinstance(entry.get("doc"), dict) and "document" in entry["doc"]:
             log.origins[document] = str(entry["doc"]["document"])
@@ -128,5 +128,5 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise UserError(f"{where} is not valid JSON: {error}") from None
     for key, kind in KEYS.items():
         if not isinstance(entry, dict) or not isinstance(entry.get(key), kind):
-            raise UserError(f"{where} must be a sample with {key} ({kind.__name__}), and is not")
+            raise UserError(f"{where} has no {key} ({kind.__name__})")
     return entry

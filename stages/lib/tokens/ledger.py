@@ -32,7 +32,7 @@ def commit_of(directory: Path, tuned: bool = False) -> dict[str, Any]:
             kinds = ("a fine-tuning", "a pretraining")
             raise UserError(f"--run {directory} must be {kinds[not tuned]}, and {path} is of {kinds[tuned]}")
         return commit
-    raise UserError(f"--run {directory} must hold a checkpoint, which stores the recipe, and holds none")
+    raise UserError(f"--run {directory} holds no checkpoint, which would store the recipe")
 
 
 def check_digest(option: str, path: Path, found: str, expected: str, directory: Path) -> None:
@@ -80,7 +80,7 @@ def check_chain(directories: Sequence[Path], commits: Sequence[Mapping[str, Any]
         if other is None and not begin:
             other = "end than the first sample of that run, whose data was reset"
         if other is not None:
-            raise UserError(f"--run {directory} must be the run that the next one continues, and has another {other}")
+            raise UserError(f"--run {directory} is not the run that the next one continues: its {other} differs")
 
 
 def _until(sample: int, of_run: Order) -> list[Any]:

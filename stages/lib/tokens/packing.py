@@ -56,7 +56,7 @@ def _lay_out_documents(
     def lay_out(source: str, stream: TokenStream, seq_len: int, key: str) -> Layout:
         layout = DocumentRows(stream, seq_len, key, counts_type, group_type)
         if layout.targets < 1:
-            raise UserError(f"source {source} must have a document of at least two tokens, and has none")
+            raise UserError(f"source {source} has no document of at least two tokens")
         return layout
 
     return lay_out

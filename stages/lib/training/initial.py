@@ -83,8 +83,7 @@ class Initial:
         found = find_model.find(self.path, "--initial", given, f"{self.config}: ")
         if found.vocab_size != vocab_size:
             raise UserError(
-                f"{self.config}: vocab_size must be that of --initial {self.path} ({found.vocab_size}), "
-                f"got {vocab_size}"
+                f"{self.config}: vocab_size is {vocab_size}, but {found.vocab_size} in --initial {self.path}"
             )
         return found
 
@@ -102,9 +101,7 @@ class Initial:
             if field.name == "num_key_value_heads":
                 value, found = model_config.kv_heads, self.found.model_config.kv_heads
             if field.name not in FREE and value != found:
-                raise UserError(
-                    f"{where}.model.{field.name} must be that of --initial {self.path} ({found}), got {value}"
-                )
+                raise UserError(f"{where}.model.{field.name} is {value}, but {found} in --initial {self.path}")
 
     def _check_tokenizer(self, corpus: Corpus) -> None:
         vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
@@ -116,7 +113,7 @@ class Initial:
         if rows > vocab_size:  # padding, as published models have it
             logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
         if is_other:
-            raise UserError(f"--initial {self.path} must be trained with the data's tokenizer, got another tokenizer")
+            raise UserError(f"--initial {self.path} was trained with a different tokenizer than this corpus")
 
     def _compare_tokens(self, corpus: Corpus) -> None:
         """Compare the ids that the tokenizer beside imported weights gives with those of the corpus.
@@ -131,8 +128,8 @@ class Initial:
             for source, name, text, is_same in validation_text.compared(corpus, lambda texts, _: encode(texts)):
                 if not is_same:
                     raise UserError(
-                        f"--initial {self.path} must be trained with the data's tokenizer: {package} gives other token "
-                        f"ids than the corpus for the validation document {name} of {source}, which begins "
+                        f"--initial {self.path} was trained with a different tokenizer than this corpus: {package} "
+                        f"gives other token ids for the validation document {name} of {source}, which begins "
                         f"{text[:60]!r}; name it as the path of the corpus' tokenizer"
                     )
                 compared += 1
@@ -150,8 +147,8 @@ class Initial:
             before = self._commit()["recipe"].get("optimizer", {}).get("name", DEFAULT_OPTIMIZER)
             if before != name:
                 raise UserError(
-                    f"{where}.initial.optimizer must be reset, since --initial {self.path} was trained with the "
-                    f"optimizer {before} and {where}.optimizer.name is {name}; got keep"
+                    f"{where}.initial.optimizer cannot be kept: --initial {self.path} was trained with the "
+                    f"optimizer {before}, and {where}.optimizer.name is {name}; set it to reset"
                 )
 
     def check_data(self, run_order: order.Order, corpus: Corpus, where: str) -> None:
@@ -171,8 +168,8 @@ class Initial:
             other = "corpus"
         if other is not None:
             raise UserError(
-                f"{where}.initial.data must be reset, since --initial {self.path} was trained with another {other}; "
-                "got continue"
+                f"{where}.initial.data cannot continue: --initial {self.path} was trained with a different {other}; "
+                "set it to reset"
             )
 
     def load(self, model: Transformer, optimizer_state: dict[str, dict[str, torch.Tensor]]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from stages.lib.chat import messages
 from stages.lib.chat.messages import Message
 from stages.lib.sources import examples
+from stages.lib.sources.entries import split_of
 from stages.lib.sources.examples import ExampleSource
 from stages.lib.sources.kinds.registry import CHAT_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import split_of
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources.entries import Document
-from stages.lib.sources.prompt_completion import Pair
+from stages.lib.sources.examples import Pair
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tuning.chats import Conversation
 

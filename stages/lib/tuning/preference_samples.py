@@ -40,7 +40,7 @@ def usable(pairs: Sequence[EncodedPair], seq_len: int, where: str) -> tuple[list
     Raises UserError naming `where` (source and split) if no pair remains.
     """
     if not pairs:
-        raise UserError(f"{where} must have a pair, and has none; see its keys validation and split_field")
+        raise UserError(f"{where} has no pair; see its keys validation and split_field")
     longer = f"longer than {seq_len} tokens"
     kept, filtered = [], dict.fromkeys((longer, EQUAL), 0)
     for pair in pairs:

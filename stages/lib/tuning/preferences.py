@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib.sources import examples
-from stages.lib.sources.examples import ExampleSource
+from stages.lib.sources.entries import split_of
+from stages.lib.sources.examples import ExampleSource, Pair
 from stages.lib.sources.kinds.kind import Text
 from stages.lib.sources.kinds.registry import PREFERENCE_KINDS, kind_of
-from stages.lib.sources.prompt_completion import Pair
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import split_of
 from stages.lib.tuning.chats import Conversation
 
 

@@ -42,7 +42,7 @@ def fitted(
     `where`: source and split, for messages. `tokenizer` is needed to truncate. Raises UserError if nothing is left.
     """
     if not encoded:
-        raise UserError(f"{where} must have an example, and has none; see its keys validation and split_field")
+        raise UserError(f"{where} is empty; see its keys validation and split_field")
     longer = sum(len(one.ids) > seq_len for one in encoded)
     kept = [one for one in encoded if len(one.ids) <= seq_len]
     if too_long == TRUNCATE:

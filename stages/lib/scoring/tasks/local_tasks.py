@@ -22,7 +22,7 @@ from stages.lib.scoring.tasks.task import LocalTask, PromptCompletionTask, Reade
 from stages.lib.scoring.tasks.text_pieces import BitsPerByte
 
 if TYPE_CHECKING:
-    from stages.lib.sources.prompt_completion import PairSource
+    from stages.lib.sources.examples import PairSource
 
 TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), CompletionBits(), CompletionMatch())
 """All local tasks, in the order of tables."""

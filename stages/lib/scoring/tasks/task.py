@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.lib.sources.prompt_completion import PairSource
+    from stages.lib.sources.examples import PairSource
 
 Row = dict[str, Any]
 """One line of a task's JSONL file. `document`: what it was cut from; rows of one document are not independent."""

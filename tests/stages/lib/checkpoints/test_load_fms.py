@@ -136,9 +136,9 @@ def refusal(path, recipe=RECIPE):
 
 
 WRONG_CONFIGS = [
-    ({"num_hidden_layers": 3}, "pretrain.model.num_hidden_layers must be that of PATH (2), got 3"),
-    ({"hidden_size": 64}, "pretrain.model.hidden_size must be that of PATH (32), got 64"),
-    ({"intermediate_size": 40}, "pretrain.model.intermediate_size must be that of PATH (48), got 40"),
+    ({"num_hidden_layers": 3}, "pretrain.model.num_hidden_layers is 3, but 2 in PATH"),
+    ({"hidden_size": 64}, "pretrain.model.hidden_size is 64, but 32 in PATH"),
+    ({"intermediate_size": 40}, "pretrain.model.intermediate_size is 40, but 48 in PATH"),
     (
         {"num_key_value_heads": None},
         "pretrain.model.num_key_value_heads and num_attention_heads must give keys of 16 rows as in PATH, "
@@ -248,7 +248,7 @@ def test_no_code_of_a_file_of_torch_save_runs(tmp_path):
     assert message.startswith("PATH could not be read as tensors: its pickle names ")
     assert message.endswith("run_code, which is neither a tensor nor a plain value")
     path.write_bytes(pickle.dumps({"model_state": Call()}))
-    assert refusal(path).startswith("PATH must be a whole file of torch.save (a zip archive), and is ")
+    assert refusal(path).startswith("PATH is not a whole file of torch.save (a zip archive): ")
     assert ran == []
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from stages.lib.errors import UserError
-from stages.lib.sources import prompt_completion
+from stages.lib.sources import examples
 from stages.lib.tuning import chats, tuning_sources
 from tests.helpers.data_fixtures import listed, write_jsonl
 
@@ -63,16 +63,16 @@ def test_pairs_are_read_from_parquet(tmp_path):
     path = tmp_path / "files" / "p.parquet"
     parquet.write_table(pa.Table.from_pylist(entries), path)
     recipe = {"kind": "prompt_completion", "paths": [str(path.parent)], "validation": 0.5, "split_field": "book"}
-    source = prompt_completion.read(listed(tmp_path / "made", "p", recipe))
+    source = examples.read_pairs(listed(tmp_path / "made", "p", recipe))
     assert {pair.prompt for pair in both(source)} == {entry["prompt"] for entry in entries}
     books = [{int(pair.prompt.split()[0]) % 5 for pair in side} for side in (source.train, source.validation)]
     assert not books[0] & books[1]
     parquet.write_table(pa.Table.from_pylist([*entries, {"prompt": "x", "completion": None}]), path)
     with pytest.raises(UserError, match=r"p.parquet, row 31 must have text in the field completion, got None$"):
-        prompt_completion.read(listed(tmp_path / "bad", "p", recipe | {"split_field": None}))
+        examples.read_pairs(listed(tmp_path / "bad", "p", recipe | {"split_field": None}))
     parquet.write_table(pa.table({"prompt": ["a"]}), path)
     with pytest.raises(UserError, match=r"p.parquet must have the column completion, got prompt$"):
-        prompt_completion.read(listed(tmp_path / "short", "p", recipe | {"split_field": None}))
+        examples.read_pairs(listed(tmp_path / "short", "p", recipe | {"split_field": None}))
 
 
 def test_split_field_and_filters(tmp_path, capsys):

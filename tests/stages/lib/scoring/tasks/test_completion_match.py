@@ -6,7 +6,7 @@ from stages.lib.errors import UserError
 from stages.lib.scoring.tasks import generation_score, task_files, trivial_readers
 from stages.lib.scoring.tasks.completions import CompletionMatch
 from stages.lib.scoring.tasks.task import TaskOptions
-from stages.lib.sources.prompt_completion import Pair, PairSource
+from stages.lib.sources.examples import Pair, PairSource
 
 
 def rows_of(completions, longest=999, num_examples=9):
