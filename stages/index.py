@@ -28,9 +28,8 @@ from stages.lib.sources import documents
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.source import comparable
 from stages.lib.tokenizer import tokenizer as tokenizers
-from stages.lib.tokens.corpus import BYTES_OF_IDS
+from stages.lib.tokens.corpus import BYTES_OF_IDS, TokenStream
 from stages.lib.tokens.shards import dtype_of
-from stages.lib.tokens.token_stream import TokenStream
 
 RECEIPT = "receipt.json"
 

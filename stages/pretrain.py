@@ -32,7 +32,7 @@ from stages.lib.training.settings.recipe import InitialRecipe, TrainRecipe
 
 if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.tokens.order import Order
+    from stages.lib.tokens.loader import Order
     from stages.lib.training.initial import Initial
     from stages.lib.training.trainer import TrainingData
 
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.run_directory.run_identity import RunIdentity
-    from stages.lib.tokens import order
+    from stages.lib.tokens import loader
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.run import train_to_milestone
     from stages.lib.training.trainer import Run
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
             corpus = Corpus(arguments.corpus)
             initial = _initial(arguments, recipe, corpus)
             continues = initial is not None and initial.recipe.data == "continue"
-            run_order = order.from_recipe(recipe, corpus, initial.commit if initial and continues else None)
+            run_order = loader.from_recipe(recipe, corpus, initial.commit if initial and continues else None)
             run_identity = RunIdentity(
                 recipe=recipes.written(recipe, "identity"),
                 corpus=corpus.digest,
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
 
 
 def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corpus) -> Initial | None:
-    from stages.lib.tokens import order
+    from stages.lib.tokens import loader
     from stages.lib.training.initial import Initial
 
     if arguments.initial is None and recipe.initial is None:
@@ -145,7 +145,7 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
     )
     initial.check_optimizer(recipe.optimizer.name, "pretrain")
     if recipe.initial.data == "continue":
-        initial.check_data(order.from_recipe(recipe, corpus), corpus, "pretrain")
+        initial.check_data(loader.from_recipe(recipe, corpus), corpus, "pretrain")
     return initial
 
 

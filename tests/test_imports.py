@@ -32,7 +32,7 @@ PART_OF = {
 }
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "mpi", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
-    *("checkpoints/commit", "checkpoints/model_digest", "training/optimizers/schedule"),
+    *("checkpoints/commit", "checkpoints/model_files", "training/optimizers/schedule"),
 )
 HEAVY = {"torch", "transformers", "sentencepiece", "lm_eval", "datasets", "matplotlib"}
 

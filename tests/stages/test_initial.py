@@ -9,7 +9,7 @@ import pytest
 
 from stages import pretrain
 from stages.lib import manifest
-from stages.lib.checkpoints import dcp, model_digest
+from stages.lib.checkpoints import dcp, model_files
 from stages.lib.huggingface import config_json, export
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.tokens.corpus import Corpus
@@ -186,7 +186,7 @@ def test_checkpoints_of_fms_give_the_losses_of_the_hugging_face_model(corpus, we
         assert [entry["loss"] for entry in steps_of(tmp_path / name)][:2] == expected
         assert weights_of(tmp_path / name, 2) == weights_of(tmp_path / "hf", 2)
         identity = json.loads(milestone(tmp_path / name, 2).read_text())["identity"]
-        assert identity["initial"] == model_digest.digest_of(weights / name, "--initial")
+        assert identity["initial"] == model_files.digest_of(weights / name, "--initial")
 
 
 def test_checkpoint_of_fms_that_does_not_fit_is_one_line(corpus, weights, tmp_path, capsys):

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 
 from stages.lib import manifest
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import model_files
 from stages.lib.model import key_table
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.training.settings import requirements
@@ -215,10 +215,10 @@ def test_the_digest_of_a_model_is_that_of_training_and_is_kept(checked, tmp_path
 
     shapes = key_table.build(read_config(shape, "config.json")[0], 16).shapes()
     save_file({name: torch.zeros(sizes) for name, sizes in shapes.items()}, model / "model.safetensors")
-    digest = model_digest.digest_of(model, "--initial")  # as training calls it
+    digest = model_files.digest_of(model, "--initial")  # as training calls it
     assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}
     with monkeypatch.context() as patched:
-        patched.setattr(model_digest.files, "sha256_file", None)
+        patched.setattr(model_files.files, "sha256_file", None)
         assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}, "an unchanged file is not hashed again"
     milestone(300, initial="another")
     parts = {"00000300.json": {"initial": "a"}}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from stages.lib import files, manifest
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import model_files
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import examples
 from tests.helpers.data_fixtures import listed, small_tokenizer, texts, tokenized, write_jsonl
@@ -142,7 +142,7 @@ def test_an_edited_tokenizer_template_or_baseline_makes_its_manifest_stale(check
     digest = scored_model.digest_of_files(tmp_path / "gpt")
     manifest.write("s.json", "evaluate", {"recipe": {"tasks": ["next_line"]}, "baseline": digest}, {})
 
-    monkeypatch.setattr(model_digest, "digest_of", lambda *_: "d")
+    monkeypatch.setattr(model_files, "digest_of", lambda *_: "d")
     initial = {"b": {"path": "hf", "stage": "finetune"}}
     assert checked(recipes, parts, initial) == ({}, [])
     for name in ("tokenizer.json", "chat.jinja", "hf/chat_template.jinja", "gpt/model.safetensors"):

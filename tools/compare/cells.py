@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.lib.scoring import bootstrap
+from stages.lib.scoring import aggregations
 from tools.compare.comparison_report import ComparisonReport
 from tools.compare.paired import LEVEL
 from tools.compare.scores import SIGNIFICANT, Score, TaskDifference
@@ -56,7 +56,8 @@ def method(report: ComparisonReport) -> list[str]:
     sentences = [
         f"Differences are those from {reference}, of each task's main metric.",
         f"n is the number of questions or texts that both were scored on. The {LEVEL:.0%} interval is a bootstrap over "
-        f"the documents that they are from ({bootstrap.RESAMPLES:,} resamples), p that of a paired randomization test.",
+        f"the documents that they are from ({aggregations.RESAMPLES:,} resamples), p that of a paired randomization "
+        "test.",
         f"p (Holm) is corrected for the number of p-values of this report, {report.num_tests}. A difference is "
         f"significant if it is below {SIGNIFICANT}. The intervals are not corrected.",
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.lib.scoring import bootstrap
+from stages.lib.scoring import aggregations
 from stages.lib.scoring.aggregations import DocumentScores, document_scores
 from stages.lib.scoring.sample_logs import Document, SampleLog
 
@@ -91,7 +91,9 @@ def paired(reference: DocumentScores, other: DocumentScores) -> Difference:
     if count < 2:
         return Difference(value=value, p=1.0)
     both = np.concatenate([reference.columns, other.columns], axis=1)
-    low, high = bootstrap.interval(value, _differences(bootstrap.resampled_sums(both, SEED), reference), count, LEVEL)
+    low, high = aggregations.interval(
+        value, _differences(aggregations.resampled_sums(both, SEED), reference), count, LEVEL
+    )
     return Difference(value=value, low=low, high=high, p=_randomization_test(both, reference))
 
 
@@ -110,15 +112,15 @@ def _randomization_test(both: np.ndarray, scores: DocumentScores) -> float:
         moved = swaps @ change
         differences = _differences(total + np.concatenate([moved, -moved], axis=1), scores)
         larger += int((np.abs(differences) >= observed * (1 - TIES)).sum())
-    return (1 + larger) / (1 + bootstrap.RESAMPLES)
+    return (1 + larger) / (1 + aggregations.RESAMPLES)
 
 
 def _swaps(count: int) -> Iterator[np.ndarray]:
     """Yield random zeros and ones for `count` documents, [rows, count], RESAMPLES rows in all."""
     rng = np.random.default_rng(SEED)
-    at_once = max(1, bootstrap.BLOCK // max(1, count))
-    for first in range(0, bootstrap.RESAMPLES, at_once):
-        rows = min(at_once, bootstrap.RESAMPLES - first)
+    at_once = max(1, aggregations.BLOCK // max(1, count))
+    for first in range(0, aggregations.RESAMPLES, at_once):
+        rows = min(at_once, aggregations.RESAMPLES - first)
         bits = rng.integers(256, size=(rows, -(-count // 8)), dtype=np.uint8)
         yield np.unpackbits(bits, axis=1, count=count).astype(np.float64)
 

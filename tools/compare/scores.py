@@ -112,7 +112,7 @@ def _compare_task(
     if first.value is None or second.value is None:
         return [row], ["a score is not finite"]
     notes: list[str] = []
-    logs = [sample_logs.read(made, suite, task) for made in evaluations]
+    logs = [sample_logs.read_logs(made, suite, task) for made in evaluations]
     if logs[0] is not None and logs[1] is not None:
         joined = Joined(logs[0], logs[1], metric)
         if reason := joined.reason_to_leave_out():

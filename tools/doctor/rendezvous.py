@@ -123,9 +123,9 @@ def join() -> Rendezvous:
 def _torchrun_store() -> dist.Store:
     import torch.distributed as dist
 
-    from stages.lib.distributed import mpi_rendezvous
+    from stages.lib.distributed import process_group
 
     seconds = timedelta(seconds=JOIN_SECONDS)
-    with mpi_rendezvous.rendezvous():
+    with process_group.rendezvous():
         store, _, _ = next(iter(dist.rendezvous("env://", timeout=seconds)))
     return dist.PrefixStore("doctor", store)

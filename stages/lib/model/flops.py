@@ -4,7 +4,7 @@ There is one formula, FORMULA, which is printed with every figure that is made b
 """
 
 from stages.lib.model import key_table
-from stages.lib.model.keys import Weight
+from stages.lib.model.key_table import Weight
 from stages.lib.model.model_recipe import ModelRecipe
 
 FORMULA = (

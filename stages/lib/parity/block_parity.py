@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from stages.lib import memory
 from stages.lib.model.experts import choice_margins, router_probabilities
-from stages.lib.model.keys import Weight
+from stages.lib.model.key_table import Weight
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import rounding, stored_weights
 from stages.lib.parity.logit_figures import LogitFigures

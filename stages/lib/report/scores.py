@@ -32,7 +32,7 @@ def clean_scores(evaluation: Manifest, made: Manifest | None) -> dict[tuple[str,
         rate = rules.rate_of(made, task)
         if rate is None:
             continue
-        log = sample_logs.read(evaluation, evaluation.path.stem, task)
+        log = sample_logs.read_logs(evaluation, evaluation.path.stem, task)
         for metric, score in metrics.items():
             found[task, metric] = {"contaminated": rate, **_clean(metric, score["value"], log, dirty[task])}
     return found

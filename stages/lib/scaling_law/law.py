@@ -1,11 +1,18 @@
-"""The scaling law of Chinchilla: L(N, D) = E + A / N^alpha + B / D^beta (arXiv 2203.15556, equation 2)."""
+"""The scaling law of Chinchilla: L(N, D) = E + A / N^alpha + B / D^beta (arXiv 2203.15556, equation 2).
+
+It is fitted as in Chinchilla's approach 3 (section 3.3): the Huber loss of the residuals of log L is minimized by
+L-BFGS from a grid of starts. Residuals are summed, not averaged, and scaled: with a small objective L-BFGS stops too
+early (Besiroglu et al., arXiv 2404.10102).
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize
 
 from stages.lib.errors import UserError
 
@@ -73,3 +80,100 @@ class Points:
         for name in ("parameters", "tokens", "loss"):
             if not (np.isfinite(getattr(self, name)) & (getattr(self, name) > 0)).all():
                 raise UserError(f"{where} must have finite {name} greater than 0 in all points")
+
+
+DELTA = 1e-3
+"""Residual of log L from which on the Huber loss grows linearly: an outlier then has no more weight than that."""
+
+NUM_STARTS = 12
+"""Starts of the grid from which L-BFGS runs: those with the smallest objective."""
+
+EXPONENTS = (0.05, 0.2, 0.35, 0.5, 0.8, 1.2)
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+MAX_EXPONENT = 3.0
+SMALLEST_E = 0.01
+"""Smallest E, as a share of the mean loss: below it, the loss does not depend on E, and L-BFGS would lose its way."""
+
+
+class Objective:
+    """The objective over theta = (log E, a, b, alpha, beta), where a and b are logs of the terms at the mean point.
+
+    Centering log N and log D keeps A and alpha from trading places, so that L-BFGS needs few steps.
+    """
+
+    def __init__(self, points: Points) -> None:
+        log_n, log_d, self.log_loss = np.log(points.parameters), np.log(points.tokens), np.log(points.loss)
+        self.center = log_n.mean(), log_d.mean()
+        self.n, self.d = log_n - self.center[0], log_d - self.center[1]
+
+    def terms(self, theta: np.ndarray) -> np.ndarray:
+        """Return the logs of the three terms of the law, [3, ..., num_points] for theta [..., 5]."""
+        e, a, b, alpha, beta = (part[..., None] for part in np.moveaxis(np.asarray(theta), -1, 0))
+        return np.stack([e + 0 * self.n, a - alpha * self.n, b - beta * self.d])
+
+    def values(self, theta: np.ndarray) -> np.ndarray:
+        """Return the objective [...] for theta [..., 5]."""
+        return _huber(np.log(np.exp(self.terms(theta)).sum(0)) - self.log_loss)
+
+    def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the objective and its gradient [5]."""
+        terms = np.exp(self.terms(theta))
+        loss = terms.sum(0)
+        residual = np.log(loss) - self.log_loss
+        slope = np.clip(residual, -DELTA, DELTA) / DELTA**2 / loss * terms
+        return float(_huber(residual)), np.array([*slope.sum(-1), -slope[1] @ self.n, -slope[2] @ self.d])
+
+    def law(self, theta: np.ndarray) -> Law:
+        """Return the law of theta, with A and B at N = D = 1."""
+        e, a, b, alpha, beta = (float(value) for value in theta)
+        scale_n, scale_d = alpha * self.center[0], beta * self.center[1]
+        return Law(float(np.exp(e)), float(np.exp(a + scale_n)), float(np.exp(b + scale_d)), alpha, beta)
+
+    def theta(self, law: Law) -> np.ndarray:
+        """Return theta of a law."""
+        a, b = np.log([law.A, law.B]) - np.array([law.alpha, law.beta]) * self.center
+        return np.array([np.log(law.E), a, b, law.alpha, law.beta])
+
+
+def _huber(residual: np.ndarray) -> np.ndarray:
+    """Return the sum of the Huber losses over the last axis, in units of DELTA^2."""
+    size = np.abs(residual) / DELTA
+    return np.where(size <= 1, size**2 / 2, size - 0.5).sum(-1)
+
+
+def grid(objective: Objective) -> np.ndarray:
+    """Return starts, float64 [num_starts, 5]: exponents, and how the mean loss is divided among the three terms."""
+    mean = objective.log_loss.mean()
+    divisions = [
+        (constant, (1 - constant) * of_n, (1 - constant) * (1 - of_n))
+        for constant, of_n in itertools.product(SHARES, SHARES)
+    ]
+    starts = [
+        [*(mean + np.log(division)), alpha, beta]
+        for division, alpha, beta in itertools.product(divisions, EXPONENTS, EXPONENTS)
+    ]
+    return np.array(starts)
+
+
+def fit(points: Points) -> Law:
+    """Return the law with the smallest objective, from the best starts of the grid."""
+    objective = Objective(points)
+    starts = grid(objective)
+    best = starts[np.argsort(objective.values(starts), kind="stable")[:NUM_STARTS]]
+    found = [_minimum(objective, start, 1e-10) for start in best]
+    return objective.law(min(found, key=lambda result: result[0])[1])
+
+
+def fit_near(points: Points, law: Law) -> Law:
+    """Return the law with the smallest objective near another, to four digits: that of a resample of its points."""
+    objective = Objective(points)
+    return objective.law(_minimum(objective, objective.theta(law), 1e-6)[1])
+
+
+def _minimum(objective: Objective, start: np.ndarray, tolerance: float) -> tuple[float, np.ndarray]:
+    most, mean = objective.log_loss.max() + 1, objective.log_loss.mean()  # no term is larger than the loss
+    constant, term, exponent = (mean + np.log(SMALLEST_E), most), (mean - 30, most), (0.0, MAX_EXPONENT)
+    bounds = [constant, term, term, exponent, exponent]
+    options = {"maxiter": 500, "ftol": tolerance, "gtol": 1e-6}
+    result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return float(result.fun), result.x

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.scaling_law.fit import fit, fit_near
-from stages.lib.scaling_law.law import NUM_CONSTANTS, Law, Points
+from stages.lib.scaling_law.law import NUM_CONSTANTS, Law, Points, fit, fit_near
 from stages.lib.scaling_law.rungs import Rung
 
 LEVEL = 0.95

@@ -10,12 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from stages.lib.errors import UserError
+from stages.lib.tokens.corpus import Segments, TokenStream
 from stages.lib.tokens.document_rows import DocumentRows, Group, GroupCounts
 from stages.lib.tokens.packings.best_fit import BestFitCounts, BestFitGroup
 from stages.lib.tokens.packings.chunks import Chunks
 from stages.lib.tokens.packings.concat import ConcatCounts, ConcatGroup
-from stages.lib.tokens.packings.segments import Segments
-from stages.lib.tokens.token_stream import TokenStream
 
 CHUNK = "chunk"
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stages.lib import files
-from stages.lib.checkpoints import adapter, dcp, find_model, model_digest
+from stages.lib.checkpoints import adapter, dcp, find_model, model_files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import PACKAGE, package_encoder
-from stages.lib.tokens import order, validation_text
+from stages.lib.tokens import loader, validation_text
 from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
 from stages.lib.training.settings.recipe import InitialRecipe
 
@@ -74,7 +74,7 @@ class Initial:
     @functools.cached_property
     def digest(self) -> str:
         """Digest of the model. It is slow for a model that was not trained here: every file is read."""
-        return model_digest.digest_of(self.found.path, "--initial", config=self.config)
+        return model_files.digest_of(self.found.path, "--initial", config=self.config)
 
     def _find(self, model_config: ModelRecipe | None, where: str) -> find_model.FoundModel:
         if self.config is None:
@@ -151,7 +151,7 @@ class Initial:
                     f"optimizer {before}, and {where}.optimizer.name is {name}; set it to reset"
                 )
 
-    def check_data(self, run_order: order.Order, corpus: Corpus, where: str) -> None:
+    def check_data(self, run_order: loader.Order, corpus: Corpus, where: str) -> None:
         """Raise UserError if the samples cannot continue in the order of the model's own training.
 
         `run_order`: the order by the recipe alone, as if nothing came before.
@@ -162,7 +162,7 @@ class Initial:
                 f"{where}.initial.data must be reset for a model that was not pretrained (--initial {self.path}), "
                 "got continue"
             )
-        before = order.from_commit(commit)
+        before = loader.from_commit(commit)
         other = run_order.difference(before, corpus)
         if other is None and before.sources is None and commit["corpus"] != corpus.digest:
             other = "corpus"

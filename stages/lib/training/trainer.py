@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import torch.distributed as dist
 
 from stages.lib import stage
-from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
-from stages.lib.checkpoints.manager import CheckpointManager
+from stages.lib.checkpoints.manager import AsyncCheckpointer, CheckpointManager
 from stages.lib.distributed import collectives
 from stages.lib.distributed.collectives import AsyncAllGather
 from stages.lib.errors import Preempted

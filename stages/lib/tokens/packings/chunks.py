@@ -6,9 +6,8 @@ target once per epoch. A tail shorter than L is not used. The chunks of an epoch
 
 import numpy as np
 
-from stages.lib.tokens.packings.segments import Segments
+from stages.lib.tokens.corpus import Segments, TokenStream
 from stages.lib.tokens.permutation import BLOCK, permute
-from stages.lib.tokens.token_stream import TokenStream
 
 CACHED = 3
 """Blocks of BLOCK positions whose chunks are kept, 128 kB each: two of a batch, and one of another thread."""

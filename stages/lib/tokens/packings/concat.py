@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stages.lib.tokens.packings.segments import Segments, ranges
+from stages.lib.tokens.corpus import Segments, ranges
 from stages.lib.tokens.permutation import permute
 
 

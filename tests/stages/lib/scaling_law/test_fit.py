@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scaling_law.fit import Objective, fit
-from stages.lib.scaling_law.law import Law, Points
+from stages.lib.scaling_law.law import Law, Objective, Points, fit
 from stages.lib.scaling_law.measures import Prediction
 
 TABLE = Path(__file__).parent / "chinchilla.csv"
