@@ -51,7 +51,7 @@ from stages.lib.training.settings.recipe import VALIDATION_SHARE
 from tools.check import dry_run, facts, known_tasks
 from tools.check.outside import Outside
 from tools.check.stale import Stale
-from tools.plan import data, refusal, request
+from tools.plan import refusal, request, subject
 
 RECIPES = {
     "list": ("stages.lib.sources.source", "SourceRecipe"),
@@ -259,7 +259,7 @@ def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> l
         if recipe.steps is None:  # epochs: the data tell how many steps they are
             continue
         milestones = [int(Path(path).stem) for path in part["milestones"]]
-        share = data.validation(recipe, dataclasses.asdict(recipe), milestones)["validation_share"]
+        share = subject.validation(recipe, dataclasses.asdict(recipe), milestones)["validation_share"]
         if recipe.validation.tokens is not None and share > VALIDATION_SHARE:
             found.append(
                 f"{where}.validation may take {share:.0%} of the time of the steps: lower its tokens, or raise every"

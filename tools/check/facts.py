@@ -18,7 +18,7 @@ from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.space import amount
 from tools.inspect import sampling
-from tools.plan import data
+from tools.plan import subject
 
 SECONDS = 1.2
 """CPU time of all sources together: `tools.check` may take five seconds."""
@@ -117,7 +117,7 @@ def _run(where: str, part: Mapping[str, Any], recipe: Any) -> str:
     else:
         tokens = recipe.steps * recipe.global_batch_size * recipe.seq_len
         length = f"{recipe.steps:,} steps, {'' if stage == 'pretrain' else 'up to '}{tokens:,} tokens"
-        evaluations = data.validation(recipe, dataclasses.asdict(recipe), [*map(int, milestones)])
+        evaluations = subject.validation(recipe, dataclasses.asdict(recipe), [*map(int, milestones)])
         length += f", validation at most {evaluations['validation_share']:.0%} more"
     return f"run {name}: {how}, {length}; milestones {', '.join(milestones)}"
 

@@ -23,7 +23,7 @@ from stages.lib import files, stage
 from stages.lib.errors import UserError
 from stages.lib.manifest import PLAN_FORMAT
 from tools.ablate import setting
-from tools.plan import fit, measured, plan_text, refusal, request, run_plan
+from tools.plan import estimate, fit, plan_text, refusal, request, run_plan
 from tools.plan.request import Asked
 
 STAGES = ("pretrain", "finetune")
@@ -79,7 +79,7 @@ PROPOSALS = 3
 def run(arguments: argparse.Namespace) -> None:
     """Print the plans, write them, and refuse what does not fit."""
     asked_for = request_of(arguments)
-    reached = measured.mfu_by_device(Path(asked_for["results"]))
+    reached = estimate.mfu_by_device(Path(asked_for["results"]))
     plans: dict[str, Any] = {}
     paragraphs: dict[str, str] = {}
     fitting = []

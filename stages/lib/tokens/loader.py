@@ -4,7 +4,7 @@
     j -> (epoch, position): each source has epochs of its own
     position -> row: given by the packing
 
-The packings are in packing.py: `chunk` cuts a source's stream (chunks.py), `concat` and `best_fit` pack its documents
+The packings are in packing.py: `chunk` cuts a source's stream, `concat` and `best_fit` pack its documents
 (document_rows.py).
 
 The state is the number of samples seen: world size, micro-batch and prefetch cannot change the order.
