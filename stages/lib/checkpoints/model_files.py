@@ -49,7 +49,7 @@ def _files_with(suffixes: tuple[str, ...]) -> Callable[[Path], list[Path]]:
             return sorted(file for suffix in suffixes for file in path.glob(f"[!.]*{suffix}"))
         return [path] if path.suffix in suffixes and path.is_file() else []
 
-    return find_fms
+    return find
 
 
 # in this order: a DCP directory has metadata.pth as well
