@@ -65,7 +65,8 @@ def checked(value: Any, where: str) -> list[Message]:
         raise UserError(f"{where} must be a list of messages, got {value!r:.60}")
     messages = [_checked_message(message, f"{where}[{number}]") for number, message in enumerate(value)]
     if all(message["role"] != ASSISTANT for message in messages):
-        raise UserError(f"{where} must have a message of the assistant, got {_roles(messages)} alone")
+        roles = " and ".join(dict.fromkeys(message["role"] for message in messages))
+        raise UserError(f"{where} must have a message of the assistant, got {roles} alone")
     return messages
 
 
@@ -101,10 +102,6 @@ def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
             read = json.loads(arguments)
             return call | {"arguments": read} if isinstance(read, dict) else call
     return call
-
-
-def _roles(messages: Sequence[Message]) -> str:
-    return " and ".join(dict.fromkeys(message["role"] for message in messages))
 
 
 def text_of(messages: Sequence[Message]) -> str:

@@ -130,13 +130,15 @@ class _Pairs:
     @contextlib.contextmanager
     def watch(self, model: nn.Module, name: str, group: Sequence[Weight], label: str, run: Run) -> Iterator[None]:
         """Give module `name` of transformers' model its weights when it runs, and compare its outputs with ours."""
-        theirs, ours_name = model.get_submodule(name), _module_of([weight.key for weight in group])
+        theirs = model.get_submodule(name)
+        ours_name = os.path.commonprefix([weight.key for weight in group]).rpartition(".")[0]  # the innermost with all
         ours = self.ours.get_submodule(ours_name)
         modules = _modules(group, ours_name, parity.owners(model, name))
 
         def load(_module: nn.Module, _arguments: Any) -> None:
             of_ours, of_theirs = self.export.compared(group, label)
-            _load(ours, ours_name, of_ours)
+            state = {key.removeprefix(f"{ours_name}."): tensor.float() for key, tensor in of_ours.items()}
+            ours.load_state_dict(state, assign=True)
             parity.fill(model, of_theirs)
 
         def compare(_module: nn.Module, arguments: tuple[torch.Tensor, ...], _output: Any) -> None:
@@ -190,11 +192,6 @@ def _entry(outputs: Callable[[], Tensors], name: str, tokens: torch.Tensor) -> t
     return outputs()[name][tokens]
 
 
-def _module_of(keys: Sequence[str]) -> str:
-    """The innermost module that has all keys."""
-    return os.path.commonprefix(list(keys)).rpartition(".")[0]
-
-
 def _modules(group: Sequence[Weight], ours: str, owners: dict[str, str]) -> dict[str, str]:
     """{module in ours: module in transformers'} that have the same weights, in their order, and "" for the whole.
 
@@ -210,12 +207,6 @@ def _modules(group: Sequence[Weight], ours: str, owners: dict[str, str]) -> dict
             children[ROUTER] = f"{owner}.gate"
         children[key.split(".")[0]] = owner
     return children | {"": ""}
-
-
-def _load(module: nn.Module, name: str, tensors: Tensors) -> None:
-    """Give a module its weights in float32. `tensors`: all of them, by their keys in the model."""
-    state = {key.removeprefix(f"{name}."): tensor.float() for key, tensor in tensors.items()}
-    module.load_state_dict(state, assign=True)
 
 
 def _outputs(module: nn.Module, run: Run, x: torch.Tensor, names: Sequence[str]) -> Tensors:

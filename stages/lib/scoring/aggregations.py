@@ -22,14 +22,6 @@ import numpy as np
 OfRatio = Callable[[np.ndarray], np.ndarray]
 
 
-def _mean(ratio: np.ndarray) -> np.ndarray:
-    return ratio
-
-
-def _bits(ratio: np.ndarray) -> np.ndarray:
-    return -ratio / math.log(2)
-
-
 def _perplexity(ratio: np.ndarray) -> np.ndarray:
     return np.exp(-ratio)
 
@@ -38,7 +30,7 @@ OF_NUMBERS: Mapping[str, OfRatio] = {"perplexity": _perplexity}
 """Functions of the mean; a metric that is not here is the mean itself."""
 
 OF_PAIRS: Mapping[str, OfRatio] = {
-    "bits_per_byte": _bits,
+    "bits_per_byte": lambda ratio: -ratio / math.log(2),
     "byte_perplexity": _perplexity,
     "word_perplexity": _perplexity,
 }
@@ -106,7 +98,7 @@ def document_scores(
     if all(map(_is_number, values)):
         numbers = np.asarray(values, np.float64)
         columns = np.stack([numbers, np.ones(len(numbers))], axis=1)
-        return DocumentScores(_by_document(columns, documents), OF_NUMBERS.get(name, _mean))
+        return DocumentScores(_by_document(columns, documents), OF_NUMBERS.get(name, lambda ratio: ratio))
     if name in OF_PAIRS and all(map(_is_pair, values)):
         return DocumentScores(_by_document(np.asarray(values, np.float64), documents), OF_PAIRS[name])
     return None

@@ -68,8 +68,9 @@ class Initial:
             raise UserError(f"{where}.initial.optimizer must be reset for a model that LoRA trained, got keep")
         if self.found.tokenizer is None:
             self._compare_tokens(corpus)
-        self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
-        self.samples_before = 0 if recipe.data == "reset" else self._commit()["samples"]
+        commit = self.commit or {}
+        self.steps_before = 0 if recipe.schedule == "reset" else commit["step"] + commit.get("steps_before", 0)
+        self.samples_before = 0 if recipe.data == "reset" else commit["samples"]
 
     @functools.cached_property
     def digest(self) -> str:
@@ -90,10 +91,6 @@ class Initial:
     def _commit(self) -> dict[str, Any]:
         assert self.commit is not None
         return self.commit
-
-    def _steps(self) -> int:
-        commit = self._commit()
-        return commit["step"] + commit.get("steps_before", 0)
 
     def _check_model(self, model_config: ModelRecipe, where: str) -> None:
         for field in dataclasses.fields(model_config):

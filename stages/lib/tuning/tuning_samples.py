@@ -26,11 +26,10 @@ DROP, TRUNCATE = TOO_LONG = ("drop", "truncate")
 BEST_FIT, NONE = "best_fit", "none"
 
 
-def _one_per_row(lengths: Sequence[int], _seq_len: int, _seed: int) -> list[list[int]]:
-    return [[number] for number in range(len(lengths))]
-
-
-PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {BEST_FIT: best_fit, NONE: _one_per_row}
+PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {
+    BEST_FIT: best_fit,
+    NONE: lambda lengths, *_: [[number] for number in range(len(lengths))],
+}
 """{value of `finetune.packing`: function of (lengths, seq_len, seed) that returns the numbers of each row}"""
 
 

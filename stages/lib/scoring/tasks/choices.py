@@ -45,7 +45,7 @@ def draw(
     """
     ordered = list(candidates)
     rng.shuffle(ordered)  # else candidates of equal length would be in the order of the text
-    ordered.sort(key=_length)
+    ordered.sort(key=lambda candidate: candidate.num_bytes)
     order = list(range(len(ordered)))
     rng.shuffle(order)
     drawn: list[tuple[Candidate, list[str]]] = []
@@ -57,10 +57,6 @@ def draw(
         if wrong is not None:
             drawn.append((ordered[at], wrong))
     return drawn
-
-
-def _length(candidate: Candidate) -> int:
-    return candidate.num_bytes
 
 
 def _wrong_for(right: Candidate, nearby: Sequence[Candidate], rng: random.Random) -> list[str] | None:
