@@ -8,7 +8,7 @@ document is BOS, its ids, EOS; BOS and EOS are added by id, never as text.
 
 A part is a share of the source's bytes. Its memory does not grow with them: it is 0.45 GB for common text. A document
 of 100 MB takes it to 0.6 GB, or to 0.9 GB if a character of it is beyond U+FFFF, since Python then stores each in 4
-bytes; for longer documents see LINE_BYTES of sources/lines.py.
+bytes; for longer documents see LINE_BYTES of sources/reading.py.
 """
 
 from __future__ import annotations

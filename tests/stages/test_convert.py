@@ -22,8 +22,8 @@ from stages.lib.parity import tokenizer_parity
 from stages.lib.parity.parity import ParityError
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning.chats import Conversation
 from stages.lib.tuning.encoded_examples import ExampleEncoder
+from stages.lib.tuning.records import Conversation
 from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import listed, make, tokenized, trained, write_jsonl
 from tests.helpers.export_fixtures import argv_of

@@ -21,7 +21,7 @@ from stages.lib.training import run as training_run
 from stages.lib.training.objectives import dpo as dpo_module
 from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
 from stages.lib.training.settings.recipe import DpoRecipe
-from stages.lib.tuning import preferences
+from stages.lib.tuning.records import read_preferences
 from stages.lib.tuning.tuning_data import PreferenceSources
 from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
@@ -104,7 +104,7 @@ def precise(made, tmp_path_factory):
 
 def samples_of(made, seq_len=SEQ_LEN):
     """The samples of the source of preferences."""
-    source = preferences.read_preferences(made / "sources/choices/list.json")
+    source = read_preferences(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
     return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples

@@ -16,7 +16,7 @@ from stages.lib.sources.documents import Entry, FilterCounts
 from stages.lib.sources.entries import VALIDATION, Document
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.tuning import chats
+from stages.lib.tuning import records
 from tools.inspect import fields, sampling, terminal
 from tools.inspect.sampling import Place
 from tools.inspect.terminal import several, share, size
@@ -249,7 +249,7 @@ def _pairs(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
 
 
 def _conversations(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
-    for found in chats.records(recipe, [span.name for span in place.spans]):
+    for found in records.chat_records(recipe, [span.name for span in place.spans]):
         text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in found.messages)
         yield Document(found.id, text, found.split)
 

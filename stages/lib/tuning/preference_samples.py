@@ -18,7 +18,7 @@ from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
 from stages.lib.tuning.mixed_samples import MixedSamples, chosen_for_validation
-from stages.lib.tuning.preferences import Preference
+from stages.lib.tuning.records import Preference
 from stages.lib.tuning.tuning_samples import next_tokens
 
 EncodedPair = tuple[Encoded, Encoded]

@@ -19,7 +19,7 @@ from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, PREFERENCE_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning import chats, preferences
+from stages.lib.tuning import records
 from stages.lib.tuning.tuning_data import ExampleSources, PreferenceSources, TuningSources
 
 
@@ -84,8 +84,8 @@ def _preferences(
         if "preferences" not in kind.yields:
             expected = " or ".join(PREFERENCE_KINDS)
             raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
-    found = {name: preferences.read_preferences(path) for name, path in paths.items()}
-    _check_template(recipe, template, [name for name, one in found.items() if preferences.has_conversations(one)])
+    found = {name: records.read_preferences(path) for name, path in paths.items()}
+    _check_template(recipe, template, [name for name, one in found.items() if records.has_conversations(one)])
     return PreferenceSources(sources=found, template=template)
 
 
@@ -102,5 +102,5 @@ def _check_template(recipe: Any, template: ChatTemplate | None, of_conversations
 
 def _reader(kind: SourceKind) -> Callable[[Path], ExampleSource[Any]]:
     if "conversations" in kind.yields:
-        return chats.read_chats
+        return records.read_chats
     return examples.read_pairs if "pairs" in kind.yields else read_texts
