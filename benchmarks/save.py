@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
+from stages.lib.checkpoints.manager import AsyncCheckpointer
 from stages.lib.distributed.process_group import process_group
 
 KINDS = ("synchronous", "asynchronous")

@@ -29,11 +29,11 @@ from stages.lib.errors import UserError
 from stages.lib.model import flops
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.tokens.loader import share_of
-from stages.lib.training.acceleration import devices, requirements
-from stages.lib.training.metrics.throughput import Throughput
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import MODES, TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
+from stages.lib.training.step_metrics import Throughput
 
 HOME = Path(__file__).resolve().parents[1]
 TINY = {
@@ -104,7 +104,7 @@ def check_device(train_recipe, model_config, device):
     """End with UNAVAILABLE if float8 or CUDA graphs cannot be used here."""
     try:
         requirements.check(train_recipe, "options", model_config, has_lora=False, has_document_mask=False)
-        devices.check_device(train_recipe, "options", device)
+        requirements.check_device(train_recipe, "options", device)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(UNAVAILABLE)

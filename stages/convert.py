@@ -72,7 +72,7 @@ class ConvertRecipe:
 
 def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     """Convert, check, and write the manifest."""
-    from stages.lib.checkpoints import milestone_weights
+    from stages.lib.checkpoints import find_model
 
     clock = manifest.Clock(arguments.code)
     model = manifest.read(arguments.model, *manifest.TRAINING)
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace, recipe: ConvertRecipe) -> None:
     passed = _passed(directory / PARITY)
     if passed and up_to_date.restore(directory / KEPT, arguments.output, expected, clock.record()):
         return
-    weights = milestone_weights.read_weights(checkpoint_of(model), recipe.merge, arguments.base)
+    weights = find_model.read_weights(checkpoint_of(model), recipe.merge, arguments.base)
     partial = begin(directory, arguments.output)
     try:
         counts = write_export(partial, recipe, weights, model, corpus, tokenizer)
@@ -121,7 +121,7 @@ def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None
         raise UserError(f"--tokenizer {tokenizer.path} is not the tokenizer of --corpus {corpus.path}")
     for name, other in (("corpus", corpus), ("tokenizer", tokenizer)):
         if model.identity[name] != other.digest:
-            raise UserError(f"--model {model.path} was trained on another {name} than --{name} {other.path}")
+            raise UserError(f"--model {model.path} was trained on a different {name} than --{name} {other.path}")
     for name, described in model.identity["outputs"].items():
         path = model.output(name)
         if files.sha256_file(path) != described["sha256"]:

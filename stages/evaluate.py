@@ -29,13 +29,13 @@ from stages.lib import files, manifest, stage, up_to_date
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.scoring import harness, inputs, kept_scores, scored_model, suite
-from stages.lib.scoring.kept_scores import KeptScores
+from stages.lib.scoring import harness, inputs, sample_logs, scored_model, suite
+from stages.lib.scoring.sample_logs import KeptScores
 from stages.lib.scoring.scored_model import ScoredModel
 from stages.lib.scoring.suite import EvaluateRecipe
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.scoring.tasks.task import ReaderScores, TaskOptions
-from stages.lib.sources.prompt_completion import PairSource
+from stages.lib.sources.examples import PairSource
 
 
 def identity_of(
@@ -59,7 +59,7 @@ def find_model(arguments: argparse.Namespace, corpus: Manifest) -> ScoredModel:
 
 
 def delete_earlier(directory: Path, output: Path) -> None:
-    """Delete earlier results and local tasks, the manifest first; kept_scores deletes their logs."""
+    """Delete earlier results and local tasks, the manifest first; `sample_logs.read_kept` deletes their logs."""
     try:
         output.unlink(missing_ok=True)
         directory.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def prepare(
     delete_earlier(directory, arguments.output)
     trivial = write_local_tasks(directory, recipe, model, corpus, pairs)
     keys = keys_of(recipe, model, known, [*trivial], directory, clock.record())
-    return model, known, trivial, kept_scores.read(directory, keys)
+    return model, known, trivial, sample_logs.read_kept(directory, keys)
 
 
 def write_scores(

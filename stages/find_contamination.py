@@ -22,16 +22,16 @@ from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.sources.split import TRAIN
+from stages.lib.sources.entries import TRAIN
 
 
 def check_parts(parts: Sequence[Manifest], corpus: Manifest, listed: Manifest, recipe: ContaminationRecipe) -> None:
     """Raise UserError unless the overlaps are of these items, of this recipe, and of all of the corpus' shards."""
     for part in parts:
         if part.identity["items"] != listed.digest:
-            raise UserError(f"{part.path} must be made of the items {listed.path}, and is of others; delete it")
+            raise UserError(f"{part.path} was built from a different item list than {listed.path}; delete it and rerun")
         if part.identity["recipe"] != recipes.written(recipe, "identity"):
-            raise UserError(f"{part.path} must be made with the recipe of --recipe, and has another; delete it")
+            raise UserError(f"{part.path} was built with a different recipe than --recipe; delete it and rerun")
     found = Counter((part.identity["source"], shard) for part in parts for shard in part.identity["shards"])
     expected = Counter(
         (source, shard["sha256"]) for source, of in corpus.identity["sources"].items() for shard in of[TRAIN]["shards"]
@@ -39,7 +39,7 @@ def check_parts(parts: Sequence[Manifest], corpus: Manifest, listed: Manifest, r
     if found != expected:
         odd = sorted({source for source, _ in (found - expected) + (expected - found)})
         raise UserError(
-            f"--overlaps must be of each shard of {corpus.path} once, and differ in the shards of {', '.join(odd)}"
+            f"--overlaps do not cover each shard of {corpus.path} once: they differ in the shards of {', '.join(odd)}"
         )
 
 

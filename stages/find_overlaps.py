@@ -23,7 +23,7 @@ from stages.lib.contamination.rules import ContaminationRecipe
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.sources.split import TRAIN
+from stages.lib.sources.entries import TRAIN
 
 FILE, KEPT = "overlaps.jsonl.gz", "manifest.json"
 
@@ -32,7 +32,7 @@ def read_part(path: Path, tokenizer_path: Path, tokenizer_digest: str) -> Manife
     """Read the manifest of the part. Raises UserError if it was made with another tokenizer."""
     part = manifest.read(path, "tokenize")
     if part.identity["tokenizer"]["digest"] != tokenizer_digest:
-        raise UserError(f"{path} must be made with the tokenizer {tokenizer_path}, and has another")
+        raise UserError(f"{path} was tokenized with a different tokenizer than {tokenizer_path}")
     return part
 
 

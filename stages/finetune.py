@@ -41,10 +41,9 @@ from stages.lib.model import key_table
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.recipe import default_of, horizon, identity
 from stages.lib.tokens.mixture import Mixture
-from stages.lib.training.acceleration import requirements
-from stages.lib.training.objectives.recipe import DpoRecipe
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
-from stages.lib.training.settings.recipe import TrainRecipe
+from stages.lib.training.settings.recipe import DpoRecipe, TrainRecipe
 from stages.lib.tuning.encoded_examples import ASSISTANT, LOSS_ON
 from stages.lib.tuning.tuning_samples import BEST_FIT, DROP, PACKINGS, TOO_LONG
 
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
     from stages.lib.training.initial import Initial
-    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.trainer import TrainingData
     from stages.lib.tuning.tuning_data import TuningData, TuningSources
 
 
@@ -134,8 +133,8 @@ def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:
     from stages.lib.distributed.process_group import process_group
     from stages.lib.tokenizer.tokenizer import Tokenizer
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.training.inputs import Run
     from stages.lib.training.run import check_until, train_to_milestone
+    from stages.lib.training.trainer import Run
     from stages.lib.tuning import tuning_sources
 
     with process_group() as device:
@@ -168,10 +167,7 @@ def find_initial(
     from stages.lib.training.initial import RESET, Initial
 
     if corpus.tokenizer["digest"] != tokenizer.digest:
-        raise UserError(
-            f"--tokenizer {arguments.tokenizer} must be the tokenizer of --corpus {arguments.corpus}, "
-            "got another tokenizer"
-        )
+        raise UserError(f"--tokenizer {arguments.tokenizer} is not the tokenizer of --corpus {arguments.corpus}")
     initial = Initial(
         arguments.initial,
         RESET,
@@ -182,8 +178,7 @@ def find_initial(
     )
     if initial.commit is not None and initial.commit["corpus"] != corpus.digest:
         raise UserError(
-            f"--corpus {arguments.corpus} must be the corpus that --initial {arguments.initial} was trained on, "
-            "got another corpus"
+            f"--corpus {arguments.corpus} is not the corpus that --initial {arguments.initial} was trained on"
         )
     model_config = initial.found.model_config
     if recipe.lora is not None:
@@ -249,7 +244,7 @@ def in_steps(
 
 
 def _training_data(data: TuningData) -> TrainingData:
-    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.trainer import TrainingData
     from stages.lib.training.validation import Validation
 
     split = Validation(data.validation, data.num_bytes, document_end=data.samples.document_end)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
-from stages.lib.sources import documents, duplicates, inputs, source
-from stages.lib.sources.filtered import is_empty
-from stages.lib.sources.split import VALIDATION
+from stages.lib.sources import documents, duplicates, source
+from stages.lib.sources.documents import is_empty
+from stages.lib.sources.entries import VALIDATION
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -26,9 +26,9 @@ def run(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.part < arguments.parts:
         raise UserError(f"--part must be from 0 to {arguments.parts - 1}, got {arguments.part}")
     listed, name, recipe = source.read_list(arguments.list)
-    chosen = inputs.spans_of_part(recipe, listed.identity["files"], arguments.part, arguments.parts)
-    before = inputs.states(recipe, listed, chosen)
-    read = inputs.of_part(recipe, listed, chosen)
+    chosen = source.spans_of_part(recipe, listed.identity["files"], arguments.part, arguments.parts)
+    before = source.states_of(recipe, listed, chosen)
+    read = source.inputs_of_part(recipe, listed, chosen)
     every_name = [file["name"] for file in listed.identity["files"]]
     payload = files.payload_of(arguments.output)
     files.clear_leftovers(arguments.output)

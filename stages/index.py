@@ -24,13 +24,12 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
-from stages.lib.sources import filtered
+from stages.lib.sources import documents
+from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.source import comparable
-from stages.lib.sources.split import TRAIN, VALIDATION
 from stages.lib.tokenizer import tokenizer as tokenizers
-from stages.lib.tokens.corpus import BYTES_OF_IDS
+from stages.lib.tokens.corpus import BYTES_OF_IDS, TokenStream
 from stages.lib.tokens.shards import dtype_of
-from stages.lib.tokens.token_stream import TokenStream
 
 RECEIPT = "receipt.json"
 
@@ -45,9 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
     tokenizer_identity = parts[0].identity["tokenizer"]
     for part in parts:
         if part.identity["tokenizer"]["digest"] != tokenizer.digest:
-            raise UserError(f"{part.path} must be made with the tokenizer {arguments.tokenizer}, and has another")
+            raise UserError(f"{part.path} was tokenized with a different tokenizer than {arguments.tokenizer}")
         if any(part.identity[key] != parts[0].identity[key] for key in ("tokenizer", "recipe")):
-            raise UserError(f"{part.path} must have the recipe of {parts[0].path}, and has another")
+            raise UserError(f"{part.path} and {parts[0].path} were tokenized with different settings")
         if part.identity.get("decontaminate") != parts[0].identity.get("decontaminate"):
             raise UserError(f"{part.path} must leave out the items of {parts[0].path}, and leaves out others")
     _check_complete(parts)
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         counted = [part for part in parts if part.identity["source"] == name and "records" in part.record]
         num_malformed, num_records = (sum(part.record[key] for part in counted) for key in ("malformed", "records"))
         limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
-        filtered.check_share(name, limit, num_malformed, num_records, _dropped(parts, name))
+        documents.check_share(name, limit, num_malformed, num_records, _dropped(parts, name))
     directory = arguments.output.parent
     for path in (arguments.output, directory / RECEIPT, directory / BYTES_OF_IDS):
         files.clear_leftovers(path)
@@ -71,13 +70,10 @@ def run(arguments: argparse.Namespace) -> None:
             joined["ids"] = "given"  # pre-tokenized, perhaps by another tokenizer
     for name, joined in by_source.items():
         if joined[TRAIN]["tokens"] == 0:
-            raise UserError(
-                f"corpus {directory}: source {name} must have training text, and has none{_why(parts, name)}"
-            )
+            raise UserError(f"corpus {directory}: source {name} has no training text{_why(parts, name)}")
         if joined[VALIDATION]["tokens"] == 0:
             raise UserError(
-                f"corpus {directory}: source {name} must have validation text, and has none; "
-                f"raise sources.{name}.validation"
+                f"corpus {directory}: source {name} has no validation text; raise sources.{name}.validation"
             )
         logger.info(
             "%s: %s training tokens, %s validation tokens", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"]
@@ -129,7 +125,7 @@ def _check_complete(parts: Sequence[Manifest]) -> None:
 def _check_same_recipe(first: Manifest, second: Manifest) -> None:
     one, other = (comparable(part.identity["source_recipe"]) for part in (first, second))
     if one != other:
-        raise UserError(f"{second.path} must have the source recipe of {first.path}, and its list had another")
+        raise UserError(f"{first.path} and {second.path} were made from lists with different source recipes")
 
 
 def _check_same_list(parts: Sequence[Manifest]) -> None:
@@ -137,7 +133,7 @@ def _check_same_list(parts: Sequence[Manifest]) -> None:
     for part in parts:
         if part.record["list"] != parts[0].record["list"]:
             raise UserError(
-                f"{parts[0].path} and {part.path} must be made from one list, and are from two; run -R tokenize"
+                f"{parts[0].path} and {part.path} were built from different file lists; rerun with -R tokenize"
             )
 
 

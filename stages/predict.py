@@ -46,7 +46,7 @@ class PredictRecipe:
 
 def run(arguments: argparse.Namespace, recipe: PredictRecipe) -> None:
     """Fit the law to each measure, and write the prediction."""
-    from stages.lib.scaling_law.measures import curve, predict, result  # scipy is slow to import
+    from stages.lib.scaling_law.law import curve, predict, result
 
     files.clear_leftovers(arguments.output)
     clock = manifest.Clock(arguments.code)

@@ -26,15 +26,15 @@ from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.tokens.mixture import Mixture
 from stages.lib.tokens.packing import PACKINGS
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
 from stages.lib.training.settings.recipe import InitialRecipe, TrainRecipe
 
 if TYPE_CHECKING:
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.tokens.order import Order
+    from stages.lib.tokens.loader import Order
     from stages.lib.training.initial import Initial
-    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.trainer import TrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,17 +101,17 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.run_directory.run_identity import RunIdentity
-    from stages.lib.tokens import order
+    from stages.lib.tokens import loader
     from stages.lib.tokens.corpus import Corpus
-    from stages.lib.training.inputs import Run
     from stages.lib.training.run import train_to_milestone
+    from stages.lib.training.trainer import Run
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             corpus = Corpus(arguments.corpus)
             initial = _initial(arguments, recipe, corpus)
             continues = initial is not None and initial.recipe.data == "continue"
-            run_order = order.from_recipe(recipe, corpus, initial.commit if initial and continues else None)
+            run_order = loader.from_recipe(recipe, corpus, initial.commit if initial and continues else None)
             run_identity = RunIdentity(
                 recipe=recipes.written(recipe, "identity"),
                 corpus=corpus.digest,
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:
 
 
 def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corpus) -> Initial | None:
-    from stages.lib.tokens import order
+    from stages.lib.tokens import loader
     from stages.lib.training.initial import Initial
 
     if arguments.initial is None and recipe.initial is None:
@@ -145,14 +145,14 @@ def _initial(arguments: argparse.Namespace, recipe: PretrainRecipe, corpus: Corp
     )
     initial.check_optimizer(recipe.optimizer.name, "pretrain")
     if recipe.initial.data == "continue":
-        initial.check_data(order.from_recipe(recipe, corpus), corpus, "pretrain")
+        initial.check_data(loader.from_recipe(recipe, corpus), corpus, "pretrain")
     return initial
 
 
 def _data(corpus: Corpus, recipe: PretrainRecipe, run_order: Order) -> TrainingData:
     from stages.lib.tokens import loader
     from stages.lib.training import validation
-    from stages.lib.training.inputs import TrainingData
+    from stages.lib.training.trainer import TrainingData
 
     tokenizer = corpus.tokenizer
     if recipe.document_mask and tokenizer["bos_added"] and tokenizer["bos"] == tokenizer["eos"]:

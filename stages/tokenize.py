@@ -8,7 +8,7 @@ document is BOS, its ids, EOS; BOS and EOS are added by id, never as text.
 
 A part is a share of the source's bytes. Its memory does not grow with them: it is 0.45 GB for common text. A document
 of 100 MB takes it to 0.6 GB, or to 0.9 GB if a character of it is beyond U+FFFF, since Python then stores each in 4
-bytes; for longer documents see LINE_BYTES of sources/lines.py.
+bytes; for longer documents see LINE_BYTES of sources/reading.py.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import identity
-from stages.lib.sources import documents, duplicates, inputs, source
-from stages.lib.sources.filtered import FilterCounts
-from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.sources import documents, duplicates, source
+from stages.lib.sources.documents import FilterCounts
+from stages.lib.sources.entries import TRAIN, VALIDATION
 
 if TYPE_CHECKING:
     from stages.lib.sources.documents import Entry
@@ -88,16 +88,16 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         raise UserError(f"--part must be from 0 to {recipe.parts - 1} for {recipe.parts} parts, got {arguments.part}")
     listed, name, source_recipe = source.read_list(arguments.list)
     tokenizer = Tokenizer(arguments.tokenizer)
-    chosen = inputs.spans_of_part(source_recipe, listed.identity["files"], arguments.part, recipe.parts)
+    chosen = source.spans_of_part(source_recipe, listed.identity["files"], arguments.part, recipe.parts)
     every_name = [file["name"] for file in listed.identity["files"]]
-    before = inputs.states(source_recipe, listed, chosen)
+    before = source.states_of(source_recipe, listed, chosen)
     known = {
         "recipe": recipes.written(recipe, "identity"),
         "source": name,
         "source_recipe": source.comparable(listed.identity["recipe"]),
         "part": arguments.part,
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
-        "inputs": inputs.of_part(source_recipe, listed, chosen),
+        "inputs": source.inputs_of_part(source_recipe, listed, chosen),
     }
     drop = _duplicates(arguments.duplicates, recipe, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
@@ -149,7 +149,9 @@ def _duplicates(
         if (part["source"], part["part"], part["parts"]) == (known["source"], known["part"], recipe.parts):
             others = part | {"source_recipe": source.comparable(part["source_recipe"])}
             if any(others[key] != known[key] for key in ("inputs", "source_recipe")):
-                raise UserError(f"--duplicates {path} must be made of the part's current files, and is older")
+                raise UserError(
+                    f"--duplicates {path} is older than the part's current files; rerun with -R hash_documents"
+                )
             described, numbers = made.identity["outputs"][part["path"]], made.directory / part["path"]
             manifest.check_content(numbers, described, made.path)
             known["duplicates"] = described["sha256"]

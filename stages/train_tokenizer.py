@@ -30,8 +30,8 @@ from stages.lib.log import logger
 from stages.lib.manifest import Clock, Manifest
 from stages.lib.recipe import identity
 from stages.lib.sources import documents, source, spans
-from stages.lib.sources.filtered import FilterCounts
-from stages.lib.sources.split import TRAIN
+from stages.lib.sources.documents import FilterCounts
+from stages.lib.sources.entries import TRAIN
 from stages.lib.tokenizer import custom
 from stages.lib.tokenizer import tokenizer as tokenizers
 
@@ -220,7 +220,7 @@ def _user_error(message: str, recipe: TokenizerRecipe, sample: bytes) -> UserErr
             f"got {recipe.vocab_size}"
         )
     if not sample.strip():
-        return UserError("train_tokenizer.sample must name sources with training text, and they have none")
+        return UserError("no source of train_tokenizer.sample has training text")
     return UserError(
         f"SentencePiece cannot train this tokenizer ({recipe.vocab_size} ids, {len(sample)} bytes): {message}"
     )

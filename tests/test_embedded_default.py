@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from stages import index
-from stages.lib.sources import python_source
+from stages.lib.sources.kinds import python_kinds
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers.data_fixtures import listed, make, tokenized, trained
 
@@ -54,7 +54,7 @@ def _normalised(text):
 def _docstrings(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = ast.parse((python_source.root() / name).read_bytes())
+        tree = ast.parse((python_kinds.root() / name).read_bytes())
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = (ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, kinds))
     return {inspect.cleandoc(text) for text in found if text}
@@ -85,7 +85,7 @@ def test_no_validation_docstring_is_in_training_text(box, validation, processor)
     docstrings = set()
     for name, text in validation["prose"].items():
         docstrings |= {found for found in _docstrings(name) if found in text} if name.endswith(".py") else {text}
-    docstrings = {_normalised(text) for text in docstrings if len(text.split()) >= python_source.WORDS}
+    docstrings = {_normalised(text) for text in docstrings if len(text.split()) >= python_kinds.WORDS}
     assert len(docstrings) > 500
     assert [text for text in docstrings if text in training] == []
 

@@ -29,11 +29,11 @@ BASE = "base"  # the modules that lie directly in stages/lib
 # folders that are one package with the folder around them
 PART_OF = {
     **{"sources.kinds": "sources", "scoring.tasks": "scoring"},
-    **{"model.architectures": "model", "tokens.packings": "tokens"},
+    "model.architectures": "model",
 }
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "mpi", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
-    *("checkpoints/commit", "checkpoints/model_digest", "training/optimizers/schedule"),
+    *("checkpoints/commit", "checkpoints/model_files", "training/optimizers/schedule"),
 )
 HEAVY = {"torch", "transformers", "sentencepiece", "lm_eval", "datasets", "matplotlib"}
 
@@ -68,7 +68,7 @@ def name_of(path):
 
 
 def package_of(path):
-    """The package of a file of the library, dotted: stages/lib/training/faults/watchdog.py is in training.faults."""
+    """The package of a file of the library, dotted: stages/lib/training/metrics/profiler.py is in training.metrics."""
     folder = ".".join(path.relative_to(HOME / "stages/lib").parent.parts)
     return PART_OF.get(folder, folder) or BASE
 

@@ -57,23 +57,23 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--shard-mb must be at least 1, got {arguments.shard_mb}")
     if arguments.tokenizer is not None and not (arguments.tokenizer / TOKENIZER).is_file():
         raise UserError(f"--tokenizer {arguments.tokenizer} must be a directory with {TOKENIZER}")
-    from stages.lib.checkpoints import find_model, fms_files
+    from stages.lib.checkpoints import find_model, model_files
     from stages.lib.huggingface import load_hf
 
     content, model_config = given_config(arguments.model_config)
-    if model_config is None and fms_files.find(arguments.source) is not None:
+    if model_config is None and model_files.find_fms(arguments.source) is not None:
         raise UserError(
-            f"--model-config is missing: {arguments.source} is a {fms_files.KIND}, which does not hold its config"
+            f"--model-config is missing: {arguments.source} is a {model_files.KIND}, which does not hold its config"
         )
     found = find_model.find(arguments.source, "SOURCE", model_config, where(arguments.model_config))
-    if model_config is not None and found.kind != fms_files.KIND:
+    if model_config is not None and found.kind != model_files.KIND:
         raise UserError(
             f"--model-config must be omitted for the {found.kind} {found.directory}, which holds its config"
         )
     if content.get("vocab_size") not in (None, found.vocab_size):
         raise UserError(
-            f"{where(arguments.model_config)}vocab_size must be that of {arguments.source} ({found.vocab_size}), "
-            f"got {content['vocab_size']}"
+            f"{where(arguments.model_config)}vocab_size is {content['vocab_size']}, but {found.vocab_size} in "
+            f"{arguments.source}"
         )
     with files.atomic_directory(arguments.directory) as making:
         parameters, dtype = write(making, found, arguments.dtype, arguments.shard_mb, ids_of(found, content))

@@ -23,16 +23,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from stages.lib import stage
 from stages.lib.errors import UserError
-from stages.lib.tokens import ledger, order
+from stages.lib.tokens import ledger, loader
 from stages.lib.tokens.loader import Samples
 
 if TYPE_CHECKING:
     from stages.lib.tokens.packing import Layout
     from stages.lib.tuning.mixed_samples import MixedSamples, RowLayout
+
 
 SHOWN = 20
 
@@ -71,20 +73,34 @@ def _of_pretraining(
     """Return the samples, and the first one of each run."""
     samples = ledger.samples_of(arguments.corpus, commits[-1], arguments.run[-1])
     ledger.check_chain(arguments.run, commits, samples)
-    return samples, [order.from_commit(commit).begin for commit in commits]
+    return samples, [loader.from_commit(commit).begin for commit in commits]
 
 
 def _of_tuning(
     arguments: argparse.Namespace, commits: Sequence[Mapping[str, Any]]
 ) -> tuple[MixedSamples[Any], list[int | None]]:
     """As `_of_pretraining`: a fine-tuning continues no other run."""
-    from stages.lib.tuning import tuning_ledger
+    from stages.lib.chat.template import ChatTemplate
+    from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
+    from stages.lib.tokens.corpus import Corpus
+    from stages.lib.tuning import encoded_examples, tuning_samples, tuning_sources
 
     if len(commits) > 1 or arguments.tokenizer is None:
         raise UserError(f"--sources must come with --tokenizer and one --run, got {len(commits)} of --run")
     (directory,), (commit,) = arguments.run, commits
-    tokenizer, corpus = arguments.tokenizer, arguments.corpus
-    return tuning_ledger.samples_of(arguments.sources, tokenizer, corpus, commit, directory), [0]
+    # a checkpoint holds only the keys that the user wrote
+    defaults = {"seed": 0, "template": None, "dpo": None, "loss_on": encoded_examples.ASSISTANT}
+    defaults |= {"packing": tuning_samples.BEST_FIT, "too_long": tuning_samples.DROP}
+    recipe = SimpleNamespace(**defaults | commit["recipe"])
+    corpus, tokenizer = Corpus(arguments.corpus), Tokenizer(arguments.tokenizer)
+    ledger.check_digest("--corpus", arguments.corpus, corpus.digest, commit["corpus"], directory)
+    ledger.check_digest("--tokenizer", arguments.tokenizer, tokenizer.digest, commit["tokenizer"], directory)
+    text = commit.get("template")
+    template = None if text is None else ChatTemplate(text, special_tokens(tokenizer.manifest), "of the training")
+    sources = tuning_sources.read(arguments.sources, recipe, template)
+    for name, digest in sources.digests.items():
+        ledger.check_digest("--sources", Path(name), digest, commit["tuned_on"][name], directory)
+    return sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, validation_tokens=lambda _: 0).samples, [0]
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

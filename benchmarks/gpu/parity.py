@@ -67,11 +67,11 @@ def keys_of(name, pair, has_option):
 
 def check_hardware(keys, operation, device):
     """Raise Skipped if the device cannot train with these keys. `device`: a torch.device."""
-    from stages.lib.training.acceleration import devices
+    from stages.lib.training.settings import requirements
 
     data = {"steps": correctness.STEPS, "micro_batch_size": 4} | correctness.RECIPE | keys | operation
     try:
-        devices.check_device(recipe.load(PretrainRecipe, data, "pretrain"), "pretrain", device)
+        requirements.check_device(recipe.load(PretrainRecipe, data, "pretrain"), "pretrain", device)
     except UserError as error:
         raise Skipped(str(error)) from None
 

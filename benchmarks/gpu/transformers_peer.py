@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import train_gpu
 from benchmarks.dummy import DummySamples
-from stages.lib.training.metrics.throughput import peak_memory_mb
+from stages.lib.training.step_metrics import peak_memory_mb
 
 SETTINGS = "bfloat16 weights and moments, SDPA, gradient checkpointing, fused AdamW"
 WARM_UP, STEPS = 2, 6

@@ -1,6 +1,6 @@
 """The ranks of a stage that `mpiexec` started, in the variables that torchrun would set.
 
-`mpiexec -n 8 python -m stages.pretrain ...` needs no torchrun. distributed/mpi_rendezvous.py finds the address at which
+`mpiexec -n 8 python -m stages.pretrain ...` needs no torchrun. distributed/process_group.py finds the address at which
 the ranks meet.
 """
 

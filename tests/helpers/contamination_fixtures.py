@@ -5,7 +5,7 @@ import json
 
 from stages.lib import manifest
 from stages.lib.contamination import items
-from stages.lib.sources.split import split_of
+from stages.lib.sources.entries import split_of
 from tests.helpers.data_fixtures import listed, write_jsonl
 
 SHARE = 0.1

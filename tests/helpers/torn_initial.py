@@ -7,8 +7,8 @@ from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.training import run
-from stages.lib.training.inputs import Run
 from stages.lib.training.settings import options
+from stages.lib.training.trainer import Run
 
 
 class Torn:

@@ -5,7 +5,7 @@ import torch
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
-from stages.lib.training.acceleration import devices, requirements
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import TrainRecipe
 from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, steps_of, train, train_on
 
@@ -73,7 +73,9 @@ def test_a_training_that_cannot_be_is_one_line_and_leaves_nothing(corpus, tmp_pa
 def test_cuda_graphs_may_be_switched_on_within_a_run(corpus, tmp_path, monkeypatch):
     recipe = {name: value for name, value in RECIPE.items() if name != "dtype"}  # bfloat16
     recipe["model"] = MODEL | {"tie_word_embeddings": False}
-    monkeypatch.setattr(devices, "check_device", lambda *_: None)  # a CPU trains without a graph, and casts as for one
+    monkeypatch.setattr(
+        requirements, "check_device", lambda *_: None
+    )  # a CPU trains without a graph, and casts as for one
     for until, graphs in ((5, False), (10, True)):
         assert train(corpus, tmp_path / "switched", until, recipe=recipe, cuda_graphs=graphs) == 0
         assert train(corpus, tmp_path / "plain", until, recipe=recipe) == 0
@@ -105,10 +107,10 @@ def test_a_gpu_is_judged_by_its_compute_capability(monkeypatch, capability, hip,
     keys = {"steps": 200, "seq_len": 16, "global_batch_size": 1, "float8": True}
     loaded, device = recipe.load(TrainRecipe, keys, "pretrain"), torch.device("cuda")
     if found is None:
-        devices.check_device(loaded, "pretrain", device)
+        requirements.check_device(loaded, "pretrain", device)
     else:
         with pytest.raises(UserError) as error:
-            devices.check_device(loaded, "pretrain", device)
+            requirements.check_device(loaded, "pretrain", device)
         assert str(error.value) == NEEDS + found
 
 

@@ -67,7 +67,7 @@ def test_requeued_job_is_an_automatic_attempt(corpus, tmp_path, breaking, monkey
 
 
 def test_stop_request_is_not_a_crash(corpus, tmp_path, monkeypatch):
-    from stages.lib.training.faults.stop_requests import StopRequests
+    from stages.lib.training.stop_requests import StopRequests
 
     with monkeypatch.context() as patch:
         patch.setattr(StopRequests, "code", lambda _: 3)

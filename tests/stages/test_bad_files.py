@@ -16,7 +16,8 @@ import pytest
 
 from stages import find_duplicates, hash_documents, index, tokenize
 from stages import list as listing
-from stages.lib.sources import inputs, prompt_completion, python_source, storage
+from stages.lib.sources import examples, source, storage
+from stages.lib.sources.kinds import python_kinds
 from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import (
     documents_of,
@@ -72,7 +73,7 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
     path.write_bytes(LINES)
     os.utime(path, ns=(10**18, 10**18))  # times of a file system may be coarse
     made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]})
-    real = KINDS["jsonl"].records if when == "while reading" else inputs.described
+    real = KINDS["jsonl"].records if when == "while reading" else source.described_inputs
 
     def lines(recipe, span):
         for number, entry in enumerate(real(recipe, span)):
@@ -88,7 +89,7 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
     if when == "while reading":
         monkeypatch.setattr(KINDS["jsonl"], "records", lines)
     else:
-        monkeypatch.setattr(inputs, "described", changing)
+        monkeypatch.setattr(source, "described_inputs", changing)
     output = tmp_path / "t/00000.json"
     options = {"tokenizer": tokenizer} if stage is tokenize else {"parts": 1}
     line = refused(capsys, stage, list=made, part=0, output=output, **options)
@@ -134,7 +135,7 @@ def test_pipes_and_devices_are_no_files(tmp_path, capsys):
     for path in (tmp_path / "a.jsonl", tmp_path / "*.jsonl", tmp_path, "/dev/null"):
         recipe = {"kind": "jsonl", "paths": [str(path)]}
         line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-        assert line.startswith(f"list: sources.a.paths must match at least one file, and {path} matches none")
+        assert line.startswith(f"list: sources.a.paths: {path} matches no file")
 
 
 def test_names_with_spaces_quotes_and_brackets_are_read(tmp_path, tokenizer):
@@ -216,7 +217,7 @@ def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsy
 
 
 def test_modules_of_python_are_read_as_ever(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(python_source, "modules", lambda: ["abc.py", "keyword.py"])
+    monkeypatch.setattr(python_kinds, "modules", lambda: ["abc.py", "keyword.py"])
     assert documents_of(part_of(tmp_path, tokenizer, kind="python-code")) == 2
     made = make(
         hash_documents, list=tmp_path / "sources/a/list.json", part=0, parts=1, output=tmp_path / "hashes/00000.json"
@@ -260,13 +261,13 @@ def test_pairs_that_change_while_they_are_read_are_named(tmp_path, monkeypatch):
     write_jsonl(path, [{"prompt": "is it?", "completion": " yes"} for _ in range(20)])
     os.utime(path, ns=(10**18, 10**18))
     made = listed(tmp_path, "a", {"kind": "prompt_completion", "paths": [str(path)]})
-    real = inputs.described
+    real = source.described_inputs
 
     def changing(*arguments):
         found = real(*arguments)
         path.write_bytes(path.read_bytes().replace(b"yes", b"no!"))
         return found
 
-    monkeypatch.setattr(inputs, "described", changing)
+    monkeypatch.setattr(source, "described_inputs", changing)
     with pytest.raises(storage.UserError, match=f"^{path} changed while it was read"):
-        prompt_completion.read(made)
+        examples.read_pairs(made)

@@ -22,8 +22,8 @@ from stages.lib.parity import tokenizer_parity
 from stages.lib.parity.parity import ParityError
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning.chats import Conversation
 from stages.lib.tuning.encoded_examples import ExampleEncoder
+from stages.lib.tuning.records import Conversation
 from tests.helpers import export_fixtures
 from tests.helpers.data_fixtures import listed, make, tokenized, trained, write_jsonl
 from tests.helpers.export_fixtures import argv_of
@@ -303,7 +303,7 @@ def test_unknown_dtype_is_refused(made, capsys):
 def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
     model = manifest.read(inputs["--model"])
     manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
-    refused(argv_of(inputs), capsys, str(model.path), f"another {name}")
+    refused(argv_of(inputs), capsys, str(model.path), f"a different {name}")
     assert inputs["--output"].exists()  # nothing was touched
 
 

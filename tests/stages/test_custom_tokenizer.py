@@ -374,7 +374,7 @@ def test_a_shard_of_another_tokenizer_is_refused(corpus, directory, tmp_path, ca
     other = taken(custom_tokenizers.write(tmp_path / "tokenizer.json", ignore_merges=False), tmp_path)
     part = directory / "tokens" / "main" / "a" / "00000.json"
     line = refused(capsys, index, tokenizer=other, parts=[part], output=tmp_path / "manifest.json")
-    assert line == f"index: {part} must be made with the tokenizer {other}, and has another"
+    assert line == f"index: {part} was tokenized with a different tokenizer than {other}"
 
 
 def test_a_package_that_changed_is_named(tmp_path, path, capsys):

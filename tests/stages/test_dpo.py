@@ -17,11 +17,11 @@ from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.model.loss import IGNORED
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.training import resume
-from stages.lib.training.objectives import reference
+from stages.lib.training import run as training_run
+from stages.lib.training.objectives import dpo as dpo_module
 from stages.lib.training.objectives.dpo import Dpo, sequence_log_probs
-from stages.lib.training.objectives.recipe import DpoRecipe
-from stages.lib.tuning import preferences
+from stages.lib.training.settings.recipe import DpoRecipe
+from stages.lib.tuning.records import read_preferences
 from stages.lib.tuning.tuning_data import PreferenceSources
 from tests.helpers import gradients, training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
@@ -104,7 +104,7 @@ def precise(made, tmp_path_factory):
 
 def samples_of(made, seq_len=SEQ_LEN):
     """The samples of the source of preferences."""
-    source = preferences.read_preferences(made / "sources/choices/list.json")
+    source = read_preferences(made / "sources/choices/list.json")
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     recipe = FinetuneRecipe(**RECIPE | {"steps": 1, "seq_len": seq_len, "dpo": DpoRecipe(beta=0.5)})
     return PreferenceSources(sources={"choices": source}).data(tokenizer, True, recipe, lambda _: 2000).samples
@@ -220,17 +220,17 @@ def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
     assert dpo(made, run) == 0
     assert [event["event"] for event in events_of(run)].count("resume") == 1
     assert weights_of(run, STEPS) == weights_of(whole, STEPS)
-    kept = [(run_directory(one) / reference.FILE).read_bytes() for one in (run, whole)]
+    kept = [(run_directory(one) / dpo_module.FILE).read_bytes() for one in (run, whole)]
     assert kept[0] == kept[1]
 
 
 def test_reference_is_computed_once_and_continued(made, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(reference, "SAVE_EVERY", 1)
+    monkeypatch.setattr(dpo_module, "SAVE_EVERY", 1)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert dpo(made, whole, 4) == 0
-    expected = (run_directory(whole) / reference.FILE).read_bytes()
+    expected = (run_directory(whole) / dpo_module.FILE).read_bytes()
     assert dpo(made, cut, 4, extra=["--minutes", "1e-9"]) == 75
-    file = run_directory(cut) / reference.FILE
+    file = run_directory(cut) / dpo_module.FILE
     assert 32 < len(file.read_bytes()) < len(expected)
     assert dpo(made, cut, 4) == 0
     assert file.read_bytes() == expected
@@ -251,7 +251,7 @@ def test_reference_leaves_no_optimizer_state_behind(made, tmp_path, monkeypatch)
         shards = set(map(id, trainer.state.model.parameters()))
         kept.append([id(parameter) in shards for parameter in trainer.state.optimizer.state])
 
-    monkeypatch.setattr(resume, "check_room", check_room)
+    monkeypatch.setattr(training_run, "check_room", check_room)
     assert dpo(made, tmp_path, 1, recipe=RECIPE | {"dtype": "bfloat16"}, sharding="none", micro_batch_size=6) == 0
     assert kept and all(kept[0])
 
@@ -267,7 +267,7 @@ def test_adapters_are_tuned_on_preferences(made, tmp_path):
     assert losses[-1] < losses[0]
     for previous, until in ((None, 7), (7, STEPS)):
         assert dpo(made, cut, until, recipe=ADAPTERS, previous=previous) == 0
-        (run_directory(cut) / reference.FILE).write_bytes(b"torn")  # computed again, without the adapters of step 7
+        (run_directory(cut) / dpo_module.FILE).write_bytes(b"torn")  # computed again, without the adapters of step 7
     assert weights_of(cut, STEPS) == weights_of(whole, STEPS)
     inputs = given(made, **{"--initial": milestone(whole, STEPS)})
     assert tune(made, later, 1, ADAPTERS, given=inputs, **SHORT) == 0

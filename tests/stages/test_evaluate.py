@@ -11,7 +11,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.scoring.tasks import local_tasks
-from stages.lib.sources import prompt_completion
+from stages.lib.sources import examples
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import evaluations
@@ -130,7 +130,7 @@ def test_completion_choice_is_made_from_validation_pairs(inputs, tmp_path):
     assert set(results["completion_choice"]) == {"acc_mutual_info"}
     assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
     identity = manifest.read(options["--output"]).identity
-    source = prompt_completion.read(options["--prompt-completion"])
+    source = examples.read_pairs(options["--prompt-completion"])
     assert identity["prompt_completion"] == source.digest
     validation = {pair.prompt: pair.completion for pair in source.validation}
     rows = (options["--output"].with_suffix("") / "completion_choice.jsonl").read_text().splitlines()
@@ -187,7 +187,7 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
     directory, device = made["--export"].parent, torch.device("cpu")
     model = harness_model.load_model(directory, described, batch_size=4, window=128, device=device)
     model.separate = True
-    source = prompt_completion.read(pairs_listed(tmp_path))
+    source = examples.read_pairs(pairs_listed(tmp_path))
     encoded = ExampleEncoder(tokenizer=tokenizer, bos=True).encode(source.train)
     for pair, ids in zip(source.train, encoded, strict=True):
         prompt, completion = model._encode_pair(pair.prompt, pair.completion)
@@ -262,7 +262,7 @@ def test_missing_export_file_names_the_remedy(inputs, capsys):
 def test_an_export_of_another_corpus_is_refused(inputs, capsys):
     corpus = manifest.read(inputs["--corpus"])
     manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
-    refused(with_recipe(inputs), capsys, "another corpus")
+    refused(with_recipe(inputs), capsys, "a different corpus")
 
 
 def test_the_standard_error_of_a_local_task_is_over_documents_not_their_pieces(made, tmp_path):

@@ -326,7 +326,7 @@ def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, 
     argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
     assert evaluate.main(argv) == 2
     *_, line = capsys.readouterr().err.strip().splitlines()
-    assert line == "evaluate: evaluate.tasks: ab must be listed once, and is found in ab and in both"
+    assert line == "evaluate: evaluate.tasks: ab is listed twice, in ab and in both"
 
 
 @pytest.mark.long

@@ -163,17 +163,17 @@ def test_each_part_of_the_corpus_is_needed_once(place, capsys):
     output = place / "contamination/main/some.json"
     for wrong in (overlaps[:-1], [*overlaps, overlaps[-1]]):
         line = refused(capsys, find_contamination, **options_of(place, wrong) | {"output": output})
-        assert "--overlaps must be of each shard of" in line and line.endswith("differ in the shards of b")
+        assert "--overlaps do not cover each shard of" in line and line.endswith("differ in the shards of b")
 
 
 def test_overlaps_of_other_items_or_another_recipe_are_refused(copied, capsys):
     overlaps = overlaps_of(copied)
     output = copied / "contamination/main/some.json"
     line = refused(capsys, find_contamination, **options_of(copied, overlaps, n=9) | {"output": output})
-    assert "must be made with the recipe of --recipe, and has another" in line
+    assert "was built with a different recipe than --recipe" in line
     write_items(copied / "suites/mine/items.json", {"some": ["another text"]})
     line = refused(capsys, find_contamination, **options_of(copied, overlaps) | {"output": output})
-    assert "must be made of the items" in line
+    assert "was built from a different item list" in line
 
 
 def test_a_changed_shard_and_changed_items_are_refused(copied, capsys):

@@ -187,7 +187,9 @@ def test_text_that_changed_since_it_was_hashed_is_refused(tmp_path, tokenizer, c
     write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("b", 9)])
     options = dropping(tmp_path, listed(tmp_path, "a", recipe), tokenizer)
     line = refused(capsys, tokenize, duplicates=found, **options)
-    assert line == f"tokenize: --duplicates {found} must be made of the part's current files, and is older"
+    assert (
+        line == f"tokenize: --duplicates {found} is older than the part's current files; rerun with -R hash_documents"
+    )
     line = refused(capsys, tokenize, **options)
     assert line == "tokenize: --duplicates must name the manifest of find_duplicates if tokenize.duplicates is drop"
 
@@ -242,7 +244,9 @@ def test_hashes_of_a_source_of_another_recipe_are_refused(tmp_path, tokenizer, c
     filtered = listed(tmp_path, "a", recipe | {"filters": {"min_words": 9}})
     options = {"list": filtered, "tokenizer": tokenizer, "part": 0, "recipe": {"duplicates": "drop"}}
     line = refused(capsys, tokenize, duplicates=found, output=tmp_path / "t/00000.json", **options)
-    assert line == f"tokenize: --duplicates {found} must be made of the part's current files, and is older"
+    assert (
+        line == f"tokenize: --duplicates {found} is older than the part's current files; rerun with -R hash_documents"
+    )
 
 
 def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, capsys):
@@ -255,8 +259,7 @@ def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, 
     found = make(find_duplicates, hashes=made, output=tmp_path / "hashes/manifest.json")
     line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
     assert line == (
-        f"tokenize: --duplicates {found} must be made of the documents that are read, 9, and is made of 8; "
-        "run -R hash_documents"
+        f"tokenize: --duplicates {found} was built from 8 documents, but 9 are read; rerun with -R hash_documents"
     )
     assert not (tmp_path / "tokens/a/00000").exists()
 

@@ -19,7 +19,7 @@ from stages.lib.huggingface import config_json
 from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.loss import IGNORED
-from stages.lib.sources import prompt_completion
+from stages.lib.sources import examples
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens.loader import share_of
 from stages.lib.tuning import tuning_samples
@@ -116,7 +116,7 @@ def uninterrupted(made, tmp_path_factory):
 
 
 def encoded(made, side):
-    source = prompt_completion.read(made / "sources/animals/list.json")
+    source = examples.read_pairs(made / "sources/animals/list.json")
     encoder = ExampleEncoder(tokenizer=Tokenizer(made / "tokenizers/main/manifest.json"), bos=True)
     return encoder.encode(getattr(source, side))
 
@@ -149,7 +149,7 @@ def test_loss_is_that_of_completions_and_their_ends_alone(made, tmp_path):
 def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
     few = list(pairs_of(60))[:8]
     given = {"--sources": pairs_listed(tmp_path, few, "few", validation=0.3)}
-    learnt = prompt_completion.read(given["--sources"]).train
+    learnt = examples.read_pairs(given["--sources"]).train
     recipe = RECIPE | {
         "weights": {"few": 1},
         "global_batch_size": 2,
@@ -223,7 +223,7 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     base, tuned = initial.identity, manifest.read(milestone(uninterrupted, 30)).identity
     assert tuned["recipe"]["model"] == base["recipe"]["model"]
     assert (tuned["corpus"], tuned["tokenizer"]) == (base["corpus"], base["tokenizer"])
-    assert tuned["tuned_on"] == {"animals": prompt_completion.read(made / "sources/animals/list.json").digest}
+    assert tuned["tuned_on"] == {"animals": examples.read_pairs(made / "sources/animals/list.json").digest}
     assert tuned["initial"] == manifest.checkpoint_digest(initial)
 
 
@@ -247,7 +247,7 @@ def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     assert "does not hold its config: " in refused(capsys, made, tmp_path, given={"--initial": given["--initial"]})
     (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
     line = refused(capsys, made, tmp_path, given=given)
-    assert f"{tmp_path / 'config.json'}: vocab_size must be that of --initial " in line
+    assert f"{tmp_path / 'config.json'}: vocab_size is " in line
 
 
 def scores(made, run, model, source=None):
@@ -409,7 +409,7 @@ def test_source_whose_chats_are_all_filtered_is_refused(made, tmp_path, capsys):
     assert tune(made, tmp_path, 4, recipe=RECIPE | ALL | {"weights": {"chats": 1}}, given=given) == 2
     warning, line = capsys.readouterr().err.splitlines()[-2:]
     assert "conversations are filtered: they hold the text of a special token (" in warning
-    assert line.endswith("must have a conversation without the text of a special token, got none")
+    assert line.endswith("has only conversations with the text of a special token")
 
 
 def refused(capsys, made, run, **keywords):
@@ -431,7 +431,7 @@ def test_record_without_a_completion_is_named_before_anything_is_trained(made, t
 def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
     given = {"--sources": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
     line = refused(capsys, made, tmp_path, given=given)
-    assert "the validation split of source animals must have an example, and has none" in line
+    assert "the validation split of source animals is empty" in line
 
 
 @pytest.fixture(scope="module")
@@ -474,7 +474,7 @@ def test_rows_without_an_id_stay_in_the_export_and_are_never_generated(made, tmp
 def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys):
     tokenizer, corpus = (other / kind / "main/manifest.json" for kind in ("tokenizers", "tokens"))
     line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer})
-    assert line.startswith(f"finetune: --tokenizer {tokenizer} must be the tokenizer of --corpus ")
+    assert line.startswith(f"finetune: --tokenizer {tokenizer} is not the tokenizer of --corpus ")
     line = refused(capsys, made, tmp_path, given={"--tokenizer": tokenizer, "--corpus": corpus})
     assert "must have the vocab_size of the data's tokenizer (300), got 320" in line
     changed = tmp_path / "tokens" / "manifest.json"
@@ -482,6 +482,6 @@ def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys)
     identity = manifest.read(changed).identity
     manifest.write(changed, "index", identity | {"recipe": {"parts": 7}}, {})
     line = refused(capsys, made, tmp_path, given={"--corpus": changed})
-    assert f"--corpus {changed} must be the corpus that --initial " in line
+    assert f"--corpus {changed} is not the corpus that --initial " in line
     line = refused(capsys, made, tmp_path, given={"--initial": tmp_path / "nowhere"})
     assert f"--initial {tmp_path / 'nowhere'} must be a milestone's manifest" in line

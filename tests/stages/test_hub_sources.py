@@ -148,7 +148,7 @@ def test_a_file_of_another_commit_than_the_listed_one_is_refused(tmp_path, hub, 
     hub.repositories["team/texts"].commit(FILES | {"plain/a.jsonl": LINES[::-1]})  # of the same size
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
     address = f"{DATA}/plain/a.jsonl"
-    assert line == f"tokenize: {address} must be as it was when {source} was written, and changed; run -R list"
+    assert line == f"tokenize: {address} changed after {source} was written; rerun with -R list"
 
 
 def test_a_branch_that_moves_on_while_a_file_is_read_is_noticed(tmp_path, hub, plain, capsys, small_blocks):
@@ -217,15 +217,13 @@ def test_a_file_of_fewer_bytes_than_the_hub_lists_is_named(tmp_path, hub, plain,
             "cannot be read: datasets/team/none/*.jsonl (repository not found). If the",
         ),
         (f"{DATA}@v7/plain", "cannot be read: datasets/team/texts@v7/plain (revision not found)"),
-        (f"{DATA}/none.jsonl", "sources.a.paths must match at least one file, and"),
-        (f"{DATA}/none/*.jsonl", "sources.a.paths must match at least one file, and"),
+        (f"{DATA}/none.jsonl", f"sources.a.paths: {DATA}/none.jsonl matches no file"),
+        (f"{DATA}/none/*.jsonl", f"sources.a.paths: {DATA}/none/*.jsonl matches no file"),
     ],
 )
 def test_what_is_not_there_is_one_sentence(tmp_path, hub, capsys, address, said):
     line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [address]}, output=tmp_path / "list.json")
-    assert line.startswith(
-        f"list: {address} {said}" if said.startswith("cannot") else f"list: {said} {address} matches"
-    )
+    assert line.startswith(f"list: {address} {said}" if said.startswith("cannot") else f"list: {said}")
 
 
 def test_a_gated_data_set_is_listed_and_read_with_a_token_alone(tmp_path, hub, plain, capsys, monkeypatch):

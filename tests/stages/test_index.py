@@ -122,7 +122,7 @@ def test_a_part_of_another_tokenizer_is_named(corpus, capsys):
     part = corpus / "tokens/main/b/00001.json"
     make(tokenize, list=lists[1], tokenizer=other, part=1, recipe={"parts": 2}, output=part)
     line = refused(capsys, index, **_options(corpus))
-    assert line == f"index: {part} must be made with the tokenizer {_options(corpus)['tokenizer']}, and has another"
+    assert line == f"index: {part} was tokenized with a different tokenizer than {_options(corpus)['tokenizer']}"
 
 
 def test_a_part_of_another_recipe_is_named(corpus, capsys):
@@ -131,7 +131,7 @@ def test_a_part_of_another_recipe_is_named(corpus, capsys):
     recipe = {"parts": 2, "bos": False}
     source = corpus / "sources/b/list.json"
     make(tokenize, list=source, tokenizer=options["tokenizer"], part=1, recipe=recipe, output=part)
-    assert refused(capsys, index, **options).startswith(f"index: {part} must have the recipe of ")
+    assert refused(capsys, index, **options).startswith(f"index: {part} and ")
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_parts_of_lists_that_differ_are_named(made, tmp_path, capsys, part_of_ch
     options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     second = part(1)
     line = refused(capsys, index, parts=[first, second], **options)
-    assert line == f"index: {first} and {second} must be made from one list, and are from two; run -R tokenize"
+    assert line == f"index: {first} and {second} were built from different file lists; rerun with -R tokenize"
     line = refused(capsys, index, parts=[first, part(1, validation=0.3)], **options)
-    assert line == f"index: {second} must have the source recipe of {first}, and its list had another"
+    assert line == f"index: {first} and {second} were made from lists with different source recipes"
 
 
 def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, capsys, part_of_changing_list):
@@ -174,7 +174,7 @@ def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, c
     second = part(1)  # the half from e on
     options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     line = refused(capsys, index, parts=[first, second], **options)
-    assert line == f"index: {first} and {second} must be made from one list, and are from two; run -R tokenize"
+    assert line == f"index: {first} and {second} were built from different file lists; rerun with -R tokenize"
     sources = _identity(make(index, parts=[part(0), second], **options))["sources"]
     assert sources["a"]["train"]["documents"] + sources["a"]["validation"]["documents"] == 6 * 40
 
@@ -208,9 +208,9 @@ def test_a_part_named_twice_is_refused(corpus, capsys):
 @pytest.mark.parametrize(
     ("entries", "validation", "said"),
     [
-        ([], 0.5, "source a must have training text, and has none"),
-        ([{"text": ""}], 0.5, "source a must have training text, and has none; malformed or filtered: 1 empty"),
-        ([{"text": "only one"}], 0, "source a must have validation text, and has none; raise sources.a.validation"),
+        ([], 0.5, "source a has no training text"),
+        ([{"text": ""}], 0.5, "source a has no training text; malformed or filtered: 1 empty"),
+        ([{"text": "only one"}], 0, "source a has no validation text; raise sources.a.validation"),
     ],
 )
 def test_an_empty_corpus_is_refused(made, tmp_path, capsys, entries, validation, said):

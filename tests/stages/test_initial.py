@@ -9,7 +9,7 @@ import pytest
 
 from stages import pretrain
 from stages.lib import manifest
-from stages.lib.checkpoints import dcp, model_digest
+from stages.lib.checkpoints import dcp, model_files
 from stages.lib.huggingface import config_json, export
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.tokens.corpus import Corpus
@@ -107,9 +107,9 @@ def test_what_does_not_fit_is_refused_in_one_line(corpus, base, tmp_path, capsys
     cases = [
         (
             train_from(start, corpus, tmp_path, 2, recipe=wider),
-            r"pretrain.model.intermediate_size must be that of --initial",
+            "pretrain.model.intermediate_size is 64, but",
         ),
-        (train_from(start, corpus, tmp_path, 2, how=KEEP, recipe=other_seed), "pretrain.initial.data must be reset"),
+        (train_from(start, corpus, tmp_path, 2, how=KEEP, recipe=other_seed), "pretrain.initial.data cannot continue"),
         (train_from(tmp_path / "none", corpus, tmp_path, 2), "none must be a milestone's manifest"),
         (train(corpus, tmp_path, 2, recipe=RECIPE | {"initial": RESET}), "--initial is missing"),
         (pretrain.main([*options(corpus, tmp_path, 2), "--initial", str(start)]), "pretrain.initial is missing"),
@@ -156,7 +156,10 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
     (tmp_path / "hf/tokenizer.json").write_text(json.dumps(package))
     assert train_from(tmp_path / "hf", corpus, tmp_path / "other", 2) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "must be trained with the data's tokenizer: " in line and "tokenizer.json gives other token ids" in line
+    assert (
+        "was trained with a different tokenizer than this corpus: " in line
+        and "tokenizer.json gives other token ids" in line
+    )
     assert not (tmp_path / "other/train").exists()
 
 
@@ -183,16 +186,16 @@ def test_checkpoints_of_fms_give_the_losses_of_the_hugging_face_model(corpus, we
         assert [entry["loss"] for entry in steps_of(tmp_path / name)][:2] == expected
         assert weights_of(tmp_path / name, 2) == weights_of(tmp_path / "hf", 2)
         identity = json.loads(milestone(tmp_path / name, 2).read_text())["identity"]
-        assert identity["initial"] == model_digest.digest_of(weights / name, "--initial")
+        assert identity["initial"] == model_files.digest_of(weights / name, "--initial")
 
 
 def test_checkpoint_of_fms_that_does_not_fit_is_one_line(corpus, weights, tmp_path, capsys):
     wider = RECIPE | {"model": RECIPE["model"] | {"intermediate_size": 64}}
     (damaged := tmp_path / "damaged.pth").write_bytes((weights / "model.pth").read_bytes()[:1000])
     cases = [
-        (weights / "model.pth", {"recipe": wider}, "pretrain.model.intermediate_size must be that of "),
+        (weights / "model.pth", {"recipe": wider}, "pretrain.model.intermediate_size is 64, but "),
         (weights / "step_7_ckp", {"how": KEEP}, "pretrain.initial.optimizer must be reset for a checkpoint of ibm-fms"),
-        (damaged, {}, "damaged.pth must be a whole file of torch.save"),
+        (damaged, {}, "damaged.pth is not a whole file of torch.save"),
     ]
     capsys.readouterr()
     for path, keywords, message in cases:
@@ -260,7 +263,7 @@ def test_chain_of_runs_is_proven_and_a_changed_one_is_not(corpus, base, tmp_path
     assert said.startswith("20 steps of 12 samples, up to step 20\n30 steps of 12 samples, up to step 30\n60 steps")
     assert replay(first, second) == 0  # a part of the chain begins in the middle
     assert replay(base, second) == 2
-    assert "must be the run that the next one continues, and has another history of weights" in capsys.readouterr().err
+    assert "is not the run that the next one continues: its history of weights differs" in capsys.readouterr().err
     path = run_directory(first) / "metrics.jsonl"
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     for entry in entries:
@@ -293,18 +296,18 @@ def test_data_that_cannot_go_on_is_refused_by_what_differs(corpus, base, tmp_pat
     fewer = other_corpus(corpus, tmp_path / "fewer", "a")
     changed = other_corpus(corpus, tmp_path / "changed", "a", b="a")
     cases = [
-        (corpus, {"seq_len": 16}, "another seq_len"),
-        (corpus, {"seed": 1}, "another seed"),
-        (corpus, {"packing": "best_fit"}, "another packing"),
-        (fewer, {"weights": {"a": 1}}, "another corpus, which had the source b"),
-        (changed, {}, "another text of the source b"),
+        (corpus, {"seq_len": 16}, "a different seq_len"),
+        (corpus, {"seed": 1}, "a different seed"),
+        (corpus, {"packing": "best_fit"}, "a different packing"),
+        (fewer, {"weights": {"a": 1}}, "a different corpus, which had the source b"),
+        (changed, {}, "a different text of the source b"),
     ]
     capsys.readouterr()
     for made, other, said in cases:
         assert train_from(start, made, tmp_path / "run", 10, how=KEEP, recipe=RECIPE | other, steps=10) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("pretrain: pretrain.initial.data must be reset, since --initial ")
-        assert line.endswith(f"was trained with {said}; got continue")
+        assert line.startswith("pretrain: pretrain.initial.data cannot continue: --initial ")
+        assert line.endswith(f"was trained with {said}; set it to reset")
     assert not (tmp_path / "run/train").exists()
 
 
@@ -325,4 +328,4 @@ def test_checkpoint_that_does_not_say_its_sources_goes_on_with_its_corpus_alone(
     more = other_corpus(corpus, tmp_path / "more", "ab", c="a")
     capsys.readouterr()
     assert train_from(start, more, tmp_path / "other", 10, how=KEEP, steps=10) == 2
-    assert "was trained with another corpus; got continue" in capsys.readouterr().err
+    assert "was trained with a different corpus; set it to reset" in capsys.readouterr().err

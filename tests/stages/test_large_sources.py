@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from stages.lib.sources import compressed, documents, duplicates, inputs, lines, spans
+from stages.lib.sources import documents, duplicates, reading, source, spans
 from stages.lib.sources.entries import Malformed
 from stages.lib.sources.kinds import text as text_kind
 from stages.lib.sources.source import SourceRecipe
@@ -34,7 +34,7 @@ def documents_of_parts(recipe, paths, parts):
     """The documents of each part of a source."""
     files = [{"name": str(path), "bytes": path.stat().st_size} for path in paths]
     return [
-        list(documents.read(recipe, inputs.spans_of_part(recipe, files, part, parts), [str(path) for path in paths]))
+        list(documents.read(recipe, source.spans_of_part(recipe, files, part, parts), [str(path) for path in paths]))
         for part in range(parts)
     ]
 
@@ -107,7 +107,7 @@ def test_a_segment_holds_the_lines_that_begin_in_it_without_those_that_are_too_l
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
         patch.setattr(text_kind, "SEGMENT_BYTES", CUT_ABOVE)
-        patch.setattr(lines, "LINE_BYTES", 100)
+        patch.setattr(reading, "LINE_BYTES", 100)
         found = [
             entry
             for part in documents_of_parts(SourceRecipe(kind="text", paths=["*"]), [path], parts)
@@ -140,14 +140,14 @@ def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_pat
     inputs = [entry for part in parts for entry in part["inputs"]]
     assert [entry["name"] for entry in inputs] == [path] * 4
     assert sum(entry["bytes"] for entry in inputs) == (tmp_path / "a.jsonl").stat().st_size  # each byte hashed once
-    assert inputs[0]["first"] == 0 and all(
-        first["end"] == second["first"] for first, second in zip(inputs, inputs[1:], strict=False)
+    assert source[0]["first"] == 0 and all(
+        first["end"] == second["first"] for first, second in zip(source, source[1:], strict=False)
     )
 
 
 def test_a_line_that_is_too_long_is_malformed(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "LINE_BYTES", 100)
-    monkeypatch.setattr(compressed, "BUFFER_BYTES", 16)
+    monkeypatch.setattr(reading, "LINE_BYTES", 100)
+    monkeypatch.setattr(reading, "BUFFER_BYTES", 16)
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": "x" * 500}, {"text": "two"}])
     recipe = SourceRecipe(kind="jsonl", paths=["*"])
     found = list(documents.read(recipe, spans.whole([path]), [path]))

@@ -65,10 +65,10 @@ def test_defaults_are_not_written(texts):
     [
         (
             {"kind": "text", "paths": ["a/*.txt", "c/*.txt"]},
-            "sources.mine.paths must match at least one file, and c/*.txt",
+            "sources.mine.paths: c/*.txt",
         ),
-        ({"kind": "text", "paths": ["c"]}, "sources.mine.paths must match at least one file, and c matches none"),
-        ({"kind": "jsonl", "paths": ["a"]}, "sources.mine.paths must match at least one file, and a matches none"),
+        ({"kind": "text", "paths": ["c"]}, "sources.mine.paths: c matches no file"),
+        ({"kind": "jsonl", "paths": ["a"]}, "sources.mine.paths: a matches no file"),
         (
             {"kind": "text", "paths": ["a/*"], "glob": 1},
             "unknown key list.glob; known here: chosen_field, completion_field",

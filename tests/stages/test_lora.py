@@ -262,7 +262,7 @@ def test_base_that_was_moved_or_changed_is_named(made, tmp_path, capsys):
     assert generated("--base", tmp_path / "moved")[0] == 0
     code, error = generated("--base", tmp_path / "other")
     assert code == 2
-    assert f"{tmp_path / 'other'} must be the base of the adapters in " in error
+    assert f"{tmp_path / 'other'} is not the base of the adapters in " in error
 
 
 def test_pretraining_does_not_keep_the_optimizer_state_of_adapters(made, uninterrupted, tmp_path, capsys):

@@ -90,7 +90,7 @@ def test_run_that_continues_another_keeps_its_momentum(corpus, base, tmp_path):
 @pytest.mark.parametrize(
     ("optimizer", "start", "sentence"),
     [
-        ({}, True, "trained with the optimizer muon and pretrain.optimizer.name is adamw; got keep"),
+        ({}, True, "trained with the optimizer muon, and pretrain.optimizer.name is adamw; set it to reset"),
         ({"muon": {"momentum": 0.9}}, False, "pretrain.optimizer.muon must be left out for name adamw"),
     ],
 )

@@ -10,7 +10,7 @@ from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.flops import parameter_count
-from stages.lib.scaling_law import measures, outcome
+from stages.lib.scaling_law import law, outcome
 from stages.lib.scaling_law.law import Law
 from tests.helpers.training import MODEL
 
@@ -58,8 +58,8 @@ def ladder(corpus, tmp_path):
 @pytest.fixture
 def few_resamples(monkeypatch):
     """Let intervals come from 20 resamples, which take less time."""
-    resampled = measures.resampled_laws
-    monkeypatch.setattr(measures, "resampled_laws", lambda points, law, seed, _: resampled(points, law, seed, 20))
+    resampled = law.resampled_laws
+    monkeypatch.setattr(law, "resampled_laws", lambda points, law, seed, _: resampled(points, law, seed, 20))
 
 
 def run(models, corpus, output, **changes):
@@ -140,7 +140,7 @@ def test_a_model_of_another_corpus_is_refused(ladder, corpus, tmp_path, capsys):
     made = manifest.read(ladder[0])
     manifest.write(ladder[0], "pretrain", made.identity | {"corpus": "0" * 64}, made.record)
     assert run(ladder, corpus, tmp_path / "tiny.json") == 2
-    assert f"{ladder[0]} must be trained on the corpus {corpus}, and was trained on another" in capsys.readouterr().err
+    assert f"{ladder[0]} was trained on a different corpus than {corpus}" in capsys.readouterr().err
 
 
 def test_a_source_without_validation_loss_is_named(ladder, corpus, tmp_path, capsys):

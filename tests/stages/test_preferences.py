@@ -11,8 +11,9 @@ from stages.lib import manifest
 from stages.lib.chat import template as chat_template
 from stages.lib.chat.template import ChatTemplate
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning import preference_samples, preferences
+from stages.lib.tuning import preference_samples
 from stages.lib.tuning.encoded_examples import ExampleEncoder
+from stages.lib.tuning.records import read_preferences
 from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.training import milestone, steps_of
 from tests.stages import test_finetune
@@ -85,7 +86,7 @@ def test_messages_after_a_shared_beginning_are_the_targets(made, tmp_path):
         {"chosen": [USER, {"role": "assistant", "content": "</s>"}], "rejected": [USER, other]},
         {"prompt": "a", "chosen": "b", "rejected": "no"},
     ]
-    source = preferences.read_preferences(preferences_listed(tmp_path, entries, validation=0.0))
+    source = read_preferences(preferences_listed(tmp_path, entries, validation=0.0))
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     template = ChatTemplate(chat_template.text_of("chatml", ""), special_tokens(tokenizer.manifest), "chatml")
     pairs = preference_samples.encode(source.train, ExampleEncoder(tokenizer=tokenizer, bos=True, template=template))
@@ -132,7 +133,7 @@ def test_source_of_another_kind_is_refused(made, tmp_path, capsys):
 def test_equal_and_long_pairs_are_filtered_and_counted(made, tmp_path):
     entries = [*records(), {"prompt": "a", "chosen": "b", "rejected": "b"}]
     entries += [{"prompt": f"a{number}", "chosen": "b", "rejected": "b " * 60} for number in range(3)]
-    source = preferences.read_preferences(preferences_listed(tmp_path, entries, validation=0.0))
+    source = read_preferences(preferences_listed(tmp_path, entries, validation=0.0))
     tokenizer = Tokenizer(made / "tokenizers/main/manifest.json")
     pairs = preference_samples.encode(source.train, ExampleEncoder(tokenizer=tokenizer, bos=True))
     kept, filtered = preference_samples.usable(pairs, SEQ_LEN, "a")
@@ -149,25 +150,25 @@ def test_parquet_has_the_preferences_of_json_lines_and_filters_read_the_chosen(t
     entries = [*records()]
     path = tmp_path / "choices.parquet"
     pq.write_table(pa.Table.from_pylist(entries), path)
-    lines = preferences.read_preferences(preferences_listed(tmp_path / "lines", entries))
+    lines = read_preferences(preferences_listed(tmp_path / "lines", entries))
     recipe = {"kind": "preference", "paths": [str(path)], "validation": 0.2}
-    rows = preferences.read_preferences(listed(tmp_path / "rows", "choices", recipe))
+    rows = read_preferences(listed(tmp_path / "rows", "choices", recipe))
     texts = [[texts_of(one) for one in source.train] for source in (lines, rows)]
     assert texts[0] == texts[1] and len(texts[0]) > 20
     longest = max(len(entry["prompt"] + entry["chosen"]) for entry in entries)
     filters = {"max_bytes": longest - 1}
-    shorter = preferences.read_preferences(listed(tmp_path / "filtered", "choices", recipe | {"filters": filters}))
+    shorter = read_preferences(listed(tmp_path / "filtered", "choices", recipe | {"filters": filters}))
     expected = [text for text in texts[0] if len(text[0] + text[1]) < longest]
     assert [texts_of(one) for one in shorter.train] == expected != texts[0]
     path = tmp_path / "messages.parquet"
     pq.write_table(pa.Table.from_pylist([{"chosen": [USER, ANSWER], "rejected": [USER, USER | ANSWER]}] * 3), path)
-    messages = preferences.read_preferences(listed(tmp_path / "messages", "choices", recipe | {"paths": [str(path)]}))
+    messages = read_preferences(listed(tmp_path / "messages", "choices", recipe | {"paths": [str(path)]}))
     assert {one.chosen.messages[-1]["content"] for one in (*messages.train, *messages.validation)} == {"b"}
 
 
 def test_equal_prompts_are_in_one_split(tmp_path):
     entries = [{"prompt": f"p{number % 9}", "chosen": "a", "rejected": str(number)} for number in range(90)]
-    source = preferences.read_preferences(preferences_listed(tmp_path, entries, validation=0.4))
+    source = read_preferences(preferences_listed(tmp_path, entries, validation=0.4))
     prompts = [{one.chosen.prompt for one in split} for split in (source.train, source.validation)]
     assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
     assert texts_of(source.train[0]) in [(e["prompt"], e["chosen"], e["rejected"]) for e in entries]

@@ -101,7 +101,7 @@ def test_another_recipe_has_another_run_directory(corpus, tmp_path):
 def test_previous_milestone_of_another_recipe_is_refused(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path, 2) == 0
     assert train(corpus, tmp_path, 4, recipe=RECIPE | {"seed": 1}, previous=2) == 2
-    assert "00000002.json must be a milestone of the same run" in capsys.readouterr().err
+    assert "00000002.json is a milestone of another run" in capsys.readouterr().err
 
 
 def delete_all(checkpoints, _):
@@ -169,7 +169,7 @@ def test_milestone_inserted_under_another_schedule_is_not_before_one_that_was_re
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert "was trained with steps 40, but the milestone of step 20 does not descend from it" in line
     assert train(corpus, tmp_path, 20, steps=40, previous=20) == 2
-    assert "must be a milestone before step 20, got that of step 20" in capsys.readouterr().err
+    assert "is the milestone of step 20, which is not before step 20" in capsys.readouterr().err
 
 
 def test_jump_of_the_learning_rate_is_told_from_the_first_checkpoint_on_and_once(corpus, tmp_path):

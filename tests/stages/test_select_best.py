@@ -6,7 +6,7 @@ import pytest
 
 from stages import pretrain, select_best
 from stages.lib import manifest
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import model_files
 from tests.helpers.training import RECIPE, milestone, options, run_directory, train, weights_of
 
 RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
@@ -52,7 +52,7 @@ def test_a_run_that_starts_from_the_best_equals_one_that_names_it(corpus, sweep)
         assert pretrain.main([*given, "--initial", str(path)]) == 0
     assert run_directory(sweep / "named").name == run_directory(sweep / "selected").name
     assert weights_of(sweep / "named", 2) == weights_of(sweep / "selected", 2)
-    assert model_digest.digest_of(found["named"], "") == model_digest.digest_of(found["selected"], "")
+    assert model_files.digest_of(found["named"], "") == model_files.digest_of(found["selected"], "")
 
 
 def test_the_bytes_are_the_same_twice(sweep):

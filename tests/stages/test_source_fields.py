@@ -14,7 +14,7 @@ from pyarrow import dataset, parquet
 
 from stages import index, tokenize
 from stages.lib import manifest
-from stages.lib.sources import documents, filtered, filters, prompt_completion, source, spans
+from stages.lib.sources import documents, examples, filters, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import (
@@ -238,7 +238,7 @@ def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
 
 
 def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(filtered, "CHECKED_EVERY", 10)
+    monkeypatch.setattr(documents, "CHECKED_EVERY", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 4 + '{"text": "one"}\n' * 96)
     part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)])
@@ -341,7 +341,7 @@ def test_a_number_that_is_not_finite_beside_the_text_drops_nothing(tmp_path, num
     pairs = [f'{{"prompt": "a", "completion": "b", "score": {number}}}\n']
     (tmp_path / "p.jsonl").write_text("".join(pairs))
     recipe = source.SourceRecipe(kind="prompt_completion", paths=["*"])
-    assert len(list(prompt_completion.records(recipe, [str(tmp_path / "p.jsonl")]))) == 1
+    assert len(list(examples.pairs(recipe, [str(tmp_path / "p.jsonl")]))) == 1
 
 
 def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from stages import tokenize
-from stages.lib.sources.split import split_of
+from stages.lib.sources.entries import split_of
 from tests.helpers.data_fixtures import (
     listed,
     make,

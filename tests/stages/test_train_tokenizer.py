@@ -56,7 +56,7 @@ def test_a_source_that_cannot_be_read_is_refused_with_what_is_wrong_with_it(tmp_
 
 def test_validation_documents_are_not_in_the_sample(tmp_path):
     entries = [{"text": "a b c d e " * 20, "key": str(number)} for number in range(40)]
-    from stages.lib.sources.split import VALIDATION, split_of
+    from stages.lib.sources.entries import VALIDATION, split_of
 
     for entry in entries:
         if split_of(entry["key"], 0.5) == VALIDATION:
@@ -145,7 +145,7 @@ def test_a_source_without_training_text_is_named(tmp_path, capsys):
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": ""}])]})
     recipe = {"vocab_size": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
-    assert line == "train_tokenizer: train_tokenizer.sample must name sources with training text, and they have none"
+    assert line == "train_tokenizer: no source of train_tokenizer.sample has training text"
 
 
 def test_an_output_directory_that_cannot_be_written_is_named_before_the_work(lists, tmp_path, capsys):

@@ -14,10 +14,10 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 
 from stages.lib import manifest
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import model_files
 from stages.lib.model import key_table
 from stages.lib.scoring.tasks import local_tasks
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from stages.registry import STAGES
 from tests.helpers.data_fixtures import write_jsonl
 from tests.helpers.training import MODEL, RECIPE, train
@@ -218,10 +218,10 @@ def test_the_digest_of_a_model_is_that_of_training_and_is_kept(checked, tmp_path
 
     shapes = key_table.build(read_config(shape, "config.json")[0], 16).shapes()
     save_file({name: torch.zeros(sizes) for name, sizes in shapes.items()}, model / "model.safetensors")
-    digest = model_digest.digest_of(model, "--initial")  # as training calls it
+    digest = model_files.digest_of(model, "--initial")  # as training calls it
     assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}
     with monkeypatch.context() as patched:
-        patched.setattr(model_digest.files, "sha256_file", None)
+        patched.setattr(model_files.files, "sha256_file", None)
         assert checked(initial=LLAMA)[1]["initial"] == {"a": digest}, "an unchanged file is not hashed again"
     milestone(300, initial="another")
     parts = {"00000300.json": {"initial": "a"}}
@@ -249,7 +249,7 @@ def test_a_tuned_run_names_the_config_of_a_checkpoint_that_does_not_hold_it(chec
     (tmp_path / "llama").mkdir()
     (tmp_path / "llama/config.json").write_text("{}")
     code, said = checked(initial={"a": LLAMA["a"] | {"config": "config.json"}})
-    assert code == 2 and said.startswith("check: runs.a.initial.path llama holds its config: none must be given besi")
+    assert code == 2 and said.startswith("check: runs.a.initial.path llama holds its own config; leave out ")
 
 
 @pytest.mark.long
@@ -273,7 +273,7 @@ def test_a_sample_of_each_source_shows_its_mistakes(checked, tmp_path, monkeypat
     write_jsonl(tmp_path / "sharegpt.jsonl", [{"conversations": turns}])
     code = {"kind": "jsonl", "paths": ["a.jsonl"], "validation": 0.2}
     for keys, sentence in (
-        (code | {"paths": ["none"]}, "sources.a.paths must match at least one file, and none matches none"),
+        (code | {"paths": ["none"]}, "sources.a.paths: none matches no file"),
         (code | {"text_field": "body"}, "sources.a.max_malformed must be at least the share of malformed records, 50"),
         (code | {"validation": 1e-9}, "sources.a must have validation text, and none of its 50 records is in the vali"),
         (

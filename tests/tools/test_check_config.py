@@ -57,7 +57,7 @@ def test_config_is_described_and_nothing_is_made(place, capsys):
     ("word", "sentence"),
     [
         ("runs.base.pretrain.stepz=3", "check: unknown key runs.base.pretrain.stepz; did you mean runs.base.pretrain"),
-        ("sources.code.paths=[none/*.txt]", "check: sources.code.paths must match at least one file, and none/*.txt"),
+        ("sources.code.paths=[none/*.txt]", "check: sources.code.paths: none/*.txt"),
     ],
 )
 def test_mistake_is_one_sentence(place, capsys, word, sentence):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from stages.lib import files, manifest
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import model_files
 from stages.lib.scoring import inputs, scored_model
-from stages.lib.sources import prompt_completion
+from stages.lib.sources import examples
 from tests.helpers.data_fixtures import listed, small_tokenizer, texts, tokenized, write_jsonl
 from tools.check import __main__ as check
 
@@ -68,7 +68,7 @@ def test_a_source_of_examples_is_compared_with_what_was_tuned_on_it(checked, tmp
         "paths": [write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a", "completion": "b"}])],
     }
     made = os.path.relpath(listed(tmp_path, "pairs", keys))
-    manifest.write("m.json", "finetune", {"recipe": {}, "tuned_on": {"pairs": prompt_completion.read(made).digest}}, {})
+    manifest.write("m.json", "finetune", {"recipe": {}, "tuned_on": {"pairs": examples.read_pairs(made).digest}}, {})
     recipes = {"sources.pairs": {"stage": "list", "keys": keys}}
     manifests = {made: {"recipe": "sources.pairs"}, "m.json": {}}
     os.utime(tmp_path / "p.jsonl", (1, 1))
@@ -142,7 +142,7 @@ def test_an_edited_tokenizer_template_or_baseline_makes_its_manifest_stale(check
     digest = scored_model.digest_of_files(tmp_path / "gpt")
     manifest.write("s.json", "evaluate", {"recipe": {"tasks": ["next_line"]}, "baseline": digest}, {})
 
-    monkeypatch.setattr(model_digest, "digest_of", lambda *_: "d")
+    monkeypatch.setattr(model_files, "digest_of", lambda *_: "d")
     initial = {"b": {"path": "hf", "stage": "finetune"}}
     assert checked(recipes, parts, initial) == ({}, [])
     for name in ("tokenizer.json", "chat.jinja", "hf/chat_template.jinja", "gpt/model.safetensors"):

@@ -178,9 +178,9 @@ GOOD = json.dumps(samples("acc", [1])[0]).encode() + b"\n"
     ("log", "words"),
     [
         (GOOD + b'{"doc_id": 1, \n', ["arc_easy.jsonl.gz line 2 is not valid JSON"]),
-        (b'{"doc_id": 0}\n', ["line 1 must be a sample with doc_hash (str), and is not"]),
-        (b"[]\n", ["line 1 must be a sample with doc_id (int), and is not"]),
-        (GOOD + GOOD, ["line 2 must be of a new document, and is of 0 again"]),
+        (b'{"doc_id": 0}\n', ["line 1 has no doc_hash (str)"]),
+        (b"[]\n", ["line 1 has no doc_id (int)"]),
+        (GOOD + GOOD, ["line 2 repeats document 0"]),
     ],
 )
 def test_damaged_log_is_refused_by_file_and_line(tmp_path, capsys, log, words):

@@ -110,7 +110,7 @@ def test_a_checkpoint_has_the_template_of_the_option(talk, seen, tmp_path):
     talk(LINES[:1], "--model", model, "--template", tmp_path / "chat.jinja")
     check_against_transformers(seen, results / "tokenizers/main")
     _, told = talk(LINES, "--model", model, code=2)
-    assert "--chat needs a chat template, and the model has none: give --template" in told
+    assert "the model has no chat template, which --chat needs: give --template" in told
 
 
 def test_a_message_that_the_template_refuses_is_a_sentence_and_the_next_is_answered(export, talk, tmp_path):

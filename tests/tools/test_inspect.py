@@ -9,7 +9,7 @@ import pytest
 
 from stages import pretrain
 from stages.lib import recipe_schema
-from stages.lib.tokens import order
+from stages.lib.tokens import loader
 from tests.helpers import training
 from tests.helpers.data_fixtures import run, texts, tiny_corpus
 from tests.helpers.training import RECIPE
@@ -163,4 +163,4 @@ def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):
 
 def test_the_seed_that_a_checkpoint_leaves_out_is_the_default():
     default = recipe_schema.json_schema(pretrain.PretrainRecipe)["properties"]["seed"]["default"]
-    assert default == order.SEED
+    assert default == loader.SEED

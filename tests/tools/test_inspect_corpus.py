@@ -10,7 +10,7 @@ import pytest
 
 from stages import index
 from stages.lib import manifest
-from stages.lib.sources import filtered
+from stages.lib.sources import documents
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import pretokenized
 from tests.helpers.data_fixtures import listed, make, run, texts, tiny_corpus, tokenized, trained, write_jsonl
@@ -136,7 +136,7 @@ def test_runs_go_over_the_ends_of_shards(tmp_path, capsys, monkeypatch):
 
 
 def test_faults_of_pretokenized_documents_are_counted(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(filtered, "is_empty", lambda *_: False)  # corpora of an earlier version have them
+    monkeypatch.setattr(documents, "is_empty", lambda *_: False)  # corpora of an earlier version have them
     monkeypatch.setattr(pretokenized.Padding, "remove", lambda _, entries: entries)
     bos, eos = 1, 2
     kinds = {

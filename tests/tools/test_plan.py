@@ -10,7 +10,7 @@ import yaml
 from stages.lib.model.flops import flops_per_token, parameter_count
 from tests.workflow.checkout import HOME
 from tools.plan import __main__ as plan
-from tools.plan import estimate, measured, subject
+from tools.plan import estimate, subject
 from tools.plan.estimate import Speed
 
 MODEL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
@@ -155,7 +155,7 @@ def test_the_mfu_of_earlier_runs_is_taken(planned, tmp_path):
     (directory / "events.jsonl").write_text(json.dumps(start) + "\n")
     rows = [{"step": step, "tokens": 64 * step, "loss": 1.0, "mfu": mfu} for step, mfu in enumerate([0.1, 0.4, 0.5], 1)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert measured.mfu_by_device(tmp_path / "results") == {("H100 80GB HBM3", False): (0.4, str(directory))}
+    assert estimate.mfu_by_device(tmp_path / "results") == {("H100 80GB HBM3", False): (0.4, str(directory))}
     _, text, _, _ = planned("--gpu", "H100")
     assert "by an MFU of 40.0%, measured in results/runs/old/train/abc" in text
 

@@ -10,7 +10,7 @@ import pytest
 from stages.lib import manifest
 from stages.lib.checkpoints import commit
 from stages.lib.run_directory import lease
-from stages.lib.training.faults import stop_requests, watchdog
+from stages.lib.training import stop_requests, watchdog
 from tools.status import __main__ as status
 
 

@@ -83,7 +83,7 @@ def test_a_source_that_matches_nothing_is_named_before_its_list_is_made(finished
     assert finished.dry_run("all", *given).returncode == 0, "a list that exists is not made again by itself"
     (finished.path / "results/sources/code/list.json").unlink()
     done = finished.dry_run("all", *given, check=False)
-    sentence = "config: sources.code.paths must match at least one file, and nowhere/*.txt matches none\n"
+    sentence = "config: sources.code.paths: nowhere/*.txt matches no file\n"
     assert done.returncode == 1 and done.stderr.endswith(sentence)
     config["sources"]["code"]["paths"] = ["s3://nowhere/*.txt"]  # no URL is opened for a plan
     assert finished.plan(config=config)

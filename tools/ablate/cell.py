@@ -21,7 +21,7 @@ from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import TrainRecipe
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
     from stages.lib.training import sharding
-    from stages.lib.training.acceleration import devices
+    from stages.lib.training.settings import requirements
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             recipe.check_ranks(dist.get_world_size(), arguments.stage_name)
             sharding.check(recipe, arguments.stage_name, device)
-            devices.check_device(recipe, arguments.stage_name, device)
+            requirements.check_device(recipe, arguments.stage_name, device)
         figures = measure(recipe, device)
         with collectives.raise_on_all_ranks():
             if collectives.is_first_rank():
@@ -85,9 +85,9 @@ def measure(recipe: CellRecipe, device: torch.device) -> dict[str, Any]:
     import torch.distributed as dist
 
     from stages.lib.distributed import collectives
-    from stages.lib.training.metrics.throughput import Throughput, peak_memory_mb
     from stages.lib.training.state import State
     from stages.lib.training.step import Stepper
+    from stages.lib.training.step_metrics import Throughput, peak_memory_mb
 
     state = State(recipe, recipe.model, recipe.vocab_size, device, recipe.lora)
     state.init_weights(None if recipe.lora is None else cast("Initial", RandomBase()))

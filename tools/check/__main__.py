@@ -36,21 +36,21 @@ from typing import Any
 
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
-from stages.lib.checkpoints import fms_files, model_digest
+from stages.lib.checkpoints import model_files
 from stages.lib.checkpoints.commit import read_marker
 from stages.lib.errors import UserError
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.sources import source
 from stages.lib.space import amount
-from stages.lib.training.acceleration import requirements
 from stages.lib.training.optimizers import schedule
+from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import VALIDATION_SHARE
 from stages.registry import STAGES
 from tools.check import dry_run, facts, known_tasks
 from tools.check.outside import Outside
 from tools.check.stale import Stale
-from tools.plan import data, refusal, request
+from tools.plan import refusal, request, subject
 
 HIGH_RATE = 0.1
 """Learning rate above which one is more likely a mistake; Muon's own may be higher."""
@@ -127,13 +127,13 @@ def check_memory(plan: dict[str, Any]) -> None:
 def initial_digest(run_name: str, model: dict[str, str], cache: Path) -> str:
     """Return the digest of the model at a path from which a run starts. Raises UserError if it cannot be one."""
     where, config = f"runs.{run_name}.initial", model.get("config")
-    if model["stage"] == "finetune" and config is None and fms_files.find(Path(model["path"])) is not None:
+    if model["stage"] == "finetune" and config is None and model_files.find_fms(Path(model["path"])) is not None:
         raise UserError(
-            f"{where}.config is missing: {model['path']} is a {fms_files.KIND}, which does not hold its config.json"
+            f"{where}.config is missing: {model['path']} is a {model_files.KIND}, which does not hold its config.json"
         )
     if config is not None and not Path(config).is_file():
         raise UserError(f"{where}.config must be a config.json, and {config} is not a file")
-    return model_digest.digest_of(model["path"], f"{where}.path", cache, Path(config) if config else None)
+    return model_files.digest_of(model["path"], f"{where}.path", cache, Path(config) if config else None)
 
 
 def check_state(recipe: Any, run_name: str, path: str) -> None:
@@ -141,8 +141,8 @@ def check_state(recipe: Any, run_name: str, path: str) -> None:
     initial = getattr(recipe, "initial", None)
     place = Path(path)
     kind = "Hugging Face model" if (place / "config.json").is_file() else None
-    if place.exists() and fms_files.find(place) is not None:
-        kind = fms_files.KIND
+    if place.exists() and model_files.find_fms(place) is not None:
+        kind = model_files.KIND
     if initial is None or kind is None:
         return
     for key, value in dataclasses.asdict(initial).items():
@@ -232,7 +232,7 @@ def warnings_of(plan: dict[str, Any], loaded: dict[str, Any], stale: Stale) -> l
         if recipe.steps is None:  # epochs: the data tell how many steps they are
             continue
         milestones = [int(Path(path).stem) for path in part["milestones"]]
-        share = data.validation(recipe, dataclasses.asdict(recipe), milestones)["validation_share"]
+        share = subject.validation(recipe, dataclasses.asdict(recipe), milestones)["validation_share"]
         if recipe.validation.tokens is not None and share > VALIDATION_SHARE:
             found.append(
                 f"{where}.validation may take {share:.0%} of the time of the steps: lower its tokens, or raise every"

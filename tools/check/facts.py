@@ -12,14 +12,13 @@ from typing import Any
 
 from stages.lib.errors import UserError
 from stages.lib.sources import documents, source, storage
-from stages.lib.sources.entries import Malformed
-from stages.lib.sources.filtered import check_share
+from stages.lib.sources.documents import check_share
+from stages.lib.sources.entries import VALIDATION, Malformed, split_of
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import VALIDATION, split_of
 from stages.lib.space import amount
 from tools.inspect import sampling
-from tools.plan import data
+from tools.plan import subject
 
 SECONDS = 1.2
 """CPU time of all sources together: `tools.check` may take five seconds."""
@@ -91,7 +90,7 @@ def _records(recipe: SourceRecipe, place: sampling.Place, every_name: list[str])
     if kind.has_documents:
         yield from documents.read(recipe, place.spans, every_name)
         return
-    read = kind.conversations if kind.is_chat else kind.preferences if kind.is_preference else kind.pairs
+    read = getattr(kind, kind.yields[0])
     for span in place.spans:  # of a large file, only its beginning: examples are read whole
         for _, key, *_ in itertools.islice(read(recipe, [span.name]), RECORDS):
             yield split_of(str(key), recipe.validation)
@@ -118,7 +117,7 @@ def _run(where: str, part: Mapping[str, Any], recipe: Any) -> str:
     else:
         tokens = recipe.steps * recipe.global_batch_size * recipe.seq_len
         length = f"{recipe.steps:,} steps, {'' if stage == 'pretrain' else 'up to '}{tokens:,} tokens"
-        evaluations = data.validation(recipe, dataclasses.asdict(recipe), [*map(int, milestones)])
+        evaluations = subject.validation(recipe, dataclasses.asdict(recipe), [*map(int, milestones)])
         length += f", validation at most {evaluations['validation_share']:.0%} more"
     return f"run {name}: {how}, {length}; milestones {', '.join(milestones)}"
 

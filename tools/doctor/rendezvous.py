@@ -1,4 +1,4 @@
-"""Communication of the doctor's ranks: the key-value store by which torchrun's ranks find each other.
+"""Communication of the doctor's ranks, by the key-value store of torchrun, and a time limit on calls that may hang.
 
 It uses no process group, since whether one can be initialized is a check. A store also shows which ranks are missing.
 """
@@ -8,16 +8,44 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import RankLocalError
-from tools.doctor.timeout import CallTimeout, call_with_timeout
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+
+
+class CallTimeout(Exception):
+    """The call did not return in time."""
+
+
+def call_with_timeout(function: Callable[[], Any], seconds: float) -> Any:
+    """Return what `function()` returns. Raises CallTimeout after `seconds`; the call then continues in its thread.
+
+    It uses a thread, not a signal: a call in a library or on a dead file system does not return to Python.
+    """
+    done = {}
+
+    def call() -> None:
+        try:
+            done["value"] = function()
+        except BaseException as error:
+            done["error"] = error
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise CallTimeout
+    if "error" in done:
+        raise done["error"]
+    return done["value"]
+
 
 JOIN_SECONDS = 60.0
 MAX_POLL_SECONDS = 0.05  # between two checks of the store; the first checks follow each other faster
@@ -123,9 +151,9 @@ def join() -> Rendezvous:
 def _torchrun_store() -> dist.Store:
     import torch.distributed as dist
 
-    from stages.lib.distributed import mpi_rendezvous
+    from stages.lib.distributed import process_group
 
     seconds = timedelta(seconds=JOIN_SECONDS)
-    with mpi_rendezvous.rendezvous():
+    with process_group.rendezvous():
         store, _, _ = next(iter(dist.rendezvous("env://", timeout=seconds)))
     return dist.PrefixStore("doctor", store)

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from stages.lib.errors import RankLocalError, UserError
-from tools.doctor.rendezvous import NoAnswer, Rendezvous
+from tools.doctor.rendezvous import CallTimeout, NoAnswer, Rendezvous, call_with_timeout
 from tools.doctor.result import FAIL, Reports, Result, join_names
-from tools.doctor.timeout import CallTimeout, call_with_timeout
 
 FIRST_CHECK = "nodes"  # the check that reports the ranks which did not join
 GRACE_SECONDS = 10.0  # for the answer of a rank that finished in time

@@ -18,7 +18,7 @@ def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenize
     tokenizer than that of the training.
     """
     if tokenizer is not None and found.tokenizer not in (None, _digest_of(tokenizer)):
-        raise UserError(f"--tokenizer {tokenizer} must be the tokenizer of {found.directory}, and is another")
+        raise UserError(f"--tokenizer {tokenizer} is not the tokenizer {found.directory} was trained with")
     if found.commit is None:
         if tokenizer is None or found.tokenizer is not None:  # an export has a tokenizer, with its template
             text = prompt_tokenizer.of_directory(found.directory)

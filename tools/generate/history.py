@@ -74,7 +74,7 @@ def encoder(directory: Path, template: str | None, own: str | None) -> Callable[
     tokenizer = AutoTokenizer.from_pretrained(directory, split_special_tokens=False, trust_remote_code=False)
     text = own if template is None else text_of(template, "--template")
     if not text:
-        raise UserError("--chat needs a chat template, and the model has none: give --template")
+        raise UserError("the model has no chat template, which --chat needs: give --template")
     compiled = ChatTemplate(text, tokenizer.special_tokens_map, template or "of the model", same_text_always=False)
 
     def encode(messages: list[Message]) -> list[int]:

@@ -14,7 +14,7 @@ from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.render.numbers import several
 from stages.lib.render.table import Table
-from stages.lib.sources.split import TRAIN, VALIDATION
+from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.space import amount
 from stages.lib.tokenizer import custom
 from stages.lib.tokens.corpus import Corpus

@@ -90,7 +90,7 @@ def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
     print(*Table(titles=titles, rows=rows, numeric=range(2, 3)).text(), sep="\n")
     kind = kind_of(recipe)
     expected = recipe.text_field if kind.has_documents else recipe.prompt_field
-    expected = recipe.messages_field if kind.is_chat else expected
+    expected = recipe.messages_field if "conversations" in kind.yields else expected
     texts = {name: seen.characters for name, seen in found.items() if seen.characters}
     if expected not in found and expected.partition(".")[0] not in found and texts:
         longest = terminal.shortened(max(texts, key=lambda name: texts[name]), VALUE)

@@ -12,15 +12,13 @@ import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.render.numbers import several
-from stages.lib.sources import compressed, documents, duplicates, inputs, prompt_completion, source, spans, storage
-from stages.lib.sources.documents import Entry
-from stages.lib.sources.entries import Document
-from stages.lib.sources.filtered import FilterCounts
+from stages.lib.sources import documents, duplicates, examples, reading, source, spans, storage
+from stages.lib.sources.documents import Entry, FilterCounts
+from stages.lib.sources.entries import VALIDATION, Document
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import VALIDATION
 from stages.lib.space import amount
-from stages.lib.tuning import chats
+from stages.lib.tuning import records
 from tools.inspect import fields, sampling, terminal
 from tools.inspect.sampling import Place
 from tools.inspect.terminal import share
@@ -205,7 +203,7 @@ def _parts(recipe: SourceRecipe, files: Files, total: int) -> Iterator[str]:
     sizes = {file["name"]: file["bytes"] for file in files}
     for parts in PARTS:
         if parts * len(files) <= PARTS_WORK:
-            cuts = [inputs.spans_of_part(recipe, files, part, parts) for part in range(parts)]
+            cuts = [source.spans_of_part(recipe, files, part, parts) for part in range(parts)]
             held = [sum((span.end or sizes[span.name]) - span.first for span in cut) for cut in cuts]
             if 0 in held:
                 yield f"{held.count(0)} of {parts} would be empty"
@@ -248,12 +246,12 @@ def _documents(recipe: SourceRecipe, place: Place, files: Files) -> Iterator[Ent
 
 
 def _pairs(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
-    for pair in prompt_completion.records(recipe, [span.name for span in place.spans]):
+    for pair in examples.pairs(recipe, [span.name for span in place.spans]):
         yield PairDocument(pair.id, pair.prompt + pair.completion, pair.split, prompt=len(pair.prompt))
 
 
 def _conversations(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
-    for found in chats.records(recipe, [span.name for span in place.spans]):
+    for found in records.chat_records(recipe, [span.name for span in place.spans]):
         text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in found.messages)
         yield Document(found.id, text, found.split)
 
@@ -261,7 +259,7 @@ def _conversations(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Ent
 def _word_of(recipe: SourceRecipe) -> str:
     """Return the word for a record of a source."""
     kind = kind_of(recipe)
-    return "pair" if kind.is_prompt_completion else "conversation" if kind.is_chat else "document"
+    return "pair" if "pairs" in kind.yields else kind.yields[0].removesuffix("s")
 
 
 def _num_bytes(entry: Entry) -> int:
@@ -304,7 +302,7 @@ def print_filtered(recipe: SourceRecipe, counts: FilterCounts, name: str) -> Non
 
 
 def _print_head(name: str) -> None:
-    with compressed.open_binary(name) as file:
+    with reading.open_binary(name) as file:
         head = file.read(HEAD).decode(errors="replace")
     print(f"{terminal.visible(name)} begins with: {terminal.shortened(head, HEAD)}")
 

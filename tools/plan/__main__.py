@@ -22,8 +22,55 @@ from typing import Any
 from stages.lib import files, stage
 from stages.lib.errors import UserError
 from stages.lib.manifest import PLAN_FORMAT
-from tools.plan import config_file, fit, measured, plan_text, refusal, request, run_plan
+from tools.ablate import setting
+from tools.plan import estimate, fit, plan_text, refusal, request, run_plan
 from tools.plan.request import Asked
+
+STAGES = ("pretrain", "finetune")
+EXPANDED = ("sweeps", "ladders")
+"""Sections from which only the workflow makes runs."""
+
+
+def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path) -> dict[str, Any]:
+    """Return the runs of a request, see `request.py`, without hardware. `only`: the name of one run.
+
+    Raises UserError if the run is missing, or is not written in full.
+    """
+    config = setting.load(path)
+    runs = config["runs"]
+    if only is not None and only not in runs:
+        raise UserError(f"--run must be one of the runs of {path} ({', '.join(map(str, runs))}), got {only!r}")
+    for section in EXPANDED:
+        if section in config:
+            raise UserError(
+                f"{path} has {section}, which only the workflow expands: "
+                f"`snakemake --profile profiles/local plan --configfile {path}`"
+            )
+    return {name: _run(config, name, vocab_size, results) for name in ([only] if only else runs)}
+
+
+def _run(config: dict[str, Any], name: str, vocab_size: int | None, results: Path) -> dict[str, Any]:
+    run = config["runs"][name]
+    stage = next((stage for stage in STAGES if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
+    if stage is None:
+        raise UserError(
+            f"runs.{name} must have pretrain or finetune to be read without the workflow; "
+            f"`snakemake --profile profiles/local plan --configfile FILE` reads every config"
+        )
+    keys = {key: value for key, value in run[stage].items() if key != "milestones"}
+    model, own_size = setting.model_of(config, name)
+    found: dict[str, Any] = {"stage": stage, "keys": keys, "model": model}
+    found["milestones"] = run[stage].get("milestones", [keys["steps"]] if "steps" in keys else [])
+    size = vocab_size or own_size or setting.tokenizer_size(config, name)
+    if size is not None:
+        found["vocab_size"] = size
+    corpus = run.get("corpus")
+    if isinstance(corpus, str):
+        found["corpus"] = str(results / f"tokens/{corpus}/manifest.json")
+        tokenizer = (config.get("corpora") or {}).get(corpus, {}).get("tokenizer")
+        found["tokenizer"] = {"manifest": str(results / f"tokenizers/{tokenizer}/manifest.json")}
+    return found
+
 
 PROPOSALS = 3
 """Number of settings that --fit prints."""
@@ -32,7 +79,7 @@ PROPOSALS = 3
 def run(arguments: argparse.Namespace) -> None:
     """Print the plans, write them, and refuse what does not fit."""
     asked_for = request_of(arguments)
-    reached = measured.mfu_by_device(Path(asked_for["results"]))
+    reached = estimate.mfu_by_device(Path(asked_for["results"]))
     plans: dict[str, Any] = {}
     paragraphs: dict[str, str] = {}
     fitting = []
@@ -70,7 +117,7 @@ def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
         return keys
     fields = {field.name for field in dataclasses.fields(request.Hardware)}
     hardware = {name: value for name, value in vars(arguments).items() if name in fields and value is not None}
-    runs = config_file.runs_of(arguments.config, arguments.run, arguments.vocab_size, arguments.results)
+    runs = runs_of(arguments.config, arguments.run, arguments.vocab_size, arguments.results)
     planned = {name: run | {"hardware": hardware} for name, run in runs.items()}
     return {"results": str(arguments.results), "runs": planned}
 

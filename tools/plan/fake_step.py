@@ -25,8 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from stages.lib.distributed import local_shards, row_exchange
 from stages.lib.model import experts, loss, transformer
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import sharding
-from stages.lib.training.acceleration import cuda_graphs
+from stages.lib.training import cuda_graphs, sharding
 from stages.lib.training.activation_checkpointing import Outputs
 from stages.lib.training.objectives.dpo import Dpo
 from stages.lib.training.optimizers import adamw, muon, optimizer, registry

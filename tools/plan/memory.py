@@ -66,7 +66,8 @@ def memory_of(subject: Subject, is_gpu: bool) -> Memory:
     every, kept = (_segments(logs, layers, parts) for parts in (frozenset(), left_out))
     host = max(sum(parts[part] for part in left_out) for parts in every.values())
     share, total, num_trained = (
-        _extended(*numbers, layers=layers) for numbers in zip(*map(_sizes, steps), strict=True)
+        _extended(*numbers, layers=layers)
+        for numbers in zip(*((*step.checkpoint, step.num_trained) for step in steps), strict=True)
     )
     if is_offloading:
         # on the GPU are the input of the block that runs, and the one that is copied
@@ -88,11 +89,8 @@ def _fake_steps(subject: Subject, is_gpu: bool) -> list[FakeStep]:
     is_uneven = recipe.activation_checkpointing.mode == "ratio" or recipe.optimizer.name != "adamw"
     if recipe.model.num_hidden_layers <= max(SHALLOW) or is_uneven:
         return [fake_step.take(subject, is_gpu)]
-    return [fake_step.take(_of_depth(subject, depth), is_gpu) for depth in SHALLOW]
-
-
-def _sizes(step: FakeStep) -> tuple[int, int, int]:
-    return (*step.checkpoint, step.num_trained)
+    models = [dataclasses.replace(recipe.model, num_hidden_layers=depth) for depth in SHALLOW]
+    return [fake_step.take(subject.changed(model=model), is_gpu) for model in models]
 
 
 def _segments(logs: Sequence[AllocationLog], layers: int, left_out: frozenset[str]) -> Segments:
@@ -111,10 +109,6 @@ def _extended(*bytes_: int, layers: int) -> int:
     low, high = bytes_
     first, second = SHALLOW
     return low + (high - low) * (layers - first) // (second - first)
-
-
-def _of_depth(subject: Subject, layers: int) -> Subject:
-    return subject.changed(model=dataclasses.replace(subject.recipe.model, num_hidden_layers=layers))
 
 
 def _input_bytes(subject: Subject) -> int:

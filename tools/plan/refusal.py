@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stages.lib.errors import UserError
 from stages.lib.space import amount
-from stages.lib.training.acceleration import requirements
+from stages.lib.training.settings import requirements
 from tools.plan import devices, fit, kept
 from tools.plan.request import Asked
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib.model import flops
-from tools.plan import data, estimate, kept
-from tools.plan.estimate import Speed
-from tools.plan.measured import Speeds
+from tools.plan import estimate, kept, subject
+from tools.plan.estimate import Speed, Speeds
 from tools.plan.memory import Memory
 from tools.plan.request import Asked
 
@@ -56,7 +55,7 @@ def _batch(asked: Asked) -> Figures:
         "tokens_per_step": tokens,
         "steps": recipe.steps,
         "tokens": None if recipe.steps is None else tokens * recipe.steps,
-        **data.validation(recipe, asked.keys, asked.milestones, asked.corpus),
+        **subject.validation(recipe, asked.keys, asked.milestones, asked.corpus),
     }
 
 
@@ -80,7 +79,7 @@ def _data(asked: Asked) -> Figures | None:
     recipe = asked.subject.recipe
     if asked.stage != "pretrain" or recipe.steps is None:
         return None
-    return data.by_source(asked.keys, recipe.steps, recipe.seq_len, asked.corpus)
+    return subject.by_source(asked.keys, recipe.steps, recipe.seq_len, asked.corpus)
 
 
 def _disk(asked: Asked, memory: Memory) -> Figures:
@@ -128,7 +127,7 @@ def _time(asked: Asked, memory: Memory, measured: Speeds) -> Figures | None:
     found: Figures = {**dataclasses.asdict(speed), "step_seconds": step_seconds}
     if recipe.steps is None:
         return found
-    longer = 1 + data.validation(recipe, asked.keys, asked.milestones, asked.corpus)["validation_share"]
+    longer = 1 + subject.validation(recipe, asked.keys, asked.milestones, asked.corpus)["validation_share"]
     hours = estimate.gpu_hours(tokens * recipe.steps, speed) * longer
     limit = None if hardware.minutes is None else hardware.minutes * 60
     return found | {

@@ -16,7 +16,7 @@ from stages.lib.render.numbers import clock
 from stages.lib.run_directory import crashes, history, lease
 from stages.lib.run_directory import events as run_events
 from stages.lib.run_directory.events import read_events
-from stages.lib.training.faults import stop_requests
+from stages.lib.training import stop_requests
 
 RECENT = 20
 """Number of last steps over which the speed and the slowest rank are computed."""

@@ -10,7 +10,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import load
-from stages.lib.sources import inputs, spans, storage
+from stages.lib.sources import source, spans, storage
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.sources.spans import Span
@@ -68,7 +68,7 @@ def sha256_of(kind_name: str, name: str, first: int, end: int | None) -> str:
 def check_share(part: Manifest, listed: Manifest, recipe: SourceRecipe) -> None:
     """Raise UserError unless a part was made from its share of the listed files: all parts together have them all."""
     every, number = listed.identity["files"], part.identity["part"]
-    chosen = inputs.spans_of_part(recipe, every, number, part.identity["recipe"].get("parts", 1))
+    chosen = source.spans_of_part(recipe, every, number, part.identity["recipe"].get("parts", 1))
     if kind_of(recipe).needs_every_file:
         chosen = spans.whole(file["name"] for file in every)
     expected = [(span.name, span.first, span.end) for span in chosen]
@@ -83,14 +83,14 @@ def examples_digest(listed: Manifest, recipe: SourceRecipe) -> str:
     Raises UserError if a file is missing or has another size.
     """
     described = [_described(listed, recipe, file) for file in listed.identity["files"]]
-    source = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
-    return manifest.digest_of(source)
+    content = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
+    return manifest.digest_of(content)
 
 
 def _described(listed: Manifest, recipe: SourceRecipe, file: Mapping[str, Any]) -> dict[str, Any]:
     if storage.is_remote(file["name"]):
         return {"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]}
-    (described,) = inputs.described(recipe, listed, [Span(file["name"])])
+    (described,) = source.described_inputs(recipe, listed, [Span(file["name"])])
     return described
 
 

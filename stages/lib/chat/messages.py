@@ -67,7 +67,8 @@ def checked(value: Any, where: str) -> list[Message]:
         raise UserError(f"{where} must be a list of messages, got {value!r:.60}")
     messages = [_checked_message(message, f"{where}[{number}]") for number, message in enumerate(value)]
     if all(message["role"] != ASSISTANT for message in messages):
-        raise UserError(f"{where} must have a message of the assistant, got {_roles(messages)} alone")
+        roles = " and ".join(dict.fromkeys(message["role"] for message in messages))
+        raise UserError(f"{where} must have a message of the assistant, got {roles} alone")
     return messages
 
 
@@ -116,10 +117,6 @@ def arguments_of(call: Mapping[str, Any]) -> Any:
     """Return the arguments of a call as `checked` returns them; None without any."""
     inner = call.get("function")
     return (inner if isinstance(inner, dict) else call).get("arguments")
-
-
-def _roles(messages: Sequence[Message]) -> str:
-    return " and ".join(dict.fromkeys(message["role"] for message in messages))
 
 
 def text_of(messages: Sequence[Message]) -> str:

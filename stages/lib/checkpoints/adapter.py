@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from stages.lib import files, recipe
-from stages.lib.checkpoints import dcp, model_digest
+from stages.lib.checkpoints import dcp, model_files
 from stages.lib.checkpoints.commit import COMMIT
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export import Read
-from stages.lib.model.keys import KeyTable
+from stages.lib.model.key_table import KeyTable
 from stages.lib.model.lora import adapted_weights, adapter_shapes, merged
 from stages.lib.model.lora_recipe import LoraRecipe
 
@@ -102,8 +102,8 @@ def find_base(
             f"{BASE} in the run directory"
         )
     path, read = find(place, config)
-    if model_digest.digest_of(path, "--base", config=config) != commit["initial"]:
-        raise UserError(f"{place} must be the base of the adapters in {directory}, found another model")
+    if model_files.digest_of(path, "--base", config=config) != commit["initial"]:
+        raise UserError(f"{place} is not the base of the adapters in {directory}: its digest differs")
     return Adapter(
         directory=directory,
         recipe=recipe.load(LoraRecipe, described, f"{directory / COMMIT}: adapter"),

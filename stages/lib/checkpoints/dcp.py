@@ -52,7 +52,7 @@ def read(
         parts.append((chunk, part))
     if _are_rows([chunk for chunk, _ in parts], tensor.size):
         return torch.cat([part for _, part in parts]) if len(parts) > 1 else parts[0][1]
-    whole = _blank(tensor.size, dtype)
+    whole = torch.full(tensor.size, math.nan if dtype.is_floating_point else 0, dtype=dtype)
     for chunk, part in parts:
         whole[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
     return whole
@@ -66,10 +66,6 @@ def _are_rows(chunks: Iterable[ChunkStorageMetadata], size: torch.Size) -> bool:
             return False
         end += chunk.sizes[0] if size else 1
     return end == (size[0] if size else 1)
-
-
-def _blank(size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    return torch.full(size, math.nan, dtype=dtype) if dtype.is_floating_point else torch.zeros(size, dtype=dtype)
 
 
 def map_record(directory: Path, place: _StorageInfo) -> torch.Tensor:

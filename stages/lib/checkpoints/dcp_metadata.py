@@ -124,7 +124,8 @@ def read_foreign(directory: Path) -> Metadata:
     try:
         pickled = _load(path, _FOREIGN_NAMES)
         tensors, places = _attributes(pickled, Metadata, "state_dict_metadata", "storage_data")
-        tensors = {key: value for key, value in _exact(dict, tensors).items() if not _is_bytes(value)}
+        tensors = _exact(dict, tensors)
+        tensors = {key: one for key, one in tensors.items() if type(one) is not _OBJECTS["BytesStorageMetadata"]}
         places = {key: place for key, place in _exact(dict, places).items() if _key_of(key) in tensors}
         sizes = {file.name: file.stat().st_size for file in directory.iterdir() if file.is_file()}
         return _metadata(tensors, places, sizes, "of its directory")
@@ -146,10 +147,6 @@ def _metadata(tensors: dict[Any, Any], places: dict[Any, Any], file_sizes: Mappi
             if place is None or place.length < math.prod(chunk.sizes) * tensor.properties.dtype.itemsize:
                 raise ValueError(f"a part of the tensor {key!r:.100} has no place in a file")
     return Metadata(tensors, storage_data=places, storage_meta=StorageMeta())
-
-
-def _is_bytes(pickled: Any) -> bool:
-    return type(pickled) is _OBJECTS["BytesStorageMetadata"]
 
 
 def _key_of(index: Any) -> str:

@@ -5,7 +5,7 @@
     results/runs/base/train/<digest>                         a run directory: its newest complete checkpoint
     results/runs/base/export/00000300/manifest.json          an export's manifest
     any directory with config.json and safetensors           an export, or another Hugging Face model
-    checkpoints/step_1000_ckp, step_1000_ckp.pth, ...        a checkpoint of ibm-fms or fms-fsdp, see fms_files.py
+    checkpoints/step_1000_ckp, step_1000_ckp.pth, ...        a checkpoint of ibm-fms or fms-fsdp, see model_files.py
 
 The last does not hold its config, which the caller then gives. The sizes of a checkpoint's files are compared with
 commit.json; `convert` compares their hashes.
@@ -20,16 +20,16 @@ import torch
 
 from stages.lib import files, manifest, recipe
 from stages.lib.chat import template as chat_template
-from stages.lib.checkpoints import adapter, dcp, fms_files, load_fms
+from stages.lib.checkpoints import adapter, dcp, load_fms, model_files
 from stages.lib.checkpoints.adapter import Adapter
-from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit
+from stages.lib.checkpoints.commit import COMMIT, complete_steps, directory_of, read_commit, verify
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf
 from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model import key_table
 from stages.lib.model.architectures.registry import ARCHITECTURES
-from stages.lib.model.keys import KeyTable
+from stages.lib.model.key_table import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
 
@@ -49,7 +49,7 @@ class FoundModel:
     """The content of a checkpoint's commit.json; None for a model that was not trained here."""
 
     path: Path
-    """The file or directory whose content `model_digest.digest_of` hashes."""
+    """The file or directory whose content `model_files.digest_of` hashes."""
 
     kind: str
     """The name of what was found, for messages."""
@@ -79,7 +79,7 @@ def find(
     the model beside which adapters were trained, if it is not where the training found it.
     """
     path = Path(path)
-    if fms_files.find(path) is not None:
+    if model_files.find_fms(path) is not None:
         return _of_fms(path, option, model_config, where)
     if path.is_file():
         return _of_manifest(path, option, base)
@@ -88,7 +88,7 @@ def find(
     if (path / "checkpoints").is_dir():
         steps = complete_steps(path)
         if not steps:
-            raise UserError(f"{path} must hold a complete checkpoint, and has none")
+            raise UserError(f"{path} holds no complete checkpoint")
         return _of_checkpoint(directory_of(path, steps[-1]), base)
     if path.is_dir() and ((path / COMMIT).exists() or path.parent.name == "checkpoints"):
         return _of_checkpoint(path, base)
@@ -142,7 +142,7 @@ def _of_hf_directory(directory: Path, tokenizer: str | None = None) -> FoundMode
 def _of_fms(path: Path, option: str, model_config: ModelRecipe | None, where: str) -> FoundModel:
     if model_config is None:
         raise UserError(
-            f"{option} {path} is a {fms_files.KIND}, which does not hold its config: name it (--initial-config of "
+            f"{option} {path} is a {model_files.KIND}, which does not hold its config: name it (--initial-config of "
             "finetune), or make a Hugging Face directory with python -m tools.import_checkpoint"
         )
     fms_model = load_fms.open_checkpoint(path, model_config, where)
@@ -153,7 +153,7 @@ def _of_fms(path: Path, option: str, model_config: ModelRecipe | None, where: st
         read=fms_model.read,
         commit=None,
         path=path,
-        kind=fms_files.KIND,
+        kind=model_files.KIND,
         tokenizer=None,
     )
 
@@ -203,5 +203,30 @@ def _not_a_model(path: Path, option: str) -> UserError:
     found = "is another file or directory" if path.exists() else "does not exist"
     return UserError(
         f"{option} {path} must be a milestone's manifest, a checkpoint, a run directory, an export's manifest, the "
-        f"directory of a Hugging Face model or a {fms_files.KIND}, and {found}"
+        f"directory of a Hugging Face model or a {model_files.KIND}, and {found}"
     )
+
+
+def read_weights(directory: Path, merge: bool, base: Path | None) -> tuple[Read, Adapter | None]:
+    """(reader, adapters) of a checkpoint: with LoRA, the weights of the base with the adapters added.
+
+    `merge`: False if the adapters stay apart as well. `base`: the path of the base, if it was moved. Raises UserError
+    if there are no adapters to which these could apply, or a file of the base changed.
+    """
+    if "adapter" not in read_commit(directory):
+        for given, key in ((not merge, "convert.merge must be true"), (base, "--base must be left out")):
+            if given:
+                raise UserError(f"{key} for a model that was not trained with LoRA, as {directory}")
+        return dcp.model_reader(directory), None
+    found = find(directory, base=base)
+    assert found.adapter is not None
+    _verify_bases(found.adapter)
+    return found.read, found.adapter
+
+
+def _verify_bases(adapter: Adapter) -> None:
+    """Raise UserError if a file changed of the base, or of the base that this was trained beside, and so on."""
+    above: Adapter | None = adapter
+    while above is not None and (above.base / COMMIT).exists():  # other models were hashed when they were found
+        verify(above.base, read_commit(above.base))
+        above = find(above.base).adapter

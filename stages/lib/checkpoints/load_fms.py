@@ -3,24 +3,170 @@
 Such a checkpoint does not hold its model's config, so the caller gives it, and it is compared with the tensors' shapes.
 No tensor depends on rope_theta, rope_scaling, rms_norm_eps, max_position_embeddings and num_attention_heads (of
 num_key_value_heads only the ratio to it): these are as given.
+
+A tensor is read when it is needed: safetensors and DCP by key, files of torch.save from a map of the file into memory.
+No code of a pickle runs: torch.load is called with `weights_only=True`, .metadata is read by dcp_metadata.py, and
+entries that are not tensors are left out.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from stages.lib.checkpoints import fms_files, fms_readers
-from stages.lib.checkpoints.fms_readers import StoredTensor
+from stages.lib.checkpoints import dcp, model_files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import load_hf, weight_files
 from stages.lib.model import key_table
-from stages.lib.model.keys import KeyTable, Weight
+from stages.lib.model.key_table import KeyTable, Weight
 from stages.lib.model.model_recipe import ModelRecipe
+
+MODEL_STATE = "model_state"
+"""fms-fsdp's name of the model, beside that of the optimizer."""
+
+MAPPED_BYTES = 1 << 29
+"""Read from one map of a file before the next; mapping 700 tensors takes 0.5 s."""
+
+SAFETENSORS_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """A tensor of a checkpoint."""
+
+    key: str
+    path: Path
+    shape: list[int]
+    dtype: str
+    read: Callable[[], torch.Tensor]
+
+
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """{key: tensor} of the model of a checkpoint that `model_files.find_fms` finds.
+
+    Raises UserError if it is not valid, or a tensor stands in two files.
+    """
+    found = model_files.find_fms(path)
+    assert found is not None
+    known, files = found
+    stored: dict[str, StoredTensor] = {}
+    for tensor in READERS[known.name](path, files):
+        if tensor.key in stored:
+            names = f"{stored[tensor.key].path.name} and {tensor.path.name}"
+            raise UserError(f"{path} must hold {tensor.key} once, found it in {names}")
+        stored[tensor.key] = tensor
+    return stored
+
+
+def _of_safetensors(_: Path, files: list[Path]) -> Iterable[StoredTensor]:
+    for path in files:
+        with weight_files.opened(path) as file:
+            for key in sorted(file.keys()):
+                described = file.get_slice(key)
+                yield StoredTensor(
+                    key=key,
+                    path=path,
+                    shape=list(described.get_shape()),
+                    dtype=SAFETENSORS_DTYPES.get(described.get_dtype(), described.get_dtype()),
+                    read=functools.partial(_tensor_of, path, key),
+                )
+
+
+def _tensor_of(path: Path, key: str) -> torch.Tensor:
+    with weight_files.opened(path) as file:
+        return file.get_tensor(key)
+
+
+def _of_dcp(path: Path, _: list[Path]) -> Iterable[StoredTensor]:
+    described, read = dcp.open_foreign(path)
+    prefix = f"{MODEL_STATE}."
+    for key in [key for key in described if key.startswith(prefix)] or described:
+        shape, dtype = described[key]
+        yield StoredTensor(
+            key=key.removeprefix(prefix),
+            path=path,
+            shape=shape,
+            dtype=_name(dtype),
+            read=functools.partial(read, key),
+        )
+
+
+def _of_torch(_: Path, files: list[Path]) -> Iterable[StoredTensor]:
+    for path in files:
+        mapped = _MappedFile(path)
+        for key, tensor in mapped.state_dict.items():
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+                raise UserError(f"{path} must hold a dense tensor as {key!s:.100}, found a {type(tensor).__name__}")
+            yield StoredTensor(
+                key=str(key),
+                path=path,
+                shape=list(tensor.shape),
+                dtype=_name(tensor.dtype),
+                read=functools.partial(mapped.read, key),
+            )
+
+
+class _MappedFile:
+    """A file of torch.save, mapped again now and then: the pages that were read stay in memory as long as its map."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.state_dict, self.bytes_read = path, _state_dict(path), 0
+
+    def read(self, key: Any) -> torch.Tensor:
+        if self.bytes_read > MAPPED_BYTES:
+            self.state_dict, self.bytes_read = _state_dict(self.path), 0
+        tensor = self.state_dict[key].detach()
+        self.bytes_read += tensor.nbytes
+        return tensor
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _state_dict(path: Path) -> Mapping[Any, Any]:
+    """The state dict of a file of torch.save, mapped into memory."""
+    if not zipfile.is_zipfile(path):
+        raise UserError(
+            f"{path} is not a whole file of torch.save (a zip archive): it is truncated, or another kind of file"
+        )
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # a pickle that is not valid may raise any error
+        raise UserError(f"{path} could not be read as tensors: {_reason(error)}") from None
+    if isinstance(content, dict) and isinstance(content.get(MODEL_STATE), dict):
+        content = content[MODEL_STATE]
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold a state dict, found a {type(content).__name__}")
+    return content
+
+
+def _reason(error: Exception) -> str:
+    """The cause in an error of torch.load, without torch's advice to run the code of the pickle."""
+    text = str(error)
+    if named := re.search(r"GLOBAL (\S+)", text):
+        return f"its pickle names {named[1]}, which is neither a tensor nor a plain value"
+    if found := re.search(r"WeightsUnpickler error:\s*(.+)", text):
+        text = f"its pickle is not valid: {found[1]}"
+    sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
+    kept = [sentence for sentence in sentences if "weights_only" not in sentence and "trust" not in sentence.lower()]
+    return kept[0].rstrip(".") if kept and kept[0] else f"torch raised {type(error).__name__}"
+
+
+READERS: dict[str, Callable[[Path, list[Path]], Iterable[StoredTensor]]] = {
+    "dcp": _of_dcp,
+    "safetensors": _of_safetensors,
+    "torch": _of_torch,
+}
+"""{name of a format of model_files.py: function that returns its tensors}"""
+
 
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """torch.compile, DDP, FSDP and activation checkpointing."""
@@ -82,7 +228,7 @@ def stored_shapes(weight: Weight, names: Iterable[str]) -> dict[str, list[int]]:
     return {weight.key: weight.shape}
 
 
-DTYPES = tuple(fms_readers.SAFETENSORS_DTYPES.values())
+DTYPES = tuple(SAFETENSORS_DTYPES.values())
 EMBEDDING, HEAD = "base_model.embedding.weight", "head.weight"
 
 Stored = Mapping[str, StoredTensor]
@@ -112,7 +258,7 @@ class FMSModel:
 
 
 def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSModel:
-    """The model of a checkpoint that `fms_files.find` finds.
+    """The model of a checkpoint that `model_files.find_fms` finds.
 
     `where`: what stands before a key of the config in messages. Raises UserError if the checkpoint is not valid, or its
     tensors are not those of the config.
@@ -134,12 +280,12 @@ def open_checkpoint(path: Path, model_config: ModelRecipe, where: str) -> FMSMod
 
 
 def _by_current_name(path: Path, tied: bool) -> dict[str, StoredTensor]:
-    tensors = fms_readers.stored_tensors(path)
+    tensors = stored_tensors(path)
     stored = {name: tensors[key] for name, key in by_current_name(tensors, path).items()}
     if tied and EMBEDDING not in stored and HEAD in stored:  # safetensors stores one name of a tensor with two
         stored[EMBEDDING] = stored[HEAD]
     if EMBEDDING not in stored:
-        raise UserError(f"{path} must hold {EMBEDDING} as a {fms_files.KIND} does, and does not")
+        raise UserError(f"{path} must hold {EMBEDDING} as a {model_files.KIND} does, and does not")
     return stored
 
 
@@ -147,7 +293,7 @@ def _check_config(path: Path, config: ModelRecipe, stored: Stored, where: str) -
     """Raise UserError naming the key of the config that differs from the tensors."""
     for key, found in _shape_of(stored).items():
         if found != getattr(config, key):
-            raise UserError(f"{where}{key} must be that of {path} ({found}), got {getattr(config, key)}")
+            raise UserError(f"{where}{key} is {getattr(config, key)}, but {found} in {path}")
     rows, expected = _key_rows(stored, config), config.kv_heads * config.head_size
     if rows not in (0, expected):
         raise UserError(

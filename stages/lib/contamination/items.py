@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
@@ -51,13 +51,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read compressed JSON lines. Raises UserError if the file is damaged."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            return [json.loads(line) for line in _lines(file)]
+            # a text may hold line ends of Unicode, at which str.splitlines would cut
+            return [json.loads(line) for line in iter(file.readline, "")]
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{path} must be compressed JSON lines: {error}") from None
-
-
-def _lines(file: IO[str]) -> Iterable[str]:
-    return iter(file.readline, "")  # a text may hold line ends of Unicode, at which str.splitlines would cut
 
 
 def write(directory: Path, items: Iterable[Item]) -> None:

@@ -19,8 +19,7 @@ import numpy as np
 from stages.lib.contamination.items import Item
 from stages.lib.contamination.rules import SHORTEST
 from stages.lib.sources.documents import Entry, batched
-from stages.lib.sources.entries import Document, Filtered
-from stages.lib.sources.split import TRAIN
+from stages.lib.sources.entries import TRAIN, Document, Filtered
 
 REASON = "contaminated"
 SEARCHED_AT_ONCE = 1 << 20  # characters of documents that are held
@@ -249,10 +248,6 @@ class NgramIndex:
                 for item in own:
                     self.of_item[item] = self.of_item[item][~np.isin(self.of_item[item], template)]
 
-    def _numbers_of(self, words: Sequence[str]) -> np.ndarray:
-        """Return the words as numbers."""
-        return np.fromiter(map(self._vocabulary.get, words, itertools.repeat(UNKNOWN)), np.int32, len(words))
-
     def search(self, documents: Iterable[tuple[Key, str]]) -> Iterator[Hits[Key]]:
         """Yield the n-grams in documents, given as (key, text), in bounded memory. A hit may be repeated."""
         for ids, keys, begins in self._batches(documents):
@@ -275,7 +270,9 @@ class NgramIndex:
             keys.append(key)
             begins.append(size)
             for segment in segments(text):
-                held.append(self._numbers_of(words_of(segment)))
+                words = words_of(segment)
+                numbers = map(self._vocabulary.get, words, itertools.repeat(UNKNOWN))
+                held.append(np.fromiter(numbers, np.int32, len(words)))
                 size += len(held[-1])
                 if size >= BATCH_WORDS:
                     ids = np.concatenate(held)

@@ -12,7 +12,7 @@ import torch
 
 from stages.lib import files
 from stages.lib.huggingface.export import pairs_to_halves
-from stages.lib.model.keys import KeyTable, Part
+from stages.lib.model.key_table import KeyTable, Part
 from stages.lib.model.lora import MATRICES, adapted_weights, adapter_key
 from stages.lib.model.lora_recipe import LoraRecipe
 

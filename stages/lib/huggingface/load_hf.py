@@ -18,7 +18,7 @@ from stages.lib.huggingface import config_json, weight_files
 from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model import key_table
-from stages.lib.model.keys import KeyTable, Part
+from stages.lib.model.key_table import KeyTable, Part
 from stages.lib.model.model_recipe import ModelRecipe
 
 

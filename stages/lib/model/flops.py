@@ -4,7 +4,6 @@ There is one formula, FORMULA, which is printed with every figure that is made b
 """
 
 from stages.lib.model import key_table
-from stages.lib.model.keys import Weight
 from stages.lib.model.model_recipe import ModelRecipe
 
 FORMULA = (
@@ -73,7 +72,8 @@ def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str,
     full, offload: all other products of every block. ratio: of this share of the blocks. selective: every second
     product of a block (but the last).
     """
-    products = [weight.active_numel for weight in _matrices(model_config)]
+    block = key_table.build(model_config, 1).layers[0]
+    products = [weight.active_numel for weight in block if weight.columns is not None]  # in their order
     num_layers = model_config.num_hidden_layers
     if mode == "none":
         return 0
@@ -92,8 +92,3 @@ def _attention_size(model_config: ModelRecipe, seq_len: int) -> int:
     """The width of all attention heads together, times the tokens to which a token attends, as FORMULA counts them."""
     num_tokens = min(seq_len, model_config.window or seq_len)
     return model_config.num_attention_heads * model_config.head_size * num_tokens
-
-
-def _matrices(model_config: ModelRecipe) -> list[Weight]:
-    """The matrices of a block, in the order of its products."""
-    return [weight for weight in key_table.build(model_config, 1).layers[0] if weight.columns is not None]

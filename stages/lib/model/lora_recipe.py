@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stages.lib.errors import UserError
-from stages.lib.model.keys import KeyTable
+from stages.lib.model.key_table import KeyTable
 from stages.lib.recipe import identity, shown
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

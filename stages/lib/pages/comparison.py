@@ -14,7 +14,7 @@ from stages.lib.render.page import Block, Notes, Section
 from stages.lib.render.table import Cell, Interval, Table
 from stages.lib.results.differences import INDEPENDENT, INTERVAL, LEVEL, TaskDifference, shown_p
 from stages.lib.results.scores import ScoreRow
-from stages.lib.scoring import bootstrap
+from stages.lib.scoring import aggregations
 from stages.lib.scoring.tasks import local_tasks
 
 MARKS = {"better": "\u25b2 better", "worse": "\u25bc worse"}
@@ -31,7 +31,7 @@ METHOD = (
     "Differences are those from the first model, of the main metric of each task.",
     "With per-sample logs of both models a difference is paired over the documents that both were scored on. p is that "
     "of a paired randomization test; after Holm's correction for the tasks of the two models, a difference is "
-    f"significant below {LEVEL}. Its {INTERVAL:.0%} interval is a bootstrap over documents ({bootstrap.RESAMPLES:,} "
+    f"significant below {LEVEL}. Its {INTERVAL:.0%} interval is a bootstrap over documents ({aggregations.RESAMPLES:,} "
     "resamples), and is not corrected.",
     "Without the logs, or for a metric that is not a sum over documents, the two standard errors count as independent, "
     f"which is cautious: a difference is significant above {INDEPENDENT:g} of their combined size.",

@@ -15,7 +15,7 @@ from stages.lib.huggingface import export, weight_files
 from stages.lib.huggingface.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_of, peft_tensors
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import parity, parity_rows, stored_weights
+from stages.lib.parity import parity, parity_rows
 from stages.lib.parity.file_parity import compare_contents
 from stages.lib.parity.parity import ParityError
 from stages.lib.parity.tensor_parity import compare_bits, empty_exported
@@ -103,15 +103,15 @@ def _theirs(exported: Export, folder: Path, adapter: Adapter) -> Any:
     import peft
     from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_config(stored_weights.config_of(exported.directory), dtype=torch.float32)
+    base = AutoModelForCausalLM.from_config(parity.config_of(exported.directory), dtype=torch.float32)
     table, state = exported.table, {}
     for group in table.groups:
         frozen = export.cut(adapter.read_frozen([weight.key for weight in group]), table)
         state |= {name: tensor.float() for name, tensor in export.hf_tensors(frozen, group).items()}
     (head,) = table.head.part_shapes()
-    expected = stored_weights.stored_weights(base).keys() - {head if table.tied else None}  # then it is the embedding
+    expected = parity.stored_weights(base).keys() - {head if table.tied else None}  # then it is the embedding
     if wrong := sorted(expected ^ state.keys()):
         raise ParityError(f"transformers must have the tensors of the base, and differs in {wrong[0]}")
-    stored_weights.fill(base, state)
+    parity.fill(base, state)
     base.tie_weights()
     return peft.PeftModel.from_pretrained(base, str(folder)).eval()

@@ -12,7 +12,7 @@ from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import weight_files
 from stages.lib.huggingface.config_json import shape_of
-from stages.lib.model.keys import KeyTable
+from stages.lib.model.key_table import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.parity.parity import ParityError
 

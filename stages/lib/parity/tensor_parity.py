@@ -16,10 +16,9 @@ import torch
 from stages.lib.huggingface import weight_files
 from stages.lib.huggingface.export import Read, hf_tensors, rounded_group
 from stages.lib.model import key_table
-from stages.lib.model.keys import KeyTable, Weight
+from stages.lib.model.key_table import KeyTable, Weight
 from stages.lib.model.model_recipe import ModelRecipe
-from stages.lib.parity.parity import ParityError
-from stages.lib.parity.stored_weights import config_of, stored_weights
+from stages.lib.parity.parity import ParityError, config_of, stored_weights
 
 Tensors = dict[str, torch.Tensor]
 

@@ -22,7 +22,7 @@ import numpy as np
 from stages.lib.manifest import Manifest
 from stages.lib.results.manifests import ModelKey, Results
 from stages.lib.results.scores import ScoreRow, lower_is_better, main_metric, rows_of
-from stages.lib.scoring import bootstrap, sample_logs
+from stages.lib.scoring import aggregations, sample_logs
 from stages.lib.scoring.aggregations import DocumentScores, document_scores
 from stages.lib.scoring.sample_logs import Document, SampleLog
 from stages.lib.scoring.tasks import local_tasks
@@ -213,7 +213,7 @@ def _log(evaluation: Manifest, suite: str, task: str, is_required: bool) -> Samp
     paths = [sample_logs.path_of(evaluation.directory / suite, member) for member in members]
     if not is_required and not all(path.exists() for path in paths):
         return None
-    return sample_logs.read(evaluation, suite, task)
+    return sample_logs.read_logs(evaluation, suite, task)
 
 
 def _is_of_other_data(evaluations: tuple[Manifest, Manifest], task: str) -> bool:
@@ -292,8 +292,8 @@ def _paired(row: TaskDifference, joined: Joined, with_interval: bool) -> TaskDif
     row = dataclasses.replace(row, p=_randomization_test(both, reference))
     if not with_interval:
         return row
-    resampled = _differences(bootstrap.resampled_sums(both, SEED), reference)
-    low, high = bootstrap.interval(value, resampled, count, INTERVAL)
+    resampled = _differences(aggregations.resampled_sums(both, SEED), reference)
+    low, high = aggregations.interval(value, resampled, count, INTERVAL)
     return dataclasses.replace(row, low=low, high=high)
 
 
@@ -324,15 +324,15 @@ def _randomization_test(both: np.ndarray, scores: DocumentScores) -> float:
         moved = swaps @ change
         differences = _differences(total + np.concatenate([moved, -moved], axis=1), scores)
         larger += int((np.abs(differences) >= observed * (1 - TIES)).sum())
-    return (1 + larger) / (1 + bootstrap.RESAMPLES)
+    return (1 + larger) / (1 + aggregations.RESAMPLES)
 
 
 def _swaps(count: int) -> Iterator[np.ndarray]:
     """Yield random zeros and ones for `count` documents, [rows, count], RESAMPLES rows in all."""
     rng = np.random.default_rng(SEED)
-    at_once = max(1, bootstrap.BLOCK // max(1, count))
-    for first in range(0, bootstrap.RESAMPLES, at_once):
-        rows = min(at_once, bootstrap.RESAMPLES - first)
+    at_once = max(1, aggregations.BLOCK // max(1, count))
+    for first in range(0, aggregations.RESAMPLES, at_once):
+        rows = min(at_once, aggregations.RESAMPLES - first)
         bits = rng.integers(256, size=(rows, -(-count // 8)), dtype=np.uint8)
         yield np.unpackbits(bits, axis=1, count=count).astype(np.float64)
 

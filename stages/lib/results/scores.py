@@ -108,7 +108,7 @@ def clean_scores(evaluation: Manifest, contamination: Manifest | None) -> dict[t
         rate = rules.rate_of(contamination, task)
         if rate is None:
             continue
-        log = sample_logs.read(evaluation, evaluation.path.stem, task)
+        log = sample_logs.read_logs(evaluation, evaluation.path.stem, task)
         for metric, score in metrics.items():
             scores[task, metric] = {"contaminated": rate, **_clean(metric, score["value"], log, dirty[task])}
     return scores

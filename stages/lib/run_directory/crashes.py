@@ -21,16 +21,12 @@ def begin_attempt(directory: Path, automatic: bool) -> None:
 
     Raises UserError if it is automatic, and the last two attempts crashed with no new step between them.
     """
-    events, step = read_events(directory), _last_step(directory)
+    entries = history.entries(directory, [], history.TAIL)
+    events, step = read_events(directory), max((e["step"] for e in entries if "validation" not in e), default=0)
     if automatic:
         _check(directory, events, step)
     event = {"time": time.time(), "event": ATTEMPT, "step": step, "job": job.number()}
     journal.append(directory / FILE, event)
-
-
-def _last_step(directory: Path) -> int:
-    steps = (entry["step"] for entry in history.entries(directory, [], history.TAIL) if "validation" not in entry)
-    return max(steps, default=0)
 
 
 def _check(directory: Path, events: Sequence[dict[str, Any]], step: int) -> None:

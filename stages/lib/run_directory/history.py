@@ -25,10 +25,6 @@ def logs(directory: Path) -> list[Path]:
     return [directory / FILE, directory / events_file.FILE]
 
 
-def _is_loss(value: Any) -> bool:
-    return value is None or journal.is_number(value)
-
-
 def _is_scores(value: Any) -> bool:
     return isinstance(value, dict) and all(
         isinstance(scores, dict) and journal.is_number(scores.get("loss")) for scores in value.values()
@@ -45,7 +41,7 @@ CHECKS = {
     "tokens": journal.is_count,
     "time": journal.is_number,
     "samples": journal.is_range,
-    "loss": _is_loss,
+    "loss": lambda value: value is None or journal.is_number(value),
     "tokens_per_second": journal.is_number,
     "tokens_per_second_overall": journal.is_number,
     "ranks": _is_ranks,

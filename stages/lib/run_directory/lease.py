@@ -2,6 +2,10 @@
 
 lease.json holds who holds it (`Holder`) and its heartbeat. It is created complete, by a hard link that fails if the
 file exists. Shared file systems support that, while flock may be missing or local to a node.
+
+Only the kernel that runs the holder tells whether it is dead. It is this process' own kernel if boot id and
+PID namespace are the same; a host name does not tell, because containers share it. For every other process the
+heartbeat decides: one that is fresh is never overruled, and squeue only shortens the wait for one that is late.
 """
 
 from __future__ import annotations
@@ -10,15 +14,142 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.run_directory.holder import Holder
+from stages.lib.run_directory import job, journal
+
+LATE_SECONDS = 30
+"""Age of a heartbeat from which the end of the holder's job is believed: three heartbeats are missing."""
+
+STALE_SECONDS = 300
+"""Age of a heartbeat from which its holder is dead in any case. One that lies as far in the future is no sign of life
+either: the clock of its host was wrong, and no later start could ever take the lease over."""
+
+MAX_PID = 1 << 22
+"""Linux has no higher pid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The content of lease.json."""
+
+    host: str
+    pid: int
+
+    started: int | None
+    """Start of the process, in clock ticks since boot; None if unknown. It tells a later process with the same pid."""
+
+    boot_id: str | None = None
+    pid_namespace: str | None = None
+    job: str | None
+    cluster: str | None = None
+    restarts: int = 0
+    """Number of times that the job was requeued."""
+
+    heartbeat: float
+    """Time of the last sign of life, in seconds since 1970."""
+
+    token: str
+    """A random name of this lease."""
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for a value of another type: the file may be damaged."""
+        optional = (self.boot_id, self.pid_namespace, self.job, self.cluster)
+        texts = [self.host, self.token, *(text for text in optional if text is not None)]
+        numbers = [self.heartbeat, self.restarts, 0 if self.started is None else self.started]
+        valid = all(map(journal.is_text, texts)) and all(map(journal.is_number, numbers))
+        if not valid or not journal.is_count(self.pid) or not 0 < self.pid <= MAX_PID:
+            raise TypeError("not the content of a lease")
+
+    @classmethod
+    def of_this_process(cls, token: str) -> Holder:
+        """Return this process as the holder of a new lease."""
+        boot_id, pid_namespace = _place()
+        return cls(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=(_state_and_start(os.getpid()) or (None, None))[1],
+            boot_id=boot_id,
+            pid_namespace=pid_namespace,
+            job=job.number(),
+            cluster=job.cluster(),
+            restarts=job.restarts(),
+            heartbeat=time.time(),
+            token=token,
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Holder | None:
+        """Return the content of lease.json; None if it is missing or not valid."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{name: content[name] for name in names if name in content})
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+
+    def __str__(self) -> str:
+        """Return what people know the process by."""
+        return f"process {self.pid} on {self.host}" + (f", job {self.job}" if self.job else "")
+
+    def is_dead(self) -> bool:
+        """Return whether the lease may be taken over."""
+        running = self.runs_here()
+        if running is not None:
+            return not running
+        age = abs(time.time() - self.heartbeat)
+        return age > STALE_SECONDS or (age > LATE_SECONDS and self._job_ended())
+
+    def runs_here(self) -> bool | None:
+        """Return whether the process runs in this kernel and PID namespace; None if that cannot be known."""
+        here = _place()
+        if None in here or here != (self.boot_id, self.pid_namespace):
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # it runs, as another user
+        found = _state_and_start(self.pid)
+        if found is None or self.started is None:  # /proc hides the processes of other users
+            return None
+        return found[0] != "Z" and found[1] == self.started
+
+    def _job_ended(self) -> bool:
+        if self.job is None or self.cluster != job.cluster():
+            return False
+        if self.job == job.number():
+            return self.restarts < job.restarts()  # this job was requeued, and this was its earlier start
+        return self.cluster is not None and job.has_ended(self.job)
+
+
+def _place() -> tuple[str | None, str | None]:
+    """Return (boot id, PID namespace) of this process; (None, None) if /proc does not tell."""
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):  # /proc is that of another PID namespace
+            return None, None
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None, None
+
+
+def _state_and_start(pid: int) -> tuple[str, int] | None:
+    """Return (state, start in clock ticks since boot) of a process; None if /proc does not show it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[19])
+
 
 HEARTBEAT_SECONDS = 10
 FILE = "lease.json"

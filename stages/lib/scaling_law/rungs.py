@@ -36,7 +36,7 @@ def read_rungs(models: Sequence[Manifest], corpus: Manifest) -> list[Rung]:
 
 def _read(made: Manifest, corpus: Manifest) -> Rung:
     if made.identity["corpus"] != corpus.digest:
-        raise UserError(f"{made.path} must be trained on the corpus {corpus.path}, and was trained on another")
+        raise UserError(f"{made.path} was trained on a different corpus than {corpus.path}")
     model: ModelRecipe = recipes.load(ARCHITECTURES, made.identity["recipe"]["model"], f"{made.path}: model")
     return Rung(
         name=made.path.parent.parent.name,

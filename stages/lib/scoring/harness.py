@@ -157,7 +157,7 @@ def check_runnable(loaded: Mapping[str, TaskDict], window: int, where: str = "ev
     for parent, of_parent in loaded.items():
         for name in of_parent["tasks"]:
             if listed.setdefault(name, parent) != parent:
-                raise UserError(f"{where}: {name} must be listed once, and is found in {listed[name]} and in {parent}")
+                raise UserError(f"{where}: {name} is listed twice, in {listed[name]} and in {parent}")
     for name, task in _tasks(loaded):
         if getattr(task, "UNSAFE_CODE", False):
             raise UserError(f"{where}: {name} runs code that the model writes, which is not supported")

@@ -44,11 +44,8 @@ def continuations(model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: 
         eos_token_id=eos,
         pad_token_id=eos,
     )
-    return [_up_to(row[longest:], eos) for row in made.tolist()]
-
-
-def _up_to(ids: list[int], eos: int) -> list[int]:
-    return ids[: ids.index(eos) + 1] if eos in ids else ids
+    rows = (row[longest:] for row in made.tolist())
+    return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in rows]
 
 
 MOST_LOGITS = 1 << 30
@@ -78,17 +75,16 @@ class Model(Encoding, HFLM):
             size = max(1, min(size, MOST_LOGITS // (self.window * self.vocab_size)))
         found: dict[tuple[Ids, Ids], Score] = {}
         rows = loglikelihood.rows_of(pairs, self.window, shared)
-        for scores in self._map(self._score, _chunks(rows, size), pairs):
+        for scores in self._map(lambda _, some: loglikelihood.score(self.model, some), _chunks(rows, size), pairs):
             found |= scores
         return [(found[pair].loglikelihood, found[pair].is_greedy) for pair in pairs]
-
-    def _score(self, _: int, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
-        return loglikelihood.score(self.model, rows)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Return the text that the model generates after each context, up to its stop words."""
         batches: dict[str, list[int]] = {}
-        for number in sorted(range(len(requests)), key=lambda number: self._generation_order(requests[number])):
+        contexts = [request.args[0] for request in requests]
+        lengths = [len(self.tok_encode(context)) for context in contexts]
+        for number in sorted(range(len(requests)), key=lambda number: (-lengths[number], contexts[number])):
             batches.setdefault(repr(requests[number].args[1]), []).append(number)
         chunks = [chunk for alike in batches.values() for chunk in _chunks(alike, self.batch_size)]
         generate, seed = super().generate_until, torch.initial_seed()
@@ -111,9 +107,6 @@ class Model(Encoding, HFLM):
         prompts = [prompt[limit - self.max_length :] or [self.prefix_token_id] for prompt in prompts]
         found = continuations(self.model, prompts, limit, eos)
         return [self.tok_decode([id for id in ids if id != eos]) + END * (eos in ids) for ids in found]
-
-    def _generation_order(self, request: Instance) -> tuple[int, str]:
-        return -len(self.tok_encode(request.args[0])), request.args[0]
 
     def _map(
         self, work: Callable[[int, Sequence[Item]], Result], batches: Sequence[Sequence[Item]], requests: Any

@@ -13,8 +13,8 @@ from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.scoring import task_code
 from stages.lib.scoring.tasks import local_tasks
-from stages.lib.sources import prompt_completion
-from stages.lib.sources.prompt_completion import PairSource
+from stages.lib.sources import examples
+from stages.lib.sources.examples import PairSource
 
 PARITY = "parity.json"
 READERS = ("json", "csv", "parquet", "arrow", "text", "pandas", "xml", "webdataset", "imagefolder", "audiofolder")
@@ -30,7 +30,7 @@ def check_export(export: Manifest, corpus: Manifest) -> None:
     """Raise UserError unless the export passed its parity check, is unchanged, and belongs to the corpus."""
     check_unchanged(export)
     if export.identity["corpus"] != corpus.digest:
-        raise UserError(f"--export {export.path} was trained on another corpus than --corpus {corpus.path}")
+        raise UserError(f"--export {export.path} was trained on a different corpus than --corpus {corpus.path}")
 
 
 def check_unchanged(export: Manifest) -> None:
@@ -59,7 +59,7 @@ def read_pairs(path: Path | None, tasks: Sequence[str]) -> PairSource | None:
     if path is not None and not needing:
         known = " or ".join(local_tasks.OF_PROMPT_COMPLETION)
         raise UserError(f"evaluate.tasks must have {known} to read --prompt-completion {path}, got {', '.join(tasks)}")
-    return None if path is None else prompt_completion.read(path)
+    return None if path is None else examples.read_pairs(path)
 
 
 def files_outside(directory: Path) -> list[Path]:

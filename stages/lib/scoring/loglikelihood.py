@@ -64,7 +64,7 @@ def rows_of(pairs: Iterable[tuple[Ids, Ids]], window: int, shared: bool) -> list
     rows = []
     for context, continuations in by_context.items():
         rows += _packed(context, continuations, window if shared else 0)
-    return sorted(rows, key=_order)
+    return sorted(rows, key=lambda row: (-row.num_tokens, row.context, row.continuations))
 
 
 def _packed(context: Ids, continuations: Iterable[Ids], window: int) -> Iterator[Row]:
@@ -77,10 +77,6 @@ def _packed(context: Ids, continuations: Iterable[Ids], window: int) -> Iterator
         taken.append(continuation)
         length += len(continuation) - 1
     yield Row(context, tuple(taken))
-
-
-def _order(row: Row) -> tuple[int, Ids, tuple[Ids, ...]]:
-    return -row.num_tokens, row.context, row.continuations
 
 
 def shares(model: Any) -> bool:

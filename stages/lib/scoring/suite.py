@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from stages.lib.scoring.encoding import Encoding
-    from stages.lib.scoring.kept_scores import KeptScores
+    from stages.lib.scoring.sample_logs import KeptScores
     from stages.lib.scoring.scored_model import ScoredModel
 
 

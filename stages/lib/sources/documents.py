@@ -1,11 +1,16 @@
-"""The documents of a source. A malformed record and a filtered document are yielded with their reason."""
+"""The documents of a source. Malformed records and filtered documents are yielded with their reason, and counted.
+
+A source of which too many records are malformed is refused.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stages.lib.errors import UserError
+from stages.lib.log import logger
 from stages.lib.sources import filters
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
@@ -15,6 +20,93 @@ if TYPE_CHECKING:
     from stages.lib.sources.source import SourceRecipe
     from stages.lib.sources.spans import Span
     from stages.lib.sources.storage import Status
+
+
+EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # per reason
+CHECKED_EVERY = 10_000  # records after which reading stops if most of them are malformed
+
+
+class BosEos(Protocol):
+    """A tokenizer's ids of BOS and EOS."""
+
+    @property
+    def bos(self) -> int: ...  # noqa: D102
+
+    @property
+    def eos(self) -> int: ...  # noqa: D102
+
+
+def is_empty(document: Document, tokenizer: BosEos | None = None) -> bool:
+    """Return True if a document has only white space, or no ids besides BOS and EOS of its `tokenizer` at its ends."""
+    if document.ids is None:
+        assert document.text is not None
+        return not document.text.strip()
+    if tokenizer is None or len(document.ids) > 2:
+        return len(document.ids) == 0
+    bos, eos = tokenizer.bos, tokenizer.eos
+    return document.ids.tolist() in ([], [bos], [eos], [bos, eos])
+
+
+class FilterCounts:
+    """Counts malformed records and filtered documents by reason, and keeps examples. `log`: examples are logged too.
+
+    `name`: the source. `limit`: the largest share of malformed records. `tokenizer`: tells which documents of ids are
+    empty; None if it is not known.
+    """
+
+    def __init__(self, name: str, limit: float, tokenizer: BosEos | None = None, log: bool = True) -> None:
+        self.name, self.limit, self.tokenizer, self.log = name, limit, tokenizer, log
+        self.filtered: Counter[str] = Counter()
+        self.malformed: Counter[str] = Counter()
+        self.examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        self.num_records = 0
+
+    @property
+    def num_malformed(self) -> int:
+        """The number of malformed records."""
+        return self.malformed.total()
+
+    def keep(self, entry: Document | Malformed | Filtered) -> Document | None:
+        """Count an entry; return it if it is a document that is not empty, else None.
+
+        Raises UserError if most of the records up to here are malformed, and that is beyond the limit.
+        """
+        self.num_records += 1
+        if self.num_records % CHECKED_EVERY == 0 and self.num_malformed > self.num_records / 2:
+            self.check()  # such a source needs no reading to its end
+        if isinstance(entry, Document):
+            if not is_empty(entry, self.tokenizer):
+                return entry
+            entry = Filtered(entry.id, "empty", entry.text or "")
+        word = "malformed" if isinstance(entry, Malformed) else "filtered"
+        getattr(self, word)[entry.reason] += 1
+        if len(self.examples[entry.reason]) < EXAMPLES:
+            self.examples[entry.reason].append({"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]})
+            if self.log:
+                logger.info("%s %s: %s", word, entry.id, entry.reason)
+        return None
+
+    def check(self) -> None:
+        """Raise UserError if too many records are malformed."""
+        check_share(self.name, self.limit, self.num_malformed, self.num_records, self.malformed + self.filtered)
+
+    def record(self) -> dict[str, Any]:
+        """Return the counts by reason, and examples, for a manifest's record."""
+        counts = dict(sorted((self.malformed + self.filtered).items()))
+        examples = {reason: self.examples[reason] for reason in counts}
+        numbers = {"records": self.num_records, "malformed": self.num_malformed}
+        return numbers | {"dropped": counts, "dropped_examples": examples}
+
+
+def check_share(name: str, limit: float, num_malformed: int, num_records: int, dropped: Counter[str]) -> None:
+    """Raise UserError if more than a share of the records of a source are malformed. `dropped`: {reason: number}."""
+    if num_malformed > limit * num_records:
+        counted = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
+        raise UserError(
+            f"sources.{name}.max_malformed must be at least the share of malformed records, "
+            f"{num_malformed} of {num_records} ({counted}), got {limit:g}"
+        )
+
 
 Entry = Document | Malformed | Filtered
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
@@ -32,25 +124,19 @@ def read(
     `before`: `inputs.states` of the files; default: their states when reading begins.
     Raises UserError if the source holds prompt-completion data, or a file changes before its last record was read.
     """
-    found = _read(recipe, chosen, every_name, before or {})
-    return _filtered(recipe.filters, found) if recipe.filters.some else found
-
-
-def _read(
-    recipe: SourceRecipe, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
-) -> Iterator[Document | Malformed]:
     kind = kind_of(recipe)
     if not kind.has_documents:
         raise UserError(
             f"a source of a tokenizer or a corpus must be of the kind {', '.join(DOCUMENT_KINDS[:-1])} or "
             f"{DOCUMENT_KINDS[-1]}, got {recipe.kind}, which is for fine-tuning"
         )
-    yield from kind.documents(recipe, chosen, every_name, before)
+    entries = kind.documents(recipe, chosen, every_name, before or {})
+    return _filtered(recipe.filters, entries) if recipe.filters.some else entries
 
 
-def _filtered(recipe: FilterRecipe, found: Iterable[Document | Malformed]) -> Iterator[Entry]:
+def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
     """Yield the entries, with Filtered in place of each document that a filter rejects; many are filtered together."""
-    for batch in batched(found, FILTERED_AT_ONCE):
+    for batch in batched(entries, FILTERED_AT_ONCE):
         texts = [entry.text for entry in batch if isinstance(entry, Document)]
         broken = iter(filters.first_broken(recipe, texts))
         for entry in batch:
@@ -58,13 +144,13 @@ def _filtered(recipe: FilterRecipe, found: Iterable[Document | Malformed]) -> It
             yield entry if reason is None else Filtered(entry.id, reason, entry.text or "")
 
 
-def batched(found: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:
+def batched(entries: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:
     """Yield lists of entries, in order, each of about `size` characters of text or bytes of ids (more if
     one document has more).
     """
     batch: list[AnyEntry] = []
     held = 0
-    for entry in found:
+    for entry in entries:
         batch.append(entry)
         ids = getattr(entry, "ids", None)
         held += RECORD_BYTES + (len(entry.text or "") if ids is None else ids.nbytes)

@@ -180,6 +180,5 @@ def without(found: Iterable[Entry], numbers: np.ndarray, total: int, path: Path 
         number += 1
     if number != total:
         raise UserError(
-            f"--duplicates {path} must be made of the documents that are read, {number}, and is made of {total}; "
-            "run -R hash_documents"
+            f"--duplicates {path} was built from {total} documents, but {number} are read; rerun with -R hash_documents"
         )

@@ -1,4 +1,4 @@
-"""The entries of a source: a document, a malformed record, a filtered document."""
+"""The entries of a source: a document, a malformed record, a filtered document; and the split of documents."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from stages.lib.sources.split import split_of
-
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lib.sources.source_fields import SourceFields
 
-HASHED_IDS = 1 << 20  # ids that are converted to 8 bytes each at once
+TRAIN, VALIDATION = "train", "validation"
+
+
+def split_of(key: str, fraction: float) -> str:
+    """Return `validation` for about `fraction` of all keys, else `train`. A larger fraction only adds keys to it."""
+    drawn = int.from_bytes(hashlib.sha256(f"split/{key}".encode()).digest()[:8], "big") / 2**64
+    return VALIDATION if drawn < fraction else TRAIN
 
 
 @dataclass(frozen=True)
@@ -65,48 +68,3 @@ def field_of(record: Mapping[str, Any], name: str, *default: Any) -> Any:
     if default:
         return default[0]
     raise KeyError(name)
-
-
-def document_of_text(
-    recipe: SourceFields, identifier: str, text: str | bytes, key: str | None = None
-) -> Document | Malformed:
-    """Return the Document of a text. `key`: the split key; default: the id."""
-    if isinstance(text, bytes):
-        try:
-            text = text.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            return Malformed(identifier, "not UTF-8")
-    return Document(identifier, text, split_of(key or identifier, recipe.validation))
-
-
-def document_of_fields(recipe: SourceFields, identifier: str, record: Mapping[str, Any]) -> Document | Malformed:
-    """Return the Document of a record with fields; Malformed if a field that the recipe names is missing or wrong."""
-    if recipe.id_field is not None:
-        value = field_of(record, recipe.id_field, None)
-        if not isinstance(value, (str, int)):
-            return Malformed(identifier, f"no text or whole number in {recipe.id_field}")
-        identifier = str(value)
-    text: Any = None
-    ids: Any = None
-    if recipe.token_ids_field is None:
-        text = field_of(record, recipe.text_field, None)
-        if not isinstance(text, str):
-            return Malformed(identifier, f"no text in {recipe.text_field}")
-    else:
-        ids = record[recipe.token_ids_field]
-        if not hasattr(ids, "dtype"):
-            return Malformed(identifier, f"no token ids in {recipe.token_ids_field}")
-    if recipe.split_field is None:
-        key = hashlib.sha256(text.encode()).hexdigest() if ids is None else _digest_of_ids(ids)
-    elif isinstance(value := field_of(record, recipe.split_field, None), (str, int)):
-        key = str(value)
-    else:  # null as well: it would put all these records into one split
-        return Malformed(identifier, f"no text or whole number in {recipe.split_field}")
-    return Document(identifier, text, split_of(key, recipe.validation), ids)
-
-
-def _digest_of_ids(ids: np.ndarray) -> str:
-    hashing = hashlib.sha256()
-    for begin in range(0, len(ids), HASHED_IDS):
-        hashing.update(ids[begin : begin + HASHED_IDS].astype("<i8"))  # type: ignore[arg-type]
-    return hashing.hexdigest()

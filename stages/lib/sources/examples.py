@@ -12,10 +12,10 @@ from typing import Generic, Protocol, TypeVar
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import filters, inputs, source, spans, storage
-from stages.lib.sources.kinds.registry import kind_of
+from stages.lib.sources import filters, source, spans, storage
+from stages.lib.sources.entries import TRAIN, VALIDATION, split_of
+from stages.lib.sources.kinds.registry import PROMPT_COMPLETION_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import TRAIN, VALIDATION
 
 FILTERED_AT_ONCE = 1000  # examples
 
@@ -61,8 +61,8 @@ def read(path: Path | str, kinds: Sequence[str], what: str, records: Records[Any
     if recipe.kind not in kinds:
         raise UserError(f"sources.{name}.kind must be {' or '.join(kinds)} to read {what}, got {recipe.kind}")
     every = spans.whole(file["name"] for file in listed.identity["files"])
-    before = inputs.states(recipe, listed, every)
-    described = inputs.described(recipe, listed, every)
+    before = source.states_of(recipe, listed, every)
+    described = source.described_inputs(recipe, listed, every)
     splits: dict[str, list[AnyExample]] = {TRAIN: [], VALIDATION: []}
     found = records(recipe, [file["name"] for file in described])
     for example in _filtered(recipe, name, found):
@@ -89,3 +89,42 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         yield from (example for example, reason in zip(batch, broken, strict=True) if reason is None)
     for reason, count in counts.most_common():
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prompt and its completion. `id`: unique in the source. `split`: train or validation.
+
+    `document`: the key by which it is split, by default its id; pairs with the same are not independent.
+    """
+
+    id: str
+    prompt: str
+    completion: str
+    split: str
+    document: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text that filters measure."""
+        return self.prompt + self.completion
+
+
+PairSource = ExampleSource[Pair]
+
+
+def read_pairs(path: Path | str) -> PairSource:
+    """Read the pairs of a source. `path`: the manifest of stages.list.
+
+    Raises UserError if the source holds others, a file is not as it was listed, or a record is malformed.
+    """
+    return read(path, PROMPT_COMPLETION_KINDS, "pairs", pairs)
+
+
+def pairs(recipe: SourceRecipe, names: Sequence[str]) -> Iterator[Pair]:
+    """Yield a Pair for each record of the files `names`, all files of the source.
+
+    Raises UserError naming file and line of a malformed record: a model must not be trained on half of the data.
+    """
+    for identifier, key, prompt, completion in kind_of(recipe).pairs(recipe, names):
+        yield Pair(identifier, prompt, completion, split_of(key, recipe.validation), key)

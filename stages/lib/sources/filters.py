@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the workflow reads the recipe, and may run without packages
+    import numpy as np
     import pyarrow
 
 SPACE = r"\s\v\x1c-\x1f\x85\p{Z}"
@@ -64,6 +63,7 @@ class FilterRecipe:
 
 def first_broken(recipe: FilterRecipe, texts: Sequence[str | None]) -> list[str | None]:
     """Return for each text the first condition that it does not meet, as `filters.FIELD`; None if it meets all."""
+    import numpy as np
     import pyarrow
 
     column = pyarrow.array(texts, pyarrow.large_string())
@@ -94,6 +94,7 @@ def _words(column: pyarrow.Array) -> np.ndarray:
 
 
 def _symbols(column: pyarrow.Array) -> np.ndarray:
+    import numpy as np
     import pyarrow.compute as pc
 
     symbols = pc.count_substring_regex(column, SYMBOL).to_numpy()
@@ -101,6 +102,7 @@ def _symbols(column: pyarrow.Array) -> np.ndarray:
 
 
 def _repeated_lines(column: pyarrow.Array) -> np.ndarray:
+    import numpy as np
     import pyarrow.compute as pc
 
     split = pc.split_pattern(pc.utf8_slice_codeunits(column, 0, LINES_CHARACTERS), "\n")

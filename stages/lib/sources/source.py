@@ -1,4 +1,4 @@
-"""Sources: the recipe that describes one, and its list of files."""
+"""Sources: the recipe that describes one, its list of files, and the inputs of a part, which must not change."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import dataclasses
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import default_of, identity
 from stages.lib.recipe import load as load_recipe
-from stages.lib.sources import compressed, storage
-from stages.lib.sources.kinds.kind import SourceKind
+from stages.lib.sources import reading, spans, storage
+from stages.lib.sources.kinds.kind import SourceFields, SourceKind
 from stages.lib.sources.kinds.registry import FIELDS_OF_SOME_KINDS, KINDS, foreign_endings, kind_of
-from stages.lib.sources.source_fields import SourceFields
 from stages.lib.sources.storage import Status
+
+if TYPE_CHECKING:
+    from stages.lib.sources.spans import Span
+
 
 ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 """Of files that no kind reads."""
@@ -102,7 +105,7 @@ def check_paths(where: str, recipe: SourceRecipe) -> None:
     """
     for pattern in recipe.paths:
         if not storage.matches(pattern):
-            raise UserError(f"{where}.paths must match at least one file, and {pattern} matches none")
+            raise UserError(f"{where}.paths: {pattern} matches no file")
 
 
 def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = None) -> dict[str, Status]:
@@ -125,7 +128,7 @@ def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = 
                 del matched[file]
         if not matched:
             counts = f" (left out: {counted(beside)})" if +beside else ""
-            raise UserError(f"sources.{name}.paths must match at least one file, and {pattern} matches none{counts}")
+            raise UserError(f"sources.{name}.paths: {pattern} matches no file{counts}")
         left_out += beside
         found |= matched
     places: dict[object, str] = {}
@@ -157,4 +160,58 @@ def _is_taken(kind: SourceKind, path: str) -> bool:
         return False
     if not kind.endings:
         return not path.endswith(_refused_endings(kind))
-    return (os.path.splitext(path)[0] if compressed.is_compressed(path) else path).endswith(kind.endings)
+    return (os.path.splitext(path)[0] if reading.is_compressed(path) else path).endswith(kind.endings)
+
+
+def spans_of_part(recipe: SourceRecipe, listed: Sequence[Mapping[str, Any]], part: int, parts: int) -> list[Span]:
+    """Return the spans of one part of a source. `listed`: [{"name", "bytes"}]."""
+    return spans.of_part(listed, part, parts, kind_of(recipe).can_be_cut)
+
+
+def states_of(recipe: SourceRecipe, listed: Manifest, chosen: Iterable[Span]) -> dict[str, storage.Status]:
+    """Return {name: Status} of the files of some spans, for `documents.read` to compare; call it before `described`."""
+    if not kind_of(recipe).needs_paths:
+        return {}
+    sizes = {file["name"]: file["bytes"] for file in listed.identity["files"]}
+    found = {}
+    for name in {span.name for span in chosen}:
+        if storage.is_remote(name):  # `described` checks that it is as it was listed
+            found[name] = storage.Status(sizes[name], listed.record["etags"][name])
+        elif os.path.exists(name):  # `described` reports a missing file
+            found[name] = storage.status(name)
+    return found
+
+
+def inputs_of_part(recipe: SourceRecipe, listed: Manifest, chosen: Sequence[Span]) -> list[dict[str, Any]]:
+    """As `described`, of every file that a part's documents depend on."""
+    if kind_of(recipe).needs_every_file:
+        chosen = spans.whole(file["name"] for file in listed.identity["files"])
+    return described_inputs(recipe, listed, chosen)
+
+
+def described_inputs(recipe: SourceRecipe, listed: Manifest, chosen: Iterable[Span]) -> list[dict[str, Any]]:
+    """Return the content of spans of a listed source for a manifest: [{"name", "bytes", "sha256"}].
+
+    A cut file also has its bytes {"first", "end"}; a remote file has {"etag"} in place of the sha256. `listed`: the
+    manifest of stages.list. Raises UserError if a file is not as it was listed.
+    """
+    kind, sizes = kind_of(recipe), {file["name"]: file["bytes"] for file in listed.identity["files"]}
+    found = []
+    for span in chosen:
+        name = span.name
+        entry: dict[str, Any] = {"name": name}
+        if span.end is not None:
+            entry |= {"first": span.first, "end": span.end}
+        if storage.is_remote(name):
+            status = storage.status(name)
+            if status.etag != listed.record["etags"][name]:
+                raise UserError(f"{name} changed after {listed.path} was written; rerun with -R list")
+            found.append(entry | {"bytes": status.bytes, "etag": status.etag})
+        else:
+            path = kind.root() / name
+            manifest.check_size(path, sizes[name], listed.path)
+            try:
+                found.append(entry | manifest.describe(path, *kind.extent(span)))
+            except OSError as error:
+                raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    return found

@@ -25,9 +25,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from stages.lib.errors import UserError
-from stages.lib.tokens.packings.segments import Segments
+from stages.lib.tokens.corpus import Segments, TokenStream
 from stages.lib.tokens.permutation import permute, positions_of
-from stages.lib.tokens.token_stream import TokenStream
 
 IN_MEMORY = 1 << 24
 """Documents of a source whose boundaries are held in memory: 128 MiB."""

@@ -11,11 +11,10 @@ from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.run_directory import history
 from stages.lib.run_directory.events import read_events
-from stages.lib.tokens import order
+from stages.lib.tokens import loader
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.document_rows import DocumentRows
-from stages.lib.tokens.loader import Samples
-from stages.lib.tokens.order import Order
+from stages.lib.tokens.loader import Order, Samples
 
 AT_ONCE = 1 << 20  # samples that are located, or rows that are laid out, at once
 MAX_VISITS = 255  # visits of a row are counted up to this number: one byte per row
@@ -32,7 +31,7 @@ def commit_of(directory: Path, tuned: bool = False) -> dict[str, Any]:
             kinds = ("a fine-tuning", "a pretraining")
             raise UserError(f"--run {directory} must be {kinds[not tuned]}, and {path} is of {kinds[tuned]}")
         return commit
-    raise UserError(f"--run {directory} must hold a checkpoint, which stores the recipe, and holds none")
+    raise UserError(f"--run {directory} holds no checkpoint, which would store the recipe")
 
 
 def check_digest(option: str, path: Path, found: str, expected: str, directory: Path) -> None:
@@ -48,7 +47,7 @@ def samples_of(corpus_path: Path, commit: Mapping[str, Any], directory: Path) ->
     """Return the Samples of a run by its corpus and the commit of `commit_of`. Raises UserError for another corpus."""
     corpus = Corpus(corpus_path)
     check_digest("--corpus", corpus_path, corpus.digest, commit["corpus"], directory)
-    return order.from_commit(commit).samples(corpus)
+    return loader.from_commit(commit).samples(corpus)
 
 
 @dataclass(frozen=True)
@@ -71,16 +70,16 @@ def last_entries(directory: Path, events: Sequence[dict[str, Any]]) -> dict[int,
 
 def check_chain(directories: Sequence[Path], commits: Sequence[Mapping[str, Any]], samples: Samples) -> None:
     """Raise UserError if a run does not continue the one before it, in the order of `samples`, the last run's."""
-    last = order.from_commit(commits[-1])
+    last = loader.from_commit(commits[-1])
     for directory, commit, following in zip(directories, commits, commits[1:], strict=False):
-        before, begin = order.from_commit(commit), order.from_commit(following).begin or 0
+        before, begin = loader.from_commit(commit), loader.from_commit(following).begin or 0
         other = last.difference(before, samples.corpus)
         if other is None and _until(begin, before) != _until(begin, last):
             other = "history of weights"
         if other is None and not begin:
             other = "end than the first sample of that run, whose data was reset"
         if other is not None:
-            raise UserError(f"--run {directory} must be the run that the next one continues, and has another {other}")
+            raise UserError(f"--run {directory} is not the run that the next one continues: its {other} differs")
 
 
 def _until(sample: int, of_run: Order) -> list[Any]:

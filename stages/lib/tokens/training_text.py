@@ -8,7 +8,7 @@ import numpy as np
 
 from stages.lib import manifest
 from stages.lib.manifest import Manifest
-from stages.lib.sources.split import TRAIN
+from stages.lib.sources.entries import TRAIN
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens.pretokenized import SEGMENT_IDS, text_of
 

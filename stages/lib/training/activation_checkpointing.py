@@ -26,7 +26,9 @@ def apply(model: Transformer, recipe: ActivationCheckpointingRecipe) -> None:
     """
     if recipe.mode == "none":
         return
-    contexts = {"context_fn": _selective_contexts} if recipe.mode == "selective" else {}
+    contexts: dict[str, Any] = {}
+    if recipe.mode == "selective":
+        contexts = {"context_fn": lambda: create_selective_checkpoint_contexts(_Policy())}
     blocks = model.base_model.layers
     for number in chosen(len(blocks), recipe.ratio if recipe.ratio is not None else 1.0):
         block = blocks[number]
@@ -72,10 +74,6 @@ def _offloading(forward: Callable[..., Any], tokens: torch.Tensor, *rest: Any) -
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         return forward(tokens, *rest)
-
-
-def _selective_contexts() -> Any:
-    return create_selective_checkpoint_contexts(_Policy())
 
 
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten._scaled_mm.default, torch.ops.aten._grouped_mm.default)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stages.lib import files
-from stages.lib.checkpoints import adapter, dcp, find_model, model_digest
+from stages.lib.checkpoints import adapter, dcp, find_model, model_files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import PACKAGE, package_encoder
-from stages.lib.tokens import order, validation_text
+from stages.lib.tokens import loader, validation_text
 from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
 from stages.lib.training.settings.recipe import InitialRecipe
 
@@ -68,13 +68,14 @@ class Initial:
             raise UserError(f"{where}.initial.optimizer must be reset for a model that LoRA trained, got keep")
         if self.found.tokenizer is None:
             self._compare_tokens(corpus)
-        self.steps_before = 0 if recipe.schedule == "reset" else self._steps()
-        self.samples_before = 0 if recipe.data == "reset" else self._commit()["samples"]
+        commit = self.commit or {}
+        self.steps_before = 0 if recipe.schedule == "reset" else commit["step"] + commit.get("steps_before", 0)
+        self.samples_before = 0 if recipe.data == "reset" else commit["samples"]
 
     @functools.cached_property
     def digest(self) -> str:
         """Digest of the model. It is slow for a model that was not trained here: every file is read."""
-        return model_digest.digest_of(self.found.path, "--initial", config=self.config)
+        return model_files.digest_of(self.found.path, "--initial", config=self.config)
 
     def _find(self, model_config: ModelRecipe | None, where: str) -> find_model.FoundModel:
         if self.config is None:
@@ -83,8 +84,7 @@ class Initial:
         found = find_model.find(self.path, "--initial", given, f"{self.config}: ")
         if found.vocab_size != vocab_size:
             raise UserError(
-                f"{self.config}: vocab_size must be that of --initial {self.path} ({found.vocab_size}), "
-                f"got {vocab_size}"
+                f"{self.config}: vocab_size is {vocab_size}, but {found.vocab_size} in --initial {self.path}"
             )
         return found
 
@@ -92,19 +92,13 @@ class Initial:
         assert self.commit is not None
         return self.commit
 
-    def _steps(self) -> int:
-        commit = self._commit()
-        return commit["step"] + commit.get("steps_before", 0)
-
     def _check_model(self, model_config: ModelRecipe, where: str) -> None:
         for field in dataclasses.fields(model_config):
             value, found = getattr(model_config, field.name), getattr(self.found.model_config, field.name)
             if field.name == "num_key_value_heads":
                 value, found = model_config.kv_heads, self.found.model_config.kv_heads
             if field.name not in FREE and value != found:
-                raise UserError(
-                    f"{where}.model.{field.name} must be that of --initial {self.path} ({found}), got {value}"
-                )
+                raise UserError(f"{where}.model.{field.name} is {value}, but {found} in --initial {self.path}")
 
     def _check_tokenizer(self, corpus: Corpus) -> None:
         vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
@@ -116,7 +110,7 @@ class Initial:
         if rows > vocab_size:  # padding, as published models have it
             logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
         if is_other:
-            raise UserError(f"--initial {self.path} must be trained with the data's tokenizer, got another tokenizer")
+            raise UserError(f"--initial {self.path} was trained with a different tokenizer than this corpus")
 
     def _compare_tokens(self, corpus: Corpus) -> None:
         """Compare the ids that the tokenizer beside imported weights gives with those of the corpus.
@@ -131,8 +125,8 @@ class Initial:
             for source, name, text, is_same in validation_text.compared(corpus, lambda texts, _: encode(texts)):
                 if not is_same:
                     raise UserError(
-                        f"--initial {self.path} must be trained with the data's tokenizer: {package} gives other token "
-                        f"ids than the corpus for the validation document {name} of {source}, which begins "
+                        f"--initial {self.path} was trained with a different tokenizer than this corpus: {package} "
+                        f"gives other token ids for the validation document {name} of {source}, which begins "
                         f"{text[:60]!r}; name it as the path of the corpus' tokenizer"
                     )
                 compared += 1
@@ -150,11 +144,11 @@ class Initial:
             before = self._commit()["recipe"].get("optimizer", {}).get("name", DEFAULT_OPTIMIZER)
             if before != name:
                 raise UserError(
-                    f"{where}.initial.optimizer must be reset, since --initial {self.path} was trained with the "
-                    f"optimizer {before} and {where}.optimizer.name is {name}; got keep"
+                    f"{where}.initial.optimizer cannot be kept: --initial {self.path} was trained with the "
+                    f"optimizer {before}, and {where}.optimizer.name is {name}; set it to reset"
                 )
 
-    def check_data(self, run_order: order.Order, corpus: Corpus, where: str) -> None:
+    def check_data(self, run_order: loader.Order, corpus: Corpus, where: str) -> None:
         """Raise UserError if the samples cannot continue in the order of the model's own training.
 
         `run_order`: the order by the recipe alone, as if nothing came before.
@@ -165,14 +159,14 @@ class Initial:
                 f"{where}.initial.data must be reset for a model that was not pretrained (--initial {self.path}), "
                 "got continue"
             )
-        before = order.from_commit(commit)
+        before = loader.from_commit(commit)
         other = run_order.difference(before, corpus)
         if other is None and before.sources is None and commit["corpus"] != corpus.digest:
             other = "corpus"
         if other is not None:
             raise UserError(
-                f"{where}.initial.data must be reset, since --initial {self.path} was trained with another {other}; "
-                "got continue"
+                f"{where}.initial.data cannot continue: --initial {self.path} was trained with a different {other}; "
+                "set it to reset"
             )
 
     def load(self, model: Transformer, optimizer_state: dict[str, dict[str, torch.Tensor]]) -> None:

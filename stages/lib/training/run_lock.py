@@ -17,7 +17,7 @@ from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
 from stages.lib.run_directory import crashes, events, history, job, journal
 from stages.lib.run_directory.lease import FILE, HeldError, Lease
-from stages.lib.training.faults.stop_requests import REASONS, STOP_FILE, StopRequests
+from stages.lib.training.stop_requests import REASONS, STOP_FILE, StopRequests
 
 if TYPE_CHECKING:
     from stages.lib.training.settings.options import Start

@@ -56,7 +56,7 @@ def check(recipe: TrainRecipe, where: str, device: torch.device) -> None:
 
 
 def casts_weights(recipe: TrainRecipe) -> bool:
-    """Return true if layers cast their weights to bfloat16, see `acceleration.weight_casts`; otherwise FSDP does."""
+    """Return true if layers cast their weights to bfloat16, see `cuda_graphs.cast_weights`; otherwise FSDP does."""
     return recipe.cuda_graphs and recipe.dtype == "bfloat16"
 
 

@@ -16,15 +16,49 @@ from stages.lib.model.initialize import initialize, initialize_adapters
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import activation_checkpointing, sharding
-from stages.lib.training.acceleration import float8, weight_casts
-from stages.lib.training.faults.loss_guard import LossGuard
+from stages.lib.training import activation_checkpointing, cuda_graphs, float8, sharding
 from stages.lib.training.optimizers import registry
+from stages.lib.training.settings.recipe import LossGuardRecipe
 
 if TYPE_CHECKING:
     from stages.lib.model.lora_recipe import LoraRecipe
     from stages.lib.training.initial import Initial
     from stages.lib.training.settings.recipe import TrainRecipe
+
+
+class LossGuard:
+    """Decides whether a step is bad. `tensors` is its state, for the checkpoint."""
+
+    def __init__(self, recipe: LossGuardRecipe, device: torch.device) -> None:
+        """`device`: where losses are compared."""
+        self.recipe = recipe
+        self.tensors = {
+            "losses": torch.full((recipe.window,), float("nan"), dtype=torch.float64, device=device),
+            "bad_steps": torch.zeros((), dtype=torch.int64, device=device),
+        }
+
+    def is_bad(self, step: int, loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """Return 1.0 if the step must be skipped, else 0.0 (float32 scalar). `loss`, `norm`: float64 scalars."""
+        bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        losses, bad_steps = self.tensors["losses"], self.tensors["bad_steps"]
+        if self.recipe.spike is not None:
+            known = ~losses.isnan()
+            count = known.sum()
+            mean = losses.nansum() / count
+            deviation = ((losses - mean).square().nansum() / count).sqrt()
+            bad |= (count * 2 >= self.recipe.window) & (loss > mean + self.recipe.spike * deviation)
+        losses[step % self.recipe.window] = torch.where(bad, torch.nan, loss)
+        torch.where(bad, bad_steps + 1, torch.zeros_like(bad_steps), out=bad_steps)
+        return bad.float()
+
+    def reset(self) -> None:
+        """Restore the state before the first step."""
+        self.tensors["losses"].fill_(torch.nan)
+        self.reset_bad_steps()
+
+    def reset_bad_steps(self) -> None:
+        """Set the count of consecutive bad steps to 0, after a rollback."""
+        self.tensors["bad_steps"].zero_()
 
 
 class State:
@@ -59,7 +93,7 @@ class State:
         if recipe.float8:
             float8.apply(self.model)
         if sharding.casts_weights(recipe):
-            weight_casts.apply(self.model)
+            cuda_graphs.cast_weights(self.model)
         activation_checkpointing.apply(self.model, recipe.activation_checkpointing)
         if recipe.compile:
             for block in self.model.base_model.layers:
@@ -93,10 +127,6 @@ class State:
         """Set the numbers within the run of the next forward pass's rows, on which LoRA's dropout depends."""
         if self.lora is not None:
             self._dropout_rows.set(numbers)
-
-    def reshard(self) -> None:
-        """Free the parameters that forward passes without a backward pass gathered."""
-        sharding.reshard(self.model)
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]

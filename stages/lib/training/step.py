@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from stages.lib.training import sharding
-from stages.lib.training.acceleration.cuda_graphs import MicroBatchGraph
+from stages.lib.training.cuda_graphs import MicroBatchGraph
 from stages.lib.training.objectives import registry as objectives
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.optimizer import clip_gradients, set_learning_rate

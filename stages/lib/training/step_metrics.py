@@ -1,27 +1,124 @@
-"""Metrics of each step, written while the next step runs."""
+"""Metrics of each step, written while the next step runs: its figures, speed, utilization, waiting time and memory."""
 
 from __future__ import annotations
 
+import collections
 import math
+import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from stages.lib.training.metrics.throughput import Throughput
-from stages.lib.training.objectives.balance import with_load
+from stages.lib.model import flops
+from stages.lib.model.model_recipe import ModelRecipe
+from stages.lib.training.objectives.objective import with_load
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer
-    from stages.lib.training.inputs import Run, Samples
     from stages.lib.training.metrics.callback import Callback
-    from stages.lib.training.state import State
     from stages.lib.training.step import Stepper
+
+
+WINDOW = 256
+"""Number of steps over which the percentiles of data_wait are taken."""
+
+UNKNOWN = "n/a"
+SECONDS_PER_DAY = 24 * 60 * 60
+
+
+class Throughput:
+    """Computes the figures of each step of one start of a training, on one rank.
+
+    `activation_checkpointing`: (mode, ratio), for the FLOPs that are recomputed. `num_adapter`: the number of LoRA's
+    parameters, if they alone are trained. `clock`: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        model_config: ModelRecipe,
+        vocab_size: int,
+        seq_len: int,
+        world_size: int,
+        device: torch.device,
+        activation_checkpointing: tuple[str, float | None] = ("none", None),
+        num_adapter: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.world_size, self.device, self.clock = world_size, device, clock
+        self.model_flops = flops.flops_per_token(model_config, vocab_size, seq_len, num_adapter)
+        self.hardware_flops = self.model_flops + flops.repeated_flops_per_token(
+            model_config, seq_len, *activation_checkpointing
+        )
+        self.device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        self.peak = flops.peak_flops(self.device_name)
+        self._waits: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._first_ended: float | None = None  # when the first step ended
+        self._tokens, self._seconds = 0, 0.0  # of the steps since then
+
+    def facts(self) -> dict[str, Any]:
+        """Return the formula and the peak behind the figures, for the first event of a start; "n/a" is unknown."""
+        return {
+            "formula": flops.FORMULA,
+            "device": self.device_name,
+            "peak_flops": UNKNOWN if self.peak is None else self.peak,
+            "model_flops_per_token": self.model_flops,
+            "hardware_flops_per_token": self.hardware_flops,
+        }
+
+    def step(self, *, seconds: float, data_wait: float, tokens: int) -> dict[str, Any]:
+        """Return the figures of a step that has just ended.
+
+        `seconds`: its duration, of which `data_wait` for its batch; `tokens`: of the global batch.
+
+        tokens_per_second is of this step, over all ranks. tokens_per_second_overall is since the end of the first step
+        of this start (which sets up memory, communication and compiled code), with saves and evaluations between the
+        steps. tokens_per_day is the overall speed per day. mfu and hfu are of this step, "n/a" on a device of unknown
+        peak. data_wait is in seconds, its percentiles over the last 256 steps. memory_mb is the peak: allocated memory
+        on a GPU, resident memory otherwise.
+        """
+        rate = overall = tokens / seconds
+        now = self.clock()
+        if self._first_ended is None:
+            self._first_ended = now
+        else:
+            self._tokens += tokens
+            self._seconds += seconds
+            # at least the duration of the steps: a step's figures may come a little after its end
+            overall = self._tokens / max(self._seconds, now - self._first_ended)
+        self._waits.append(data_wait)
+        waits = sorted(self._waits)
+        return {
+            "seconds": seconds,
+            "tokens_per_second": rate,
+            "tokens_per_second_overall": overall,
+            "tokens_per_day": overall * SECONDS_PER_DAY,
+            "mfu": self._utilization(rate, self.model_flops),
+            "hfu": self._utilization(rate, self.hardware_flops),
+            "data_wait": data_wait,
+            "data_wait_p50": _percentile(waits, 50),
+            "data_wait_p99": _percentile(waits, 99),
+            "memory_mb": peak_memory_mb(self.device),
+        }
+
+    def _utilization(self, rate: float, flops_per_token: float) -> float | str:
+        return UNKNOWN if self.peak is None else rate / self.world_size * flops_per_token / self.peak
+
+
+def peak_memory_mb(device: torch.device) -> int:
+    """Return the peak memory of this process in MB: allocated on a GPU, resident otherwise."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 1e6)
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+
+
+def _percentile(ascending: Sequence[float], percent: float) -> float:
+    """Return the smallest value that at least `percent` of the values do not exceed (nearest rank)."""
+    return ascending[math.ceil(len(ascending) * percent / 100) - 1]
 
 
 class AsyncDeviceToHost:
@@ -68,15 +165,13 @@ class StragglerTimer:
             block.register_forward_hook(self._after, prepend=True)  # before FSDP's
 
     def _before(self, block: nn.Module, *_: Any) -> None:
-        self._begin = self._now() if block.training and not self._is_capturing() else None
+        # events that a CUDA graph captures have no times; it has one rank, which waits for none
+        is_capturing = self.on_gpu and torch.cuda.is_current_stream_capturing()
+        self._begin = self._now() if block.training and not is_capturing else None
 
     def _after(self, *_: Any) -> None:
         if self._begin is not None:
             self._intervals.append((self._begin, self._now()))
-
-    def _is_capturing(self) -> bool:
-        """Return true while a CUDA graph is made: events in it have no times. It has one rank, which waits for none."""
-        return self.on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _now(self) -> float | torch.cuda.Event:
         if not self.on_gpu:
@@ -115,26 +210,22 @@ class StepMetrics:
     """Collects the metrics of a step, and sends them to `callbacks` one step later, so that the host does not wait."""
 
     def __init__(
-        self, run: Run, state: State, stepper: Stepper, samples: Samples, callbacks: Callback, hosts: Sequence[str]
+        self,
+        stepper: Stepper,
+        throughput: Throughput,
+        data_figures: Callable[[int], dict[str, Any]],
+        callbacks: Callback,
     ) -> None:
-        """`hosts`: the host of each rank."""
-        recipe, checkpointing = run.recipe, run.recipe.activation_checkpointing
-        self.names, self.samples, self.callbacks, self.hosts = stepper.names, samples, callbacks, hosts
-        self.throughput = Throughput(
-            run.model_config,
-            run.identity.vocab_size,
-            recipe.seq_len,
-            dist.get_world_size(),
-            run.device,
-            (checkpointing.mode, checkpointing.ratio),
-            None if run.lora is None else state.num_trained(),
-        )
+        """`data_figures`: those of metrics.jsonl on the data after a number of samples."""
+        recipe, model, device = stepper.recipe, stepper.state.model, stepper.device
+        self.names, self.throughput = stepper.names, throughput
+        self.data_figures, self.callbacks = data_figures, callbacks
         self.tokens_per_step = recipe.global_batch_size * recipe.seq_len * stepper.objective.rows_per_sample
-        self.num_layers = run.model_config.num_hidden_layers
+        self.num_layers = model.recipe.num_hidden_layers
         self.work_seconds = 0.0
         """Seconds that this rank worked in the last written step, without waiting for other ranks."""
-        self._device_to_host = AsyncDeviceToHost(run.device)
-        self._straggler = StragglerTimer(state.model, run.device)
+        self._device_to_host = AsyncDeviceToHost(device)
+        self._straggler = StragglerTimer(model, device)
         self._marks: list[Any] = []
         self._pending: dict[str, Any] | None = None
         self._between: dict[str, Any] = {}
@@ -176,7 +267,7 @@ class StepMetrics:
             facts["skipped"] = True
             skipped = {"samples": samples, "loss": str(loss), "grad_norm": str(grad_norm)}
             self.callbacks.event("skip", step, skipped)
-        facts |= self.samples.figures(samples[1])
+        facts |= self.data_figures(samples[1])
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         finite = with_load(finite, self.num_layers)
         self.callbacks.metrics({"step": step, "tokens": facts["tokens"], **finite, **facts, "time": time.time()})
@@ -191,10 +282,6 @@ class StepMetrics:
     def discard(self) -> None:
         """Forget the step that is not written yet."""
         self._pending = None
-
-    def add_ranks(self, seconds: Sequence[float]) -> None:
-        """Add the ranks' own seconds of work to the next step's line: {"max", "median", "slowest": host}."""
-        self.add(ranks=slowest_rank(self.hosts, seconds))
 
     def tokens_at(self, step: int) -> int:
         """Return the number of tokens trained on after `step` steps."""

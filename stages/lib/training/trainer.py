@@ -5,45 +5,100 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch.distributed as dist
 
 from stages.lib import stage
-from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
-from stages.lib.checkpoints.manager import CheckpointManager
+from stages.lib.checkpoints.manager import AsyncCheckpointer, CheckpointManager
 from stages.lib.distributed import collectives
 from stages.lib.distributed.collectives import AsyncAllGather
 from stages.lib.errors import Preempted
 from stages.lib.tokens.loader import Prefetch, share_of
-from stages.lib.training import rollback
-from stages.lib.training.faults import stop_requests
-from stages.lib.training.faults.stop_requests import REASONS, StopRequested, StopRequests
-from stages.lib.training.faults.watchdog import Watchdog
-from stages.lib.training.metrics.callback import Callbacks
+from stages.lib.training import stop_requests
+from stages.lib.training.metrics.callback import Callbacks, MetricsWriter
 from stages.lib.training.metrics.profiler import Profiler
-from stages.lib.training.metrics.writer import MetricsWriter
 from stages.lib.training.position import Position
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
-from stages.lib.training.step_metrics import StepMetrics
+from stages.lib.training.step_metrics import StepMetrics, Throughput, slowest_rank
+from stages.lib.training.stop_requests import REASONS, StopRequested, StopRequests
 from stages.lib.training.validation import check_finite
+from stages.lib.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
     from stages.lib.manifest import Manifest
+    from stages.lib.model.lora_recipe import LoraRecipe
+    from stages.lib.model.model_recipe import ModelRecipe
     from stages.lib.run_directory.lease import Lease
-    from stages.lib.training.inputs import Run, TrainingData
+    from stages.lib.run_directory.run_identity import RunIdentity
+    from stages.lib.training.initial import Initial
     from stages.lib.training.settings.options import Start
+    from stages.lib.training.settings.recipe import TrainRecipe
     from stages.lib.training.step_metrics import StepResult
+    from stages.lib.training.validation import Validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, and the device on which this rank trains it."""
+
+    recipe: TrainRecipe
+    model_config: ModelRecipe
+    identity: RunIdentity
+    device: torch.device
+    initial: Initial | None = None
+    """The model whose weights the run starts from, None for random weights."""
+
+    lora: LoraRecipe | None = None
+    """The adapters that are trained beside the initial model's weights, None to train the weights."""
+
+
+class Samples(Protocol):
+    """The training samples, by their number in the order of the run."""
+
+    document_end: int | None
+
+    def batch(self, samples: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the arrays of samples that the objective reads, mostly inputs and targets: int32 [n, L] each."""
+
+    def figures(self, samples: int) -> dict[str, Any]:
+        """Return the figures of metrics.jsonl on the data after `samples` samples."""
+
+    def described(self) -> dict[str, Any]:
+        """Return the record of the data for a milestone's manifest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """The samples to train on, and the validation split."""
+
+    samples: Samples
+    validation: Validation
+
+
+class Rollback(Exception):
+    """Too many bad steps in a row, raised on all ranks; `result` is the last of them."""
+
+    def __init__(self, result: StepResult) -> None:
+        super().__init__()
+        self.result = result
 
 
 class RankStatus:
     """Gathers the status of all ranks without waiting: each poll reads what the ranks sent at the poll before."""
 
-    def __init__(self, requests: StopRequests, checkpointer: AsyncCheckpointer, step_metrics: StepMetrics) -> None:
-        self.requests, self.checkpointer, self.step_metrics = requests, checkpointer, step_metrics
+    def __init__(
+        self, requests: StopRequests, checkpointer: AsyncCheckpointer, step_metrics: StepMetrics, hosts: Sequence[str]
+    ) -> None:
+        """`hosts`: the host of each rank."""
+        self.requests, self.checkpointer, self.step_metrics, self.hosts = requests, checkpointer, step_metrics, hosts
         self._gather = AsyncAllGather(3)
 
     def poll(self) -> None:
@@ -59,7 +114,7 @@ class RankStatus:
         if code:
             raise StopRequested(REASONS[code])
         if len(rows) > 1:
-            self.step_metrics.add_ranks(rows[:, 2].tolist())
+            self.step_metrics.add(ranks=slowest_rank(self.hosts, rows[:, 2].tolist()))
 
     def finish(self) -> None:
         """Wait for the gather in flight."""
@@ -90,18 +145,31 @@ class Trainer:
         self.checkpointer = AsyncCheckpointer(recipe.checkpoint.asynchronous)
         keep = recipe.checkpoint.keep
         self.checkpoints = CheckpointManager(directory, run.identity, keep, self.checkpointer, lease, previous)
-        self.position = Position(run, self.state, self.checkpoints)
+        self.position = Position(self.state, self.checkpoints, run.initial)
         hosts = collectives.all_gather_object(socket.gethostname())
         profiler = Profiler(directory, start.profile_steps, start.memory_snapshot, run.device)
         watchdog = Watchdog(recipe.watchdog, directory, lambda message: stage.out_of_time(start.stage, message))
         self.callbacks = Callbacks(watchdog, profiler)  # in this order: writing a profile may take long
         if self.is_first:
             self.callbacks.add(MetricsWriter(directory, len(hosts)))
-        self.step_metrics = StepMetrics(run, self.state, self.stepper, samples, self.callbacks, hosts)
-        watched = directory if self.is_first else None
-        state_bytes = self.state.num_bytes()[0]
-        self.stop_requests = StopRequests(watched, start.deadline, state_bytes, start.stage, recipe.watchdog)
-        self.status = RankStatus(self.stop_requests, self.checkpointer, self.step_metrics)
+        self.throughput = Throughput(
+            run.model_config,
+            run.identity.vocab_size,
+            recipe.seq_len,
+            dist.get_world_size(),
+            run.device,
+            (recipe.activation_checkpointing.mode, recipe.activation_checkpointing.ratio),
+            None if run.lora is None else self.state.num_trained(),
+        )
+        self.step_metrics = StepMetrics(self.stepper, self.throughput, samples.figures, self.callbacks)
+        self.stop_requests = StopRequests(
+            directory if self.is_first else None,
+            start.deadline,
+            self.state.num_bytes()[0],
+            start.stage,
+            recipe.watchdog,
+        )
+        self.status = RankStatus(self.stop_requests, self.checkpointer, self.step_metrics, hosts)
 
     def train(self, until: int) -> dict[str, Any]:
         """Train up to step `until`, with saves and evaluations; return the scores of the last evaluation.
@@ -113,11 +181,14 @@ class Trainer:
             while self.position.step < until:
                 try:
                     self._train(until)
-                except rollback.Rollback as error:
-                    self._roll_back(error.result)
+                except Rollback as error:
+                    self.callbacks.phase("save", self.position.step)
+                    self.checkpointer.wait()
+                    self.step_metrics.discard()
+                    self.event("rollback", **self.position.roll_back(error.result))
             scores = self.evaluate()
         except StopRequested as request:
-            with contextlib.suppress(rollback.Rollback):  # the next start rolls back
+            with contextlib.suppress(Rollback):  # the next start rolls back
                 self.finish_step()
                 if self.position.saved_at != self.position.step:
                     self.save()
@@ -126,8 +197,10 @@ class Trainer:
         return scores
 
     def _train(self, until: int) -> None:
-        position = self.position
-        prefetch = Prefetch(self.data.samples, self._shares(position.samples_seen, until - position.step))
+        position, batch, ranks = self.position, self.recipe.global_batch_size, (dist.get_rank(), dist.get_world_size())
+        first = position.samples_seen  # the shares are read ahead: they must not depend on the position
+        shares = (share_of(first + step * batch, *ranks, batch) for step in range(until - position.step))
+        prefetch = Prefetch(self.data.samples, shares)
         try:
             while position.step < until:
                 self.status.poll()
@@ -141,12 +214,6 @@ class Trainer:
                     self.evaluate()
         finally:
             prefetch.close()
-
-    def _shares(self, first: int, steps: int) -> Iterator[Any]:
-        """Yield this rank's sample numbers of each of the next steps. It runs ahead, and must not read the position."""
-        batch = self.recipe.global_batch_size
-        for number in range(steps):
-            yield share_of(first + number * batch, dist.get_rank(), dist.get_world_size(), batch)
 
     def _take_step(self, prefetch: Prefetch) -> None:
         begun, position = time.monotonic(), self.position
@@ -170,16 +237,20 @@ class Trainer:
         )
 
     def finish_step(self) -> None:
-        """Write the metrics of the last step. Raises Rollback or CollectiveError after too many bad steps."""
-        result = self.step_metrics.write()
-        if result is not None:
-            rollback.check_bad_steps(result, self.recipe.loss_guard, self.position.rollbacks)
+        """Write the metrics of the last step.
 
-    def _roll_back(self, last: StepResult) -> None:
-        self.callbacks.phase("save", self.position.step)
-        self.checkpointer.wait()
-        self.step_metrics.discard()
-        self.event("rollback", **rollback.roll_back(self.position, last))
+        Raises Rollback, or CollectiveError if none is allowed, after too many bad steps in a row.
+        """
+        result, guard = self.step_metrics.write(), self.recipe.loss_guard
+        if result is None or result.bad_steps < guard.bad_steps:
+            return
+        if guard.on_repeated == "rollback" and self.position.rollbacks < guard.max_rollbacks:
+            raise Rollback(result)
+        raise collectives.CollectiveError(
+            f"the training stopped after {result.bad_steps} skipped steps in a row, the last with loss {result.loss} "
+            f"and gradient norm {result.grad_norm} at step {result.step}; lower optimizer.learning_rate, inspect the "
+            "text with tools.inspect, or set loss_guard.on_repeated to rollback"
+        )
 
     def save(self) -> None:
         """Write a checkpoint of this step, and delete old ones beyond `keep`; milestones stay."""
@@ -238,7 +309,3 @@ class Trainer:
     def event(self, event: str, **facts: Any) -> None:
         """Append a line to events.jsonl."""
         self.callbacks.event(event, self.position.step, facts)
-
-    def close(self) -> None:
-        """Close the callbacks."""
-        self.callbacks.close()

@@ -110,8 +110,8 @@ def from_corpus(
         num_bytes[source] = float(corpus.bytes_of_ids(source)[targets[targets != IGNORED]].sum())
         if not num_bytes[source]:
             raise UserError(
-                f"source {source} must have at least two tokens of validation text, and has fewer; "
-                f"raise sources.{source}.validation, or validation.tokens"
+                f"source {source} has fewer than two tokens of validation text; raise sources.{source}.validation, "
+                "or validation.tokens"
             )
     return Validation(windows, num_bytes, document_end)
 

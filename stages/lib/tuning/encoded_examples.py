@@ -29,9 +29,9 @@ from stages.lib.chat.template import ChatTemplate, Span, assistant_spans
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources.entries import Document
-from stages.lib.sources.prompt_completion import Pair
+from stages.lib.sources.examples import Pair
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tuning.chats import Conversation
+from stages.lib.tuning.records import Conversation
 
 ASSISTANT, ALL, LAST = LOSS_ON = ("assistant", "all", "last")
 AT_ONCE = 256  # conversations whose characters are held: 16 bytes per token

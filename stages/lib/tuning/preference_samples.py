@@ -18,7 +18,7 @@ from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
 from stages.lib.tuning.mixed_samples import MixedSamples, chosen_for_validation
-from stages.lib.tuning.preferences import Preference
+from stages.lib.tuning.records import Preference
 from stages.lib.tuning.tuning_samples import next_tokens
 
 EncodedPair = tuple[Encoded, Encoded]
@@ -40,7 +40,7 @@ def usable(pairs: Sequence[EncodedPair], seq_len: int, where: str) -> tuple[list
     Raises UserError naming `where` (source and split) if no pair remains.
     """
     if not pairs:
-        raise UserError(f"{where} must have a pair, and has none; see its keys validation and split_field")
+        raise UserError(f"{where} has no pair; see its keys validation and split_field")
     longer = f"longer than {seq_len} tokens"
     kept, filtered = [], dict.fromkeys((longer, EQUAL), 0)
     for pair in pairs:

@@ -77,7 +77,7 @@ class ExampleSources(TuningSources):
             for split, examples in (("training", found.train), ("validation", found.validation)):
                 where, encoded = f"the {split} split of source {name}", encoder.encode(examples)
                 if examples and not encoded:
-                    raise UserError(f"{where} must have a conversation without the text of a special token, got none")
+                    raise UserError(f"{where} has only conversations with the text of a special token")
                 splits[split][name] = tuning_samples.fitted(encoded, recipe.seq_len, where, recipe.too_long, tokenizer)
         return splits["training"], splits["validation"]
 

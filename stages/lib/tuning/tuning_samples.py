@@ -18,7 +18,7 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens.packings.best_fit import best_fit
+from stages.lib.tokens.best_fit import best_fit
 from stages.lib.tuning.encoded_examples import Encoded
 from stages.lib.tuning.mixed_samples import VALIDATION_SEED, MixedSamples, chosen_for_validation
 
@@ -26,11 +26,10 @@ DROP, TRUNCATE = TOO_LONG = ("drop", "truncate")
 BEST_FIT, NONE = "best_fit", "none"
 
 
-def _one_per_row(lengths: Sequence[int], _seq_len: int, _seed: int) -> list[list[int]]:
-    return [[number] for number in range(len(lengths))]
-
-
-PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {BEST_FIT: best_fit, NONE: _one_per_row}
+PACKINGS: dict[str, Callable[[Sequence[int], int, int], list[list[int]]]] = {
+    BEST_FIT: best_fit,
+    NONE: lambda lengths, *_: [[number] for number in range(len(lengths))],
+}
 """{value of `finetune.packing`: function of (lengths, seq_len, seed) that returns the numbers of each row}"""
 
 
@@ -42,7 +41,7 @@ def fitted(
     `where`: source and split, for messages. `tokenizer` is needed to truncate. Raises UserError if nothing is left.
     """
     if not encoded:
-        raise UserError(f"{where} must have an example, and has none; see its keys validation and split_field")
+        raise UserError(f"{where} is empty; see its keys validation and split_field")
     longer = sum(len(one.ids) > seq_len for one in encoded)
     kept = [one for one in encoded if len(one.ids) <= seq_len]
     if too_long == TRUNCATE:

@@ -11,15 +11,15 @@ from stages.lib.chat import template as chat_templates
 from stages.lib.chat.template import ChatTemplate
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import documents, examples, prompt_completion, source, spans
+from stages.lib.sources import documents, examples, source, spans
+from stages.lib.sources.documents import FilterCounts
 from stages.lib.sources.entries import Document
 from stages.lib.sources.examples import ExampleSource
-from stages.lib.sources.filtered import FilterCounts
 from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, PREFERENCE_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
-from stages.lib.tuning import chats, preferences
+from stages.lib.tuning import records
 from stages.lib.tuning.tuning_data import ExampleSources, PreferenceSources, TuningSources
 
 
@@ -73,7 +73,7 @@ def read(lists: Iterable[Path], recipe: Any, template: ChatTemplate | None) -> T
     kinds = {name: kind_of(source.read_list(path)[2]) for name, path in sorted(paths.items())}
     if recipe.dpo is not None:
         return _preferences(paths, kinds, recipe, template)
-    _check_template(recipe, template, [name for name, kind in kinds.items() if kind.is_chat])
+    _check_template(recipe, template, [name for name, kind in kinds.items() if "conversations" in kind.yields])
     return ExampleSources(sources={name: _reader(kind)(paths[name]) for name, kind in kinds.items()}, template=template)
 
 
@@ -81,11 +81,11 @@ def _preferences(
     paths: Mapping[str, Path], kinds: Mapping[str, SourceKind], recipe: Any, template: ChatTemplate | None
 ) -> PreferenceSources:
     for name, kind in kinds.items():
-        if not kind.is_preference:
+        if "preferences" not in kind.yields:
             expected = " or ".join(PREFERENCE_KINDS)
             raise UserError(f"sources.{name}.kind must be {expected} for finetune.dpo, got {kind.name}")
-    found = {name: preferences.read_preferences(path) for name, path in paths.items()}
-    _check_template(recipe, template, [name for name, one in found.items() if preferences.has_conversations(one)])
+    found = {name: records.read_preferences(path) for name, path in paths.items()}
+    _check_template(recipe, template, [name for name, one in found.items() if records.has_conversations(one)])
     return PreferenceSources(sources=found, template=template)
 
 
@@ -101,6 +101,6 @@ def _check_template(recipe: Any, template: ChatTemplate | None, of_conversations
 
 
 def _reader(kind: SourceKind) -> Callable[[Path], ExampleSource[Any]]:
-    if kind.is_chat:
-        return chats.read_chats
-    return prompt_completion.read if kind.is_prompt_completion else read_texts
+    if "conversations" in kind.yields:
+        return records.read_chats
+    return examples.read_pairs if "pairs" in kind.yields else read_texts

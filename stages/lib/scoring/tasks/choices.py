@@ -1,4 +1,4 @@
-"""Questions of four choices that a model without the context answers right by chance.
+"""Questions of four choices that a model without the context answers right by chance, and the task next_line.
 
 All candidates are sorted by length and cut into bins; a question's four choices come from one bin, each candidate with
 the same probability. So the right choice is no more common and no longer than the others.
@@ -7,11 +7,15 @@ the same probability. So the right choice is no more common and no longer than t
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.lib.scoring.tasks.task import Row
+from stages.lib.errors import UserError
+from stages.lib.log import logger
+from stages.lib.scoring.tasks import task_files
+from stages.lib.scoring.tasks.task import Row, TaskOptions, TextTask, ValidationText
+from stages.lib.scoring.tasks.text_pieces import first_bytes
 
 CHOICES = 4
 CHANCE = 1 / CHOICES
@@ -41,7 +45,7 @@ def draw(
     """
     ordered = list(candidates)
     rng.shuffle(ordered)  # else candidates of equal length would be in the order of the text
-    ordered.sort(key=_length)
+    ordered.sort(key=lambda candidate: candidate.num_bytes)
     order = list(range(len(ordered)))
     rng.shuffle(order)
     drawn: list[tuple[Candidate, list[str]]] = []
@@ -53,10 +57,6 @@ def draw(
         if wrong is not None:
             drawn.append((ordered[at], wrong))
     return drawn
-
-
-def _length(candidate: Candidate) -> int:
-    return candidate.num_bytes
 
 
 def _wrong_for(right: Candidate, nearby: Sequence[Candidate], rng: random.Random) -> list[str] | None:
@@ -88,3 +88,97 @@ def _placed(question: Row, position: int) -> Row:
     choices.insert(position, question["right"])
     kept = {key: value for key, value in question.items() if key not in ("right", "wrong")}
     return kept | {"choices": choices, "answer": position}
+
+
+POOL_BYTES = 2 << 20  # text per source that questions are made from: about 40,000 lines
+CONTEXT_LINES, CONTEXT_BYTES, SHORTEST_CONTEXT_LINES = 10, 400, 3
+SHORTEST_LINE = 16  # characters: `else:` or a lone brace cannot be predicted
+BIN = 48
+
+
+class NextLine(TextTask):
+    """Questions from the text of all sources: which of four lines comes next."""
+
+    name = "next_line"
+    metric = "acc_mutual_info"
+    chance = CHANCE
+    description = "which of four lines comes next"
+    format = task_files.MULTIPLE_CHOICE
+
+    def pool_bytes(self, options: TaskOptions) -> int:
+        """Return the bytes of text per source from which lines are drawn."""
+        return max(options.bytes_per_source, POOL_BYTES)
+
+    def rows(self, text: ValidationText, options: TaskOptions) -> dict[str, list[Row]]:
+        """Make `num_examples` questions, spread evenly over the sources and over the four positions of the answer.
+
+        A source whose text gives no question is left out with a warning. Raises UserError if no source gives any.
+        """
+        lines: dict[str, list[Candidate]] = {}
+        for source, pool in text.pools.items():
+            of_source = [line for piece in first_bytes(pool, self.pool_bytes(options)) for line in _candidates(piece)]
+            if draw(of_source, 1, random.Random(source), BIN):
+                lines[source] = of_source
+            else:
+                reason = _reason(of_source)
+                logger.warning("%s: source %s gives no question: %s", self.name, source, reason)
+        if not lines:
+            raise UserError(
+                f"{text.origin}: no source ({', '.join(text.pools)}) gives a question for {self.name}, since {reason}; "
+                f"omit {self.name} from the suite's tasks"
+            )
+        made: list[Row] = []
+        for number, (source, of_source) in enumerate(lines.items()):
+            share = options.num_examples // len(lines) + (number < options.num_examples % len(lines))
+            rng = random.Random(f"{options.seed} {source}")
+            found = [_question(line, wrong) for line, wrong in draw(of_source, share, rng, BIN)]
+            if len(found) < share:
+                logger.warning("%s: source %s gives %d examples, not %d", self.name, source, len(found), share)
+            made += found
+        return {self.name: balanced(made, random.Random(f"{options.seed} {self.name}"))}
+
+
+def _reason(lines: Sequence[Candidate]) -> str:
+    """Return why the lines of a source give no question."""
+    if not lines:
+        return (
+            f"no document of its validation text has a line of {SHORTEST_LINE} characters after "
+            f"{SHORTEST_CONTEXT_LINES} others"
+        )
+    return (
+        f"its validation text has no {CHOICES} different lines of similar length, from as many places, among "
+        f"the {len(lines)} that come after {SHORTEST_CONTEXT_LINES} others"
+    )
+
+
+def _candidates(piece: Row) -> Iterator[Candidate]:
+    """Yield the lines of a piece that are long enough and come after enough lines that are not blank."""
+    num_filled = 0
+    for number, text in enumerate(piece["text"].split("\n")):
+        if num_filled >= SHORTEST_CONTEXT_LINES and len(text.strip()) >= SHORTEST_LINE:
+            yield Candidate(text, piece["id"], (piece, number))
+        num_filled += bool(text.strip())
+
+
+def _question(line: Candidate, wrong: Sequence[str]) -> Row:
+    piece, number = line.origin
+    return {
+        "id": f"{piece['id']}:{number}",
+        "document": piece["document"],
+        "source": piece["source"],
+        "context": _context(piece["text"].split("\n")[:number]),
+        "right": f"{line.text}\n",
+        "wrong": [f"{text}\n" for text in wrong],
+    }
+
+
+def _context(lines: Sequence[str]) -> str:
+    """Join the last of `lines` that fit the limits, each with its line end."""
+    taken: list[str] = []
+    size = 0
+    for line in reversed(lines[-CONTEXT_LINES:]):
+        size += len(line.encode()) + 1
+        if taken and size > CONTEXT_BYTES:
+            break
+        taken.append(line)
+    return "".join(f"{line}\n" for line in reversed(taken))

@@ -17,7 +17,7 @@ from stages.lib.scoring.tasks.choices import Candidate
 from stages.lib.scoring.tasks.task import PromptCompletionTask, Row, TaskOptions
 
 if TYPE_CHECKING:
-    from stages.lib.sources.prompt_completion import PairSource
+    from stages.lib.sources.examples import PairSource
 
 
 class CompletionBits(PromptCompletionTask):

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.tasks import task_files, text_pieces
+from stages.lib.scoring.tasks.choices import NextLine
 from stages.lib.scoring.tasks.completions import CompletionBits, CompletionChoice, CompletionMatch
-from stages.lib.scoring.tasks.next_line import NextLine
 from stages.lib.scoring.tasks.task import LocalTask, PromptCompletionTask, ReaderScores, Row, TaskOptions, TextTask
 from stages.lib.scoring.tasks.text_pieces import BitsPerByte
 
 if TYPE_CHECKING:
-    from stages.lib.sources.prompt_completion import PairSource
+    from stages.lib.sources.examples import PairSource
 
 TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), CompletionBits(), CompletionMatch())
 """All local tasks, in the order of tables."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.lib.sources.prompt_completion import PairSource
+    from stages.lib.sources.examples import PairSource
 
 Row = dict[str, Any]
 """One line of a task's JSONL file. `document`: what it was cut from; rows of one document are not independent."""
@@ -60,7 +60,7 @@ class HarnessFormat:
     """`output_type`, `doc_to_text`, ..., `metric_list`."""
 
     trivial: Callable[[Sequence[Row]], ReaderScores]
-    """Scores the task's rows by rules without a model: see trivial_readers.py."""
+    """Scores the task's rows by rules without a model: see task_files.py."""
 
     score_file: Path | None = None
     """A Python file with the function `score(doc, results)`, which replaces the harness's own `process_results`."""

@@ -73,11 +73,7 @@ def sample(pieces: Iterable[Row], seed: int, num_bytes: int) -> list[Row]:
         total += len(piece["text"].encode())
         while heap and total - len(heap[0][2]["text"].encode()) >= num_bytes:
             total -= len(heapq.heappop(heap)[2]["text"].encode())
-    return [piece for _, _, piece in sorted(heap, key=_order)]
-
-
-def _order(entry: tuple[int, str, Row]) -> tuple[int, str]:
-    return -entry[0], entry[1]
+    return [piece for _, _, piece in sorted(heap, key=lambda entry: (-entry[0], entry[1]))]
 
 
 def first_bytes(pieces: Sequence[Row], num_bytes: int) -> list[Row]:

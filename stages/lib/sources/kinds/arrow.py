@@ -12,7 +12,7 @@ from stages.lib.sources.kinds.kind import FIELDS_OF_TABLE, SourceKind
 if TYPE_CHECKING:
     import pyarrow
 
-    from stages.lib.sources.source_fields import SourceFields
+    from stages.lib.sources.kinds.kind import SourceFields
     from stages.lib.sources.spans import Span
 
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"

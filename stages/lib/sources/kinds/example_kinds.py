@@ -16,7 +16,7 @@ from stages.lib.chat import messages as chat_messages
 from stages.lib.chat.messages import NOT_READ, TOOLS, Message
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import compressed, storage
+from stages.lib.sources import reading, storage
 from stages.lib.sources.entries import field_of
 from stages.lib.sources.kinds import jsonl, tables
 from stages.lib.sources.kinds.kind import JSON_LINES_ENDINGS, ConversationRecord, PreferenceRecord, SourceKind, Text
@@ -26,7 +26,7 @@ from stages.lib.sources.spans import Span
 if TYPE_CHECKING:
     import pyarrow
 
-    from stages.lib.sources.source_fields import SourceFields
+    from stages.lib.sources.kinds.kind import SourceFields
 
 
 PARQUET = Parquet()
@@ -78,13 +78,13 @@ def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> I
     for identifier, row in PARQUET.rows(fields, Span(name)):
         where = f"{name}, row {int(identifier.rpartition(':')[2]) + 1}"
         if isinstance(row, str):
-            raise UserError(f"{where} must be readable, and is {row}")
+            raise UserError(f"{where} cannot be read: it is {row}")
         yield identifier, where, row
 
 
 def _lines(name: str, fields: Sequence[str | None]) -> Iterator[Record]:
     first = next(field for field in fields if field is not None)
-    with compressed.open_binary(name) as file:
+    with reading.open_binary(name) as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if not text.strip():
@@ -141,7 +141,7 @@ class PromptCompletion(ExampleKind):
 
     name = "prompt_completion"
     fields = ("prompt_field", "completion_field", "split_field", "filters")
-    is_prompt_completion = True
+    yields = ("pairs",)
 
     def pairs(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
         """Yield (id, split key, prompt, completion) of each record."""
@@ -163,7 +163,7 @@ class Chat(ExampleKind):
 
     name = "chat"
     fields = ("messages_field", "split_field", "filters")
-    is_chat = True
+    yields = ("conversations",)
 
     def conversations(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[ConversationRecord]:
         """Yield (id, split key, messages, tools) of each record."""
@@ -191,8 +191,7 @@ class Preference(ExampleKind):
 
     name = "preference"
     fields = ("prompt_field", "chosen_field", "rejected_field", "split_field", "filters")
-    is_prompt_completion = True
-    is_preference = True
+    yields = ("preferences", "pairs")
 
     def preferences(self, recipe: SourceFields, names: Sequence[str]) -> Iterator[PreferenceRecord]:
         """Yield (id, split key, prompt, chosen, rejected, tools) of each record."""

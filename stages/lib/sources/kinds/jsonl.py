@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import UserError
-from stages.lib.sources import compressed, lines
+from stages.lib.sources import reading
 from stages.lib.sources.kinds.kind import DOCUMENT_FIELDS, JSON_LINES_ENDINGS, SourceKind
 from stages.lib.sources.spans import Span
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source_fields import SourceFields
+    from stages.lib.sources.kinds.kind import SourceFields
 
 
 MAX_BLANK = 1_000_000
@@ -28,8 +28,8 @@ def records(span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
     Raises UserError if more than MAX_BLANK lines in a row are blank.
     """
     blank = 0
-    with compressed.open_binary(span.name) as file:
-        for number, (position, entry) in enumerate(lines.lines_of(file, span, _parsed), 1):
+    with reading.open_binary(span.name) as file:
+        for number, (position, entry) in enumerate(reading.lines_of(file, span, _parsed), 1):
             if entry == BLANK:
                 blank += 1
                 if blank > MAX_BLANK:
@@ -37,7 +37,7 @@ def records(span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
             else:
                 blank = 0
                 identifier = f"{span.name}:{number}" if span.end is None else f"{span.name}@{position}"
-                yield identifier, lines.TOO_LONG if entry is None else entry
+                yield identifier, reading.TOO_LONG if entry is None else entry
 
 
 def parse(line: bytes) -> Any:
@@ -82,7 +82,7 @@ class Jsonl(SourceKind):
 
     def can_be_cut(self, name: str) -> bool:
         """Return True if a file is not compressed."""
-        return not compressed.is_compressed(name)
+        return not reading.is_compressed(name)
 
     def cut_positions(self, name: str, size: int) -> list[int] | None:
         """Return None, any byte, if the file is not compressed."""
@@ -90,7 +90,7 @@ class Jsonl(SourceKind):
 
     def extent(self, span: Span) -> tuple[int, int | None]:
         """Return the bytes of the lines that begin in a span."""
-        return (0, None) if span.end is None else lines.extent(span)
+        return (0, None) if span.end is None else reading.extent(span)
 
     def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield (id, mapping) of each line that is not blank."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
 
-    from stages.lib.sources.source_fields import SourceFields
+    from stages.lib.sources.kinds.kind import SourceFields
     from stages.lib.sources.spans import Span
 
 LARGE_GROUP_BYTES = 64 << 20  # a larger row group is read by few rows at a time

@@ -17,7 +17,7 @@ from stages.lib.sources.kinds.python_kinds import PythonCode, PythonProse, Pytho
 from stages.lib.sources.kinds.text import Text
 
 if TYPE_CHECKING:
-    from stages.lib.sources.source_fields import SourceFields
+    from stages.lib.sources.kinds.kind import SourceFields
 
 KINDS: dict[str, SourceKind] = {
     kind.name: kind
@@ -37,9 +37,9 @@ KINDS: dict[str, SourceKind] = {
 """The kinds by name, in the order in which messages and the schema list them."""
 
 DOCUMENT_KINDS = tuple(name for name, kind in KINDS.items() if kind.has_documents)
-PROMPT_COMPLETION_KINDS = tuple(name for name, kind in KINDS.items() if kind.is_prompt_completion)
-CHAT_KINDS = tuple(name for name, kind in KINDS.items() if kind.is_chat)
-PREFERENCE_KINDS = tuple(name for name, kind in KINDS.items() if kind.is_preference)
+PROMPT_COMPLETION_KINDS = tuple(name for name, kind in KINDS.items() if "pairs" in kind.yields)
+CHAT_KINDS = tuple(name for name, kind in KINDS.items() if "conversations" in kind.yields)
+PREFERENCE_KINDS = tuple(name for name, kind in KINDS.items() if "preferences" in kind.yields)
 FIELDS_OF_SOME_KINDS = frozenset(field for kind in KINDS.values() for field in kind.fields)
 
 

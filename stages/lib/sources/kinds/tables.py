@@ -14,7 +14,7 @@ from stages.lib.errors import UserError
 if TYPE_CHECKING:
     import pyarrow
 
-    from stages.lib.sources.source_fields import SourceFields
+    from stages.lib.sources.kinds.kind import SourceFields
 
 Row = dict[str, Any] | str
 

@@ -7,7 +7,6 @@ profile/rank0-steps20-24.pickle      every allocation, for https://pytorch.org/m
 
 import contextlib
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ from stages.lib.training.metrics.callback import Callback
 
 NUM_ROWS = 30
 """Rows of the table of operators."""
-
-
-def parse_steps(text: str) -> tuple[int, int]:
-    """Parse `A:B`, the first and the last step by their number in metrics.jsonl. Raises UserError."""
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise UserError(f"--profile-steps must be A:B, two steps with 1 <= A <= B, got {text!r}")
-    return int(found[1]), int(found[2])
 
 
 class Profiler(Callback):

@@ -10,8 +10,7 @@ import torch
 
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
-from stages.lib.training.objectives.balance import Balance
-from stages.lib.training.objectives.objective import Objective
+from stages.lib.training.objectives.objective import Balance, Objective
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer

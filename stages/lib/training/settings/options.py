@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,23 +41,28 @@ class Start:
     @classmethod
     def from_args(cls, arguments: argparse.Namespace) -> Start:
         """Return the start that the options describe. Raises UserError."""
-        from stages.lib.training.metrics import profiler  # it imports torch
-
         if arguments.minutes is not None and not 0 < arguments.minutes < float("inf"):
             raise UserError(f"--minutes must be greater than 0, got {arguments.minutes}")
         if arguments.attempt < 1:
             raise UserError(f"--attempt must be at least 1, got {arguments.attempt}")
         by_option = None if arguments.minutes is None else arguments.begun + 60 * arguments.minutes
         by_job = time.monotonic() + float(os.environ[DEADLINE]) - time.time() if DEADLINE in os.environ else None
-        steps = None if arguments.profile_steps is None else profiler.parse_steps(arguments.profile_steps)
         return cls(
             stage=arguments.stage_name,
             deadline=min((end for end in (by_option, by_job) if end is not None), default=None),
             end_of_job=by_job,
             automatic=arguments.attempt > 1 or job.restarts() > 0,
-            profile_steps=steps,
+            profile_steps=None if arguments.profile_steps is None else parse_steps(arguments.profile_steps),
             memory_snapshot=arguments.memory_snapshot,
         )
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Parse `A:B`, the first and the last step by their number in metrics.jsonl. Raises UserError."""
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UserError(f"--profile-steps must be A:B, two steps with 1 <= A <= B, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
-from stages.lib.training.faults.recipe import LossGuardRecipe, WatchdogRecipe
 from stages.lib.training.metrics.trackers import TrackerRecipe
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.optimizers.schedule import ScheduleRecipe
@@ -96,6 +95,42 @@ class ValidationRecipe:
     """Maximum number of tokens of each source's validation split, in windows that are spread over it by a fixed seed.
     Losses of another number of tokens are those of other text: they are drawn as another curve. Default: 1,048,576, and
     less if all evaluations would take more than a tenth of the time of the steps: a power of two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossGuardRecipe:
+    """Detection of bad steps, and the reaction to many of them. A bad step changes no weights; its batch is skipped."""
+
+    spike: float | None = identity(None, above=0)
+    """A loss is a spike if it is more than this number of standard deviations above the mean of the last `window` good
+    losses; 6 is usual. Default: only a loss or gradient that is not finite is bad."""
+
+    window: int = identity(128, minimum=8)
+    """Number of losses for the mean and the deviation; no loss is a spike before half as many are known."""
+
+    bad_steps: int = identity(10, minimum=1)
+    """Number of consecutive bad steps after which `on_repeated` applies."""
+
+    on_repeated: str = identity("stop", choices=("stop", "rollback"))
+    """stop: end with an error. rollback: load the newest checkpoint before the bad steps, and skip all samples since
+    then."""
+
+    max_rollbacks: int = identity(3, minimum=1)
+    """Number of rollbacks of a run; after them it stops."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchdogRecipe:
+    """Minutes without progress after which a training ends, to be started again; null: never."""
+
+    start: float | None = operation(30.0, above=0)
+    """Minutes from the start of training to the end of its first step, loading and compiling included."""
+
+    step: float | None = operation(10.0, above=0)
+    """Maximum minutes per step."""
+
+    save: float | None = operation(30.0, above=0)
+    """Maximum minutes per save, and per forward pass of an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,3 +262,15 @@ class TrainRecipe:
                 f"{where}.micro_batch_size must divide the {share} samples per rank ({where}.global_batch_size "
                 f"{self.global_batch_size} over {world_size} ranks), got {self.micro_batch_size}; {fitting} fit"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpoRecipe:
+    """Direct preference optimization (arXiv 2305.18290)."""
+
+    beta: float = identity(above=0)
+    """Strength of the pull to the initial model: a reward is beta times the log-ratio of the two models' probabilities.
+    0.1 is common; smaller values let the model move further away."""
+
+    label_smoothing: float = identity(0.0, minimum=0, maximum=0.5)
+    """Probability that a preference is noted the wrong way round (conservative DPO)."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stages.lib.checkpoints import dcp
-from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
+from stages.lib.checkpoints.manager import AsyncCheckpointer
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties  # those of DCP before torch 2.3
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
-from stages.lib.checkpoints import find_model, model_digest
+from stages.lib.checkpoints import find_model, model_files
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
@@ -136,9 +136,9 @@ def refusal(path, recipe=RECIPE):
 
 
 WRONG_CONFIGS = [
-    ({"num_hidden_layers": 3}, "pretrain.model.num_hidden_layers must be that of PATH (2), got 3"),
-    ({"hidden_size": 64}, "pretrain.model.hidden_size must be that of PATH (32), got 64"),
-    ({"intermediate_size": 40}, "pretrain.model.intermediate_size must be that of PATH (48), got 40"),
+    ({"num_hidden_layers": 3}, "pretrain.model.num_hidden_layers is 3, but 2 in PATH"),
+    ({"hidden_size": 64}, "pretrain.model.hidden_size is 64, but 32 in PATH"),
+    ({"intermediate_size": 40}, "pretrain.model.intermediate_size is 40, but 48 in PATH"),
     (
         {"num_key_value_heads": None},
         "pretrain.model.num_key_value_heads and num_attention_heads must give keys of 16 rows as in PATH, "
@@ -248,7 +248,7 @@ def test_no_code_of_a_file_of_torch_save_runs(tmp_path):
     assert message.startswith("PATH could not be read as tensors: its pickle names ")
     assert message.endswith("run_code, which is neither a tensor nor a plain value")
     path.write_bytes(pickle.dumps({"model_state": Call()}))
-    assert refusal(path).startswith("PATH must be a whole file of torch.save (a zip archive), and is ")
+    assert refusal(path).startswith("PATH is not a whole file of torch.save (a zip archive): ")
     assert ran == []
 
 
@@ -337,16 +337,16 @@ def test_the_digest_is_that_of_the_files_with_tensors(tmp_path):
         write_dcp(path, state_of())
     (other / ".metadata").write_bytes((one / ".metadata").read_bytes())  # DCP writes a random id
     torch.save({"step": 8}, other / "metadata.pth")
-    assert model_digest.digest_of(one, "--initial") == model_digest.digest_of(other, "--initial")
+    assert model_files.digest_of(one, "--initial") == model_files.digest_of(other, "--initial")
     (config := tmp_path / "config.json").write_text("{}")
-    assert model_digest.digest_of(one, "--initial", config=config) != model_digest.digest_of(one, "--initial")
+    assert model_files.digest_of(one, "--initial", config=config) != model_files.digest_of(one, "--initial")
     (data,) = other.glob("*.distcp")
     data.write_bytes(data.read_bytes() + b"0")
-    assert model_digest.digest_of(one, "--initial") != model_digest.digest_of(other, "--initial")
+    assert model_files.digest_of(one, "--initial") != model_files.digest_of(other, "--initial")
 
 
 def test_a_renamed_file_has_the_same_digest(tmp_path):
     FORMATS["model.pth"](tmp_path / "model.pth", state_of())
-    before = model_digest.digest_of(tmp_path / "model.pth", "--initial")
+    before = model_files.digest_of(tmp_path / "model.pth", "--initial")
     (tmp_path / "model.pth").rename(tmp_path / "renamed.pth")
-    assert model_digest.digest_of(tmp_path / "renamed.pth", "--initial") == before
+    assert model_files.digest_of(tmp_path / "renamed.pth", "--initial") == before

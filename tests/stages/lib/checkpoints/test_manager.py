@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from stages.lib.checkpoints.async_checkpointer import AsyncCheckpointer
 from stages.lib.checkpoints.commit import complete_steps
-from stages.lib.checkpoints.manager import CheckpointManager
+from stages.lib.checkpoints.manager import AsyncCheckpointer, CheckpointManager
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.run_directory.run_identity import RunIdentity

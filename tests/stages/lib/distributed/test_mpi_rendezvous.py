@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from stages.lib.distributed import mpi_rendezvous
+from stages.lib.distributed import process_group
 from stages.lib.errors import RankLocalError
 
 FIRST_OF_TWO_NODES = {
@@ -21,7 +21,7 @@ def ranks(monkeypatch):
 
     def meet(**variables):
         monkeypatch.setattr(os, "environ", kept | FIRST_OF_TWO_NODES | variables)
-        with mpi_rendezvous.rendezvous():
+        with process_group.rendezvous():
             return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
     return meet
@@ -70,7 +70,7 @@ def test_first_rank_on_another_node_is_one_sentence(ranks, nodes):
 def test_unknown_head_and_unknown_port_are_one_sentence(ranks):
     with pytest.raises(RankLocalError, match="MASTER_ADDR must name the node of the first rank: there are 4 ranks"):
         ranks()
-    own = dict.fromkeys(mpi_rendezvous.JOBS, "")
+    own = dict.fromkeys(process_group.JOBS, "")
     with pytest.raises(RankLocalError, match="MASTER_PORT must be a free port of the first node: none of "):
         ranks(MASTER_ADDR="localhost", **own)
 
@@ -89,10 +89,10 @@ def test_ranks_of_one_machine_find_the_port_in_a_file_that_is_deleted(monkeypatc
     monkeypatch.setattr(os, "environ", os.environ | FIRST_OF_TWO_NODES | {"LOCAL_WORLD_SIZE": "4"})
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    with mpi_rendezvous.rendezvous():
+    with process_group.rendezvous():
         port = os.environ.pop("MASTER_PORT")
         (file,) = tmp_path.iterdir()
         monkeypatch.setenv("RANK", "3")
-        with mpi_rendezvous.rendezvous():
+        with process_group.rendezvous():
             assert os.environ["MASTER_PORT"] == port
     assert not file.exists()

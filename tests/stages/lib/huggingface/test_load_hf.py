@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stages.lib.checkpoints import model_digest
+from stages.lib.checkpoints import model_files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.keys import keys_of
+from stages.lib.model.key_table import keys_of
 from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.model.transformer import Transformer
 from tests.helpers.export_cases import SMALL
@@ -121,10 +121,10 @@ def test_the_digest_is_that_of_config_and_weights(tmp_path):
     weights = load_file(tmp_path / "c" / "model.safetensors")
     weights["model.norm.weight"][0] += 1
     save_file(weights, tmp_path / "c" / "model.safetensors")
-    one, same, other = (model_digest.digest_of(tmp_path / name, "--initial") for name in ("a", "b", "c"))
+    one, same, other = (model_files.digest_of(tmp_path / name, "--initial") for name in ("a", "b", "c"))
     assert one == same != other
     change_config(tmp_path / "a", rms_norm_eps=1e-6)
-    assert model_digest.digest_of(tmp_path / "a", "--initial") != one
+    assert model_files.digest_of(tmp_path / "a", "--initial") != one
 
 
 def change_config(directory, **keys):

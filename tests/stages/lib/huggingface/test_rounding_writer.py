@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from stages.lib.huggingface import shard_writer
-from stages.lib.huggingface.shard_writer import RoundingWriter
+from stages.lib.huggingface import export
+from stages.lib.huggingface.export import RoundingWriter
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_file_holds_the_rounded_tensors(tmp_path, monkeypatch, dtype):
-    monkeypatch.setattr(shard_writer, "PART_BYTES", 64)
+    monkeypatch.setattr(export, "PART_BYTES", 64)
     threads = torch.get_num_threads()
     tensors = [torch.randn(7, 13), torch.randn(5), torch.randn(0), torch.randn(6, 4).T]
     expected, position = b"head", 4
@@ -24,7 +24,7 @@ def test_file_holds_the_rounded_tensors(tmp_path, monkeypatch, dtype):
 
 
 def test_failed_write_is_raised(monkeypatch):
-    monkeypatch.setattr(shard_writer, "PART_BYTES", 64)
+    monkeypatch.setattr(export, "PART_BYTES", 64)
     with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb") as file:  # noqa: PT012, SIM117
         with RoundingWriter(file) as rounding:
             rounding.write(0, torch.zeros(100), torch.float32)

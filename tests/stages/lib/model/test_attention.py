@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 
-from stages.lib.model.attention import attend, block_mask, compiled_flex_attention, exact_mask, mask_of
+from stages.lib.model.transformer import attend, block_mask, compiled_flex_attention, exact_mask, mask_of
 
 LENGTHS = [[5, 1, 130, 64], [200]]  # two rows; blocks of flex_attention are 128 tokens
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8

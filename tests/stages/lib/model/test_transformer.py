@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from stages.lib.model import attention, transformer
+from stages.lib.model import transformer
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer, documents_of
 from tests.helpers.export_fixtures import random_model
@@ -106,12 +106,12 @@ def test_eos_belongs_to_the_document_that_it_ends():
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 2e-6), (torch.float32, 1e-5)])  # angles are float32
-@pytest.mark.parametrize("mask_of", [attention.exact_mask, attention.block_mask])
+@pytest.mark.parametrize("mask_of", [transformer.exact_mask, transformer.block_mask])
 def test_documents_in_a_row_give_the_loss_and_gradients_of_documents_alone(monkeypatch, mask_of, dtype, tolerance):
     monkeypatch.setattr(
         transformer, "mask_of", lambda row, documents, _: None if documents is None else mask_of(row, documents)
     )
-    monkeypatch.setattr(attention.flex, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
+    monkeypatch.setattr(transformer.flex, "_validate_device", lambda *_: None)  # it refuses gradients on the CPU
     model, row = packed(dtype)
     loss, gradients = loss_and_gradients(model, [row], EOS)
     expected_loss, expected = loss_and_gradients(model, row.split(LENGTHS, dim=1))

@@ -12,7 +12,7 @@ from stages.lib.huggingface import export
 from stages.lib.model import key_table
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import block_parity, stored_weights, tensor_parity
+from stages.lib.parity import model_parity, parity, tensor_parity
 from stages.lib.parity.parity import ParityError
 from tests.helpers.export_cases import CASES, SMALL, VOCABULARY, exported_case, recipe_of, write_export
 from tests.helpers.export_fixtures import random_model
@@ -28,8 +28,8 @@ def rows(length=LENGTH, count=2, seed=1):
 
 def check(exported, tokens=None, tolerance=1e-4):
     """Compare blocks and head; returns the figures of both."""
-    blocks, *last = block_parity.compare_blocks(exported, rows() if tokens is None else tokens, tolerance)
-    return blocks, block_parity.compare_head(exported, *last, tolerance)
+    blocks, *last = model_parity.compare_blocks(exported, rows() if tokens is None else tokens, tolerance)
+    return blocks, model_parity.compare_head(exported, *last, tolerance)
 
 
 def fails(exported, tokens=None):
@@ -61,7 +61,7 @@ def test_padding_of_the_vocabulary_is_cut(tmp_path):
 
 def test_logits_are_those_of_the_whole_model(tmp_path):
     exported = exported_case(tmp_path, "gqa")
-    _, ours, _ = block_parity.compare_blocks(exported, rows(), 1e-4)
+    _, ours, _ = model_parity.compare_blocks(exported, rows(), 1e-4)
     model = random_model(recipe_of("gqa"), VOCABULARY)
     with torch.inference_mode():
         assert (model.base_model(rows())[0] - ours).abs().max() < 1e-5
@@ -240,18 +240,18 @@ def test_transformers_modules_hold_no_weights_after_a_comparison(tmp_path, monke
         built.append(build(*arguments))
         return built[-1]
 
-    monkeypatch.setattr(block_parity, "empty_exported", remember)
+    monkeypatch.setattr(model_parity, "empty_exported", remember)
     check(exported)
     assert all(weight.is_meta for weight in built[0].parameters())
 
 
 def test_a_router_that_transformers_reads_otherwise_is_named(tmp_path, monkeypatch):
-    exported, fill = exported_case(tmp_path, "experts"), stored_weights.fill
+    exported, fill = exported_case(tmp_path, "experts"), parity.fill
 
     def turned(model, tensors):
         fill(model, {name: -tensor if name.endswith("moe.gate.weight") else tensor for name, tensor in tensors.items()})
 
-    monkeypatch.setattr(stored_weights, "fill", turned)
+    monkeypatch.setattr(parity, "fill", turned)
     assert fails(exported).startswith("the outputs of layer 0, first in mlp.gate, differ by ")
 
 

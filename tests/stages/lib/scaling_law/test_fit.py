@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scaling_law.fit import Objective, fit
-from stages.lib.scaling_law.law import Law, Points
-from stages.lib.scaling_law.measures import Prediction
+from stages.lib.scaling_law.law import Law, Objective, Points, Prediction, fit
 
 TABLE = Path(__file__).parent / "chinchilla.csv"
 PUBLISHED = Law(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)  # Besiroglu et al. 2024, arXiv 2404.10102

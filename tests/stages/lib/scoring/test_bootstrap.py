@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.scoring import bootstrap
+from stages.lib.scoring import aggregations
 
 
 def test_standard_error_of_a_mean_is_the_closed_form():
     values = np.random.default_rng(1).normal(size=12)
-    found = bootstrap.standard_error_of_ratio(values, np.ones(12), seed=0)
+    found = aggregations.standard_error_of_ratio(values, np.ones(12), seed=0)
     assert found == pytest.approx(values.std(ddof=1) / math.sqrt(12), rel=0.03)
 
 
@@ -22,21 +22,21 @@ def test_standard_error_of_a_ratio_is_that_of_its_linearization():
     bits = sizes * rng.normal(2.0, 0.3, size=400)
     ratio = bits.sum() / sizes.sum()
     linear = (bits - ratio * sizes) / sizes.mean()  # the delta method
-    found = bootstrap.standard_error_of_ratio(bits, sizes, seed=0)
+    found = aggregations.standard_error_of_ratio(bits, sizes, seed=0)
     assert found == pytest.approx(linear.std(ddof=1) / math.sqrt(400), rel=0.03)
 
 
 def test_equal_ratios_have_no_error_and_one_document_none_that_is_known():
     sizes = np.array([1.0, 5.0, 9.0])
-    assert bootstrap.standard_error_of_ratio(2 * sizes, sizes, seed=0) == 0
-    assert math.isnan(bootstrap.standard_error_of_ratio(sizes[:1], sizes[:1], seed=0))
+    assert aggregations.standard_error_of_ratio(2 * sizes, sizes, seed=0) == 0
+    assert math.isnan(aggregations.standard_error_of_ratio(sizes[:1], sizes[:1], seed=0))
 
 
 def test_draws_do_not_depend_on_the_size_of_a_block(monkeypatch):
     columns = np.random.default_rng(3).normal(size=(50, 2))
-    whole = bootstrap.resampled_sums(columns, 7, 200)
-    monkeypatch.setattr(bootstrap, "BLOCK", 51)
-    assert np.array_equal(whole, bootstrap.resampled_sums(columns, 7, 200))
+    whole = aggregations.resampled_sums(columns, 7, 200)
+    monkeypatch.setattr(aggregations, "BLOCK", 51)
+    assert np.array_equal(whole, aggregations.resampled_sums(columns, 7, 200))
 
 
 @settings(max_examples=50, deadline=None)
@@ -49,8 +49,8 @@ def test_difference_of_swapped_scores_is_the_negative_and_the_interval_contains_
 
 
 def interval_of(values, seed, resamples=300):
-    sums = bootstrap.resampled_sums(values[:, None], seed, resamples)[:, 0]
-    return bootstrap.interval(values.mean(), sums / len(values), len(values))
+    sums = aggregations.resampled_sums(values[:, None], seed, resamples)[:, 0]
+    return aggregations.interval(values.mean(), sums / len(values), len(values))
 
 
 def test_95_percent_interval_of_a_paired_difference_covers_it_in_95_percent():

@@ -6,7 +6,7 @@ import pytest
 
 from stages import tokenize, train_tokenizer
 from stages.lib.errors import UserError
-from stages.lib.sources import prompt_completion
+from stages.lib.sources import examples
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS
 from tests.helpers.data_fixtures import listed, refused, trained, write_jsonl
 
@@ -28,7 +28,7 @@ def both(source):
 
 
 def test_every_record_is_a_pair_in_one_split(tmp_path):
-    source = prompt_completion.read(write(tmp_path, records()))
+    source = examples.read_pairs(write(tmp_path, records()))
     assert {(pair.prompt, pair.completion) for pair in both(source)} == {
         (entry["prompt"], entry["completion"]) for entry in records()
     }
@@ -40,7 +40,7 @@ def test_every_record_is_a_pair_in_one_split(tmp_path):
 
 def test_other_names_of_the_fields(tmp_path):
     entries = [{"q": f"What is {number}?", "a": "A number."} for number in range(20)]
-    source = prompt_completion.read(write(tmp_path, entries, prompt_field="q", completion_field="a"))
+    source = examples.read_pairs(write(tmp_path, entries, prompt_field="q", completion_field="a"))
     assert {pair.completion for pair in both(source)} == {"A number."}
 
 
@@ -49,34 +49,34 @@ def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
     lines = "".join(json.dumps(entry) + "\n" for entry in records())
     path.write_text(lines, encoding="utf-8-sig")
     recipe = {"kind": "prompt_completion", "paths": [str(path)], "validation": 0.3}
-    assert len(both(prompt_completion.read(listed(tmp_path, "qa", recipe)))) == 60
+    assert len(both(examples.read_pairs(listed(tmp_path, "qa", recipe)))) == 60
     path.write_text(lines + "\ufeff" + lines, encoding="utf-8")
     with pytest.raises(UserError, match="line 61 must be a JSON object"):
-        prompt_completion.read(listed(tmp_path / "inside", "qa", recipe))
+        examples.read_pairs(listed(tmp_path / "inside", "qa", recipe))
 
 
 def test_equal_prompts_are_in_one_split(tmp_path):
     entries = [{"prompt": WORDS[number % 6], "completion": str(number)} for number in range(60)]
-    source = prompt_completion.read(write(tmp_path, entries))
+    source = examples.read_pairs(write(tmp_path, entries))
     assert source.train and source.validation
     assert not {pair.prompt for pair in source.train} & {pair.prompt for pair in source.validation}
 
 
 def test_the_split_field_decides_where_there_is_one(tmp_path):
     entries = [{**entry, "book": number % 10} for number, entry in enumerate(records())]
-    source = prompt_completion.read(write(tmp_path, entries, split_field="book"))
+    source = examples.read_pairs(write(tmp_path, entries, split_field="book"))
     books = [{int(pair.prompt.split()[0]) % 10 for pair in side} for side in (source.train, source.validation)]
     assert books[0] and books[1] and not books[0] & books[1]
 
 
 def test_the_digest_is_that_of_content_and_recipe(tmp_path):
-    first = prompt_completion.read(write(tmp_path / "a", records())).digest
-    assert prompt_completion.read(tmp_path / "a" / "sources" / "qa" / "list.json").digest == first
+    first = examples.read_pairs(write(tmp_path / "a", records())).digest
+    assert examples.read_pairs(tmp_path / "a" / "sources" / "qa" / "list.json").digest == first
     changed = [*records()[:-1], {"prompt": "59 is ", "completion": "black"}]  # as long as white: the list is the same
     path = tmp_path / "a" / "qa.jsonl"
     path.write_text("".join(json.dumps(entry) + "\n" for entry in changed))
-    assert prompt_completion.read(tmp_path / "a" / "sources" / "qa" / "list.json").digest != first
-    assert prompt_completion.read(write(tmp_path / "a", records(), validation=0.4)).digest != first
+    assert examples.read_pairs(tmp_path / "a" / "sources" / "qa" / "list.json").digest != first
+    assert examples.read_pairs(write(tmp_path / "a", records(), validation=0.4)).digest != first
 
 
 GOOD = '{"prompt": "a", "completion": "b"}\n'
@@ -101,7 +101,7 @@ def test_a_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
     path.write_text(f"{GOOD}\n{line}\n{GOOD}")
     source_list = listed(tmp_path, "qa", {"kind": "prompt_completion", "paths": [str(path)]})
     with pytest.raises(UserError) as error:
-        prompt_completion.read(source_list)
+        examples.read_pairs(source_list)
     assert str(error.value).startswith(f"{path}, line 3 {said}")
     assert "\n" not in str(error.value)
 
@@ -109,7 +109,7 @@ def test_a_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
 def test_a_record_without_its_split_field_is_named(tmp_path):
     entries = [{"prompt": "a", "completion": "b", "book": "x"}, {"prompt": "a", "completion": "b", "book": None}]
     with pytest.raises(UserError, match=r"qa.jsonl, line 2 must have text or a whole number in the field book"):
-        prompt_completion.read(write(tmp_path, entries, split_field="book"))
+        examples.read_pairs(write(tmp_path, entries, split_field="book"))
 
 
 def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
@@ -117,13 +117,13 @@ def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
     with open(tmp_path / "qa.jsonl", "a") as file:
         file.write(GOOD)
     with pytest.raises(UserError, match=r"qa.jsonl must have .* bytes"):
-        prompt_completion.read(source_list)
+        examples.read_pairs(source_list)
 
 
 def test_a_source_of_text_has_no_pairs(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
     with pytest.raises(UserError, match=r"sources.a.kind must be prompt_completion or python-statements .* got jsonl"):
-        prompt_completion.read(listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]}))
+        examples.read_pairs(listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]}))
 
 
 def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, capsys):

@@ -1,6 +1,6 @@
 """Text that occurs in another place too."""
 
-from stages.lib.sources.python_source import repeated, words_of
+from stages.lib.sources.kinds.python_kinds import repeated, words_of
 
 OWNERS = {words_of("the one and only line"): {"a"}, words_of("a line of two"): {"a", "b"}}
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.sources.split import TRAIN, VALIDATION, split_of
+from stages.lib.sources.entries import TRAIN, VALIDATION, split_of
 
 
 @settings(max_examples=100, deadline=None)

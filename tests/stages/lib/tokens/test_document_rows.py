@@ -168,7 +168,7 @@ def test_D12_empty_and_one_token_documents_and_documents_of_special_tokens_only(
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_D12_a_source_without_a_target_is_refused(packing, tmp_path):
     path, _ = write(tmp_path, {"a": [[0, 1]] if packing == "best_fit" else [[1]]})
-    with pytest.raises(UserError, match="source a must have a document of at least two tokens, and has none"):
+    with pytest.raises(UserError, match="source a has no document of at least two tokens"):
         Samples(Corpus(path), {"a": 1.0}, 7, 0, packing=packing)
 
 

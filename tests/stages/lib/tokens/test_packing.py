@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.lib.tokens.packings.best_fit import best_fit, best_fit_rows
+from stages.lib.tokens.best_fit import best_fit, best_fit_rows
 
 SIZE = 32
 lengths = st.lists(st.integers(1, SIZE), max_size=60)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.tokens import shards
-from stages.lib.tokens.token_stream import TokenStream
+from stages.lib.tokens.corpus import TokenStream
 
 LIMIT = 10  # tokens a shard
 

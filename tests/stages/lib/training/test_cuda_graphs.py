@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.lib.distributed.process_group import process_group
-from stages.lib.training.acceleration.cuda_graphs import WARM_UP, MicroBatchGraph
+from stages.lib.training.cuda_graphs import WARM_UP, MicroBatchGraph
 from tests.helpers import recorded_graph
 from tests.helpers.recorded_graph import RecordedGraph
 from tests.stages.lib.training import float8_steps

@@ -11,8 +11,7 @@ from stages.lib import recipe
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import activation_checkpointing
-from stages.lib.training.acceleration import float8
+from stages.lib.training import activation_checkpointing, float8
 from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
 

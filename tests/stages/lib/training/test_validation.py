@@ -130,5 +130,5 @@ def test_held_out_text_without_a_target_is_refused():
     class Empty(OneSource):
         tokens = np.array([EOS])
 
-    with pytest.raises(UserError, match="^source a must have at least two tokens of validation text, and has fewer; "):
+    with pytest.raises(UserError, match="^source a has fewer than two tokens of validation text; "):
         validation.from_corpus(Empty(), ["a"], SEQ_LEN, 99)

@@ -10,7 +10,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
-from stages.lib.sources.prompt_completion import Pair
+from stages.lib.sources.examples import Pair
 from stages.lib.tokens.loader import share_of
 from stages.lib.tuning import tuning_samples
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
@@ -188,7 +188,7 @@ def test_no_pair_that_is_short_enough_is_refused():
     said = r"training split of source qa must have an example of at most seq_len \(24\) tokens, .* shortest has 28"
     with pytest.raises(UserError, match=said):
         samples_of([("a" * SEQ_LEN, "b")])
-    with pytest.raises(UserError, match="validation split of source qa must have an example, and has none"):
+    with pytest.raises(UserError, match="validation split of source qa is empty"):
         fitted([], SEQ_LEN, "the validation split of source qa")
 
 

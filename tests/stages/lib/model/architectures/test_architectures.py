@@ -16,7 +16,7 @@ from stages.lib.huggingface.load_hf import open_directory
 from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.generation import Sampler, continuations
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import block_parity, parity
+from stages.lib.parity import model_parity, parity
 from tests.helpers.export_cases import TOKENIZER, VOCABULARY, write_export
 from tests.helpers.export_fixtures import random_model
 
@@ -71,7 +71,7 @@ def test_exports_of_random_configs_give_the_logits_of_transformers(architecture,
         assert type(theirs).__name__ == config.hf_class
         with torch.inference_mode():
             assert (model.logits(tokens) - theirs(tokens).logits).abs().max() <= 1e-4
-        block_parity.compare_blocks(exported, tokens, tolerance=1e-4)
+        model_parity.compare_blocks(exported, tokens, tolerance=1e-4)
         imported = open_directory(exported.directory)
         assert imported.model_config == dataclasses.replace(config, **written_short(config))
         for key, tensor in model.state_dict().items():

@@ -8,7 +8,7 @@ from stages.lib.errors import UserError
 from stages.lib.scoring.tasks import completion_score
 from stages.lib.scoring.tasks.completions import CompletionBits
 from stages.lib.scoring.tasks.task import TaskOptions
-from stages.lib.sources.prompt_completion import Pair, PairSource
+from stages.lib.sources.examples import Pair, PairSource
 
 
 def source_of(completions):

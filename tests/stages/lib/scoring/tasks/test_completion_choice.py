@@ -7,7 +7,7 @@ import pytest
 from stages.lib.errors import UserError
 from stages.lib.scoring.tasks.completions import CompletionChoice
 from stages.lib.scoring.tasks.task import TaskOptions
-from stages.lib.sources.prompt_completion import Pair, PairSource
+from stages.lib.sources.examples import Pair, PairSource
 
 
 def source_of(count, completion="The answer to number {:03d}.", train=()):

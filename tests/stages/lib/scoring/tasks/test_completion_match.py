@@ -3,10 +3,10 @@
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scoring.tasks import generation_score, task_files, trivial_readers
+from stages.lib.scoring.tasks import generation_score, task_files
 from stages.lib.scoring.tasks.completions import CompletionMatch
 from stages.lib.scoring.tasks.task import TaskOptions
-from stages.lib.sources.prompt_completion import Pair, PairSource
+from stages.lib.sources.examples import Pair, PairSource
 
 
 def rows_of(completions, longest=999, num_examples=9):
@@ -40,5 +40,5 @@ def test_a_text_matches_and_stops_or_not(text, matched, stopped):
 
 def test_the_trivial_reader_gives_the_most_common_completion():
     rows = [{"completion": text} for text in ("x", "y", "x", "z")]
-    (score,) = trivial_readers.exact_matches(rows).values()
+    (score,) = task_files.exact_matches(rows).values()
     assert (score["value"], score["n"]) == (0.5, 4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.scoring.tasks import trivial_readers
+from stages.lib.scoring.tasks import task_files
 
 
 def question(context, choices, answer=0):
@@ -31,9 +31,9 @@ OTHERS = [question("the end\n", ["the end\n", "the\n", "an end\n", "ends\n"])] *
     ],
 )
 def test_a_reader_is_right_where_its_rule_is(reader, asked, credit):
-    alone = trivial_readers.accuracies([asked])[reader]["value"]
-    among = trivial_readers.accuracies([asked, *OTHERS])[reader]["value"] * 5
-    others = trivial_readers.accuracies(OTHERS)[reader]["value"] * 4
+    alone = task_files.accuracies([asked])[reader]["value"]
+    among = task_files.accuracies([asked, *OTHERS])[reader]["value"] * 5
+    others = task_files.accuracies(OTHERS)[reader]["value"] * 4
     if reader not in ("shared_words", "unigram"):  # which count words over all questions
         assert alone == credit
         assert among == pytest.approx(credit + others)
@@ -44,17 +44,17 @@ def test_a_reader_is_right_where_its_rule_is(reader, asked, credit):
 @given(st.lists(st.tuples(st.text("ab \n"), st.lists(st.text("ab ."), min_size=4, max_size=4)), min_size=2, max_size=9))
 def test_over_all_answers_a_reader_is_right_once_per_question(drawn):
     """Whatever a rule prefers, its credits over the four possible answers add up to one."""
-    totals = dict.fromkeys(trivial_readers.OF_CHOICES, 0.0)
+    totals = dict.fromkeys(task_files.OF_CHOICES, 0.0)
     for answer in range(4):
         made = [question(context, choices, answer) for context, choices in drawn]
-        for reader, score in trivial_readers.accuracies(made).items():
+        for reader, score in task_files.accuracies(made).items():
             assert score["n"] == len(drawn)
             totals[reader] += score["value"]
     assert all(total == pytest.approx(1) for total in totals.values())
 
 
 def test_counted_bytes_need_the_entropy_of_their_counts():
-    (score,) = trivial_readers.bits_of_texts([{"text": "aab"}, {"text": "b"}]).values()
+    (score,) = task_files.bits_of_texts([{"text": "aab"}, {"text": "b"}]).values()
     assert score == {"value": 1.0, "stderr": None, "n": 2}
-    (score,) = trivial_readers.bits_of_completions([{"completion": "abb"}]).values()
+    (score,) = task_files.bits_of_completions([{"completion": "abb"}]).values()
     assert score["value"] == pytest.approx(math.log2(3) - 2 / 3)

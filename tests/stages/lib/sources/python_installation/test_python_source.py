@@ -3,7 +3,8 @@
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.sources import documents, entries, python_source, source, spans
+from stages.lib.sources import documents, entries, source, spans
+from stages.lib.sources.kinds import python_kinds
 from stages.lib.sources.source import SourceRecipe
 
 ONE = "Words that stand in this one module and in no other."
@@ -34,7 +35,7 @@ def library(tmp_path, monkeypatch):
     for name, text in modules.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    monkeypatch.setattr(python_source, "root", lambda: tmp_path)
+    monkeypatch.setattr(python_kinds, "root", lambda: tmp_path)
     return tmp_path
 
 
@@ -50,7 +51,7 @@ def texts(kind):
 
 def test_modules_are_sorted_without_tests_and_installed_packages():
     expected = ["broken", "latin", "one", "package/__init__", "pydoc_data/topics", "quoted", "quoting", "short", "two"]
-    assert python_source.modules() == [f"{name}.py" for name in expected]
+    assert python_kinds.modules() == [f"{name}.py" for name in expected]
 
 
 def test_prose_is_what_stands_in_no_other_module():
@@ -64,7 +65,7 @@ def test_prose_is_what_stands_in_no_other_module():
 
 def test_a_part_of_the_modules_has_the_prose_that_it_has_among_all():
     recipe = SourceRecipe(kind="python-prose")
-    names = python_source.modules()
+    names = python_kinds.modules()
     apart = [found for name in names for found in documents.read(recipe, spans.whole([name]), names)]
     assert apart == documents_of("python-prose")
 

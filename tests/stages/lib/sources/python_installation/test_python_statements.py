@@ -4,10 +4,11 @@ import ast
 
 import pytest
 
-from stages.lib.sources import documents, python_source, source, spans
-from stages.lib.sources.prompt_completion import records
+from stages.lib.sources import documents, source, spans
+from stages.lib.sources.entries import split_of
+from stages.lib.sources.examples import pairs
+from stages.lib.sources.kinds import python_kinds
 from stages.lib.sources.source import SourceRecipe
-from stages.lib.sources.split import split_of
 
 ONE = (
     '''
@@ -58,13 +59,13 @@ def library(tmp_path, monkeypatch):
     """A standard library of three modules."""
     for name, text in {"one": ONE, "two": TWO, "broken": "def (:\n"}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setattr(python_source, "root", lambda: tmp_path)
+    monkeypatch.setattr(python_kinds, "root", lambda: tmp_path)
 
 
 def made(**recipe):
     """All pairs of the library."""
     plan = SourceRecipe(kind="python-statements", **recipe)
-    return list(records(plan, source.list_files("box", plan)))
+    return list(pairs(plan, source.list_files("box", plan)))
 
 
 def test_a_pair_is_the_last_statement_of_a_function_and_what_it_does(library):
@@ -101,7 +102,7 @@ def test_a_pair_is_the_last_statement_of_a_function_and_what_it_does(library):
 )
 def test_what_a_statement_does(statement, words):
     (node,) = ast.parse(statement).body
-    assert python_source.described(node) == words
+    assert python_kinds.described(node) == words
 
 
 def test_statements_and_code_of_a_module_are_in_the_same_split(library):

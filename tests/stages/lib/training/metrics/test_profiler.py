@@ -8,7 +8,8 @@ import torch
 
 from stages.lib import log
 from stages.lib.errors import UserError
-from stages.lib.training.metrics.profiler import Profiler, parse_steps
+from stages.lib.training.metrics.profiler import Profiler
+from stages.lib.training.settings.options import parse_steps
 
 CPU = torch.device("cpu")
 

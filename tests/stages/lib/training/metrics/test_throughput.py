@@ -5,7 +5,7 @@ import torch
 
 from stages.lib.model import flops
 from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.training.metrics.throughput import Throughput
+from stages.lib.training.step_metrics import Throughput
 
 MODEL = LlamaRecipe(
     num_hidden_layers=2,

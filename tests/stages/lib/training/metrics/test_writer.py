@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stages.lib import log
-from stages.lib.training.metrics.writer import MetricsWriter
+from stages.lib.training.metrics.callback import MetricsWriter
 from stages.lib.training.step_metrics import slowest_rank
 
 

@@ -29,8 +29,8 @@ from stages.lib import files, stage
 from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.run_directory import journal
-from stages.lib.training.faults.recipe import WatchdogRecipe
 from stages.lib.training.metrics.callback import Callback
+from stages.lib.training.settings.recipe import WatchdogRecipe
 
 RECORDERS = {"nccl": "_dump_nccl_trace", "gloo": "_dump_fr_trace"}  # the former exists only in builds for GPUs
 RECORDER_SECONDS = 10.0  # a hanging NCCL may block its recorder too; a first dump takes a second of an idle core

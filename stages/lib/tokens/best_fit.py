@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.lib.tokens.packings.segments import Segments, ranges
+from stages.lib.tokens.corpus import Segments, ranges
 from stages.lib.tokens.permutation import permute
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from stages.lib import files, log, mpi
 from stages.lib.errors import UserError
 from stages.lib.run_directory import journal
-from stages.lib.training.faults.recipe import WatchdogRecipe
+from stages.lib.training.settings.recipe import WatchdogRecipe
 
 GRACE_FILE = "CARAVAN_GRACE_FILE"
 """Environment variable in which workflow/launch passes the file for the seconds that it waits after a signal."""

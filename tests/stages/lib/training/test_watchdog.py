@@ -12,11 +12,11 @@ import pytest
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
-from stages.lib.training.faults import watchdog
+from stages.lib.training import watchdog
 from tests.helpers.training import HOME, environment
 
 SECOND = 1 / 60  # of a limit, in minutes
-MODULE = ["-m", "tests.stages.lib.training.faults.hang"]
+MODULE = ["-m", "tests.stages.lib.training.hang"]
 
 
 def start(ranks, directory, behaviour, **limits):

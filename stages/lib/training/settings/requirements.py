@@ -1,4 +1,4 @@
-"""The needs of `float8`, `cuda_graphs` and `dtype`. Imports no torch: the workflow checks them before the first job."""
+"""The needs of `float8`, `cuda_graphs` and `dtype`. The workflow checks them before the first job, without torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 from stages.lib.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from stages.lib.model.model_recipe import ModelRecipe
     from stages.lib.training.settings.recipe import TrainRecipe
 
+
 MULTIPLE = 16
-"""Of which all sizes of a product in float8 must be multiples (cuBLAS: rows of 16 bytes)."""
+"""All sizes of a product in float8 must be multiples of it (cuBLAS: rows of 16 bytes)."""
 
 LEAST_CAPABILITY = (8, 9)
 """Compute capability from which an NVIDIA GPU multiplies in float8: Ada, Hopper, Blackwell."""
@@ -107,15 +110,26 @@ def check_cuda_graphs(recipe: TrainRecipe, where: str, model: ModelRecipe | None
             raise UserError(f"{where}.cuda_graphs must be false {conflict}, got true")
 
 
-def check_float8_device(recipe: TrainRecipe, where: str, found: str, capability: tuple[int, int] | None) -> None:
+def check_float8_device(recipe: TrainRecipe, where: str, name: str, capability: tuple[int, int] | None) -> None:
     """Raise UserError if a device has no products in float8.
 
-    `found`: the device's name. `capability`: its CUDA compute capability; None without CUDA.
+    `name`: the device's. `capability`: its CUDA compute capability; None without CUDA.
     """
     if recipe.float8 and (capability is None or capability < LEAST_CAPABILITY):
         has = "" if capability is None else f" with compute capability {capability[0]}.{capability[1]}"
         least = ".".join(map(str, LEAST_CAPABILITY))
         raise UserError(
             f"{where}.float8 requires an NVIDIA GPU of compute capability {least} or higher (Ada, Hopper, Blackwell), "
-            f"got {found}{has}"
+            f"got {name}{has}"
         )
+
+
+def check_device(recipe: TrainRecipe, where: str, device: torch.device) -> None:
+    """Raise UserError if `float8` or `cuda_graphs` is true and this machine's device cannot do it."""
+    import torch
+
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+    check_float8_device(recipe, where, name, torch.cuda.get_device_capability(device) if is_nvidia else None)
+    if recipe.cuda_graphs and not is_nvidia:
+        raise UserError(f"{where}.cuda_graphs requires an NVIDIA GPU, got {name}")

@@ -1,4 +1,4 @@
-"""A rank of a training that hangs: `RANKS -m tests.stages.lib.training.faults.hang DIRECTORY BEHAVIOUR LIMITS`."""
+"""A rank of a training that hangs: `RANKS -m tests.stages.lib.training.hang DIRECTORY BEHAVIOUR LIMITS`."""
 
 import ctypes
 import json
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from stages.lib import log, recipe, stage
 from stages.lib.distributed.process_group import enable_flight_recorder, process_group
-from stages.lib.training.faults import watchdog
+from stages.lib.training import watchdog
 
 
 def sleep_for_ever():

@@ -1,1 +1,0 @@
-"""Protection against hangs, diverging losses, lost work, and two trainers in one run directory."""
