@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import harness
 
 HOME = Path(__file__).resolve().parents[2]
 TAIL = 300  # characters of a failed command's output that are shown
@@ -103,7 +103,7 @@ class Session:
         with self._lock:
             print(f"{state:<7} {step.name} ({seconds:.0f} s): {line}", flush=True)
             self.found[step.name] = {"state": state, "line": line, "seconds": round(seconds, 1)} | figures
-            report.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
+            harness.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
 
     def command(self, step, *words, on_cpu=False, kill_when=None):
         """Run `python -m WORDS` within the limit of a step; its output goes to a log. Raises StepError.
