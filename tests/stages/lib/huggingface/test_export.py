@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages.lib.errors import UserError
-from stages.lib.huggingface import config_json, export, weight_files
+from stages.lib.huggingface import config_json, export, shard_writer, weight_files
+from stages.lib.huggingface.shard_writer import RoundingWriter
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity
@@ -151,3 +152,32 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     (tmp_path / "model.safetensors").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"model\.safetensors cannot be written: "):
         write_export(tmp_path, recipe, random_model(recipe, VOCABULARY))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_file_holds_the_rounded_tensors(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(shard_writer, "PART_BYTES", 64)
+    threads = torch.get_num_threads()
+    tensors = [torch.randn(7, 13), torch.randn(5), torch.randn(0), torch.randn(6, 4).T]
+    expected, position = b"head", 4
+    with open(tmp_path / "file", "wb") as file, RoundingWriter(file) as rounding:
+        file.write(b"head")
+        for tensor in tensors:
+            rounding.write(position, tensor, dtype)
+            position += tensor.numel() * dtype.itemsize
+            expected += tensor.to(dtype).contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    assert (tmp_path / "file").read_bytes() == expected
+    assert torch.get_num_threads() == threads
+
+
+def test_failed_write_is_raised(monkeypatch):
+    monkeypatch.setattr(shard_writer, "PART_BYTES", 64)
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb") as file:  # noqa: PT012, SIM117
+        with RoundingWriter(file) as rounding:
+            rounding.write(0, torch.zeros(100), torch.float32)
+
+
+def test_error_of_the_caller_is_not_hidden(tmp_path):
+    with pytest.raises(KeyError), open(tmp_path / "file", "wb") as file, RoundingWriter(file) as rounding:  # noqa: PT012
+        rounding.write(0, torch.zeros(100), torch.float32)
+        raise KeyError
