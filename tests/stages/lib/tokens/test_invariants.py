@@ -9,7 +9,7 @@
 | D5 | segments are contiguous and in order; BOS and EOS are as in the shards | test_document_rows.py: test_D5 |
 | D6 | a resume gives the same batches, after a kill too | test_pretrain.py: test_killed_run |
 | D7 | no change of the world size, at any step, changes the order | test_document_rows.py: test_D3_D7 |
-| D8 | shares are the weights, rounded to 1/4096 | test_mixture.py; test_initial.py |
+| D8 | shares are the weights, rounded to 1/4096 | test_order.py; test_initial.py |
 | D9 | packing loses, repeats and reorders nothing | test_document_rows.py: test_D9, test_D5 |
 | D10 | counts are exact | test_document_rows.py: test_D10 |
 | D11 | two processes have the same stream | test_loader.py: test_D11 |

@@ -1,4 +1,4 @@
-"""The cycle of sources: shares, evenness, and the weights that are refused."""
+"""The order of the data: the cycle of sources, the keyed permutation, and the packing of rows."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
 from stages.lib.tokens.mixture import SLOTS, Mixture
+from stages.lib.tokens.packings.best_fit import best_fit, best_fit_rows
+from stages.lib.tokens.permutation import BLOCK, permute, positions_of
 
 few = settings(max_examples=15, deadline=None)
 weights = st.dictionaries(st.text("abcde", min_size=1, max_size=3), st.floats(0.05, 20), min_size=1, max_size=8)
@@ -61,3 +63,99 @@ def test_a_weight_of_zero_is_refused_not_ignored():
 def test_weights_must_give_something(weights):
     with pytest.raises(UserError, match="at least one source a weight greater than 0"):
         Mixture(weights)
+
+
+SIZE = 32
+lengths = st.lists(st.integers(1, SIZE), max_size=60)
+
+
+@settings(deadline=None)
+@given(lengths, st.integers(0, 5))
+def test_each_sequence_lies_whole_in_one_row(lengths, seed):
+    rows = best_fit(lengths, SIZE, seed)
+    assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
+    assert all(0 < sum(lengths[number] for number in row) <= SIZE for row in rows)
+
+
+@settings(deadline=None)
+@given(lengths, st.integers(0, 5))
+def test_the_rows_are_counted_from_the_lengths_alone(lengths, seed):
+    counts = np.bincount(np.array(lengths, dtype=np.int64), minlength=SIZE + 1)
+    assert best_fit_rows(counts, SIZE) == len(best_fit(lengths, SIZE, seed))
+
+
+@settings(deadline=None)
+@given(lengths)
+def test_no_two_rows_are_half_empty(lengths):
+    used = sorted(sum(lengths[number] for number in row) for row in best_fit(lengths, SIZE, 0))
+    assert all(first + second > SIZE for first, second in zip(used, used[1:], strict=False))
+
+
+def test_the_fullest_row_that_has_room_is_taken():
+    assert best_fit([20, 25, 7, 5], SIZE, 0) == [[1, 2], [0, 3]]
+
+
+def test_another_seed_brings_others_together_and_the_same_seed_the_same():
+    lengths = [8] * 40
+    assert best_fit(lengths, SIZE, 0) == best_fit(lengths, SIZE, 0)
+    assert best_fit(lengths, SIZE, 0) != best_fit(lengths, SIZE, 1)
+
+
+def test_padding_of_many_short_sequences_is_below_two_percent():
+    lengths = np.random.default_rng(0).integers(5, 120, 5000)
+    rows = best_fit(lengths, 256, 0)
+    assert lengths.sum() / (256 * len(rows)) > 0.98
+
+
+many = settings(max_examples=30, deadline=None)
+
+
+@many
+@given(size=st.integers(1, 3000), key=st.text(max_size=20))
+def test_every_position_goes_to_another_place_of_the_range(size, key):
+    assert sorted(permute(np.arange(size), size, key).tolist()) == list(range(size))
+
+
+@many
+@given(size=st.integers(1, 2**63 - 1), key=st.text(max_size=20), data=st.data())
+def test_the_inverse_brings_every_position_back(size, key, data):
+    positions = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20)))
+    assert positions_of(permute(positions, size, key), size, key).tolist() == positions.tolist()
+    assert permute(positions_of(positions, size, key), size, key).tolist() == positions.tolist()
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+def test_blocks_do_not_show(size):
+    whole = permute(np.arange(size), size, "key")
+    assert np.array_equal(np.sort(whole), np.arange(size))
+    assert np.array_equal(whole[::7], permute(np.arange(size)[::7], size, "key"))
+
+
+@many
+@given(size=st.integers(2, 2**63), data=st.data())
+def test_a_position_can_be_looked_up_alone_whatever_the_size(size, data):
+    positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20))
+    together = permute(np.array(positions), size, "key")
+    assert together.dtype == np.int64
+    assert all(0 <= place < size for place in together.tolist())
+    assert together.tolist() == [permute(np.array([position]), size, "key").item() for position in positions]
+    assert len(set(together.tolist())) == len(set(positions))
+
+
+def test_the_shape_is_kept_and_the_argument_left_alone():
+    positions = np.arange(12).reshape(3, 4)
+    assert permute(positions, 12, "key").shape == (3, 4)
+    assert np.array_equal(positions, np.arange(12).reshape(3, 4))
+    assert permute(np.empty(0, np.int64), 5, "key").shape == (0,)
+
+
+def test_keys_give_unrelated_orders_without_a_trend():
+    size = 5000
+    orders = [permute(np.arange(size), size, f"{number}/code/0") for number in range(40)]
+    for order, following in zip(orders, orders[1:], strict=False):
+        for first, second in ((order, np.arange(size)), (order, following), (order[:-1], order[1:])):
+            assert abs(np.corrcoef(first, second)[0, 1]) < 5 / size**0.5
+
+
+def test_all_orders_of_four_occur():
+    assert len({tuple(permute(np.arange(4), 4, str(number)).tolist()) for number in range(400)}) == 24
