@@ -274,7 +274,6 @@ def test_names_with_marks_of_markdown_and_yaml_are_escaped(tmp_path):
             {"--recipe": ['{"languages": ["English"]}']},
             "describe.languages[0] must be an ISO 639 code as the Hub takes it",
         ),
-        ({"--recipe": ['{"licence": "mit"}']}, "unknown key describe.licence; did you mean describe.license?"),
     ],
 )
 def test_a_mistake_is_one_sentence(inputs, capsys, change, sentence):

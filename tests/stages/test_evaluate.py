@@ -203,11 +203,8 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ({"question": 5}, ["unknown key evaluate.question;"]),
-        ({"tasks": []}, ["evaluate.tasks", "at least one"]),
         ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "only once"]),
         ({"num_examples": 3}, ["evaluate.num_examples", "at least 4", "3"]),
-        ({"batch_size": "all"}, ["evaluate.batch_size", "a whole number or auto", "all"]),
         ({"per_task": {"next_line": {"limit": 3}}}, ["evaluate.per_task.next_line", "not made here"]),
         ({"per_task": {"piqa": {"limit": 0}}}, ["evaluate.per_task.piqa.limit", "at least 1"]),
         ({"include_path": "/nowhere"}, ["evaluate.include_path", "/nowhere"]),

@@ -282,9 +282,6 @@ def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, toke
     [
         ({"part": 2, "recipe": {"parts": 2}}, "--part must be from 0 to 1 for 2 parts, got 2"),
         ({"part": -1}, "--part must be from 0 to 0 for 1 parts, got -1"),
-        ({"recipe": {"parts": 0}}, "tokenize.parts must be a whole number at least 1"),
-        ({"recipe": {"bos": 1}}, "tokenize.bos must be true or false, got 1"),
-        ({"recipe": {"part": 1}}, "unknown key tokenize.part"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, source, tokenizer, capsys, options, said):
