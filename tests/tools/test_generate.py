@@ -253,13 +253,8 @@ def test_another_tokenizer_is_refused(results, refusal, form):
     ("options", "sentence"),
     [
         (("--temperature", -0.5), "--temperature must be a number of at least 0, got -0.5"),
-        (("--temperature", "nan"), "--temperature must be a number of at least 0, got nan"),
         (("--top-p", 0), "--top-p must be greater than 0 and at most 1, got 0.0"),
-        (("--top-p", 1.5), "--top-p must be greater than 0 and at most 1, got 1.5"),
-        (("--tokens", 0), "--tokens must be at least 1, got 0"),
-        (("--samples", 0), "--samples must be at least 1, got 0"),
         (("--samples", 2, "--temperature", 0), "--samples must be 1 at --temperature 0"),
-        (("--seed", -1), "--seed must be at least 0"),
         (
             ("--prompt", "ka" * 400),
             "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), found",
@@ -267,7 +262,6 @@ def test_another_tokenizer_is_refused(results, refusal, form):
         (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
         (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
         (("--tokenizer", "no such file"), "--tokenizer must be a tokenizer's manifest: no such file cannot be read"),
-        (("--tokens", "many"), "argument --tokens: invalid int value: 'many'"),
     ],
 )
 def test_options_out_of_bounds_are_named(made, refusal, options, sentence):
@@ -323,10 +317,6 @@ def test_a_torn_checkpoint_is_refused(results, refusal):
         (
             {"model": training.MODEL | {"num_hidden_layers": 1}},
             "must hold only the tensors of its model of 1 layers, found model.base_",
-        ),
-        (
-            {"model": training.MODEL | {"num_hidden_layers": 3}},
-            "must hold model.base_model.layers.2.ln.weight, and does not",
         ),
         (
             {"model": training.MODEL | {"hidden_size": 64}},
