@@ -226,13 +226,6 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     assert tuned["initial"] == manifest.checkpoint_digest(initial)
 
 
-def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
-    assert tune(made, tmp_path, 2) == 0
-    given = {"--sources": pairs_listed(tmp_path, pairs_of(61))}
-    assert tune(made, tmp_path, 2, given=given) == 0
-    assert len(list((tmp_path / "train").iterdir())) == 2
-
-
 def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     recipe = LlamaRecipe(**training.MODEL)
     found = find_model.find(milestone(made / "runs/base", BASE_STEPS))

@@ -94,12 +94,6 @@ def test_continued_run_is_resumed_to_the_same_bits(corpus, base, tmp_path):
     assert identity["recipe"]["initial"] == how and len(identity["initial"]) == 64
 
 
-def test_another_initial_model_is_another_run(corpus, base, tmp_path):
-    assert train_from(milestone(base, 20), corpus, tmp_path, 2) == 0
-    assert train_from(milestone(base, 30), corpus, tmp_path, 2) == 0
-    assert len(list((tmp_path / "train").iterdir())) == 2
-
-
 def test_what_does_not_fit_is_refused_in_one_line(corpus, base, tmp_path, capsys):
     start = milestone(base, 20)
     wider = RECIPE | {"model": RECIPE["model"] | {"intermediate_size": 64}}

@@ -151,11 +151,3 @@ def test_parquet_has_the_preferences_of_json_lines_and_filters_read_the_chosen(t
     pq.write_table(pa.Table.from_pylist([{"chosen": [USER, ANSWER], "rejected": [USER, USER | ANSWER]}] * 3), path)
     messages = preferences.read_preferences(listed(tmp_path / "messages", "choices", recipe | {"paths": [str(path)]}))
     assert {one.chosen.messages[-1]["content"] for one in (*messages.train, *messages.validation)} == {"b"}
-
-
-def test_equal_prompts_are_in_one_split(tmp_path):
-    entries = [{"prompt": f"p{number % 9}", "chosen": "a", "rejected": str(number)} for number in range(90)]
-    source = preferences.read_preferences(preferences_listed(tmp_path, entries, validation=0.4))
-    prompts = [{one.chosen.prompt for one in split} for split in (source.train, source.validation)]
-    assert prompts[0] and prompts[1] and not prompts[0] & prompts[1]
-    assert texts_of(source.train[0]) in [(e["prompt"], e["chosen"], e["rejected"]) for e in entries]

@@ -208,12 +208,6 @@ def test_global_batch_that_ranks_cannot_share_is_one_line(corpus, tmp_path):
     assert "1, 3, 5, 15 ranks" in line
 
 
-def test_directory_that_cannot_be_written_is_one_line(corpus, tmp_path, capsys):
-    (tmp_path / "train").write_text("a file")
-    assert train(corpus, tmp_path, 4) == 2
-    assert f"--train-dir {tmp_path / 'train'} must be a writable directory" in capsys.readouterr().err
-
-
 def test_shard_that_changed_or_vanished_is_named(tmp_path, capsys):
     corpus = tiny_corpus(tmp_path / "corpus")
     (shard,) = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][:1]

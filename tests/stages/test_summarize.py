@@ -183,12 +183,6 @@ def test_a_task_of_two_suites_is_named_by_its_suite(results):
     assert {"validation/next_line", "more/next_line"} <= tasks
 
 
-def test_expect_that_is_not_json_is_refused(results, capsys):
-    argv = options_of(results)
-    argv[-1] = "{runs"
-    refused(argv, capsys, "--expect", "JSON")
-
-
 def write_references(root):
     """Write a baseline's scores, and trivial readers into the run's; returns the baseline's manifest."""
     for step in (100, 300):

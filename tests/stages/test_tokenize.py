@@ -188,13 +188,6 @@ def test_positions_lead_to_the_tokens_that_arrow_reads(tmp_path, source, tokeniz
     assert len(data) == shard["bytes"]
 
 
-def test_counts_are_exact(tmp_path, source, tokenizer):
-    (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    side = _read(part)["identity"]["validation"]
-    validation = _validation_texts(part)
-    assert (side["documents"], side["text_bytes"]) == (len(validation), sum(len(text.encode()) for text in validation))
-
-
 def test_a_second_run_writes_the_same_manifest_and_does_no_work(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     first, payload = part.read_bytes(), _tree(part.with_suffix(""))
@@ -256,14 +249,6 @@ def test_what_a_killed_attempt_left_is_cleared(tmp_path, source, tokenizer):
     (leftover / "train-00000.arrow").write_bytes(b"half")
     tokenized(tmp_path, "a", source, tokenizer)
     assert sorted(path.name for path in leftover.parent.iterdir()) == ["00000", "00000.json"]
-
-
-def test_an_output_directory_that_cannot_be_written_is_named(tmp_path, source, tokenizer, capsys):
-    (tmp_path / "file").touch()
-    output = tmp_path / "file" / "00000.json"
-    line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=output)
-    assert str(tmp_path / "file" / "00000") in line
-    assert "must be in a directory that can be written" in line
 
 
 def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, tokenizer, capsys):

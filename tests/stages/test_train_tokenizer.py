@@ -119,30 +119,8 @@ def test_what_kills_left_beside_the_files_is_cleared(lists, tmp_path):
     assert sorted(path.name for path in output.parent.iterdir()) == names
 
 
-def test_a_manifest_that_is_no_list_is_named(lists, tmp_path, capsys):
-    other = _train(lists, tmp_path / "t" / "manifest.json", vocab_size=300)
-    line = refused(
-        capsys,
-        train_tokenizer,
-        lists=[other],
-        recipe={"vocab_size": 300, "sample": {"a": 1}},
-        output=tmp_path / "u" / "manifest.json",
-    )
-    assert (
-        line == f"train_tokenizer: {other} must be the manifest of stages.list, and is that of stages.train_tokenizer"
-    )
-
-
 def test_a_source_without_training_text_is_named(tmp_path, capsys):
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": ""}])]})
     recipe = {"vocab_size": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
     assert line == "train_tokenizer: train_tokenizer.sample must name sources with training text, and they have none"
-
-
-def test_an_output_directory_that_cannot_be_written_is_named_before_the_work(lists, tmp_path, capsys):
-    (tmp_path / "file").write_text("in the way")
-    output = tmp_path / "file" / "manifest.json"
-    recipe = {"vocab_size": 320, "sample": {"a": 1, "b": 1}}
-    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
-    assert line == f"train_tokenizer: --output {output} must be in a directory that can be written: Not a directory"
