@@ -19,8 +19,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.gpu import ceilings, correctness, parity, peers, readiness, speed
-from benchmarks.gpu.session import Session
+from benchmarks.gpu import ceilings, correctness, parity, peers, speed
+from benchmarks.gpu.session import Session, check_gpu
 from stages.lib.errors import UserError
 
 GROUPS = {
@@ -52,7 +52,7 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     try:
         others = peers.named(arguments.peer)
-        device = None if arguments.dry or arguments.prepare else readiness.check()
+        device = None if arguments.dry or arguments.prepare else check_gpu()
         session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device, others)
     except (UserError, OSError) as error:
         print(f"gpu: {error}", file=sys.stderr)
