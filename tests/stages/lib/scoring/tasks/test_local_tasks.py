@@ -75,33 +75,8 @@ def test_questions_can_be_answered_from_the_text_alone(corpus, tmp_path):
         assert any(row["context"] + right in text for text in texts)
         assert all(len(choice.encode()) <= choices.WIDEST_BIN * len(right.encode()) for choice in offered)
         assert all(any(choice in text for text in texts) for choice in offered)
-
-
-def test_answers_and_sources_are_balanced(corpus, tmp_path):
-    _, rows = written(tmp_path, corpus)
     assert Counter(row["answer"] for row in rows["next_line"]) == dict.fromkeys(range(4), 10)
     assert Counter(row["source"] for row in rows["next_line"]) == {"code": 20, "prose": 20}
-
-
-def test_model_without_context_is_right_by_chance(tmp_path):
-    texts = {source: documents(source, count=80, lines=40) for source in ("code", "prose")}
-    _, rows = written(tmp_path, corpus_of(tmp_path / "corpus", texts), num_examples=1200)
-    assert len(rows["next_line"]) == 1200
-    for taste in (len, _indentation, _spaces):
-        hits = 0.0
-        for row in rows["next_line"]:
-            scores = [taste(choice) for choice in row["choices"]]
-            best = [number for number, score in enumerate(scores) if score == max(scores)]
-            hits += (row["answer"] in best) / len(best)
-        assert abs(hits / 1200 - 0.25) < 3 * (0.25 * 0.75 / 1200) ** 0.5
-
-
-def _indentation(line):
-    return len(line) - len(line.lstrip())
-
-
-def _spaces(line):
-    return line.count(" ")
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(corpus, tmp_path):
