@@ -158,7 +158,7 @@ SETTINGS = [
     *[("config.json", key) for key in ("rms_norm_eps", "rope_theta", "use_cache", "dtype", "vocab_size")],
     *[("generation_config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_length")],
     *[("tokenizer_config.json", key) for key in ("model_max_length", "pad_token", "split_special_tokens", "new")],
-    *[("tokenizer.json", key) for key in ("normalizer", "decoder", "post_processor", "truncation", "model")],
+    ("tokenizer.json", "normalizer"),  # its other keys are those of tests/stages/lib/parity/test_file_parity.py
 ]
 
 
@@ -172,17 +172,6 @@ def test_a_changed_setting_fails_and_is_named(inputs, monkeypatch, name, key):
 
     failure = mutate(inputs, monkeypatch, change)
     assert failure.startswith(f"{name}: {key} must be ")
-
-
-@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_one_changed_row_fails_and_is_named(inputs, monkeypatch, name):
-    def change(directory):
-        tensors = load_file(directory / WEIGHTS)
-        tensors[name][313] *= 1.01
-        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-
-    part = "the head" if "head" in name else "the embedding"
-    assert f"{part}: {name} must have the trained bits; 32 of " in mutate(inputs, monkeypatch, change)
 
 
 def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypatch, capsys):
