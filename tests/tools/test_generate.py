@@ -102,18 +102,6 @@ def test_every_form_of_a_model_gives_the_same_text(made, say, sampling):
     assert len(text) > 30
 
 
-@torch.inference_mode()
-def test_the_text_is_that_of_full_forwards(made, say):
-    found = find_model.find(checkpoint_of(made))
-    llama, text = find_model.load(found, torch.float32, "cpu"), find_tokenizer.text_of(found)
-    ids = text.encode("ka ra")
-    assert ids[0] == 1
-    for _ in range(20):
-        ids.append(int(llama.logits(torch.tensor([ids]))[0, -1].argmax()))
-    expected = text.decode(ids).removeprefix("<s>")
-    assert say(*model(made), "--prompt", "ka ra", "--tokens", 20, "--temperature", 0) == expected + "\n"
-
-
 def test_text_is_written_while_it_is_generated(made, monkeypatch):
     seen = []
     monkeypatch.setattr(generate.sys, "stdout", io.StringIO())
@@ -138,16 +126,6 @@ def test_several_prompts_and_samples_each_have_a_line_above_them(made, say, tmp_
     assert texts[2].startswith("ra \u65e5\r\n")
     assert texts[0] != texts[1]
     assert texts[1] == say(*model(made), "--prompt", "ka", "--seed", 1, "--tokens", 9)
-
-
-def test_equal_seeds_give_equal_texts_and_others_do_not(made, say):
-    options = (*model(made), "--prompt", "ka", "--tokens", 20, "--temperature", 1)
-    first, again, other = (say(*options, "--seed", seed) for seed in (5, 5, 6))
-    assert first == again != other
-
-
-def test_an_empty_prompt_begins_a_document(made, say):
-    assert len(say(*model(made), "--prompt", "", "--tokens", 9)) > 3
 
 
 def test_a_text_ends_at_eos(results, capsys):
@@ -286,14 +264,6 @@ def test_a_path_without_a_model_is_refused(made, refusal, path):
     line = refusal("--model", made / path, "--prompt", "ka")
     assert f"generate: --model {made / path} must be a milestone's manifest, a checkpoint" in line
     assert line.endswith("does not exist" if "999" in path else "is another file or directory")
-
-
-def test_a_milestone_of_an_earlier_format_is_refused_by_name(results, refusal):
-    path = results / FORMS["milestone"]
-    old = json.loads(path.read_text())
-    del old["format"]
-    path.write_text(json.dumps(old))
-    assert f"{path} is a manifest of format 1" in refusal("--model", path, "--prompt", "ka")
 
 
 def test_a_torn_checkpoint_is_refused(results, refusal):
