@@ -251,11 +251,6 @@ def test_a_changed_export_is_refused(inputs, capsys):
     refused(with_recipe(inputs), capsys, str(path), "changed", f"delete {inputs['--export']}")
 
 
-def test_missing_export_file_names_the_remedy(inputs, capsys):
-    inputs["--export"].with_name("model.safetensors").unlink()
-    refused(with_recipe(inputs), capsys, "is missing, but", f"delete {inputs['--export']} and run the workflow again")
-
-
 def test_an_export_of_another_corpus_is_refused(inputs, capsys):
     corpus = manifest.read(inputs["--corpus"])
     manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})

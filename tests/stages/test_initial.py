@@ -17,16 +17,7 @@ from stages.lib.tokens.loader import Samples
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.ranks import run_module
-from tests.helpers.training import (
-    RECIPE,
-    change_commit,
-    milestone,
-    options,
-    run_directory,
-    steps_of,
-    train,
-    weights_of,
-)
+from tests.helpers.training import RECIPE, change_commit, milestone, options, run_directory, steps_of, train, weights_of
 from tools import replay_ledger
 
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}

@@ -16,15 +16,7 @@ from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import compressed, spans, storage
 from stages.lib.sources.kinds.registry import KINDS
-from tests.helpers.data_fixtures import (
-    in_plain_lines,
-    listed,
-    refused,
-    run,
-    shards_of,
-    texts,
-    tokenized,
-)
+from tests.helpers.data_fixtures import in_plain_lines, listed, refused, run, shards_of, texts, tokenized
 from tools.inspect import __main__ as inspect
 
 ROWS = [{"text": text} for text in texts("a", 80)]

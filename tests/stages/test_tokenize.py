@@ -16,16 +16,7 @@ import pytest
 
 from stages import tokenize
 from stages.lib.sources.split import split_of
-from tests.helpers.data_fixtures import (
-    listed,
-    make,
-    refused,
-    run,
-    small_tokenizer,
-    texts,
-    tokenized,
-    write_jsonl,
-)
+from tests.helpers.data_fixtures import listed, make, refused, run, small_tokenizer, texts, tokenized, write_jsonl
 from tests.helpers.limits import files_of_at_most
 
 BOS, EOS = 1, 2

@@ -233,10 +233,7 @@ def test_another_tokenizer_is_refused(results, refusal, form):
         (("--temperature", -0.5), "--temperature must be a number of at least 0, got -0.5"),
         (("--top-p", 0), "--top-p must be greater than 0 and at most 1, got 0.0"),
         (("--samples", 2, "--temperature", 0), "--samples must be 1 at --temperature 0"),
-        (
-            ("--prompt", "ka" * 400),
-            "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), found",
-        ),
+        (("--prompt", "ka" * 400), "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), found"),
         (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
         (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
         (("--tokenizer", "no such file"), "--tokenizer must be a tokenizer's manifest: no such file cannot be read"),

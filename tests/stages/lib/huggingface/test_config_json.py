@@ -92,10 +92,7 @@ def test_missing_keys_have_the_defaults_of_transformers():
         ({"mlp_bias": True}, "mlp_bias must be false, got true"),
         ({"quantization_config": {"bits": 4}}, 'quantization_config must be null, got {"bits": 4}'),
         ({"head_dim": 15}, "head_dim must be an even number, got 15"),
-        (
-            {"num_attention_heads": 3},
-            "num_attention_heads must divide hidden_size (64) into heads of an even",
-        ),
+        ({"num_attention_heads": 3}, "num_attention_heads must divide hidden_size (64) into heads of an even"),
         ({"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads (4), got 3"),
         ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),

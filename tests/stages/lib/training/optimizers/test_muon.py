@@ -78,10 +78,7 @@ def test_matrix_of_zeros_stays_zero():
     assert not muon.newton_schulz(torch.zeros(5, 3), 5).any()
 
 
-OPTIONS = [
-    {"adjust_lr_fn": "original", "learning_rate": 0.05},
-    {"nesterov": False, "momentum": 0.8, "ns_steps": 3},
-]
+OPTIONS = [{"adjust_lr_fn": "original", "learning_rate": 0.05}, {"nesterov": False, "momentum": 0.8, "ns_steps": 3}]
 
 
 @pytest.mark.parametrize(
