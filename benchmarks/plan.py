@@ -24,12 +24,7 @@ LLAMA = {"num_attention_heads": 8, "max_position_embeddings": 1024}
 SMALL = LLAMA | {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1408}
 WIDE = LLAMA | {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2816, "num_key_value_heads": 2}
 QWEN = SMALL | {"architecture": "qwen3", "head_dim": 128, "num_key_value_heads": 4, "tie_word_embeddings": True}
-MIXTRAL = SMALL | {
-    "architecture": "mixtral",
-    "num_hidden_layers": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-}
+MIXTRAL = SMALL | {"architecture": "mixtral", "num_hidden_layers": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
 TINY = LLAMA | {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96}
 KEYS = {"steps": 3, "seq_len": 512, "global_batch_size": 4, "dtype": "float32"}
 CASES = {

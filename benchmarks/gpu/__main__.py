@@ -43,11 +43,7 @@ def main(argv=None):
     parser.add_argument("--dry", action="store_true", help="a small part of each group, on the CPU")
     parser.add_argument("--prepare", action="store_true", help="make the corpus in --work, and end")
     parser.add_argument(
-        "--peer",
-        action="append",
-        default=[],
-        metavar="NAME=COMMAND",
-        help="a further one, see benchmarks/gpu/peers.py",
+        "--peer", action="append", default=[], metavar="NAME=COMMAND", help="a further one, see benchmarks/gpu/peers.py"
     )
     arguments = parser.parse_args(argv)
     try:
