@@ -96,12 +96,6 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(made, uninterrupted, tmp_
     assert weights_of(tmp_path, STEPS) == weights_of(uninterrupted, STEPS)
 
 
-def test_generate_merges_a_checkpoint(uninterrupted, capsys):
-    arguments = ["--prompt", "The ox ", "--tokens", "4", "--temperature", "0"]
-    assert generate.main(["--model", str(milestone(uninterrupted, STEPS)), *arguments]) == 0
-    assert capsys.readouterr().out.startswith("The ox ")
-
-
 @pytest.mark.long
 def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
     killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
