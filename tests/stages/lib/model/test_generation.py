@@ -47,16 +47,6 @@ def test_cached_logits_equal_those_of_a_full_forward(name, dtype, tolerance, pro
     torch.testing.assert_close(torch.stack(found, 1), expected[:, prompt - 1 :], rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@torch.inference_mode()
-def test_greedy_text_equals_that_of_full_forwards(name):
-    model, prompt = model_of(name), tokens(length=5)
-    grown = prompt
-    for _ in range(20):
-        grown = torch.cat([grown, model.logits(grown)[:, -1:].argmax(-1)], 1)
-    assert texts(model, prompt, 20, GREEDY) == grown[:, 5:].tolist()
-
-
 def test_rows_stop_before_their_end_while_others_continue():
     model, prompt = model_of("gqa"), tokens(length=5)
     whole = texts(model, prompt, 30, GREEDY)
