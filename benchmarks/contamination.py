@@ -9,13 +9,12 @@ words: half of them stand in the text, half are its words in another order. Jani
 have a word of punctuation alone.
 """
 
-import argparse
 import random
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import report, texts
+from benchmarks import harness, texts
 from stages import find_overlaps, tokenize, train_tokenizer
 from stages import list as listing
 from stages.lib import manifest
@@ -78,10 +77,9 @@ def janitor_seconds(made, documents):
 
 def main():
     """Measure, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "contamination")
     parser.add_argument("--megabytes", type=float, default=20, help="size of the text")
     parser.add_argument("--items", type=int, default=14_000, help="number of items; MMLU has 14,042")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/contamination.json"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         home = Path(made)
@@ -115,7 +113,7 @@ def main():
     }
     speeds = figures["tokens_per_cpu_second"]
     print(f"caravan {speeds['caravan']:,} tokens per CPU-second, {speeds['caravan'] / speeds['janitor']:.1f} x janitor")
-    report.write(arguments.output, "contamination", ("lm_eval", "numpy", "sentencepiece"), figures)
+    harness.write(arguments.output, "contamination", ("lm_eval", "numpy", "sentencepiece"), figures)
 
 
 if __name__ == "__main__":

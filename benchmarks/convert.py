@@ -18,10 +18,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import report, texts
+from benchmarks import harness, texts
+from benchmarks.harness import HOME
 from stages.lib import manifest
 
-HOME = Path(__file__).resolve().parents[1]
 STEP = 1
 SHAPES = {
     "tiny": {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128},
@@ -153,14 +153,13 @@ def turn(directory, corpus):
 
 def main():
     """Measure, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "convert")
     parser.add_argument("--shape", choices=SHAPES, default="0.6B")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", type=Path, default=Path("/tmp/caravan-convert"), help="directory that is kept")
     parser.add_argument("--checkpoint", type=Path, nargs=2, metavar=("DIRECTORY", "CORPUS"), help=argparse.SUPPRESS)
     parser.add_argument("--convert", type=Path, nargs=2, metavar=("DIRECTORY", "CORPUS"), help=argparse.SUPPRESS)
     parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/convert.json"))
     arguments = parser.parse_args()
     shape = SHAPES[arguments.shape]
     if arguments.checkpoint:
@@ -194,7 +193,7 @@ def main():
     }
     for name in [name for name in figures if name not in ("medians", "turns")]:
         print(f"{name}: {figures[name]}")
-    report.write(arguments.output, "convert", ("torch", "transformers", "safetensors"), figures)
+    harness.write(arguments.output, "convert", ("torch", "transformers", "safetensors"), figures)
 
 
 def _medians(turns):

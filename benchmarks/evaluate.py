@@ -6,15 +6,13 @@ Both score `bits_per_byte` and `next_line`, from the start of the process to its
 that the stage writes, and scores each choice after a context of its own.
 """
 
-import argparse
 import json
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import report
-from benchmarks.processes import timed
+from benchmarks import harness
 from stages.lib import manifest
 
 EXPORT, CORPUS = "results/runs/base/export/00000120/manifest.json", "results/tokens/main/manifest.json"
@@ -41,20 +39,19 @@ def harness_command(arguments, output):
 
 def main():
     """Measure, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "evaluate")
     parser.add_argument("--export", type=Path, default=Path(EXPORT), help=f"manifest (default: {EXPORT})")
     parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
     parser.add_argument("--examples", type=int, default=500, help="questions of next_line")
     parser.add_argument("--repeats", type=int, default=2, help="turns of both")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/evaluate.json"))
     arguments = parser.parse_args()
     turns = []
     with tempfile.TemporaryDirectory() as made:
         output = Path(made) / "suite.json"
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": made}
         for _ in range(arguments.repeats):
-            own = timed(stage_command(arguments, output), environment)
-            turns.append({"caravan": own, "harness": timed(harness_command(arguments, output), environment)})
+            own = harness.timed(stage_command(arguments, output), environment)
+            turns.append({"caravan": own, "harness": harness.timed(harness_command(arguments, output), environment)})
     best = {
         name: {unit: min(turn[name][unit] for turn in turns) for unit in ("seconds", "cpu_seconds")}
         for name in ("caravan", "harness")
@@ -62,7 +59,7 @@ def main():
     ratio = {unit: best["caravan"][unit] / best["harness"][unit] for unit in ("seconds", "cpu_seconds")}
     print(f"caravan {best['caravan']['cpu_seconds']:.1f} CPU-seconds, {ratio['cpu_seconds']:.2f} x the harness")
     figures = {"examples": arguments.examples, "best": best, "ratio": ratio, "turns": turns}
-    report.write(arguments.output, "evaluate", ("lm_eval", "torch", "transformers"), figures)
+    harness.write(arguments.output, "evaluate", ("lm_eval", "torch", "transformers"), figures)
 
 
 if __name__ == "__main__":

@@ -3,516 +3,340 @@
     python -m benchmarks.figures           # write them into the pages
     python -m benchmarks.figures --check   # exit code 1 if a page differs from the raw results; the tests run it
 
-FIGURES are those with a goal, which a table lists. A Quote is a piece of a page with numbers in it: if a sentence
-around a number changes, change it here too.
+A field such as {lora.runs.full.peak_mb:,.0f} is a key of results/lora.json, or a number that `facts` adds to it.
+FIGURES are those with a goal, which a table lists. QUOTES are pieces of the pages with fields for their numbers: if a
+sentence around a number changes, change it here too.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from types import SimpleNamespace
 
 HOME = Path(__file__).resolve().parents[1]
 RESULTS = HOME / "benchmarks/results"
 BEGIN, END = "<!-- written by benchmarks.figures -->", "<!-- end -->"
-BITS = "bits_per_byte"
-"""The key of optimizers.json for bits per byte, computed from the validation loss."""
-
-Found = dict[str, Any]
 
 
-def raw(benchmark: str) -> Found:
-    """Return the raw results of a benchmark."""
-    return json.loads((RESULTS / f"{benchmark}.json").read_text(encoding="utf-8"))
+def facts():
+    """Return {benchmark: its raw results as attributes, with the numbers that follow from them}."""
+    results = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"), object_hook=lambda keys: SimpleNamespace(**keys))
+        content.processor = re.sub(r"\(\w+\)| Processor", "", content.hardware.processor).strip()  # as Intel Xeon
+        results[path.stem] = content
+        if path.stem in DERIVED:
+            DERIVED[path.stem](content)
+    return results
 
 
-def processor(*benchmarks: str) -> str:
-    """Return the processors on which benchmarks ran, as Intel Xeon."""
-    names = [raw(benchmark)["hardware"]["processor"] for benchmark in benchmarks]
-    return " and ".join(dict.fromkeys(re.sub(r"\(\w+\)| Processor", "", name).strip() for name in names))
+def _train_cpu(found):
+    found.num_turns = len(found.turns)
+    found.millions = found.sizes.caravan.parameters / 1e6
+    found.torch = found.versions.torch.rpartition(".")[0]
 
 
-@dataclass(frozen=True, kw_only=True)
+def _tokenize(found):
+    found.num_turns, found.mb, found.millions = len(found.turns), found.texts.text_bytes / 1e6, found.tokens / 1e6
+    found.medians = SimpleNamespace()
+    for way in ("caravan", *vars(found.ratios)):
+        of_way = {
+            key: median(getattr(getattr(turn, way), key) for turn in found.turns) for key in ("cpu_seconds", "peak_mb")
+        }
+        setattr(found.medians, way, SimpleNamespace(**of_way))
+    alone = found.encoders.gigatoken
+    found.alone = alone.cpu_seconds * found.tokens / alone.tokens  # of gigatoken, for the same texts
+    found.bound = found.medians.megatron.cpu_seconds / found.alone
+
+
+def _loader(found):
+    """Add million tokens per CPU-second, the factor to a copy, and ours over the fastest peer that reads the shards."""
+    found.num_turns = len([turn for turn in found.turns if turn.length == 512])
+    found.millions, found.over_fastest = found.tokens / 1e6, SimpleNamespace()
+    for length, readers in vars(found.figures).items():
+        for figures in vars(readers).values():
+            figures.speed, factor = figures.tokens_per_cpu_second / 1e6, 1 / figures.of_memcpy
+            figures.factor = f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
+        speeds = {name: of.speed for name, of in vars(readers).items()}
+        ours = max(speed for name, speed in speeds.items() if name.startswith("caravan"))
+        peers = [speeds[name] for name in ("torch memmap", "datasets", "litdata") if name in speeds]
+        setattr(found.over_fastest, length, ours / max(peers))
+
+
+def _convert(found):
+    found.num_turns, found.billions = len(getattr(found.turns, "24")), found.parameters / 1e9
+    found.least, found.most = SimpleNamespace(), SimpleNamespace()
+    for layers, turns in vars(found.turns).items():
+        getattr(found.medians, layers).gb = getattr(found.medians, layers).export_bytes / 1e9
+        ratios = [turn.writing / turn.copy for turn in turns]
+        setattr(found.least, layers, min(ratios))
+        setattr(found.most, layers, max(ratios))
+
+
+def _ladder(found):
+    rows = [run.rows.loss for run in found.runs]
+    found.errors = sorted(abs(row.error) for row in rows)
+    found.error = median(found.errors)
+    found.reaches = sorted(abs(end - row.value) / row.value for row in rows for end in (row.low, row.high))
+
+
+def _contamination(found):
+    speeds = found.tokens_per_cpu_second
+    found.ratio = speeds.caravan / speeds.janitor
+    speeds.caravan, speeds.janitor = round(speeds.caravan, -4), round(speeds.janitor, -3)
+
+
+def _lora(found):
+    found.millions, found.steps = found.runs.full.parameters / 1e6, len(found.runs.full.seconds)
+
+
+def _plan(found):
+    found.ratios = sorted(case.ratio for case in vars(found.cases).values())
+
+
+def _start(found):
+    found.above = found.medians.resume - 1.3 * found.medians.read
+
+
+def _optimizers(found):
+    found.num_seeds = len(found.summary.muon.seeds)
+
+
+DERIVED = {
+    **{"train_cpu": _train_cpu, "tokenize": _tokenize, "loader": _loader, "convert": _convert, "ladder": _ladder},
+    **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
+}
+
+
+@dataclass(frozen=True)
 class Figure:
-    """A figure of a benchmark. `value` reads it from the raw results; `goal` is the least value, or the largest one."""
+    """A figure of a benchmark. `goal` is the least value, or the largest one if `at_most`."""
 
-    benchmark: str
     text: str
-    value: Callable[[Found], float]
+    field: str
     goal: float
     at_most: bool = False
     unit: str = "x"
 
-    def row(self) -> list[str]:
+    @property
+    def benchmark(self):
+        """The name of the benchmark."""
+        return self.field.partition(".")[0]
+
+    def value(self, found):
+        """Return the figure, of `facts`. Raises LookupError or AttributeError if it was not measured."""
+        return float(f"{{{self.field}}}".format(**found))
+
+    def row(self, found):
         """Return the cells of its row: "-" for what was not measured."""
         sign, form = ("\u2264" if self.at_most else "\u2265"), "{:,.2f} {}"
         goal = f"{sign} {form.format(self.goal, self.unit)}"
         try:
-            found = raw(self.benchmark)
             value = self.value(found)
-        except (OSError, LookupError, ValueError):
+        except (LookupError, AttributeError):
             return [self.text, "-", goal, "not measured", f"`{self.benchmark}`"]
         reached = value <= self.goal if self.at_most else value >= self.goal
         state = "reached" if reached else f"{value / self.goal:.2f} of it"
-        source = f"`{self.benchmark}`, {found['date']}, {processor(self.benchmark)}"
+        source = "`{0}`, {1.date}, {1.processor}".format(self.benchmark, found[self.benchmark])
         return [self.text, form.format(value, self.unit), goal, state, source]
-
-
-def _peer(name: str, figure: str) -> Callable[[Found], float]:
-    return lambda found: found["ratios"][name][figure]
-
-
-def _loader(length: str) -> Callable[[Found], float]:
-    """Read our best packing over the fastest peer that reads the same shards."""
-
-    def value(found: Found) -> float:
-        speeds = {name: of["tokens_per_cpu_second"] for name, of in found["figures"][length].items()}
-        ours = max(speed for name, speed in speeds.items() if name.startswith("caravan"))
-        return ours / max(speeds[name] for name in ("torch memmap", "datasets", "litdata") if name in speeds)
-
-    return value
-
-
-def _plan(name: str) -> Callable[[Found], float]:
-    return lambda found: found["plans"][name]["seconds"]
-
-
-def _resume(found: Found) -> float:
-    """Read the seconds above 1.3 times the read of the checkpoint's bytes."""
-    return found["medians"]["resume"] - 1.3 * found["medians"]["read"]
 
 
 FIGURES = (
     Figure(
-        benchmark="tokenize",
-        text="tokenize, tokens per CPU-second: over a Megatron-style pool",
-        value=_peer("megatron", "tokens_per_cpu_second"),
-        goal=6,
+        "tokenize, tokens per CPU-second: over a Megatron-style pool",
+        "tokenize.ratios.megatron.tokens_per_cpu_second",
+        6,
+    ),
+    Figure("tokenize, tokens per CPU-second: over datatrove", "tokenize.ratios.datatrove.tokens_per_cpu_second", 9),
+    Figure("loader, L=512: over the fastest peer", "loader.over_fastest.512", 5),
+    Figure("loader, L=4096: over the fastest peer", "loader.over_fastest.4096", 3),
+    Figure("CPU training step: over transformers", "train_cpu.ratios.transformers.tokens_per_second", 1.15),
+    Figure("CPU training step: over litgpt", "train_cpu.ratios.litgpt.tokens_per_second", 1.15),
+    Figure(
+        "CPU training step, peak memory: of transformers'", "train_cpu.ratios.transformers.peak_mb", 0.5, at_most=True
     ),
     Figure(
-        benchmark="tokenize",
-        text="tokenize, tokens per CPU-second: over datatrove",
-        value=_peer("datatrove", "tokens_per_cpu_second"),
-        goal=9,
+        "start of a training to its first step, tiny model, one process",
+        "start.medians.new run, 1 process",
+        4,
+        True,
+        "s",
     ),
-    Figure(benchmark="loader", text="loader, L=512: over the fastest peer", value=_loader("512"), goal=5),
-    Figure(benchmark="loader", text="loader, L=4096: over the fastest peer", value=_loader("4096"), goal=3),
-    Figure(
-        benchmark="train_cpu",
-        text="CPU training step: over transformers",
-        value=_peer("transformers", "tokens_per_second"),
-        goal=1.15,
-    ),
-    Figure(
-        benchmark="train_cpu",
-        text="CPU training step: over litgpt",
-        value=_peer("litgpt", "tokens_per_second"),
-        goal=1.15,
-    ),
-    Figure(
-        benchmark="train_cpu",
-        text="CPU training step, peak memory: of transformers'",
-        value=_peer("transformers", "peak_mb"),
-        goal=0.5,
-        at_most=True,
-    ),
-    Figure(
-        benchmark="start",
-        text="start of a training to its first step, tiny model, one process",
-        value=lambda found: found["medians"]["new run, 1 process"],
-        goal=4,
-        at_most=True,
-        unit="s",
-    ),
-    Figure(
-        benchmark="start",
-        text="resume from 1 GB: above 1.3 times the read of its bytes",
-        value=_resume,
-        goal=4,
-        at_most=True,
-        unit="s",
-    ),
-    Figure(
-        benchmark="convert",
-        text="conversion without parity: over a copy of the files",
-        value=lambda found: found["writing_to_copy"],
-        goal=3,
-        at_most=True,
-    ),
-    Figure(
-        benchmark="evaluate",
-        text="evaluation: over the harness' command line, CPU",
-        value=lambda found: found["ratio"]["cpu_seconds"],
-        goal=1,
-        at_most=True,
-    ),
-    Figure(benchmark="workflow", text="plan of the default", value=_plan("default"), goal=3, at_most=True, unit="s"),
-    Figure(
-        benchmark="workflow", text="plan of 10,000 files", value=_plan("10,000 files"), goal=20, at_most=True, unit="s"
-    ),
-    Figure(benchmark="workflow", text="plan of 200 runs", value=_plan("200 runs"), goal=20, at_most=True, unit="s"),
-    Figure(
-        benchmark="workflow",
-        text="the demo after the install",
-        value=lambda found: found["demo"]["whole"]["seconds"],
-        goal=180,
-        at_most=True,
-        unit="s",
-    ),
+    Figure("resume from 1 GB: above 1.3 times the read of its bytes", "start.above", 4, True, "s"),
+    Figure("conversion without parity: over a copy of the files", "convert.writing_to_copy", 3, at_most=True),
+    Figure("evaluation: over the harness' command line, CPU", "evaluate.ratio.cpu_seconds", 1, at_most=True),
+    Figure("plan of the default", "workflow.plans.default.seconds", 3, True, "s"),
+    Figure("plan of 10,000 files", "workflow.plans.10,000 files.seconds", 20, True, "s"),
+    Figure("plan of 200 runs", "workflow.plans.200 runs.seconds", 20, True, "s"),
+    Figure("the demo after the install", "workflow.demo.whole.seconds", 180, True, "s"),
 )
 """All figures with a goal, in the order of the table."""
 
 TITLES = ("figure", "measured", "goal", "", "from")
 
 
-def table() -> list[str]:
+def table():
     """Return the lines of the table, as Markdown."""
-    rows = [TITLES, ("---",) * len(TITLES), *(figure.row() for figure in FIGURES)]
+    found = facts()
+    rows = [TITLES, ("---",) * len(TITLES), *(figure.row(found) for figure in FIGURES)]
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
-@dataclass(frozen=True)
-class Quote:
-    """A piece of a page: `text` with a field in braces for each of the `values`."""
-
-    page: str
-    text: str
-    values: Callable[[], tuple[Any, ...]]
-
-    def written_into(self, page: str) -> str:
-        """Return the page with the values of today. Raises LookupError if the text does not stand in it once."""
-        literals = re.split(r"\{[^}]*\}", self.text)
-        pattern = r"[\w.,% +-]{1,32}?".join(map(re.escape, literals))
-        if (number := len(re.findall(pattern, page))) != 1:
-            raise LookupError(f"{self.page} must have once, and has {number} times: {self.text}")
-        return re.sub(pattern, lambda _: self.text.format(*self.values()), page)
-
-
 README, PAGE = "README.md", "benchmarks/README.md"
+PACKINGS = ("chunk", "concat", "best_fit")
 
 
-def _readme(text: str, values: Callable[[], tuple[Any, ...]]) -> Quote:
-    return Quote(README, text, values)
+def _read(reader):
+    """Return the cells of a reader at 512 and 4,096 tokens per row."""
+    of = (f"loader.figures.{length}.{reader}" for length in ("512", "4096"))
+    return " | ".join(f"{{{field}.speed:.0f}} (1/{{{field}.factor}})" for field in of)
 
 
-def _page(text: str, values: Callable[[], tuple[Any, ...]]) -> Quote:
-    return Quote(PAGE, text, values)
-
-
-def _train_cpu(peer: str) -> tuple[Any, ...]:
-    """Return a peer's version, our ratios over it, our peak memory and its own, in MB."""
-    found = raw("train_cpu")
-    ratios = found["ratios"][peer]
-    sizes = [found["sizes"][name]["peak_mb"] for name in ("caravan", peer)]
-    return found["versions"][peer], *(ratios[key] for key in ("tokens_per_second", "tokens_per_cpu_second")), *sizes
-
-
-def _tokenize(peer: str) -> tuple[Any, ...]:
-    """Return our ratios over a peer, our peak memory and its own, in MB."""
-    found = raw("tokenize")
-    ratios = [found["ratios"][peer][key] for key in ("tokens_per_cpu_second", "tokens_per_second", "peak_mb")]
-    return *ratios, *(median(_turns(name, "peak_mb")) for name in ("caravan", peer))
-
-
-def _turns(way: str, key: str) -> list[float]:
-    return [turn[key] for turn in raw("tokenize")["turns"] if turn["way"] == way]
-
-
-def _gigatoken_seconds() -> float:
-    """Return the CPU-seconds that gigatoken alone needs for the texts of `tokenize`."""
-    found = raw("tokenize")
-    alone = found["encoders"]["gigatoken"]
-    return alone["cpu_seconds"] * found["tokens"] / alone["tokens"]
-
-
-def _read(reader: str) -> tuple[Any, ...]:
-    """Return the speed of a reader at 512 and 4,096 tokens: million tokens per CPU-second, the factor to a copy."""
-    of_lengths = [raw("loader")["figures"][length][reader] for length in ("512", "4096")]
-    return tuple(
-        value
-        for found in of_lengths
-        for value in (found["tokens_per_cpu_second"] / 1e6, _two_digits(1 / found["of_memcpy"]))
+def _tokenized(peer, own=""):
+    """Return the cells of a tokenizer."""
+    ratios, peak = f"tokenize.ratios.{peer}", f"{{tokenize.medians.{peer}.peak_mb:,.0f}}"
+    digits = ".1f" if own else ".2f"
+    return (
+        f"{{{ratios}.tokens_per_cpu_second:.1f}} | {{{ratios}.tokens_per_second:.1f}} | "
+        f"{{{ratios}.peak_mb:{digits}}} ({own}of {peak} MB)"
     )
 
 
-def _two_digits(value: float) -> str:
-    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+def _trained(peer, own=""):
+    """Return the cells of a training's peer."""
+    ratios, peak = f"train_cpu.ratios.{peer}", f"{{train_cpu.sizes.{peer}.peak_mb:,.0f}}"
+    return (
+        f"{{{ratios}.tokens_per_second:.2f}} | {{{ratios}.tokens_per_cpu_second:.2f}} | "
+        f"{{{ratios}.peak_mb:.2f}} ({own}of {peak} MB)"
+    )
 
 
-def _optimizer(name: str) -> tuple[Any, ...]:
-    found = raw("optimizers")["summary"][name]
-    return *found["seeds"], found[BITS], found["step_seconds"]
+def _converted(form, *keys):
+    """Return the cells of a figure in 24 and 12 layers."""
+    return " | ".join(form.format(*(f"convert.medians.{layers}.{key}" for key in keys)) for layers in ("24", "12"))
 
 
-def _ladder() -> tuple[Any, ...]:
-    """Return the errors of predictions (least, most, median), and the least and most reach of their intervals."""
-    rows = [run["rows"]["loss"] for run in raw("ladder")["runs"]]
-    errors = [abs(row["error"]) for row in rows]
-    reaches = [abs(row[side] - row["value"]) / row["value"] for row in rows for side in ("low", "high")]
-    return min(errors), max(errors), median(errors), min(reaches), max(reaches)
-
-
-def _convert(*keys: str) -> tuple[Any, ...]:
-    return tuple(raw("convert")["medians"][layers][key] for layers in ("24", "12") for key in keys)
-
-
-def _writing_to_copy() -> tuple[Any, ...]:
-    ratios = [[turn["writing"] / turn["copy"] for turn in turns] for turns in raw("convert")["turns"].values()]
-    return tuple(number for of_layers in ratios for number in (min(of_layers), max(of_layers)))
-
-
-def _contamination(program: str) -> tuple[Any, ...]:
-    found = raw("contamination")
-    rounded = round(found["tokens_per_cpu_second"][program], -4 if program == "caravan" else -3)
-    return rounded, found["planted_items_found"][program], found["other_items_found"][program]
-
-
-def _over_janitor() -> float:
-    speeds = raw("contamination")["tokens_per_cpu_second"]
-    return speeds["caravan"] / speeds["janitor"]
-
-
-def _plan_ratios() -> tuple[float, float]:
-    ratios = [case["ratio"] for case in raw("plan")["cases"].values()]
-    return min(ratios), max(ratios)
-
-
-def _demo_seconds() -> tuple[Any, ...]:
-    return raw("workflow")["demo"]["whole"]["seconds"], processor("workflow")
-
-
-QUOTES = (
-    _readme("on two idle cores, {:.0f} s on an\n{} with AVX-512", _demo_seconds),
-    _readme("| scores on a CPU, offline | {:.0f} s ({}, AVX-512), ", _demo_seconds),
-    _readme(
-        "All measured on 2 CPU cores of an {} (LoRA and the search for contaminated items: {}), beside",
-        lambda: (
-            processor("train_cpu", "tokenize", "loader", "optimizers", "evaluate"),
-            processor("lora", "contamination"),
+SECONDS = "{{{0}:.1f}} s, {{{1}:.1f}} CPU-s"
+QUOTES = {
+    README: (
+        "on two idle cores, {workflow.demo.whole.seconds:.0f} s on an\n{workflow.processor} with AVX-512",
+        "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, AVX-512), ",
+        "All measured on 2 CPU cores of an {README.processors} "
+        "(LoRA and the search for contaminated items: {README.older_processors}), beside",
+        "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
+        "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
+        "memory | transformers {train_cpu.versions.transformers} |",
+        "| | {train_cpu.ratios.litgpt.tokens_per_second:.2f} x; {train_cpu.ratios.litgpt.peak_mb:.2f} x the memory | "
+        "litgpt {train_cpu.versions.litgpt} |",
+        "| JSON lines to shards, tokens per CPU-second | {tokenize.ratios.datatrove.tokens_per_cpu_second:.1f} x; "
+        "{tokenize.ratios.datatrove.peak_mb:.2f} x the memory | datatrove {tokenize.peers.versions.datatrove} |",
+        "| memory of tuning by LoRA (rank {lora.rank}, {lora.millions:.0f} M parameters, float32) | "
+        "{lora.ratio:.2f} x |",
+        "| loader, million tokens per CPU-second (4,096 per sample) | {loader.figures.4096.caravan chunk.speed:.0f} | "
+        "{loader.figures.4096.datasets.speed:.0f}, datasets {loader.versions.datasets} |",
+        "| search for contaminated items, tokens per CPU-second | {contamination.ratio:.1f} x | "
+        "lm-evaluation-harness {contamination.versions.lm_eval}, Janitor |",
+        "| the demo's model after {optimizers.recipe.steps} steps of Muon, validation loss in bits per byte, by the "
+        "mean bytes per token ({optimizers.num_seeds} seeds) | {optimizers.summary.muon.bits_per_byte:.3f} | "
+        "{optimizers.summary.adamw.bits_per_byte:.3f}, AdamW ",
+        "| scoring the demo's model, CPU-seconds | {evaluate.ratio.cpu_seconds:.2f} x | "
+        "the command line of lm-evaluation-harness {evaluate.versions.lm_eval} |",
+    ),
+    PAGE: (
+        "Measured with torch {train_cpu.torch} on {train_cpu.hardware.cores} idle cores of an {train_cpu.processor} "
+        "(medians of {train_cpu.num_turns} steps in turns; {train_cpu.millions:.1f} M parameters",
+        "| transformers {train_cpu.versions.transformers} | "
+        + _trained("transformers", "{train_cpu.sizes.caravan.peak_mb:,.0f} ")
+        + " |",
+        "| litgpt {train_cpu.versions.litgpt} | " + _trained("litgpt") + " |",
+        "`plan`: planned / measured is {plan.ratios[0]:.2f} to {plan.ratios[6]:.2f} in seven cases",
+        "`lora`, with one thread of an {lora.processor} beside a load of 10 (one run of {lora.steps} steps; "
+        "{lora.millions:.0f} M parameters, rank {lora.rank} at\n",
+        "a peak of {lora.runs.lora.peak_mb:.0f} MB above the imports' where a full training has "
+        "{lora.runs.full.peak_mb:,.0f} MB, {lora.ratio:.2f} of it",
+        "`optimizers`, with one thread on an {optimizers.processor} beside",
+        "on the {optimizers.recipe.steps} steps that the demo had with AdamW:\n\n"
+        "| validation loss in bits per byte after {optimizers.recipe.steps} steps |",
+        *(
+            f"| {shown} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
+            f"{bold}{{{of}.bits_per_byte:.3f}}{bold} | {{{of}.step_seconds:.2f}} |"
+            for shown, of, bold in (
+                ("AdamW", "optimizers.summary.adamw", ""),
+                ("Muon", "optimizers.summary.muon", "**"),
+            )
         ),
-    ),
-    _readme(
-        "| training step, tokens per second ({:.1f} M parameters, float32) | {:.2f} x; {:.2f} x the memory | "
-        "transformers {} |",
-        lambda: (
-            raw("train_cpu")["sizes"]["caravan"]["parameters"] / 1e6,
-            *(raw("train_cpu")["ratios"]["transformers"][key] for key in ("tokens_per_second", "peak_mb")),
-            raw("train_cpu")["versions"]["transformers"],
+        "(`--processes 4`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",
+        "inside its 95% interval in {ladder.inside.loss}\nof {ladder.seeds} seeds",
+        "off by {ladder.errors[0]:.1%} to {ladder.errors[9]:.1%}, {ladder.error:.1%} in the median, and the intervals "
+        "reach {ladder.reaches[0]:.0%} to {ladder.reaches[19]:.0%} to each",
+        "`loader`, on {loader.hardware.cores} idle cores of an {loader.processor} (medians of {loader.num_turns} "
+        "turns; {loader.millions:.0f} M tokens",
+        *(f"| caravan, {packing} | {_read(f'caravan {packing}')} |" for packing in PACKINGS),
+        f"| torch DataLoader over a memmap | {_read('torch memmap')} |",
+        f"| datasets {{loader.versions.datasets}}, Arrow, numpy format | {_read('datasets')} |",
+        f"| litdata {{loader.versions.litdata}}, TokensLoader | {_read('litdata')} |",
+        "| copy of the same bytes in memory | {loader.figures.512.memcpy.speed:,.0f} | "
+        "{loader.figures.4096.memcpy.speed:,.0f} |",
+        "`contamination`, on 2 cores of an {contamination.processor} with a load",
+        "| `find_overlaps`, from shards | {contamination.tokens_per_cpu_second.caravan:,} | "
+        "{contamination.planted_items_found.caravan:,} | {contamination.other_items_found.caravan} |",
+        "| Janitor of lm-evaluation-harness {contamination.versions.lm_eval}, from text | "
+        "{contamination.tokens_per_cpu_second.janitor:,} (1/{contamination.ratio:.1f}) | "
+        "{contamination.planted_items_found.janitor:,} | {contamination.other_items_found.janitor} |",
+        "`tokenize`, on {tokenize.hardware.cores} idle cores of an {tokenize.processor} (medians of "
+        "{tokenize.num_turns} turns; {tokenize.mb:.0f} MB of code, prose and other languages, "
+        "{tokenize.millions:.0f} M tokens",
+        "| a Megatron-style pool over SentencePiece | "
+        + _tokenized("megatron", "{tokenize.medians.caravan.peak_mb:,.0f} ")
+        + " |",
+        *(
+            f"| {shown} {{tokenize.peers.versions.{peer}}} | {_tokenized(peer)} |"
+            for peer, shown in {"datatrove": "datatrove", "datasets": "`datasets.map`", "litdata": "litdata"}.items()
         ),
+        "Ours takes {tokenize.medians.caravan.cpu_seconds:.1f} CPU-seconds. gigatoken alone needs {tokenize.alone:.1f} "
+        "for these texts, which is a lower bound: a factor of {tokenize.bound:.1f} over",
+        "`convert`, on {convert.hardware.cores} idle cores of an {convert.processor} (medians of {convert.num_turns} "
+        "turns; {convert.billions:.2f} billion parameters in 24 layers)",
+        f"| peak memory of `convert` | {_converted('{{{0}:,.0f}} MB', 'peak_mb')} |",
+        "| writing the export to the disk ({convert.medians.24.gb:.1f} GB, {convert.medians.12.gb:.1f} GB) | "
+        + f"{_converted(SECONDS, 'writing', 'writing_cpu')} |",
+        f"| a copy of it to the disk | {_converted(SECONDS, 'copy', 'copy_cpu')} |",
+        f"| parity check, tokenizer included | {_converted(SECONDS, 'parity', 'parity_cpu')} |",
+        "Writing takes {convert.least.24:.1f} to {convert.most.24:.1f} times a copy in the turns of 24 layers, "
+        "{convert.least.12:.1f} to {convert.most.12:.1f} times in those of 12",
     ),
-    _readme(
-        "| | {:.2f} x; {:.2f} x the memory | litgpt {} |",
-        lambda: (
-            *(raw("train_cpu")["ratios"]["litgpt"][key] for key in ("tokens_per_second", "peak_mb")),
-            raw("train_cpu")["versions"]["litgpt"],
-        ),
-    ),
-    _readme(
-        "| JSON lines to shards, tokens per CPU-second | {:.1f} x; {:.2f} x the memory | datatrove {} |",
-        lambda: (
-            *(raw("tokenize")["ratios"]["datatrove"][key] for key in ("tokens_per_cpu_second", "peak_mb")),
-            raw("tokenize")["peers"]["versions"]["datatrove"],
-        ),
-    ),
-    _readme(
-        "| memory of tuning by LoRA (rank {}, {:.0f} M parameters, float32) | {:.2f} x |",
-        lambda: (raw("lora")["rank"], raw("lora")["runs"]["full"]["parameters"] / 1e6, raw("lora")["ratio"]),
-    ),
-    _readme(
-        "| loader, million tokens per CPU-second (4,096 per sample) | {:.0f} | {:.0f}, datasets {} |",
-        lambda: (_read("caravan chunk")[2], _read("datasets")[2], raw("loader")["versions"]["datasets"]),
-    ),
-    _readme(
-        "| search for contaminated items, tokens per CPU-second | {:.1f} x | lm-evaluation-harness {}, Janitor |",
-        lambda: (_over_janitor(), raw("contamination")["versions"]["lm_eval"]),
-    ),
-    _readme(
-        "| the demo's model after {} steps of Muon, validation loss in bits per byte, by the mean bytes per token "
-        "({} seeds) | {:.3f} | {:.3f}, AdamW ",
-        lambda: (
-            raw("optimizers")["recipe"]["steps"],
-            len(raw("optimizers")["summary"]["muon"]["seeds"]),
-            *(_optimizer(name)[-2] for name in ("muon", "adamw")),
-        ),
-    ),
-    _readme(
-        "| scoring the demo's model, CPU-seconds | {:.2f} x | the command line of lm-evaluation-harness {} |",
-        lambda: (raw("evaluate")["ratio"]["cpu_seconds"], raw("evaluate")["versions"]["lm_eval"]),
-    ),
-    _page(
-        "Measured with torch {} on {} idle cores of an {} (medians of {} steps in turns; {:.1f} M parameters",
-        lambda: (
-            raw("train_cpu")["versions"]["torch"].rpartition(".")[0],
-            raw("train_cpu")["hardware"]["cores"],
-            processor("train_cpu"),
-            1 + max(repeat["repeat"] for repeat in raw("train_cpu")["repeats"]),
-            raw("train_cpu")["sizes"]["caravan"]["parameters"] / 1e6,
-        ),
-    ),
-    _page(
-        "| transformers {} | {:.2f} | {:.2f} | {:.2f} ({:,.0f} of {:,.0f} MB) |",
-        lambda: _with_ratio(_train_cpu("transformers")),
-    ),
-    _page(
-        "| litgpt {} | {:.2f} | {:.2f} | {:.2f} (of {:,.0f} MB) |", lambda: _of_peer(_with_ratio(_train_cpu("litgpt")))
-    ),
-    _page("`plan`: planned / measured is {:.2f} to {:.2f} in seven cases", _plan_ratios),
-    _page(
-        "`lora`, with one thread of an {} beside a load of 10 (one run of {} steps; {:.0f} M parameters, rank {} at\n",
-        lambda: (
-            processor("lora"),
-            len(raw("lora")["runs"]["lora"]["seconds"]),
-            raw("lora")["runs"]["full"]["parameters"] / 1e6,
-            raw("lora")["rank"],
-        ),
-    ),
-    _page(
-        "a peak of {:.0f} MB above the imports' where a full training has {:,.0f} MB, {:.2f} of it",
-        lambda: (*(raw("lora")["runs"][kind]["peak_mb"] for kind in ("lora", "full")), raw("lora")["ratio"]),
-    ),
-    _page("`optimizers`, with one thread on an {} beside", lambda: (processor("optimizers"),)),
-    _page(
-        "on the {} steps that the demo had with AdamW:\n\n| validation loss in bits per byte after {} steps |",
-        lambda: (raw("optimizers")["recipe"]["steps"],) * 2,
-    ),
-    _page("| AdamW | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} |", lambda: _optimizer("adamw")),
-    _page("| Muon | {:.3f} | {:.3f} | {:.3f} | **{:.3f}** | {:.2f} |", lambda: _optimizer("muon")),
-    _page(
-        "(`--processes 4`, {:,} CPU-seconds of an {}; sizes",
-        lambda: (raw("ladder")["cpu_seconds"], processor("ladder")),
-    ),
-    _page(
-        "inside its 95% interval in {}\nof {} seeds",
-        lambda: (raw("ladder")["inside"]["loss"], raw("ladder")["seeds"]),
-    ),
-    _page("off by {:.1%} to {:.1%}, {:.1%} in the median, and the intervals reach {:.0%} to {:.0%} to each", _ladder),
-    _page(
-        "`loader`, on {} idle cores of an {} (medians of {} turns; {:.0f} M tokens",
-        lambda: (
-            raw("loader")["hardware"]["cores"],
-            processor("loader"),
-            1 + max(turn["repeat"] for turn in raw("loader")["turns"]),
-            raw("loader")["tokens"] / 1e6,
-        ),
-    ),
-    *(
-        _page(f"| {name} | {{:.0f}} (1/{{}}) | {{:.0f}} (1/{{}}) |", lambda reader=reader: _read(reader))
-        for name, reader in {
-            **{f"caravan, {packing}": f"caravan {packing}" for packing in ("chunk", "concat", "best_fit")},
-            "torch DataLoader over a memmap": "torch memmap",
-        }.items()
-    ),
-    *(
-        _page(
-            f"| {name} {{}}, {form} | {{:.0f}} (1/{{}}) | {{:.0f}} (1/{{}}) |",
-            lambda name=name: (raw("loader")["versions"][name], *_read(name)),
-        )
-        for name, form in {"datasets": "Arrow, numpy format", "litdata": "TokensLoader"}.items()
-    ),
-    _page("| copy of the same bytes in memory | {:,.0f} | {:,.0f} |", lambda: _read("memcpy")[::2]),
-    _page("`contamination`, on 2 cores of an {} with a load", lambda: (processor("contamination"),)),
-    _page("| `find_overlaps`, from shards | {:,} | {:,} | {} |", lambda: _contamination("caravan")),
-    _page(
-        "| Janitor of lm-evaluation-harness {}, from text | {:,} (1/{:.1f}) | {:,} | {} |",
-        lambda: (
-            raw("contamination")["versions"]["lm_eval"],
-            _contamination("janitor")[0],
-            _over_janitor(),
-            *_contamination("janitor")[1:],
-        ),
-    ),
-    _page(
-        "`tokenize`, on {} idle cores of an {} (medians of {} turns; {:.0f} MB of code, prose and other languages, "
-        "{:.0f} M tokens",
-        lambda: (
-            raw("tokenize")["hardware"]["cores"],
-            processor("tokenize"),
-            len(_turns("caravan", "seconds")),
-            raw("tokenize")["texts"]["text_bytes"] / 1e6,
-            raw("tokenize")["tokens"] / 1e6,
-        ),
-    ),
-    _page(
-        "| a Megatron-style pool over SentencePiece | {:.1f} | {:.1f} | {:.1f} ({:,.0f} of {:,.0f} MB) |",
-        lambda: _tokenize("megatron"),
-    ),
-    *(
-        _page(
-            f"| {shown} {{}} | {{:.1f}} | {{:.1f}} | {{:.2f}} (of {{:,.0f}} MB) |",
-            lambda name=name: (raw("tokenize")["peers"]["versions"][name], *_of_peer(_tokenize(name))),
-        )
-        for name, shown in {"datatrove": "datatrove", "datasets": "`datasets.map`", "litdata": "litdata"}.items()
-    ),
-    _page(
-        "Ours takes {:.1f} CPU-seconds. gigatoken alone needs {:.1f} for these texts, which is a lower bound: a factor "
-        "of {:.1f} over",
-        lambda: (
-            median(_turns("caravan", "cpu_seconds")),
-            _gigatoken_seconds(),
-            median(_turns("megatron", "cpu_seconds")) / _gigatoken_seconds(),
-        ),
-    ),
-    _page(
-        "`convert`, on {} idle cores of an {} (medians of {} turns; {:.2f} billion parameters in 24 layers)",
-        lambda: (
-            raw("convert")["hardware"]["cores"],
-            processor("convert"),
-            len(raw("convert")["turns"]["24"]),
-            raw("convert")["parameters"] / 1e9,
-        ),
-    ),
-    _page("| peak memory of `convert` | {:,.0f} MB | {:,.0f} MB |", lambda: _convert("peak_mb")),
-    _page(
-        "| writing the export to the disk ({:.1f} GB, {:.1f} GB) | {:.1f} s, {:.1f} CPU-s | {:.1f} s, {:.1f} CPU-s |",
-        lambda: (*(size / 1e9 for size in _convert("export_bytes")), *_convert("writing", "writing_cpu")),
-    ),
-    _page(
-        "| a copy of it to the disk | {:.1f} s, {:.1f} CPU-s | {:.1f} s, {:.1f} CPU-s |",
-        lambda: _convert("copy", "copy_cpu"),
-    ),
-    _page(
-        "| parity check, tokenizer included | {:.1f} s, {:.1f} CPU-s | {:.1f} s, {:.1f} CPU-s |",
-        lambda: _convert("parity", "parity_cpu"),
-    ),
-    _page(
-        "Writing takes {:.1f} to {:.1f} times a copy in the turns of 24 layers, {:.1f} to {:.1f} times in those of 12",
-        _writing_to_copy,
-    ),
-)
-"""All figures within text and tables, by page, in the order of the page."""
+}
+"""{page: its pieces with figures, in the order of the page}"""
 
 
-def _with_ratio(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Put the ratio of the last two numbers, peaks of memory, before them."""
-    return *found[:-2], found[-2] / found[-1], *found[-2:]
-
-
-def _of_peer(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Leave out the last number but one, our own peak of memory."""
-    return *found[:-2], found[-1]
-
-
-def pages() -> dict[str, str]:
+def pages():
     """Return {page: its text with the figures of the raw results}. Raises LookupError if a page lacks a figure."""
+    found = facts()
+    processors = lambda *names: " and ".join(dict.fromkeys(found[name].processor for name in names))  # noqa: E731
+    found["README"] = SimpleNamespace(
+        processors=processors("train_cpu", "tokenize", "loader", "optimizers", "evaluate"),
+        older_processors=processors("lora", "contamination"),
+    )
     texts = {page: (HOME / page).read_text(encoding="utf-8") for page in (README, PAGE)}
     before, _, rest = texts[PAGE].partition(BEGIN)
     if END not in rest:
         raise LookupError(f"{PAGE} must have the marks {BEGIN} and {END}")
     lines = "\n".join(table())
     texts[PAGE] = f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}"
-    for quote in QUOTES:
-        texts[quote.page] = quote.written_into(texts[quote.page])
+    for page, quotes in QUOTES.items():
+        for quote in quotes:
+            pattern = r"[\w.,% +-]{1,32}?".join(map(re.escape, re.split(r"\{[^}]*\}", quote)))
+            if (number := len(re.findall(pattern, texts[page]))) != 1:
+                raise LookupError(f"{page} must have once, and has {number} times: {quote}")
+            texts[page] = re.sub(pattern, lambda _, quote=quote: quote.format(**found), texts[page])
     return texts
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv=None):
     """Run the command line; return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page would change")

@@ -8,7 +8,6 @@ embedding. The workflow makes the corpus and expands the ladder; `stages.pretrai
 process. A seed is that of the initial weights and of the order of the data, of ladder and target alike.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -22,9 +21,9 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import report
+from benchmarks import harness
+from benchmarks.harness import HOME
 
-HOME = Path(__file__).resolve().parents[1]
 sys.path.append(str(HOME / "workflow"))
 
 TARGET = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 176}
@@ -125,7 +124,7 @@ def shown(result):
 
 def main():
     """Predict and train for each seed, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "ladder")
     parser.add_argument("--corpus", type=Path, help="manifest of a corpus with this vocabulary (default: it is made)")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--sizes", type=float, nargs="+", default=[42e3, 60e3, 82e3, 112e3], help="parameters")
@@ -133,7 +132,6 @@ def main():
     parser.add_argument("--target-ratio", type=float, default=1, help="tokens per parameter of the target")
     parser.add_argument("--processes", type=int, default=1, help="seeds that run at the same time")
     parser.add_argument("--vocab-size", type=int, default=512)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/ladder.json"))
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="caravan-ladder-") as made:
@@ -145,7 +143,7 @@ def main():
     print(f"inside the interval: {inside} of {len(found)} seeds")
     figures = {"target": TARGET, "pretrain": PRETRAIN, "seeds": len(found), "inside": inside, "runs": found}
     figures["cpu_seconds"] = round(sum(one["cpu_seconds"] for one in found))
-    report.write(arguments.output, "ladder", ("torch", "scipy"), figures)
+    harness.write(arguments.output, "ladder", ("torch", "scipy"), figures)
 
 
 if __name__ == "__main__":

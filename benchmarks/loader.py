@@ -12,13 +12,10 @@ A peer that is not installed is skipped, and listed in the JSON. `pip install --
 lightning-utilities boto3 botocore s3transfer jmespath tifffile obstore` and PYTHONPATH=DIR add litdata.
 """
 
-import argparse
-import importlib.metadata
 import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import harness
 
 LENGTHS = (512, 4096)
 BATCH = 1 << 18
@@ -202,68 +199,40 @@ def _cpu_seconds():
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def measure(readers, directory, length, turn, repeats):
-    """Return an entry per reader and repeat; readers take turns in a rotating order."""
-    command = [sys.executable, "-m", "benchmarks.loader", "--directory", directory, "--turn", str(turn)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-    running = {
-        reader: subprocess.Popen([*command, "--only", reader, "--length", str(length)], **pipes) for reader in readers
-    }
-    found = []
-    for repeat in range(-WARM_UP, repeats):
-        for place in range(len(readers)):
-            reader = readers[(repeat + place) % len(readers)]
-            running[reader].stdin.write("go\n")
-            took = json.loads(running[reader].stdout.readline())
-            speed = took["tokens"] / max(took["cpu_seconds"], 1e-9)
-            entry = {"length": length, "reader": reader, "repeat": repeat, "load": os.getloadavg()[0], **took}
-            found.append(entry | {"tokens_per_cpu_second": speed})
-    for process in running.values():
-        process.communicate()
-    return [entry for entry in found if entry["repeat"] >= 0]
+def measure(readers, directory, length, arguments):
+    """Return the turns at a length: million tokens per CPU-second of each reader."""
+    options = ["--directory", directory, "--turn", arguments.turn, "--length", length]
+    commands = {reader: harness.module("loader", *options, "--only", reader) for reader in readers}
+    turns, _ = harness.take_turns(commands, arguments.repeats, WARM_UP)
+    return [
+        {"length": length, "load": turn["load"]}
+        | {reader: turn[reader]["tokens"] / max(turn[reader]["cpu_seconds"], 1e-9) for reader in readers}
+        for turn in turns
+    ]
 
 
-def summary(found, readers):
-    """Return {length: {reader: {"tokens_per_cpu_second", "of_memcpy"}}}, medians over the repeats."""
-    figures = {}
-    for length in LENGTHS:
-        speeds = {
-            reader: [
-                entry["tokens_per_cpu_second"]
-                for entry in found
-                if entry["reader"] == reader and entry["length"] == length
-            ]
+def summary(turns, readers):
+    """Return {length: {reader: {"tokens_per_cpu_second", "of_memcpy"}}}, medians over the turns."""
+    return {
+        length: {
+            reader: {
+                "tokens_per_cpu_second": statistics.median(turn[reader] for turn in of_length),
+                "of_memcpy": statistics.median(turn[reader] / turn["memcpy"] for turn in of_length),
+            }
             for reader in readers
         }
-        figures[length] = {
-            reader: {
-                "tokens_per_cpu_second": statistics.median(speed),
-                "of_memcpy": statistics.median(a / b for a, b in zip(speed, speeds["memcpy"], strict=True)),
-            }
-            for reader, speed in speeds.items()
-        }
-    return figures
-
-
-def installed(readers):
-    """Return (readers whose package is installed, the others)."""
-    missing = []
-    for reader in readers:
-        try:
-            importlib.metadata.version(READERS[reader][0] or "numpy")
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(reader)
-    return [reader for reader in readers if reader not in missing], missing
+        for length in LENGTHS
+        for of_length in [[turn for turn in turns if turn["length"] == length]]
+    }
 
 
 def main():
     """Measure all readers, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "loader")
     parser.add_argument("--tokens", type=int, default=100_000_000, help="size of the corpus")
     parser.add_argument("--turn", type=int, default=8 << 20, help="tokens per turn of a reader")
     parser.add_argument("--repeats", type=int, default=11, help="turns per reader that are counted")
     parser.add_argument("--directory", type=Path, help="directory of the corpus (default: a temporary directory)")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/loader.json"))
     parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS), help="must contain memcpy")
     parser.add_argument("--only", choices=READERS, help="run this reader on the corpus in --directory")
     parser.add_argument("--length", type=int, help="with --only, tokens per row")
@@ -271,20 +240,19 @@ def main():
     if arguments.only:
         take_turns_alone(arguments.only, arguments.directory, arguments.length, arguments.turn)
         return
-    readers, missing = installed(arguments.readers)
+    readers = harness.installed({reader: READERS[reader][0] for reader in arguments.readers})
     with tempfile.TemporaryDirectory(dir=arguments.directory) as made:
         write_corpus(Path(made), arguments.tokens)
-        found = [
-            entry for length in LENGTHS for entry in measure(readers, made, length, arguments.turn, arguments.repeats)
-        ]
-    figures = summary(found, readers)
+        turns = [turn for length in LENGTHS for turn in measure(readers, made, length, arguments)]
+    figures = summary(turns, readers)
     for length, of_length in figures.items():
         for reader, figure in of_length.items():
             speed, share = figure["tokens_per_cpu_second"] / 1e6, 1 / figure["of_memcpy"]
             print(f"L={length:<5} {reader:20} {speed:8.1f} million tokens per CPU-second, 1/{share:.1f} of memcpy")
     packages = sorted({"numpy"} | {READERS[reader][0] for reader in readers if READERS[reader][0]})
     sizes = {"tokens": arguments.tokens, "turn": arguments.turn, "batch": BATCH}
-    report.write(arguments.output, "loader", packages, sizes | {"missing": missing, "figures": figures, "turns": found})
+    sizes["missing"] = sorted(set(arguments.readers) - set(readers))
+    harness.write(arguments.output, "loader", packages, sizes | {"figures": figures, "turns": turns})
 
 
 if __name__ == "__main__":

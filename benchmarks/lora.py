@@ -7,17 +7,13 @@ Each training has its own process and takes training's own steps (`stages.lib.tr
 rank, and no checkpoints. The peak is that above the memory after the imports.
 """
 
-import argparse
 import json
-import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
 
-from benchmarks import report
+from benchmarks import harness
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
@@ -31,10 +27,7 @@ from stages.lib.training.step import Stepper
 
 SHAPES = {
     "small": {
-        "num_hidden_layers": 12,
-        "hidden_size": 768,
-        "num_attention_heads": 12,
-        "intermediate_size": 2048,
+        **{"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 2048},
         "tie_word_embeddings": True,
     },
     "tiny": {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96},
@@ -58,17 +51,13 @@ class RandomBase:
 def train(kind, arguments):
     """Train in this process, and print the figures as JSON."""
     torch.set_num_threads(arguments.threads)
-    data = {
-        "steps": arguments.steps,
-        "seq_len": arguments.seq_len,
-        "global_batch_size": arguments.batch_size,
-        "dtype": arguments.dtype,
-    }
+    data = {"steps": arguments.steps, "seq_len": arguments.seq_len, "dtype": arguments.dtype}
+    data["global_batch_size"] = arguments.batch_size
     train_recipe, vocab_size = recipe.load(TrainRecipe, data, "benchmark"), VOCAB_SIZES[arguments.shape]
     model_config = recipe.load(ARCHITECTURES, SHAPES[arguments.shape], "benchmark")
     torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports a part of torch
     with process_group() as device:
-        imported_mb = report.memory_mb("VmRSS")
+        imported_mb = harness.memory_mb("VmRSS")
         lora = LoraRecipe(rank=arguments.rank) if kind == "lora" else None
         state = State(train_recipe, model_config, vocab_size, device, lora)
         state.init_weights(RandomBase() if lora else None)
@@ -85,7 +74,7 @@ def train(kind, arguments):
             "trained_parameters": state.num_trained(),
             "checkpoint_mb": state.num_bytes()[1] / 2**20,
             "imported_mb": imported_mb,
-            "peak_mb": report.memory_mb("VmHWM") - imported_mb,
+            "peak_mb": harness.memory_mb("VmHWM") - imported_mb,
             "seconds": seconds,
         }
     print(json.dumps(figures))
@@ -93,7 +82,7 @@ def train(kind, arguments):
 
 def main():
     """Measure both, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "lora")
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
@@ -101,24 +90,21 @@ def main():
     parser.add_argument("--batch-size", type=int, default=1, help="samples per step")
     parser.add_argument("--steps", type=int, default=3, help="the first allocates the optimizer's state")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/lora.json"))
     parser.add_argument("--only", choices=KINDS, help="train this one in this process")
     arguments = parser.parse_args()
     if arguments.only:
         train(arguments.only, arguments)
         return
-    command = [sys.executable, "-m", "benchmarks.lora", *sys.argv[1:]]
     found = {}
     for kind in KINDS:
-        printed = subprocess.run([*command, "--only", kind], stdout=subprocess.PIPE, text=True, check=True).stdout
-        found[kind] = json.loads(printed.splitlines()[-1])
-        middle = statistics.median(found[kind]["seconds"])
+        found[kind] = harness.last_json(harness.module("lora", *sys.argv[1:], "--only", kind))
+        middle = sorted(found[kind]["seconds"])[arguments.steps // 2]
         print("{kind}: {peak_mb:,.0f} MB above the imports, {0:.2f} s per step".format(middle, **found[kind]))
     ratio = found["lora"]["peak_mb"] / found["full"]["peak_mb"]
     print(f"peak memory, lora / full: {ratio:.2f}")
     shape = SHAPES[arguments.shape] | {"vocab_size": VOCAB_SIZES[arguments.shape]}
     options = {name: getattr(arguments, name) for name in ("rank", "dtype", "seq_len", "batch_size", "threads")}
-    report.write(arguments.output, "lora", ("torch",), {"shape": shape, **options, "ratio": ratio, "runs": found})
+    harness.write(arguments.output, "lora", ("torch",), {"shape": shape, **options, "ratio": ratio, "runs": found})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ An optimizer is compared at the learning rate at which its mean over the seeds i
 steps of all trainings, one at a time.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -23,9 +22,9 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import report
+from benchmarks import harness
+from benchmarks.harness import HOME
 
-HOME = Path(__file__).resolve().parents[1]
 CORPUS = "results/tokens/main/manifest.json"
 OPTIMIZERS = ("adamw", "muon")
 
@@ -97,7 +96,7 @@ def summary(found):
 
 def main():
     """Train all, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "optimizers")
     parser.add_argument("--corpus", type=Path, default=Path(CORPUS), help=f"manifest (default: {CORPUS})")
     parser.add_argument("--config", type=Path, default=HOME / "config/config.yaml", help="default: the demo's")
     parser.add_argument("--run", default="base", help="the run of the config")
@@ -106,7 +105,6 @@ def main():
     parser.add_argument("--steps", type=int, help="default: those of the demo")
     parser.add_argument("--validation-tokens", type=int, default=1 << 16, help="per source, at most")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/optimizers.json"))
     arguments = parser.parse_args()
     found = []
     for seed, rate, optimizer in itertools.product(arguments.seeds, arguments.learning_rates, OPTIMIZERS):
@@ -125,7 +123,7 @@ def main():
         "summary": summaries,
         "runs": found,
     }
-    report.write(arguments.output, "optimizers", ("torch",), figures)
+    harness.write(arguments.output, "optimizers", ("torch",), figures)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ torch.profiler records it: the largest sum of the first rank within the second s
 Buffers that libraries allocate elsewhere (oneDNN's, the Python process) are in neither.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -18,19 +17,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import harness
 from tools.plan import memory, subject
 
 LLAMA = {"num_attention_heads": 8, "max_position_embeddings": 1024}
 SMALL = LLAMA | {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1408}
 WIDE = LLAMA | {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2816, "num_key_value_heads": 2}
 QWEN = SMALL | {"architecture": "qwen3", "head_dim": 128, "num_key_value_heads": 4, "tie_word_embeddings": True}
-MIXTRAL = SMALL | {
-    "architecture": "mixtral",
-    "num_hidden_layers": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-}
+MIXTRAL = SMALL | {"architecture": "mixtral", "num_hidden_layers": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
 TINY = LLAMA | {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96}
 KEYS = {"steps": 3, "seq_len": 512, "global_batch_size": 4, "dtype": "float32"}
 CASES = {
@@ -139,9 +133,8 @@ def case(name):
 
 def main():
     """Plan and measure all cases, print them, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "plan")
     parser.add_argument("--cases", choices=SETS, default="all")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/plan.json"))
     parser.add_argument("--measure", choices=CASES, help="measure this case, as one of its ranks")
     arguments = parser.parse_args()
     if arguments.measure:
@@ -152,7 +145,7 @@ def main():
         found[name] = case(name)
         print("{0}: planned {planned:,} bytes, measured {measured:,}, ratio {ratio:.3f}".format(name, **found[name]))
     settings = {name: dict(zip(("ranks", "model", "vocab_size", "keys"), CASES[name], strict=True)) for name in found}
-    report.write(arguments.output, "plan", ("torch",), {"keys": KEYS, "settings": settings, "cases": found})
+    harness.write(arguments.output, "plan", ("torch",), {"keys": KEYS, "settings": settings, "cases": found})
 
 
 if __name__ == "__main__":

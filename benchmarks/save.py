@@ -8,15 +8,13 @@ Matrix products between two saves stand for training, so that an asynchronous wr
 first save of each kind is not counted: it allocates memory.
 """
 
-import argparse
-import statistics
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks import report
+from benchmarks import harness
 from stages.lib.checkpoints.manager import AsyncCheckpointer
 from stages.lib.distributed.process_group import process_group
 
@@ -46,36 +44,34 @@ def measure(checkpointer, state, directory, compute_seconds):
 
 def main():
     """Measure, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "save")
     parser.add_argument("--megabytes", type=int, default=1200, help="size of the state")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--directory", type=Path, help="directory of the checkpoints (default: a temporary directory)")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/save.json"))
     arguments = parser.parse_args()
     with process_group(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
-        state, savers = (
-            state_of(arguments.megabytes),
-            {kind: AsyncCheckpointer(kind == "asynchronous") for kind in KINDS},
-        )
+        state = state_of(arguments.megabytes)
+        savers = {kind: AsyncCheckpointer(kind == "asynchronous") for kind in KINDS}
         for checkpointer in savers.values():
             checkpointer.prepare(state)
-        found = {kind: [] for kind in KINDS}
+        turns = []
         for _ in range(arguments.repeats + 1):
+            turn, pause = {}, 0.0
             for kind, checkpointer in savers.items():
-                pause = found["synchronous"][-1]["written"] if kind == "asynchronous" else 0.0
-                found[kind].append(measure(checkpointer, state, Path(made) / "checkpoint", pause))
-                print("{:13} stalls {stall:6.2f} s, written after {written:6.2f} s".format(kind, **found[kind][-1]))
-        for entries in found.values():
-            del entries[0]
-        medians = {kind: statistics.median(entry["stall"] for entry in found[kind]) for kind in KINDS}
+                turn[kind] = measure(checkpointer, state, Path(made) / "checkpoint", pause)
+                pause = turn[kind]["written"]
+                print("{:13} stalls {stall:6.2f} s, written after {written:6.2f} s".format(kind, **turn[kind]))
+            turns.append(turn)
+        turns = turns[1:]
+        medians = {kind: harness.median(turns, kind, "stall") for kind in KINDS}
         figures = {
             "state_bytes": sum(t.numel() * t.element_size() for kind in state.values() for t in kind.values()),
             "median_stall": medians,
             "ratio": medians["asynchronous"] / medians["synchronous"],
-            "repeats": found,
+            "turns": turns,
         }
         print(f"an asynchronous save stalls {figures['ratio']:.1%} of a synchronous one")
-        report.write(arguments.output, "save", ("torch",), figures)
+        harness.write(arguments.output, "save", ("torch",), figures)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ checkpoint's files in order. All take turns, so that other load on the machine s
 cache.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -19,11 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import harness
 from benchmarks.convert import write_corpus
+from benchmarks.harness import HOME
 from stages.lib.run_directory import journal
 
-HOME = Path(__file__).resolve().parents[1]
 BYTES_PER_PARAMETER = 12
 VOCABULARY = 2000
 TINY = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
@@ -35,12 +34,8 @@ def model_of(megabytes):
     layers = max(1, round(megabytes * 1e6 / BYTES_PER_PARAMETER / layer))
     if megabytes < layer * BYTES_PER_PARAMETER / 1e6:
         return TINY
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "intermediate_size": 2816,
-    }
+    shape = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 2816}
+    return shape | {"num_hidden_layers": layers}
 
 
 def train(corpus, place, model, until, ranks):
@@ -88,23 +83,21 @@ def turn(corpus, arguments, large):
 
 def main():
     """Measure, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "start")
     parser.add_argument("--megabytes", type=float, default=1000, help="size of the checkpoint (default: 1000)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=HOME / "benchmarks/results/start.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="caravan-start-") as made:
         work = Path(made)
         corpus = write_corpus(work / "corpus", 1, VOCABULARY)
         large = work / "large"
         large.mkdir()
-        turns = [turn(corpus, arguments, large) for _ in range(1 + arguments.repeats)][
-            1:
-        ]  # the first makes a checkpoint
+        turn(corpus, arguments, large)  # it makes the checkpoint
+        turns = [turn(corpus, arguments, large) for _ in range(arguments.repeats)]
     medians = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
     for name, value in medians.items():
         print(f"{name}: {value:,.2f}")
-    report.write(arguments.output, "start", ("torch",), {"medians": medians, "turns": turns})
+    harness.write(arguments.output, "start", ("torch",), {"medians": medians, "turns": turns})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ ids, document by document. The peers may be installed in their own environment:
 A peer that is not installed is skipped, and listed in the JSON.
 """
 
-import argparse
 import ctypes
 import json
 import os
@@ -26,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import report, texts
+from benchmarks import harness, texts
+from benchmarks.harness import HOME
 from benchmarks.tokenize_peers import ENCODERS, PEERS
 
-HOME = Path(__file__).resolve().parents[1]
 MODULES = {
     **{"megatron": ("sentencepiece",), "datatrove": ("datatrove", "tokenizers", "orjson")},
     **{"datasets": ("datasets", "sentencepiece"), "litdata": ("litdata", "sentencepiece")},
@@ -97,30 +96,28 @@ def measured(commands, log):
 
 
 def take_turns(ways, paths, arguments):
-    """Let all tokenizers run in turns; returns (an entry per turn, {tokenizer: digest of its shards})."""
-    found, held = [], {}
+    """Let all tokenizers run in turns; returns (the turns, {tokenizer: digest of its shards})."""
+    turns, digests = [], {}
     for repeat in range(arguments.repeats):
+        turns.append({"load": os.getloadavg()[0]})
         for place in range(len(ways)):
             way = ways[(repeat + place) % len(ways)]
             output = arguments.work / "made" / way
             shutil.rmtree(output, ignore_errors=True)
             output.mkdir(parents=True)
-            load = os.getloadavg()[0]
             took = measured(commands_of(way, paths, arguments, output), arguments.work / f"{way}.log")
-            found.append({"repeat": repeat, "way": way, "load": load, **took})
+            turns[-1][way] = took
             print(f"{way}: {took['seconds']:.1f} s, {took['cpu_seconds']:.1f} CPU-s, {took['peak_mb']:.0f} MB")
-            if way not in held:
-                held[way] = json_of(arguments, way, "--output", output, "--digest")
+            if way not in digests:
+                digests[way] = json_of(arguments, way, "--output", output, "--digest")
             shutil.rmtree(output)
-    return found, held
+    return turns, digests
 
 
 def json_of(arguments, *command):
     """Return the JSON that benchmarks.tokenize_peers prints last; a process of its own keeps this one small."""
     python = arguments.peers_python if command[0] in PEERS else sys.executable
-    command = [python, "-m", "benchmarks.tokenize_peers", *map(str, command)]
-    done = subprocess.run(command, env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return harness.last_json([python, "-m", "benchmarks.tokenize_peers", *command], env=os.environ | ENVIRONMENT)
 
 
 def copies(paths, work, repeats):
@@ -139,44 +136,25 @@ def copies(paths, work, repeats):
     return {name: statistics.median(speeds) for name, speeds in found.items()}
 
 
-def ratios(found, tokens):
-    """Return {peer: {figure: ours / theirs}}, medians over the repeats; memory is better below 1."""
-    speeds = {}
-    for entry in found:
-        entry["tokens_per_cpu_second"] = tokens / entry["cpu_seconds"]
-        entry["tokens_per_second"] = tokens / entry["seconds"]
-        speeds.setdefault(entry["way"], []).append(entry)
-    ours = speeds.pop("caravan")
-    figures = ("tokens_per_cpu_second", "tokens_per_second", "peak_mb")
-    return {
-        way: {
-            figure: statistics.median(our[figure] / their[figure] for our, their in zip(ours, theirs, strict=True))
-            for figure in figures
-        }
-        for way, theirs in speeds.items()
-    }
-
-
 def versions_of(python, names):
     """Return {package: version} of the packages that are installed for this Python."""
     code = (
         "import importlib.metadata as m, json, sys\n"
         "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
     )
-    every = json.loads(subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    every = harness.last_json([python, "-c", code])
     return {name: every[name] for name in names if name in every}
 
 
 def main():
     """Measure all tokenizers, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "tokenize")
     parser.add_argument("--megabytes", type=float, default=330, help="megabytes of text; a machine may have less")
     parser.add_argument("--vocab-size", type=int, default=32000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--work", type=Path, default=Path("results/benchmarks/tokenize"), help="scratch directory")
     parser.add_argument("--peers-python", default=sys.executable, help="the Python with the peers")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/tokenize.json"))
     arguments = parser.parse_args()
     arguments.work = arguments.work.absolute()
     ctypes.CDLL(None).prctl(ADOPT, 1)
@@ -186,29 +164,31 @@ def main():
     for peer in missing:
         print(f"{peer} is not installed: skipped")
     ways = ["caravan", *(peer for peer in PEERS if peer not in missing)]
-    found, held = take_turns(ways, paths, arguments)
-    for way in ways:
-        if (held[way]["documents"], held[way]["ids"]) != (content["documents"], held["caravan"]["ids"]):
-            raise AssertionError(f"{way} must have the ids of caravan, got {held[way]} for {held['caravan']}")
-    tokens = held["caravan"]["tokens"]
+    turns, digests = take_turns(ways, paths, arguments)
+    ours = digests["caravan"]
+    for way, digest in digests.items():
+        if (digest["documents"], digest["ids"]) != (content["documents"], ours["ids"]):
+            raise AssertionError(f"{way} has other ids than caravan: {digest}, ours {ours}")
     figures = {
         "texts": content,
-        "tokens": tokens,
+        "tokens": ours["tokens"],
         "vocab_size": arguments.vocab_size,
         "processes": arguments.processes,
         "peers": {"versions": named, "left_out": missing},
-        "ratios": ratios(found, tokens),
+        "ratios": {
+            way: harness.speeds(turns, way) | {"peak_mb": harness.ratio(turns, "caravan", way, "peak_mb")}
+            for way in ways[1:]
+        },
         "copies_bytes_per_second": copies(paths, arguments.work, arguments.repeats),
         "encoders": {
             name: json_of(arguments, name, paths[0], "--tokenizer", arguments.work / "tokenizer") for name in ENCODERS
         },
-        "turns": found,
+        "turns": turns,
     }
     for name, encoder in figures["encoders"].items():
         print(f"{name} alone: {encoder['tokens'] / encoder['cpu_seconds'] / 1e6:.2f} M tokens per CPU-second")
-    for way, compared in figures["ratios"].items():
-        print(f"caravan / {way}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in compared.items()))
-    report.write(arguments.output, "tokenize", ["sentencepiece", "tokenizers", "gigatoken", "pyarrow"], figures)
+    harness.print_ratios(figures["ratios"])
+    harness.write(arguments.output, "tokenize", ["sentencepiece", "tokenizers", "gigatoken", "pyarrow"], figures)
 
 
 if __name__ == "__main__":

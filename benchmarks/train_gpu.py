@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from benchmarks import report
+from benchmarks import harness
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
@@ -175,7 +175,7 @@ def main():
     }
     print("{tokens_per_second:,.0f} tokens/s, MFU {mfu}, peak {peak_memory_mb:,} MB".format(**figures))
     output = arguments.output or HOME / f"benchmarks/results/train_gpu-{arguments.shape}.json"
-    report.write(output, "train_gpu", ("torch",), figures)
+    harness.write(output, "train_gpu", ("torch",), figures)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,15 @@ Snakemake and the start of processes. After it, `snakemake all` has nothing to d
 import argparse
 import collections
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 import yaml
 
-from benchmarks import report
-from benchmarks.processes import timed
+from benchmarks import harness
+from benchmarks.harness import HOME
 
-HOME = Path(__file__).resolve().parents[1]
 SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", HOME / "workflow/Snakefile"]
 SNAKEMAKE += ["--profile", HOME / "profiles/local"]
 
@@ -57,15 +55,15 @@ def plan(config):
             path = Path(place, "config.yaml")
             path.write_text(yaml.safe_dump(config), encoding="utf-8")
             given = ["--configfile", path]
-        return timed([*SNAKEMAKE, "--directory", place, "-n", "--quiet", "rules", "all", *given])
+        return harness.timed([*SNAKEMAKE, "--directory", place, "-n", "--quiet", "rules", "all", *given])
 
 
 def demo():
     """Return the times of the demo, of its stages by their manifests, and of a run with nothing to do."""
     with tempfile.TemporaryDirectory() as place:
         command = [*SNAKEMAKE, "--directory", place, "all"]
-        whole = timed(command)
-        return {"whole": whole, "stages": stages_of(Path(place, "results")), "again": timed(command)}
+        whole = harness.timed(command)
+        return {"whole": whole, "stages": stages_of(Path(place, "results")), "again": harness.timed(command)}
 
 
 def stages_of(results):
@@ -86,12 +84,11 @@ def stages_of(results):
 
 def main():
     """Measure, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, "workflow")
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--demo", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--output", type=Path, default=HOME / "benchmarks/results/workflow.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         configs = {
@@ -101,14 +98,14 @@ def main():
         }
         turns = [{name: plan(config) for name, config in configs.items()} for _ in range(arguments.repeats)]
     plans = {
-        name: {key: statistics.median(turn[name][key] for turn in turns) for key in turns[0][name]} for name in configs
+        name: {figure: harness.median(turns, name, figure) for figure in ("seconds", "cpu_seconds")} for name in configs
     }
     found = {"plans": plans, "turns": turns} | ({"demo": demo()} if arguments.demo else {})
     for name, times in plans.items():
         print("plan of {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **times))
     for name in ("whole", "again") if arguments.demo else ():
         print("demo, {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **found["demo"][name]))
-    report.write(arguments.output, "workflow", ("snakemake",), found)
+    harness.write(arguments.output, "workflow", ("snakemake",), found)
 
 
 if __name__ == "__main__":

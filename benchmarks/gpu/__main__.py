@@ -19,8 +19,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.gpu import ceilings, correctness, parity, peers, readiness, speed
-from benchmarks.gpu.session import Session
+from benchmarks.gpu import ceilings, correctness, parity, peers, speed
+from benchmarks.gpu.session import Session, check_gpu
 from stages.lib.errors import UserError
 
 GROUPS = {
@@ -43,16 +43,12 @@ def main(argv=None):
     parser.add_argument("--dry", action="store_true", help="a small part of each group, on the CPU")
     parser.add_argument("--prepare", action="store_true", help="make the corpus in --work, and end")
     parser.add_argument(
-        "--peer",
-        action="append",
-        default=[],
-        metavar="NAME=COMMAND",
-        help="a further one, see benchmarks/gpu/peers.py",
+        "--peer", action="append", default=[], metavar="NAME=COMMAND", help="a further one, see benchmarks/gpu/peers.py"
     )
     arguments = parser.parse_args(argv)
     try:
         others = peers.named(arguments.peer)
-        device = None if arguments.dry or arguments.prepare else readiness.check()
+        device = None if arguments.dry or arguments.prepare else check_gpu()
         session = Session(arguments.work, arguments.output, arguments.minutes, arguments.dry, device, others)
     except (UserError, OSError) as error:
         print(f"gpu: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The run of all steps: time limits, one line of result each, and the file of all figures."""
+"""The run of all steps: the GPU that is measured, time limits, one line of result each, the file of all figures."""
 
 import contextlib
 import os
@@ -11,18 +11,35 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchmarks import report
+from benchmarks import harness
+from benchmarks.harness import HOME
+from stages.lib.errors import UserError
 
-HOME = Path(__file__).resolve().parents[2]
 TAIL = 300  # characters of a failed command's output that are shown
-
+GIB = 1 << 30
+LEAST, OTHERS = 10 * GIB, 1 * GIB
+"""Memory that the checks of correctness need; memory in use by which another process is on the card."""
 
 MADE = "made"
 """Folder of all that a call makes but the corpus. It is cleared first: a training that exists would not be trained."""
 
 THREADS, DRY_THREADS = "2", "1"  # of each process: several run beside each other, and their models are tiny
+
+
+def check_gpu():
+    """Return torch's name of the GPU. Raises UserError if none exists, it is too small, or others use it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError(f"the GPU must be one that torch {torch.__version__} can use, and there is none")
+    free, total = torch.cuda.mem_get_info()
+    name = torch.cuda.get_device_name()
+    if total < LEAST:
+        raise UserError(f"the GPU must have at least {LEAST / GIB:.0f} GiB of memory, and {name} has {total / GIB:.1f}")
+    if total - free > OTHERS:
+        raise UserError(f"the GPU must be idle, and {(total - free) / GIB:.1f} GiB of {name} are in use")
+    return name
 
 
 class StepError(Exception):
@@ -103,7 +120,7 @@ class Session:
         with self._lock:
             print(f"{state:<7} {step.name} ({seconds:.0f} s): {line}", flush=True)
             self.found[step.name] = {"state": state, "line": line, "seconds": round(seconds, 1)} | figures
-            report.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
+            harness.write(self.output, "gpu", ("torch",), {"steps": self.found}, quiet=True)
 
     def command(self, step, *words, on_cpu=False, kill_when=None):
         """Run `python -m WORDS` within the limit of a step; its output goes to a log. Raises StepError.

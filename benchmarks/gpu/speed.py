@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from benchmarks import train_gpu
 from benchmarks.gpu import ceilings
-from benchmarks.gpu.session import Skipped, Step, StepError
+from benchmarks.gpu.session import GIB, Skipped, Step, StepError
 from stages.lib import files
 from tools.plan import devices, memory, subject
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)

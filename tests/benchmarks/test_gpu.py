@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from benchmarks.gpu import correctness, parity, peers, readiness
+from benchmarks.gpu import correctness, parity, peers
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.session import DRY_THREADS, Session, Step, StepError
+from benchmarks.gpu.session import DRY_THREADS, GIB, Session, Step, StepError, check_gpu
 from stages.lib import recipe
 from stages.lib.errors import UserError
 from stages.pretrain import PretrainRecipe
@@ -83,12 +83,11 @@ def test_a_machine_without_a_gpu_is_one_line(tmp_path):
 def test_a_small_card_and_another_process_are_refused(monkeypatch, free, total, sentence):
     import torch
 
-    gib = readiness.GIB
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * gib, total * gib))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, total * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "X")
     with pytest.raises(UserError, match=sentence):
-        readiness.check()
+        check_gpu()
 
 
 def test_a_step_that_fails_or_takes_too_long_does_not_stop_the_others(session, capsys):

@@ -17,7 +17,6 @@ import pytest
 from stages import find_duplicates, hash_documents, index, tokenize
 from stages import list as listing
 from stages.lib.sources import examples, source, storage
-from stages.lib.sources.kinds import python_kinds
 from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import (
     documents_of,
@@ -187,21 +186,6 @@ def test_a_directory_that_may_not_be_read_is_named(as_nobody, capsys, mode):
     (directory / "texts/closed").chmod(0o755)
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path, tokenizer, capsys, monkeypatch):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])
-    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-    real = open
-
-    def closed(file, *arguments, **options):
-        if str(file) == path:
-            raise PermissionError(13, "Permission denied")
-        return real(file, *arguments, **options)
-
-    monkeypatch.setattr("builtins.open", closed)  # root may open everything
-    line = refused(capsys, tokenize, list=made, tokenizer=tokenizer, part=0, output=tmp_path / "t/00000.json")
-    assert line == f"tokenize: {path} cannot be read: Permission denied"
-
-
 def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsys):
     made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])]})
     output = tmp_path / "t/00000.json"
@@ -214,15 +198,6 @@ def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsy
         line = refused(capsys, stage, output=output, **options)
         assert " must be " in line
         assert str(made if stage in (find_duplicates, index) else tokenizer) in line
-
-
-def test_modules_of_python_are_read_as_ever(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(python_kinds, "modules", lambda: ["abc.py", "keyword.py"])
-    assert documents_of(part_of(tmp_path, tokenizer, kind="python-code")) == 2
-    made = make(
-        hash_documents, list=tmp_path / "sources/a/list.json", part=0, parts=1, output=tmp_path / "hashes/00000.json"
-    )
-    assert json.loads(made.read_text())["identity"]["documents"] == 2
 
 
 @contextlib.contextmanager

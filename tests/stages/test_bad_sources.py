@@ -109,14 +109,6 @@ def test_a_file_cut_anywhere_is_named(tmp_path, name):
     assert [document.text for document in found] == TEXTS
 
 
-@pytest.mark.parametrize("name", ["two.jsonl.gz", "rows.parquet", "stream.arrow"])
-def test_a_cut_file_leaves_nothing(tmp_path, tokenizer, capsys, name):
-    path = tmp_path / name
-    path.write_bytes(WHOLE[name][:-3])
-    line = refusal(tmp_path, tokenizer, capsys, kind=kind_of(name), paths=[str(path)])
-    assert line.startswith(f"tokenize: {path} cannot be read to its end: ")
-
-
 @pytest.mark.parametrize("form", ["file", "stream"])
 @pytest.mark.parametrize(
     "column", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
@@ -346,11 +338,3 @@ def test_a_bomb_of_blank_lines_is_refused(tmp_path, capsys, monkeypatch):
     assert line == f"hash_documents: {path} must have at most 50 blank lines in a row, found more"
     monkeypatch.setattr(jsonl, "MAX_BLANK", 51)
     make(hash_documents, **options, output=tmp_path / "hashes/00000.json")
-
-
-def test_a_source_of_malformed_lines_only_is_filtered(tmp_path, tokenizer):
-    (tmp_path / "a.jsonl").write_text("{\n" * 30)
-    recipe = {"filters": {"max_symbols": 0.5, "max_repeated_lines": 0.5, "min_words": 1}, "max_malformed": 1}
-    assert filtered_of(part_of(tmp_path, tokenizer, kind="jsonl", paths=[str(tmp_path / "a.jsonl")], **recipe)) == {
-        "not JSON": 30
-    }

@@ -56,14 +56,6 @@ def test_compressed_lines_make_the_same_shards(plain, tmp_path, ending):
     assert shards(tmp_path) == shards(directory)
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_streams_that_follow_each_other_are_one(plain, tmp_path, ending):
-    directory, tokenizer, content = plain
-    middle = len(content) // 2
-    make(tmp_path, tokenizer, f"a.jsonl{ending}", PACKED[ending](content[:middle]) + PACKED[ending](content[middle:]))
-    assert shards(tmp_path) == shards(directory)
-
-
 @pytest.mark.parametrize("ending", PACKED)
 def test_an_empty_stream_anywhere_is_nothing(plain, tmp_path, ending):
     directory, tokenizer, content = plain
@@ -129,19 +121,3 @@ def test_damaged_file_is_named_and_leaves_nothing(plain, tmp_path, capsys, name,
     line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, recipe={}, output=output)
     assert line.startswith(f"tokenize: {tmp_path / name} cannot be read to its end: ")
     assert not (tmp_path / "tokens/main/a/00000").exists()
-
-
-def test_compressed_file_of_no_bytes_is_refused(plain, tmp_path, capsys):
-    (tmp_path / "a.jsonl.gz").touch()
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "*.gz")], **RECIPE})
-    output = tmp_path / "tokens/main/a/00000.json"
-    line = refused(capsys, tokenize, list=source, tokenizer=plain[1], part=0, recipe={}, output=output)
-    assert "a.jsonl.gz cannot be read to its end: the file is empty" in line
-
-
-def test_column_that_is_not_there_is_named(plain, tmp_path, capsys):
-    (tmp_path / "a.parquet").write_bytes(written([{"content": "x", "url": "y"}]))
-    source = listed(tmp_path, "a", {"kind": "parquet", "paths": [str(tmp_path / "a.parquet")], **RECIPE})
-    output = tmp_path / "tokens/main/a/00000.json"
-    line = refused(capsys, tokenize, list=source, tokenizer=plain[1], part=0, recipe={}, output=output)
-    assert line == f"tokenize: {tmp_path / 'a.parquet'} must have the column text, got content, url"

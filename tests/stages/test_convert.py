@@ -158,7 +158,7 @@ SETTINGS = [
     *[("config.json", key) for key in ("rms_norm_eps", "rope_theta", "use_cache", "dtype", "vocab_size")],
     *[("generation_config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_length")],
     *[("tokenizer_config.json", key) for key in ("model_max_length", "pad_token", "split_special_tokens", "new")],
-    *[("tokenizer.json", key) for key in ("normalizer", "decoder", "post_processor", "truncation", "model")],
+    ("tokenizer.json", "normalizer"),  # its other keys are those of tests/stages/lib/parity/test_file_parity.py
 ]
 
 
@@ -172,17 +172,6 @@ def test_a_changed_setting_fails_and_is_named(inputs, monkeypatch, name, key):
 
     failure = mutate(inputs, monkeypatch, change)
     assert failure.startswith(f"{name}: {key} must be ")
-
-
-@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_one_changed_row_fails_and_is_named(inputs, monkeypatch, name):
-    def change(directory):
-        tensors = load_file(directory / WEIGHTS)
-        tensors[name][313] *= 1.01
-        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-
-    part = "the head" if "head" in name else "the embedding"
-    assert f"{part}: {name} must have the trained bits; 32 of " in mutate(inputs, monkeypatch, change)
 
 
 def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypatch, capsys):
@@ -291,26 +280,12 @@ def test_unigram_tokenizer_is_exported(tmp_path):
     assert json.loads(output.with_name("parity.json").read_text())["tokenizer"]["a"]["tokens"] > 1000
 
 
-def test_unknown_key_is_refused(made, capsys):
-    refused(argv_of(made[0], **{"--recipe": '{"dtyp": "float32"}'}), capsys, "convert.dtyp", "dtype")
-
-
-def test_unknown_dtype_is_refused(made, capsys):
-    refused(argv_of(made[0], **{"--recipe": '{"dtype": "int8"}'}), capsys, "convert.dtype", "bfloat16", "int8")
-
-
 @pytest.mark.parametrize("name", ["corpus", "tokenizer"])
 def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
     model = manifest.read(inputs["--model"])
     manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
     refused(argv_of(inputs), capsys, str(model.path), f"a different {name}")
     assert inputs["--output"].exists()  # nothing was touched
-
-
-def test_tokenizer_of_another_corpus_is_refused(inputs, capsys):
-    tokenizer = manifest.read(inputs["--tokenizer"])
-    manifest.write(tokenizer.path, tokenizer.stage, {**tokenizer.identity, "sample": "other"}, {})
-    refused(argv_of(inputs), capsys, "--tokenizer", "--corpus")
 
 
 def test_missing_checkpoint_names_the_repair(inputs, capsys):
@@ -326,12 +301,6 @@ def test_changed_checkpoint_is_refused(inputs, capsys):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     refused(argv_of(inputs), capsys, str(path), "changed")
-
-
-def test_output_that_cannot_be_written_is_refused(inputs, capsys):
-    blocked = inputs["--output"].parents[1] / "file"
-    blocked.write_text("")
-    refused(argv_of(inputs, **{"--output": blocked / "manifest.json"}), capsys, "--output", "can be written")
 
 
 NO_SPECIAL_TOKEN = st.characters(codec="utf-8", exclude_characters="<")  # a chat with "<s>" in a text is filtered

@@ -20,7 +20,6 @@ from tests.helpers.custom_tokenizers import BOS, EOS
 from tests.helpers.data_fixtures import SOURCES, listed, make, refused, texts, tokenized, trained, write_jsonl
 from tests.stages.lib.tokenizer.test_fast import hostile
 from tools.generate import __main__ as generate
-from tools.inspect import __main__ as inspect
 
 
 def taken(path, directory):
@@ -150,13 +149,6 @@ def test_the_place_of_the_file_is_no_part_of_the_tokenizer(tmp_path, path, ours)
     assert made.record["taken"]["path"] == str(elsewhere)
 
 
-def test_bos_may_be_eos(tmp_path, path):
-    recipe = {"path": str(path), "bos": EOS, "eos": EOS}
-    ours = Tokenizer(make(train_tokenizer, recipe=recipe, output=tmp_path / "manifest.json"))
-    assert ours.bos == ours.eos
-    assert tokenizer_parity.load_tokenizer(tmp_path).encode("a")[0] == ours.eos
-
-
 def test_one_token_for_bos_and_eos_bears_no_document_mask(tmp_path, path, capsys):
     recipe = {"path": str(path), "bos": EOS, "eos": EOS}
     tokenizer = make(train_tokenizer, recipe=recipe, output=tmp_path / "tokenizers/main/manifest.json")
@@ -182,13 +174,9 @@ def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
     [
         ({"path": "nowhere.json"}, "path must name a tokenizer.json, and nowhere.json cannot be read: No such file"),
         ({"bos": "<s>"}, "bos must be a token of {path}, got '<s>'"),
-        ({"eos": "</s>"}, "eos must be a token of {path}, got '</s>'"),
         ({"bos": None}, "bos is missing: it must be the text of a token of train_tokenizer.path"),
-        ({"eos": None}, "eos is missing: it must be the text of a token of train_tokenizer.path"),
         ({"path": None}, "bos must be left out without train_tokenizer.path: a trained tokenizer has its own tokens"),
         ({"vocab_size": 300}, "vocab_size must be left out beside train_tokenizer.path: nothing is trained"),
-        ({"sample": {"a": 1}}, "sample must be left out beside train_tokenizer.path: nothing is trained"),
-        ({"model": "unigram"}, "model must be left out beside train_tokenizer.path: nothing is trained"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, path, capsys, change, said):
@@ -356,11 +344,6 @@ def test_a_shard_holds_each_document_between_bos_and_eos(corpus, ours):
     )
 
 
-def test_a_look_at_the_corpus_finds_bos_and_eos_where_they_must_be(corpus, ours, capsys):
-    assert inspect.main(["--corpus", str(corpus), "--tokenizer", str(ours.manifest.path)]) == 0
-    assert "WRONG" not in capsys.readouterr().out
-
-
 def test_a_vocabulary_over_65536_gives_shards_of_32_bits(tmp_path):
     path = custom_tokenizers.write(tmp_path / "tokenizer.json", unused=66_000)
     made = Corpus(made_corpus(tmp_path, taken(path, tmp_path)))
@@ -368,24 +351,6 @@ def test_a_vocabulary_over_65536_gives_shards_of_32_bits(tmp_path):
     assert made.manifest.identity["dtype"] == "uint32"
     assert made.tokenizer["bos"] > 65_536
     assert stream.read(0, 1).tolist() == [made.tokenizer["bos"]]
-
-
-def test_a_shard_of_another_tokenizer_is_refused(corpus, directory, tmp_path, capsys):
-    other = taken(custom_tokenizers.write(tmp_path / "tokenizer.json", ignore_merges=False), tmp_path)
-    part = directory / "tokens" / "main" / "a" / "00000.json"
-    line = refused(capsys, index, tokenizer=other, parts=[part], output=tmp_path / "manifest.json")
-    assert line == f"index: {part} was tokenized with a different tokenizer than {other}"
-
-
-def test_a_package_that_changed_is_named(tmp_path, path, capsys):
-    made = taken(path, tmp_path)
-    with open(made.with_name("tokenizer.json"), "a") as file:
-        file.write(" ")
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])]})
-    options = {"list": source, "tokenizer": made, "part": 0, "recipe": {}, "output": tmp_path / "00000.json"}
-    from stages import tokenize
-
-    assert refused(capsys, tokenize, **options).startswith(f"tokenize: {made.with_name('tokenizer.json')} must have ")
 
 
 def test_it_is_trained_on_exported_scored_and_generates(corpus, directory, ours, capsys):

@@ -385,14 +385,6 @@ def test_tuned_model_is_exported_and_scored_as_the_one_before(made, whole, tmp_p
     assert export.identity["seq_len"] == SEQ_LEN  # contexts of this length are scored, though a pair has two rows
 
 
-def test_tuned_model_is_the_reference_of_the_run_after_it(made, whole, tmp_path):
-    inputs = given(made, **{"--initial": milestone(whole, STEPS)})
-    assert tune(made, tmp_path, 2, RECIPE, given=inputs, **SHORT) == 0
-    first, second = steps_of(tmp_path)
-    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert second["loss"] != first["loss"]
-
-
 def test_order_of_the_pairs_is_proven_by_the_ledger(made, whole, tmp_path, capsys):
     assert test_finetune.replayed(made, [made / "sources/choices/list.json"], whole) == 0
     assert f"of {samples_of(made).train_pairs} pairs of" in capsys.readouterr().out

@@ -203,11 +203,8 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ({"question": 5}, ["unknown key evaluate.question;"]),
-        ({"tasks": []}, ["evaluate.tasks", "at least one"]),
         ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "only once"]),
         ({"num_examples": 3}, ["evaluate.num_examples", "at least 4", "3"]),
-        ({"batch_size": "all"}, ["evaluate.batch_size", "a whole number or auto", "all"]),
         ({"per_task": {"next_line": {"limit": 3}}}, ["evaluate.per_task.next_line", "not made here"]),
         ({"per_task": {"piqa": {"limit": 0}}}, ["evaluate.per_task.piqa.limit", "at least 1"]),
         ({"include_path": "/nowhere"}, ["evaluate.include_path", "/nowhere"]),
@@ -252,11 +249,6 @@ def test_a_changed_export_is_refused(inputs, capsys):
     data[-1] ^= 1
     path.write_bytes(data)
     refused(with_recipe(inputs), capsys, str(path), "changed", f"delete {inputs['--export']}")
-
-
-def test_missing_export_file_names_the_remedy(inputs, capsys):
-    inputs["--export"].with_name("model.safetensors").unlink()
-    refused(with_recipe(inputs), capsys, "is missing, but", f"delete {inputs['--export']} and run the workflow again")
 
 
 def test_an_export_of_another_corpus_is_refused(inputs, capsys):

@@ -247,10 +247,7 @@ def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(
     ("template", "said"),
-    [
-        ("{{ 'a' * 2 ** 35 }}", "it takes more than 1 GiB of memory"),
-        ("{{ raise_exception('not this') }}", "not this"),
-    ],
+    [("{{ 'a' * 2 ** 35 }}", "it takes more than 1 GiB of memory"), ("{{ raise_exception('not this') }}", "not this")],
 )
 def test_a_template_of_a_baseline_that_fails_is_one_sentence(made, own, tmp_path, capsys, template, said):
     baseline = shutil.copytree(made["--export"].parent, tmp_path / "baseline")

@@ -112,10 +112,6 @@ def test_by_the_rule_of_palm_most_8_grams_of_an_item_must_be_found(place):
     )
 
 
-def test_shorter_ngrams_find_more(place):
-    assert rules.doc_ids(found_in(place, n=12))["some"] == set(range(15))
-
-
 def test_an_example_names_the_document(place):
     found_in(place)
     rows = read_lines(place / "contamination/main/mine" / rules.FILE)
@@ -135,13 +131,6 @@ def test_a_corpus_without_any_item_has_the_rate_zero(place):
     overlaps = overlaps_of(place, "others")
     made = manifest.read(make(find_contamination, **options_of(place, overlaps, "others")))
     assert made.identity["results"] == {"other": {"n": 9, "contaminated": 0, "rate": 0.0, "unchecked": 0}}
-
-
-def test_the_same_inputs_give_the_same_bytes(place, tmp_path):
-    options = options_of_part(place, "a/00000")
-    made = [make(find_overlaps, **options | {"output": tmp_path / f"{name}/00000.json"}) for name in "xy"]
-    identities = [manifest.read(path).identity for path in made]
-    assert identities[0] == identities[1] and identities[0]["outputs"]
 
 
 def test_a_part_is_searched_again_only_if_something_changed(copied):
@@ -193,8 +182,6 @@ def test_a_changed_shard_and_changed_items_are_refused(copied, capsys):
     [
         ({"rule": "gpt4"}, "rule must be one of gpt3, palm, got 'gpt4'"),
         ({"n": 3}, "n must be a whole number at least 4 and at most 100, got 3"),
-        ({"n": 101}, "n must be a whole number at least 4 and at most 100, got 101"),
-        ({"n": 0.5}, "n must be a whole number"),
     ],
 )
 def test_a_rule_or_length_out_of_bounds_is_refused(place, capsys, tmp_path, recipe, words):

@@ -194,16 +194,6 @@ def test_text_that_changed_since_it_was_hashed_is_refused(tmp_path, tokenizer, c
     assert line == "tokenize: --duplicates must name the manifest of find_duplicates if tokenize.duplicates is drop"
 
 
-def test_the_same_hashes_give_the_same_bytes(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 30) * 2])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-    (part,), found = hashed(tmp_path, [source], 1)
-    before = [read(found)["identity"], np.load(part.parent / "00000.duplicates.npy").tolist()]
-    assert len(before[1]) == 30
-    hashed(tmp_path, [source], 1)
-    assert [read(found)["identity"], np.load(part.parent / "00000.duplicates.npy").tolist()] == before
-
-
 def test_what_kills_left_beside_the_numbers_is_cleared(tmp_path):
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])]})
     for name in ("a/.00000.duplicates.npy", ".manifest.json"):

@@ -227,13 +227,6 @@ def test_manifest_names_the_data_and_the_model_that_was_tuned(made, uninterrupte
     assert tuned["initial"] == manifest.checkpoint_digest(initial)
 
 
-def test_changed_pairs_begin_a_run_of_their_own(made, tmp_path):
-    assert tune(made, tmp_path, 2) == 0
-    given = {"--sources": pairs_listed(tmp_path, pairs_of(61))}
-    assert tune(made, tmp_path, 2, given=given) == 0
-    assert len(list((tmp_path / "train").iterdir())) == 2
-
-
 def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     recipe = LlamaRecipe(**training.MODEL)
     found = find_model.find(milestone(made / "runs/base", BASE_STEPS))
@@ -279,19 +272,14 @@ HALF = {"dtype": "bfloat16"}
 @pytest.mark.parametrize(
     ("recipe", "operation", "sentence"),
     [
-        ({"document_mask": True}, {}, "unknown key finetune.document_mask"),
-        ({"model": training.MODEL}, {}, "unknown key finetune.model"),
         ({"weights": {"a": 1}}, {}, "--sources must be the lists of the sources of finetune.weights (a), got animals"),
         ({"template": "chatml"}, {}, "finetune.template must be left out: no source of finetune.weights has conversat"),
-        ({"loss_on": "assistants"}, {}, "finetune.loss_on must be one of assistant, all, last, got 'assistants'"),
         ({"seq_len": 65}, {}, "finetune.seq_len must be at most max_position_embeddings of --initial (64), got 65"),
         ({"seq_len": 4}, {}, "the training split of source animals must have an example of at most seq_len (4) tokens"),
-        ({"global_batch_size": 5}, {}, "finetune.micro_batch_size must divide the 5 samples per rank"),
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
         ({}, {"steps": 3, "epochs": 4}, "finetune must have steps or epochs, got both"),
         ({}, {"steps": None}, "finetune must have steps or epochs, got neither"),
         (HALF | {"lora": {"rank": 2}, "float8": True}, {}, "finetune.float8 must be false with finetune.lora"),
-        (HALF | {"float8": True}, {}, "finetune.float8 requires an NVIDIA GPU of compute capability 8.9 or higher"),
         ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),
         ({}, {"steps": None, "epochs": 3}, "--until must be at most finetune.epochs (3), got 4"),
         (

@@ -222,26 +222,6 @@ def test_an_empty_corpus_is_refused(made, tmp_path, capsys, entries, validation,
     assert line == f"index: corpus {tmp_path}: {said}"
 
 
-def test_no_manifest_and_no_part_are_named(corpus, capsys):
-    options = _options(corpus)
-    missing = corpus / "tokens/main/c/00000.json"
-    line = refused(capsys, index, **options | {"parts": [missing]})
-    assert line == f"index: {missing} cannot be read: No such file or directory"
-    (corpus / "half.json").write_text('{"identity": {')
-    line = refused(capsys, index, **options | {"parts": [corpus / "half.json"]})
-    assert (
-        line
-        == f"index: {corpus / 'half.json'} is not valid JSON: line 1: Expecting property name enclosed in double quotes"
-    )
-
-
-def test_an_output_directory_that_cannot_be_written_is_named(corpus, capsys):
-    output = corpus / "a0.jsonl" / "manifest.json"
-    line = refused(capsys, index, **_options(corpus) | {"output": output})
-    assert str(corpus / "a0.jsonl") in line
-    assert "must be in a directory that can be written" in line
-
-
 def test_the_tiny_corpus_of_other_tests_is_always_the_same(tmp_path):
     first, second = tiny_corpus(tmp_path / "one"), tiny_corpus(tmp_path / "one")
     assert _identity(first) == _identity(second)

@@ -17,16 +17,7 @@ from stages.lib.tokens.loader import Samples
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.ranks import run_module
-from tests.helpers.training import (
-    RECIPE,
-    change_commit,
-    milestone,
-    options,
-    run_directory,
-    steps_of,
-    train,
-    weights_of,
-)
+from tests.helpers.training import RECIPE, change_commit, milestone, options, run_directory, steps_of, train, weights_of
 from tools import replay_ledger
 
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}
@@ -92,12 +83,6 @@ def test_continued_run_is_resumed_to_the_same_bits(corpus, base, tmp_path):
     assert weights_of(tmp_path / "uncut", 10) == weights_of(tmp_path / "cut", 10)
     identity = json.loads(milestone(tmp_path / "cut", 10).read_text())["identity"]
     assert identity["recipe"]["initial"] == how and len(identity["initial"]) == 64
-
-
-def test_another_initial_model_is_another_run(corpus, base, tmp_path):
-    assert train_from(milestone(base, 20), corpus, tmp_path, 2) == 0
-    assert train_from(milestone(base, 30), corpus, tmp_path, 2) == 0
-    assert len(list((tmp_path / "train").iterdir())) == 2
 
 
 def test_what_does_not_fit_is_refused_in_one_line(corpus, base, tmp_path, capsys):

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from stages import list as listing
-from stages.lib.sources.kinds.registry import KINDS
 from tests.helpers.data_fixtures import listed, refused
 
 
@@ -68,25 +67,8 @@ def test_defaults_are_not_written(texts):
             "sources.mine.paths: c/*.txt",
         ),
         ({"kind": "text", "paths": ["c"]}, "sources.mine.paths: c matches no file"),
-        ({"kind": "jsonl", "paths": ["a"]}, "sources.mine.paths: a matches no file"),
-        (
-            {"kind": "text", "paths": ["a/*"], "glob": 1},
-            "unknown key list.glob; known here: chosen_field, completion_field",
-        ),
-        ({"kind": "text", "paths": "a/*"}, "list.paths must be a list, got 'a/*'"),
-        (
-            {"kind": "text", "paths": ["a/*"], "validation": 1.5},
-            "list.validation must be a number at least 0 and at most 0.9",
-        ),
-        (
-            {"kind": "txt", "paths": ["a/*"]},
-            f"list.kind must be one of {', '.join(KINDS)}, got 'txt'",
-        ),
-        ({"paths": ["a/*"]}, "list.kind is missing"),
         ({"kind": "text"}, "list.paths must name at least one file or glob"),
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
-        ({"kind": "prompt_completion"}, "list.paths must name at least one file or glob"),
-        ({"kind": "python-statements", "paths": ["a/*"]}, "list.paths must be left out for the kind python-statements"),
         (
             {"kind": "jsonl", "paths": ["a/*"], "token_ids_field": "x"},
             "list.token_ids_field must be left out for the kind jsonl",

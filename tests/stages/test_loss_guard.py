@@ -8,15 +8,7 @@ import pytest
 
 from stages.lib.tokens.loader import Samples
 from stages.lib.training.trainer import Trainer
-from tests.helpers.training import (
-    RECIPE,
-    events_of,
-    run_directory,
-    steps_of,
-    train,
-    train_on,
-    weights_of,
-)
+from tests.helpers.training import RECIPE, events_of, run_directory, steps_of, train, train_on, weights_of
 from tools import replay_ledger
 
 BATCH = RECIPE["global_batch_size"]

@@ -40,12 +40,6 @@ def test_reached_milestone_is_not_trained_again(corpus, tmp_path):
     assert complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
 
 
-def test_longer_horizon_resumes_the_same_run(corpus, tmp_path):
-    assert train(corpus, tmp_path, 10, steps=10) == 0
-    assert train(corpus, tmp_path, 14, previous=10, steps=14) == 0
-    assert [entry["step"] for entry in steps_of(tmp_path)] == list(range(1, 15))
-
-
 @pytest.mark.parametrize("edit", [lambda _: "[1,2]", lambda text: text.replace('"tokens": ', '"tokens": 1')])
 def test_damaged_copy_of_a_milestone_is_made_again(corpus, tmp_path, edit):
     assert train(corpus, tmp_path, 2) == 0
@@ -90,12 +84,6 @@ def test_checkpoint_of_another_corpus_is_refused(corpus, tmp_path, capsys):
     change_commit(run_directory(tmp_path) / "checkpoints/00000005", corpus="0" * 64)
     assert train(corpus, tmp_path, 10) == 2
     assert "00000005 belongs to another corpus" in capsys.readouterr().err
-
-
-def test_another_recipe_has_another_run_directory(corpus, tmp_path):
-    assert train(corpus, tmp_path, 2) == 0
-    assert train(corpus, tmp_path, 2, recipe=RECIPE | {"seed": 1}) == 0
-    assert len(list((tmp_path / "train").iterdir())) == 2
 
 
 def test_previous_milestone_of_another_recipe_is_refused(corpus, tmp_path, capsys):

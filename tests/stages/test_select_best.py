@@ -64,11 +64,7 @@ def test_the_bytes_are_the_same_twice(sweep):
 
 @pytest.mark.parametrize(
     ("recipe", "run"),
-    [
-        ({"mode": "max"}, "lr-a"),
-        ({"task": "bits_code"}, "lr-b"),
-        ({"metric": "acc", "mode": "max"}, "lr-a"),
-    ],
+    [({"mode": "max"}, "lr-a"), ({"task": "bits_code"}, "lr-b"), ({"metric": "acc", "mode": "max"}, "lr-a")],
 )
 def test_mode_task_and_metric_say_what_is_better(sweep, recipe, run):
     assert select(sweep, **recipe) == 0

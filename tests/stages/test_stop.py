@@ -79,15 +79,7 @@ ASKED = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "SIGUSR1",
-        "SIGTERM",
-        "the file stop in the run directory",
-        "SIGTERM to the launcher",
-    ],
-)
+@pytest.mark.parametrize("reason", ASKED)
 def test_training_that_is_asked_to_stop_saves_and_resumes_to_the_same_bits(corpus, undisturbed, tmp_path, reason):
     process = launch(2, options(corpus, tmp_path, STEPS, **operation()))
     begun(tmp_path, process)

@@ -89,12 +89,6 @@ def test_a_missing_branch_is_listed(results, capsys):
     assert len((results / "scores.csv").read_text().splitlines()) == 3
 
 
-def test_expected_milestone_without_a_path_is_listed(results):
-    expect = {**EXPECT, "runs": {"base": {**EXPECT["runs"]["base"], "milestones": ["00000100", "00000600"]}}}
-    assert summarize.main(options_of(results, expect)) == 0
-    assert "base/models/00000600.json" in (results / "summary.txt").read_text()
-
-
 def test_report_without_results(tmp_path):
     more = {
         "--scores": tmp_path / "scores.csv",
@@ -109,9 +103,7 @@ def test_report_without_results(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
-        (["pretrain", "seq_len"], 128, ["models/00000100.json", "seq_len = 64", "128"]),
         (["pretrain", "model", "hidden_size"], 16, ["models/00000100.json", "model.hidden_size = 8", "16"]),
-        (["pretrain", "weights", "code"], 3, ["models/00000100.json", "weights.code = 1.0", "3"]),
         (["pretrain", "optimizer"], {"weight_decay": "0.7"}, ["models/00000100.json", "optimizer", "0.7"]),
         (["convert", "dtype"], "float32", ["export/00000100/manifest.json", "dtype = its default", "float32"]),
         (["suites", "validation", "num_examples"], 99, ["eval/00000100/validation.json", "num_examples = 64", "99"]),
@@ -182,12 +174,6 @@ def test_a_task_of_two_suites_is_named_by_its_suite(results):
         row["task"] for row in csv.DictReader((results / "scores.csv").read_text().splitlines()) if row["step"] == "300"
     }
     assert {"validation/next_line", "more/next_line"} <= tasks
-
-
-def test_expect_that_is_not_json_is_refused(results, capsys):
-    argv = options_of(results)
-    argv[-1] = "{runs"
-    refused(argv, capsys, "--expect", "JSON")
 
 
 def write_references(root):

@@ -172,10 +172,8 @@ def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
         (["--run", "tiny", "--grid", "global_batch_size=1,2"], "--grid must have keys among sharding, shard_degree, "),
         (["--run", "tiny", "--grid", "sharding=full", "sharding=none"], "--grid must name each key once, got sharding"),
         (["--run", "tiny", "--grid", "sharding=full,"], "--grid must be KEY=VALUE,VALUE,..., got 'sharding=full,'"),
-        (["--run", "tiny", "--grid", "sharding"], "--grid must be KEY=VALUE,VALUE,..., got 'sharding'"),
         (["--grid", "sharding=full"], "--run is missing: "),
         (["--run", "wide", "--grid", "sharding=full"], "--run must be one of the runs of "),
-        (["--run", "tiny", "--ranks", "0", "--grid", "sharding=full"], "--ranks must be at least 1, got 0"),
         (["--run", "tiny", "--grid", "sharding=full", "--output", "a.txt"], "--output must end in .json or .csv, got"),
     ],
 )
@@ -193,16 +191,8 @@ def test_a_mistake_is_one_sentence_before_anything_is_measured(config, launched,
         ({"runs": {"tiny": {"model": MODEL, "pretrain": {"seq_len": 8}}}}, "--vocab-size is missing"),
         ({"runs": {"tiny": {"model": MODEL, "pretrain": {"weight": 1}}}}, "runs.tiny.pretrain.weight must be omitted"),
         ({"runs": {"a": {"initial": {"run": "b"}, "finetune": {}}}}, "runs.a.initial.run must be another run of the"),
-        ({"runs": {"a": {"initial": {"run": ["a"]}, "finetune": {}}}}, "must be another run of the config, got ['a']"),
-        ({"runs": {"a": {"model": MODEL, "initial": {"run": "a"}, "pretrain": {}}}}, "another run of the config, got"),
         ({"runs": {"a": {"initial": None, "finetune": {}}}}, "runs.a.model is missing"),
-        ({"runs": {"a": {"model": "llama", "pretrain": {}}}}, "runs.a.model must be a mapping, got 'llama'"),
         ({"runs": {"a": {"model": {"from": 1}, "pretrain": {}}}}, "config.json of runs.a must be named by its path"),
-        (
-            {"runs": {"a": {"model": MODEL, "corpus": ["b"], "pretrain": {}}}, "corpora": {"b": {}}},
-            "--vocab-size is missing",
-        ),
-        ({"runs": {"a": {"model": MODEL, "corpus": "b", "pretrain": {}}}, "corpora": []}, "config.corpora must be a"),
         ({"run": 1}, "must have runs"),
     ],
 )
@@ -251,8 +241,6 @@ def test_a_cell_measures_steps(tmp_path, keys):
         ({"micro_batch_size": 3}, "cell: cell.micro_batch_size must divide the 4 samples per rank"),
         ({"optimizer": {"name": "muon"}, "lora": {"rank": 2}}, "cell: cell.optimizer.name must be adamw with lora"),
         ({"cpu_offload": True}, "cell: cell.cpu_offload must be false without a GPU"),
-        ({"float8": True, "dtype": "bfloat16"}, "cell: cell.float8 requires an NVIDIA GPU of compute capability 8.9"),
-        ({"cuda_graphs": True}, "cell: cell.cuda_graphs requires an NVIDIA GPU, got a CPU"),
     ],
 )
 def test_a_cell_that_cannot_run_ends_with_a_sentence(tmp_path, capsys, keys, sentence):

@@ -59,8 +59,6 @@ def test_nearest_existing_directory_is_checked_if_the_directory_does_not_exist(r
     [
         (["--directory", __file__], f"doctor: --directory must be a directory, got the file {__file__}\n"),
         (["--need", "0"], "doctor: --need must be a number of GB above 0, got 0\n"),
-        (["--need", "nan"], "doctor: --need must be a number of GB above 0, got nan\n"),
-        (["--partition", ""], "doctor: --partition must be a name in Slurm, got an empty one\n"),
     ],
 )
 def test_bad_input_is_one_sentence(run_checks, options, sentence):

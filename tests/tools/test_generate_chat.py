@@ -170,9 +170,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(export, talk, monkeypatc
     ("arguments", "sentence"),
     [
         (["--chat", "--prompt", "a"], "--prompt must be omitted with --chat, which reads standard input"),
-        (["--chat", "--samples", "2"], "--samples must be 1 with --chat, got 2"),
         (["--prompt", "a", "--system", "b"], "--system must be omitted without --chat"),
-        (["--prompt", "a", "--template", "b"], "--template must be omitted without --chat"),
         (
             ["--chat", "--template", "/nowhere"],
             "--template must be chatml, tulu or a file, and /nowhere cannot be read: No such file",

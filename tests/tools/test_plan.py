@@ -116,8 +116,6 @@ def test_a_run_whose_vocabulary_is_not_known_yet_is_named(planned):
         (["--gpu", "H300"], "the GPU must be one of H100, A100,"),
         (["--mfu", 40], "--mfu must be a share of the GPU's peak, at most 1, got 40"),
         (["--mfu", 0.4, "--tokens-per-second", 9], "--mfu must be omitted with --tokens-per-second"),
-        (["--price", 0], "--price must be greater than 0, got 0"),
-        (["--memory-gb", -1], "--memory-gb must be greater than 0, got -1"),
         (["--ranks", 3], "runs.base.pretrain.global_batch_size must be divisible by the number of ranks (3), got 8"),
         (["--run", "other"], "--run must be one of the runs of config.yaml (base), got 'other'"),
         (["--gpu", "H100", "--mfu", "nan"], "--mfu must be a finite number, got nan"),

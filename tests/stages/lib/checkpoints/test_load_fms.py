@@ -343,10 +343,3 @@ def test_the_digest_is_that_of_the_files_with_tensors(tmp_path):
     (data,) = other.glob("*.distcp")
     data.write_bytes(data.read_bytes() + b"0")
     assert model_files.digest_of(one, "--initial") != model_files.digest_of(other, "--initial")
-
-
-def test_a_renamed_file_has_the_same_digest(tmp_path):
-    FORMATS["model.pth"](tmp_path / "model.pth", state_of())
-    before = model_files.digest_of(tmp_path / "model.pth", "--initial")
-    (tmp_path / "model.pth").rename(tmp_path / "renamed.pth")
-    assert model_files.digest_of(tmp_path / "renamed.pth", "--initial") == before

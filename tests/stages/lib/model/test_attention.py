@@ -73,9 +73,15 @@ def test_each_document_is_attended_to_as_if_alone():
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_the_block_mask_gives_the_output_and_gradients_of_the_exact_one(flex_with_gradients, dtype, tolerance):
-    ours = output_and_gradients(block_mask(*rows()), dtype)
-    for our, their in zip(ours, output_and_gradients(exact_mask(*rows()), dtype), strict=True):
+@pytest.mark.parametrize(
+    ("kept_apart", "window"), [(True, None), (True, 70), (False, 70)], ids=["documents", "both", "window"]
+)
+def test_the_block_mask_gives_the_output_and_gradients_of_the_exact_one(
+    flex_with_gradients, dtype, tolerance, kept_apart, window
+):
+    given = documents(), documents() if kept_apart else None, window
+    ours = output_and_gradients(block_mask(*given), dtype)
+    for our, their in zip(ours, output_and_gradients(exact_mask(*given), dtype), strict=True):
         torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
 
 
@@ -108,12 +114,3 @@ def test_a_window_as_long_as_the_row_needs_no_mask():
     given = torch.zeros(1, 6, dtype=torch.int64)
     assert mask_of(given, window=6) is None
     assert torch.equal(mask_of(given, window=5), exact_mask(given, window=5))
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("kept_apart", [False, True], ids=["one document", "documents"])
-def test_the_block_mask_of_a_window_gives_the_output_and_gradients_of_the_exact_one(flex_with_gradients, kept_apart):
-    given = documents(), documents() if kept_apart else None, 70
-    ours = output_and_gradients(block_mask(*given))
-    for our, their in zip(ours, output_and_gradients(exact_mask(*given)), strict=True):
-        torch.testing.assert_close(our, their, rtol=1e-12, atol=1e-12)

@@ -1,10 +1,10 @@
-"""The chunked cross-entropy against the plain one."""
+"""The chunked cross-entropy and log-probabilities against plain ones."""
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from stages.lib.model.loss import CHUNK, IGNORED, chunked_cross_entropy
+from stages.lib.model.loss import CHUNK, IGNORED, chunked_cross_entropy, chunked_log_probs
 
 TOKENS, HIDDEN_SIZE, VOCABULARY = 2 * CHUNK + 37, 16, 101
 
@@ -79,3 +79,35 @@ def test_without_gradients_the_value_is_the_same():
     with torch.no_grad():
         scored = chunked_cross_entropy(hidden_states, weight, targets, z_loss_weight=1e-2)
     assert scored == chunked_cross_entropy(hidden_states, weight, targets, z_loss_weight=1e-2)
+
+
+def log_probs_and_gradients(function, dtype):
+    hidden_states, weight, targets = inputs(dtype)
+    found = function(hidden_states, weight, targets)
+    importance = torch.linspace(-1, 2, TOKENS, dtype=found.dtype)
+    (found * importance).sum().backward()
+    return found.detach(), hidden_states.grad, weight.grad
+
+
+def precise_log_probs(hidden_states, weight, targets):
+    log_probs = (hidden_states.double() @ weight.double().t()).log_softmax(1)
+    return log_probs.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * (targets != IGNORED)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+)
+def test_values_and_gradients_are_those_of_plain_log_softmax(dtype, tolerance):
+    found = log_probs_and_gradients(chunked_log_probs, dtype)
+    for ours, theirs in zip(found, log_probs_and_gradients(precise_log_probs, dtype), strict=True):
+        assert (ours.double() - theirs.double()).abs().max() <= tolerance * theirs.double().abs().max()
+    assert found[0].dtype == torch.promote_types(dtype, torch.float32)
+
+
+def test_frozen_head_gets_no_gradient():
+    hidden_states, weight, targets = inputs(torch.float32)
+    expected = torch.autograd.grad(chunked_log_probs(hidden_states, weight, targets).sum(), hidden_states)
+    frozen = weight.detach()
+    chunked_log_probs(hidden_states, frozen, targets).sum().backward()
+    assert torch.equal(hidden_states.grad, expected[0])
+    assert frozen.grad is None

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from stages.lib.model import transformer
+from stages.lib.model import key_table, transformer
 from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures.registry import ARCHITECTURES
 from stages.lib.model.transformer import Transformer, documents_of
 from tests.helpers.export_fixtures import random_model
 
@@ -120,3 +121,26 @@ def test_documents_in_a_row_give_the_loss_and_gradients_of_documents_alone(monke
         assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
     across, _ = loss_and_gradients(model, [row])
     assert abs(across - loss) > 1e-3 * loss
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("name", "architecture"), ARCHITECTURES.types.items(), ids=ARCHITECTURES.types)
+def test_keys_and_shapes_are_those_of_the_model(name, architecture, tied):
+    config = architecture(architecture=name, **SMALL, tie_word_embeddings=tied)
+    table = key_table.build(config, VOCABULARY)
+    with torch.device("meta"):
+        model = Transformer(config, VOCABULARY)
+    assert {weight.key: weight.shape for weight in table.weights} == {
+        name: list(parameter.shape) for name, parameter in model.named_parameters()
+    }
+    assert {key: weight.shape for key, weight in table.by_key.items()} == {
+        key: list(tensor.shape) for key, tensor in model.state_dict().items()
+    }
+
+
+def test_the_matrices_before_a_residual_are_those_of_attention_and_feed_forward():
+    layer = key_table.build(LlamaRecipe(**SMALL), VOCABULARY).layers[1]
+    assert [weight.key for weight in layer if weight.into_residual] == [
+        "base_model.layers.1.attn.dense.weight",
+        "base_model.layers.1.ff_sub_layer.w2.weight",
+    ]

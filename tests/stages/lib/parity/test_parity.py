@@ -1,12 +1,16 @@
 """The parity check of whole models: logits and greedy text."""
 
+import contextlib
+
 import pytest
 import torch
 
 from stages.lib.huggingface import config_json, export
 from stages.lib.model.architectures.llama import LlamaRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.parity import parity
+from stages.lib.parity import parity, parity_rows
+from stages.lib.tokens.corpus import Corpus
+from tests.helpers import export_fixtures
 from tests.helpers.export_cases import SMALL, TOKENIZER, VOCABULARY, recipe_of, write_export
 from tests.helpers.export_fixtures import random_model, write_settings
 
@@ -115,3 +119,34 @@ def test_a_sparse_model_that_is_not_a_number_differs(tmp_path):
         model.base_model.layers[0].ln.weight.fill_(float("nan"))
     with pytest.raises(parity.ParityError, match="logits differ by nan"):
         parity.compare_logits(model, parity.load_exported(tmp_path), [TOKENS], 1e-4)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("rows")
+    texts = [text for _, text in export_fixtures.documents("code")]
+    tokenizer = export_fixtures.write_tokenizer(directory / "tokenizers" / "main", texts)
+    return Corpus(export_fixtures.write_corpus(directory / "tokens" / "main", tokenizer))
+
+
+@pytest.mark.parametrize(("context", "length"), [(100, 100), (4096, 4096), (1 << 17, parity_rows.LONGEST)])
+def test_the_long_row_is_as_long_as_the_context_up_to_a_limit(corpus, context, length):
+    row = parity_rows.long_row(corpus, context)
+    assert row.shape == (1, length)
+    with contextlib.closing(corpus.stream("code", "validation")) as stream:
+        assert row[0, :100].tolist() == stream.read(0, 100).tolist()
+
+
+def test_a_short_corpus_is_repeated(corpus):
+    num_tokens = sum(corpus.sources[source]["validation"]["tokens"] for source in corpus.sources)
+    row = parity_rows.long_row(corpus, parity_rows.LONGEST)[0]
+    assert num_tokens < len(row)
+    assert torch.equal(row[num_tokens:], row[: len(row) - num_tokens])
+
+
+def test_rows_and_prompts_are_spread_over_the_sources(corpus):
+    rows = parity_rows.rows(corpus, 4096)
+    assert rows.shape == (parity_rows.ROWS, parity_rows.ROW_TOKENS)
+    assert len({tuple(row.tolist()) for row in rows}) == parity_rows.ROWS
+    assert parity_rows.rows(corpus, 8).shape == (parity_rows.ROWS, 8)
+    assert parity_rows.prompts(corpus, 40, 32).shape == (parity_rows.ROWS, 8)

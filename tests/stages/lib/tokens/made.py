@@ -61,6 +61,11 @@ class Made:
         self.directory.cleanup()
 
 
+def enough(made):
+    """Return the lengths with a document that is longer than a chunk."""
+    return [*made, [40]]
+
+
 def trained(targets):
     """The number of times that each token was a target."""
     found = Counter(targets.reshape(-1).tolist())

@@ -1,16 +1,6 @@
 """Documents in rows, whatever the documents: `concat` and `best_fit` lose, repeat and reorder nothing.
 
-| invariant | tests |
-|---|---|
-| D2 every document, all of it, once an epoch and twice in two | test_D2_D4_... |
-| D3 no document comes back before its epoch ends | test_D3_... |
-| D4 cut anywhere and read on: everything once | test_D2_D4_... |
-| D5 segments are contiguous and in order, BOS and EOS stay where they are | test_D5_... |
-| D9 padding is no target and bounded, neighbouring rows share a token | test_D9_... |
-| D10 counters are exact | test_D10_... |
-| D12 empty, one-token and special documents | test_D12_... |
-| D13 seeds and epochs | test_D13_... |
-| D15 a shard whose offsets are wrong | test_D15_... |
+The invariants D1 to D16 are those of test_invariants.py.
 """
 
 import itertools
@@ -28,9 +18,10 @@ from stages.lib.tokens import document_rows
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples, share_of
 from tests.stages.lib.tokens import shard_files
-from tests.stages.lib.tokens.made import EOS, FIRST, WORLD_SIZES, Made, lengths, trained, write
+from tests.stages.lib.tokens.made import FIRST, WORLD_SIZES, Made, enough, lengths, trained, write
 
 PACKINGS = ("concat", "best_fit")
+every_packing = pytest.mark.parametrize("packing", ["chunk", *PACKINGS])
 some = settings(max_examples=12, deadline=None)
 
 
@@ -124,11 +115,11 @@ def test_D9_best_fit_leaves_less_than_a_hundredth_free_of_rows_of_many_documents
         assert used < full < (used * 1.01 if group > 800 else used * 2)
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
+@every_packing
 @some
 @given(made=lengths, other=lengths, seq_len=st.integers(2, 20), number=st.integers(0, 60))
 def test_D10_counts_of_targets_and_epochs_are_exact(packing, made, other, seq_len, number):
-    with Made({"a": made, "b": other}, packing, seq_len, weights={"a": 1.0, "b": 2.0}) as (samples, _):
+    with Made({"a": enough(made), "b": enough(other)}, packing, seq_len, weights={"a": 1.0, "b": 2.0}) as (samples, _):
         targets, sources = samples.batch(np.arange(number))[1], samples.locate(np.arange(number))[0]
         figures = samples.figures(number)
         for index, name in enumerate("ab"):
@@ -136,11 +127,11 @@ def test_D10_counts_of_targets_and_epochs_are_exact(packing, made, other, seq_le
             assert figures["source_epochs"][name] == (sources == index).sum() / samples.rows[index]
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
+@every_packing
 @some
 @given(made=lengths, seed=st.integers(0, 9), steps=st.lists(st.sampled_from(WORLD_SIZES), min_size=2, max_size=6))
-def test_D1_D3_D7_any_chain_of_rescales_gives_the_same_rows_and_none_twice_an_epoch(packing, made, seed, steps):
-    with Made({"a": made, "b": [[9, 5]]}, packing, 7, seed, {"a": 3.0, "b": 1.0}) as (samples, _):
+def test_D3_D7_any_chain_of_rescales_gives_the_same_rows_and_none_twice_an_epoch(packing, made, seed, steps):
+    with Made({"a": enough(made), "b": [[9, 5]]}, packing, 7, seed, {"a": 3.0, "b": 1.0}) as (samples, _):
         uncut = samples.batch(np.arange(24 * len(steps)))
         parts = [
             samples.batch(share_of(24 * step, rank, world_size, 24))
@@ -154,25 +145,13 @@ def test_D1_D3_D7_any_chain_of_rescales_gives_the_same_rows_and_none_twice_an_ep
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_D12_empty_and_one_token_documents_and_documents_of_special_tokens_only(packing):
-    with Made({"a": [[0, 1, 2, 2, 0, 1], [], [0], [2, 1, 30]]}, packing, 4) as (samples, documents):
-        rows = int(samples.rows[0])
-        inputs, targets = samples.batch(np.arange(3 * rows))
-        assert inputs.dtype == targets.dtype == np.int32
-        for epoch in range(3):
-            found = trained(targets[epoch * rows : (epoch + 1) * rows])
-            assert found[EOS] >= 4  # of the documents with BOS and EOS
-            assert all(found[token] == 1 for token in documents["a"][-1][1:-1])
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
 def test_D12_a_source_without_a_target_is_refused(packing, tmp_path):
     path, _ = write(tmp_path, {"a": [[0, 1]] if packing == "best_fit" else [[1]]})
     with pytest.raises(UserError, match="source a has no document of at least two tokens"):
         Samples(Corpus(path), {"a": 1.0}, 7, 0, packing=packing)
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
+@every_packing
 def test_D13_seeds_and_epochs_give_unrelated_orders_that_other_sources_do_not_touch(packing):
     sizes = np.random.default_rng(0).integers(3, 20, 300).tolist()
 

@@ -11,7 +11,6 @@ from stages.lib.log import logger
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import documents_of
 from stages.lib.sources.examples import Pair
-from stages.lib.tokens.loader import share_of
 from stages.lib.tuning import tuning_samples
 from stages.lib.tuning.encoded_examples import Encoded, ExampleEncoder
 from stages.lib.tuning.tuning_samples import TuningSamples, fitted, separator
@@ -90,16 +89,6 @@ def test_every_pair_is_there_once_an_epoch_and_nothing_else_is_a_target(made, bo
         assert sorted(pairs_in(*samples.batch(numbers))) == expected
 
 
-@some
-@given(many, st.sampled_from([1, 2, 3, 4, 6]), st.integers(0, 50))
-def test_world_size_does_not_matter(made, world_size, step):
-    samples = samples_of(made)
-    whole = samples.batch(share_of(step * 12, 0, 1, 12))
-    shares = [samples.batch(share_of(step * 12, rank, world_size, 12)) for rank in range(world_size)]
-    for kind in (0, 1):
-        assert (np.concatenate([share[kind] for share in shares]) == whole[kind]).all()
-
-
 def test_rows_come_in_another_order_each_epoch_and_by_each_seed():
     made = [("abcd" * 3, "dcba" * 2)] * 30
     samples = samples_of(made)
@@ -122,12 +111,6 @@ def test_each_pair_is_a_document_of_its_own():
     documents = documents_of(torch.from_numpy(inputs).long(), EOS)[0].tolist()
     assert documents[:15] == [0] * 5 + [1] * 5 + [2] * 5
     assert documents[15:] == list(range(3, 3 + SEQ_LEN - 15))
-
-
-def test_a_batch_has_the_loaders_dtype_and_shape():
-    inputs, targets = samples_of([("a", "b")] * 9).batch(np.array([0, 1, 5, 7]))
-    assert inputs.shape == targets.shape == (4, SEQ_LEN)
-    assert inputs.dtype == targets.dtype == np.int32
 
 
 def test_longer_examples_are_dropped_or_truncated_and_counted(caplog, monkeypatch):
@@ -213,12 +196,6 @@ def test_validation_rows_hold_whole_pairs_up_to_the_limit(made, limit):
         assert size + SEQ_LEN > limit
     assert num_bytes == sum(len("".join("ab" if i == ord("@") else chr(i) for i in ids[:-1])) for _, ids in found)
     assert inputs.dtype == targets.dtype == np.int64
-
-
-def test_validation_rows_are_the_same_in_every_run():
-    encoded = encode(pairs_of([("ab", "cd")] * 30))
-    first, again = (validation(encoded, 100) for _ in range(2))
-    assert (first[0][0] == again[0][0]).all()
 
 
 def test_a_pair_without_anything_before_its_completion_is_refused():

@@ -5,10 +5,13 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.scoring.tasks import choices, local_tasks, text_pieces
+from stages.lib.scoring.tasks.choices import CHOICES, WIDEST_BIN, Candidate, balanced, draw
 from stages.lib.scoring.tasks.task import TaskOptions
 from tests.helpers.export_fixtures import documents
 
@@ -72,33 +75,8 @@ def test_questions_can_be_answered_from_the_text_alone(corpus, tmp_path):
         assert any(row["context"] + right in text for text in texts)
         assert all(len(choice.encode()) <= choices.WIDEST_BIN * len(right.encode()) for choice in offered)
         assert all(any(choice in text for text in texts) for choice in offered)
-
-
-def test_answers_and_sources_are_balanced(corpus, tmp_path):
-    _, rows = written(tmp_path, corpus)
     assert Counter(row["answer"] for row in rows["next_line"]) == dict.fromkeys(range(4), 10)
     assert Counter(row["source"] for row in rows["next_line"]) == {"code": 20, "prose": 20}
-
-
-def test_model_without_context_is_right_by_chance(tmp_path):
-    texts = {source: documents(source, count=80, lines=40) for source in ("code", "prose")}
-    _, rows = written(tmp_path, corpus_of(tmp_path / "corpus", texts), num_examples=1200)
-    assert len(rows["next_line"]) == 1200
-    for taste in (len, _indentation, _spaces):
-        hits = 0.0
-        for row in rows["next_line"]:
-            scores = [taste(choice) for choice in row["choices"]]
-            best = [number for number, score in enumerate(scores) if score == max(scores)]
-            hits += (row["answer"] in best) / len(best)
-        assert abs(hits / 1200 - 0.25) < 3 * (0.25 * 0.75 / 1200) ** 0.5
-
-
-def _indentation(line):
-    return len(line) - len(line.lstrip())
-
-
-def _spaces(line):
-    return line.count(" ")
 
 
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(corpus, tmp_path):
@@ -175,3 +153,81 @@ def test_every_task_describes_its_score():
     for task in local_tasks.TASKS:
         assert {task.metric, *task.further_metrics} <= {entry["metric"] for entry in task.format.config["metric_list"]}
         assert task.description and (task.chance is None or not task.lower_is_better)
+
+
+@given(st.text(alphabet="ab\n\r\u2028\u00e9 ", max_size=60), st.integers(1, 20))
+def test_pieces_are_the_text_cut_at_line_ends(text, limit):
+    pieces = list(text_pieces.cut(text, limit))
+    assert "".join(pieces) == text
+    assert all(piece.endswith("\n") for piece in pieces[:-1])
+    assert all(len(piece.encode()) <= limit or piece.count("\n") <= 1 for piece in pieces)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 200), st.randoms())
+def test_a_sample_is_the_shortest_start_of_the_order_that_is_large_enough(sizes, num_bytes, rng):
+    pieces = [{"id": str(number), "text": "x" * size} for number, size in enumerate(sizes)]
+    whole = text_pieces.sample(pieces, 0, 10**9)
+    rng.shuffle(pieces)
+    taken = text_pieces.sample(pieces, 0, num_bytes)
+    assert taken == whole[: len(taken)]
+    size = sum(len(piece["text"]) for piece in taken)
+    assert size >= num_bytes or len(taken) == len(whole)
+    assert not taken or size - len(taken[-1]["text"]) < num_bytes
+
+
+BIN = 16
+candidates = st.lists(
+    st.builds(Candidate, st.text("ab\u00e9 ", max_size=20), st.sampled_from("pqrst"), st.integers()), max_size=60
+)
+
+
+def lines(count):
+    """Return different candidates of 20 to 59 characters, each in its own group."""
+    return [Candidate(f"{number:04d}" + "x" * (16 + number % 40), str(number), number) for number in range(count)]
+
+
+@settings(deadline=None)
+@given(candidates, st.integers(0, 80), st.randoms(use_true_random=False))
+def test_choices_differ_and_come_from_one_bin_and_other_groups(made, count, rng):
+    drawn = draw(made, count, rng, BIN)
+    assert len(drawn) <= min(count, len(made))
+    for right, wrong in drawn:
+        texts = [right.text, *wrong]
+        assert len({text.strip() for text in texts}) == CHOICES
+        assert all(any(other.text == text and other.group != right.group for other in made) for text in wrong)
+        sizes = [len(text.encode()) for text in texts]
+        assert max(sizes) <= WIDEST_BIN * min(sizes)
+
+
+def test_no_candidate_is_drawn_twice():
+    drawn = [right.origin for right, _ in draw(lines(400), 1000, random.Random(0), BIN)]
+    assert len(set(drawn)) == len(drawn) > 350
+
+
+def test_wrong_choice_is_the_right_one_of_another_question():
+    made = lines(400)
+    drawn = draw(made, 1000, random.Random(0), BIN)
+    right_texts = {right.text for right, _ in drawn}
+    assert {text for _, wrong in drawn for text in wrong} <= right_texts
+
+
+@pytest.mark.parametrize("preference", [len, lambda text: int(text[:4]), lambda text: -int(text[:4])])
+def test_preference_for_some_texts_is_right_by_chance(preference):
+    hits, drawn = 0.0, draw(lines(3000), 3000, random.Random(0), BIN)
+    for right, wrong in drawn:
+        best = max(map(preference, [right.text, *wrong]))
+        liked = [text for text in [right.text, *wrong] if preference(text) == best]
+        hits += (right.text in liked) / len(liked)
+    assert abs(hits / len(drawn) - 0.25) < 3 * (0.25 * 0.75 / len(drawn)) ** 0.5
+
+
+def test_answers_are_balanced_and_point_at_the_right_choice():
+    questions = [{"id": number, "right": f"{number}", "wrong": ["a", "b", "c"]} for number in range(42)]
+    made = balanced(questions, random.Random(0))
+    assert sorted(question["id"] for question in made) == list(range(42))
+    answers = [question["answer"] for question in made]
+    assert sorted(answers.count(position) for position in range(4)) == [10, 10, 11, 11]
+    for question in made:
+        assert question["choices"][question["answer"]] == str(question["id"])
+        assert sorted(question["choices"]) == sorted([str(question["id"]), "a", "b", "c"])
+        assert not question.keys() & {"right", "wrong"}

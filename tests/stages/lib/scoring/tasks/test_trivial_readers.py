@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.scoring.tasks import task_files
@@ -41,6 +41,7 @@ def test_a_reader_is_right_where_its_rule_is(reader, asked, credit):
         assert among - others == pytest.approx(credit)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text("ab \n"), st.lists(st.text("ab ."), min_size=4, max_size=4)), min_size=2, max_size=9))
 def test_over_all_answers_a_reader_is_right_once_per_question(drawn):
     """Whatever a rule prefers, its credits over the four possible answers add up to one."""

@@ -78,10 +78,7 @@ def test_matrix_of_zeros_stays_zero():
     assert not muon.newton_schulz(torch.zeros(5, 3), 5).any()
 
 
-OPTIONS = [
-    {"adjust_lr_fn": "original", "learning_rate": 0.05},
-    {"nesterov": False, "momentum": 0.8, "ns_steps": 3},
-]
+OPTIONS = [{"adjust_lr_fn": "original", "learning_rate": 0.05}, {"nesterov": False, "momentum": 0.8, "ns_steps": 3}]
 
 
 @pytest.mark.parametrize(
@@ -113,21 +110,6 @@ def test_steps_are_those_of_torch_on_the_matrices_of_transformers(monkeypatch, a
         torch.testing.assert_close(tensor, theirs[name].detach(), rtol=1e-9, atol=1e-11)
 
 
-def test_steps_in_bfloat16_are_those_of_torch_within_its_rounding(monkeypatch):
-    monkeypatch.setattr(muon, "precision", lambda *_: torch.bfloat16)  # as on a GPU
-    model = small_model()
-    before = layers_of(model, model.state_dict())
-    theirs = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in before.items()}
-    set_gradients(model, 1)
-    for name, gradient in layers_of(model, {n: p.grad for n, p in model.named_parameters()}).items():
-        theirs[name].grad = gradient
-    torch.optim.Muon(theirs.values(), lr=3e-4, weight_decay=0.1, adjust_lr_fn="match_rms_adamw").step()
-    registry.build(model, OptimizerRecipe(name="muon")).step()
-    for name, tensor in layers_of(model, model.state_dict()).items():
-        ours, expected = tensor - before[name], theirs[name].detach() - before[name]
-        assert (ours - expected).norm() < 0.01 * expected.norm(), name  # rows in another order round differently
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_embedding_head_and_norms_are_updated_by_adamw(tied):
     ours, theirs = small_model(tie_word_embeddings=tied), small_model(tie_word_embeddings=tied)
@@ -139,22 +121,6 @@ def test_embedding_head_and_norms_are_updated_by_adamw(tied):
             built.step()
     equal = {name for name, tensor in ours.named_parameters() if torch.equal(tensor, theirs.get_parameter(name))}
     assert equal == {name for name, tensor in ours.named_parameters() if "layers" not in name or tensor.dim() == 1}
-
-
-def test_updates_are_as_large_as_those_of_adamw():
-    sizes = {}
-    for name in ("adamw", "muon"):
-        model = small_model()
-        before = layers_of(model, model.state_dict())
-        built = registry.build(model, OptimizerRecipe(name=name, learning_rate=1e-3, weight_decay=0))
-        for step in range(20):
-            set_gradients(model, step)
-            after = layers_of(model, model.state_dict())
-            built.step()
-        last = layers_of(model, model.state_dict())
-        sizes[name] = {key: (last[key] - after[key]).square().mean().sqrt() for key in before}
-    for key, size in sizes["muon"].items():
-        assert 0.4 < size / sizes["adamw"][key] < 1.6, key
 
 
 @pytest.mark.parametrize(("state_dtype", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
@@ -200,12 +166,13 @@ def test_steps_with_the_momentum_in_bfloat16_stay_near_the_others():
         assert 0 < (rounded[name] - tensor).norm() < 0.03 * (tensor - start[name]).norm(), name
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
-def test_flagged_step_changes_nothing_and_the_next_goes_on(state_dtype):
+def test_flagged_step_changes_nothing_and_the_next_goes_on(name, state_dtype):
     results = []
     for skips in (True, False):
         model = small_model()
-        built = registry.build(model, OptimizerRecipe(name="muon", state_dtype=state_dtype))
+        built = registry.build(model, OptimizerRecipe(name=name, state_dtype=state_dtype))
         set_gradients(model, 1)
         built.step()
         if skips:

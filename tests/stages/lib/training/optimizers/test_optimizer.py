@@ -57,32 +57,6 @@ def test_matrices_decay_and_norms_do_not():
         assert decay[id(parameter)] == (0.0 if "ln" in name or "norm" in name else 0.3)
 
 
-@pytest.mark.parametrize("moments", MOMENTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_moments_before_the_first_step_are_zeros_of_the_same_keys_as_after_it(moments, dtype):
-    model = Transformer(
-        LlamaRecipe(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8), 11
-    ).to(dtype)
-    built = registry.build(model, OptimizerRecipe(state_dtype=moments))
-    before = registry.named_state(model, built)
-    assert not any(tensor.any() for state in before.values() for tensor in state.values())
-    kinds = {
-        (name, key): (tensor.shape, tensor.dtype) for name, state in before.items() for key, tensor in state.items()
-    }
-    assert {kind for (_, key), (_, kind) in kinds.items() if key != "step"} == {
-        torch.bfloat16 if moments == "bfloat16" else dtype
-    }
-    given = torch.arange(6).view(1, 6)
-    model(given, given)[0].backward()
-    built.step()
-    after = registry.named_state(model, built)
-    after_kinds = {
-        (name, key): (tensor.shape, tensor.dtype) for name, state in after.items() for key, tensor in state.items()
-    }
-    assert after_kinds == kinds
-    assert all(state["step"] == 1 for state in after.values())
-
-
 def stepped(moments, steps, dtype=torch.float32, beta2=0.95):
     """A matrix and a norm's vector after some steps, whose gradients are the same for all `moments`."""
     module = torch.nn.Linear(30, 20).to(dtype)
@@ -126,33 +100,6 @@ def test_an_average_in_bfloat16_that_would_stand_still_is_refused():
     ):
         recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.999}, "optimizer")
     assert recipe.load(OptimizerRecipe, {"state_dtype": "bfloat16", "beta2": 0.99}, "optimizer").beta2 == 0.99
-
-
-@pytest.mark.parametrize("moments", MOMENTS)
-def test_a_flagged_step_changes_nothing_and_the_next_goes_on(moments):
-    module, built = stepped(moments, 2)
-    expected = kept(module, built)
-    good = [parameter.grad.clone() for parameter in module.parameters()]
-    for parameter in module.parameters():
-        parameter.grad.fill_(float("nan"))
-    registry.skip_if(built, torch.ones((), dtype=torch.float64))
-    built.step()
-    assert_equal(kept(module, built), expected)
-
-    for parameter, gradient in zip(module.parameters(), good, strict=True):
-        parameter.grad = gradient
-    registry.skip_if(built, torch.zeros(()))
-    built.step()
-    other, other_built = stepped(moments, 2)
-    other_built.step()
-    assert_equal(kept(module, built), kept(other, other_built))
-
-
-def kept(module, built):
-    """All that a step changes."""
-    states = registry.named_state(module, built)
-    tensors = [*module.parameters(), *(tensor for state in states.values() for tensor in state.values())]
-    return [tensor.detach().clone() for tensor in tensors]
 
 
 def assert_equal(ours, theirs):

@@ -37,10 +37,6 @@ def test_warm_up_then_cosine_to_the_floor(step, expected):
     assert learning_rate(made, 3e-4, step, 204) == pytest.approx(3e-4 * expected, rel=1e-14)
 
 
-def test_without_warm_up_the_first_step_has_the_peak():
-    assert learning_rate(ScheduleRecipe(warmup_steps=0), 2.0, 0, 10) == 2.0
-
-
 def test_run_shorter_than_its_warm_up_only_rises():
     assert rates(ScheduleRecipe(warmup_steps=100), 10) == [(step + 1) / 101 for step in range(10)]
 
@@ -77,10 +73,7 @@ MISTAKES = [
     ({"decay_steps": 5}, "decay_steps must be left out for kind cosine, got 5; it is for wsd only"),
     ({"kind": "linear", "decay": "sqrt"}, "decay must be left out for kind linear, got sqrt; it is for wsd only"),
     ({"kind": "constant"}, "min_lr_ratio must be 1 for kind constant, which stays at the peak, got 0.1"),
-    (
-        {"warmup_steps": 0, "warmup": "parabolic"},
-        "warmup must be left out if warmup_steps is 0, got parabolic",
-    ),
+    ({"warmup_steps": 0, "warmup": "parabolic"}, "warmup must be left out if warmup_steps is 0, got parabolic"),
     ({"kind": "cosin"}, "kind must be one of cosine, wsd, linear, constant, got 'cosin'"),
 ]
 
@@ -100,25 +93,8 @@ def test_a_run_that_is_too_short_for_its_decay_is_refused():
     ScheduleRecipe().check_steps(1, "pretrain.schedule")
 
 
-def before_there_were_kinds(warmup_steps, min_lr_ratio, peak, step, steps):
-    """The former only schedule; finished runs were trained by it."""
-    if step < warmup_steps:
-        return peak * (step + 1) / (warmup_steps + 1)
-    progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
-    return peak * (min_lr_ratio + (1 - min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
 peaks, floors = st.floats(1e-6, 1.0), st.floats(0, 1)
 relaxed = settings(deadline=None)  # a busy machine is no mistake
-
-
-@relaxed
-@given(st.integers(0, 300), floors, peaks, st.integers(0, 2000), st.integers(1, 2000))
-def test_the_default_kind_has_the_bits_of_old(warmup_steps, min_lr_ratio, peak, step, steps):
-    made = ScheduleRecipe(warmup_steps=warmup_steps, min_lr_ratio=min_lr_ratio)
-    assert learning_rate(made, peak, step, steps) == before_there_were_kinds(
-        warmup_steps, min_lr_ratio, peak, step, steps
-    )
 
 
 @st.composite

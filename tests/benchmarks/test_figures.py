@@ -1,12 +1,11 @@
-"""The table of figures that have a goal, and the benchmarks of the workflow and of a training's start."""
+"""The figures in the pages, their table, the file of results and the run of all benchmarks."""
 
 import json
 import shutil
 
 import pytest
 
-from benchmarks import bench, figures
-from tests.benchmarks.test_scripts import run
+from benchmarks import bench, figures, harness
 
 PAGES = (figures.README, figures.PAGE)
 
@@ -65,36 +64,23 @@ def test_the_table_compares_figures_with_their_goals(tmp_path, monkeypatch):
     assert sum("| not measured |" in line for line in lines) == len(figures.FIGURES) - 2
 
 
+def test_no_kept_result_is_far_from_its_goal():
+    found = figures.facts()
+    for figure in figures.FIGURES:
+        value = figure.value(found)
+        assert value < 2 * figure.goal if figure.at_most else value > figure.goal / 2, figure.text
+
+
+def test_results_are_a_line_per_turn():
+    turns = [{"load": 0.5, "caravan": {"seconds": 1 / 3}, "a peer": {"seconds": 2.0, "notes": "x" * 300}}] * 3
+    lines = harness.lines_of({"command": "c", "turns": turns}).splitlines()
+    assert len(lines) == 8 and lines[1] == ' "command": "c",' and lines[3].startswith('  {"load": 0.5, "caravan"')
+    assert json.loads("\n".join(lines))["turns"][2]["caravan"] == {"seconds": 0.3333333}
+
+
 def test_a_benchmark_that_fails_does_not_stop_the_others(home, monkeypatch, capfd):
     monkeypatch.setattr(bench, "BENCHMARKS", {"figures": ["--check"], "nothing": []})
     assert bench.main([]) == 1
     printed = capfd.readouterr()
     assert "figures: done" in printed.out and "nothing: FAILED" in printed.out
     assert printed.err.splitlines()[-1] == "failed: nothing"
-
-
-def test_the_kept_results_have_what_the_table_reads():
-    """Every raw result that is kept has the figures; a ratio far from the goal is a change for the worse."""
-    for figure in figures.FIGURES:
-        path = figures.RESULTS / f"{figure.benchmark}.json"
-        if path.exists():
-            value = figure.value(json.loads(path.read_text(encoding="utf-8")))
-            assert value < 2 * figure.goal if figure.at_most else value > figure.goal / 2, figure.text
-
-
-@pytest.mark.long
-def test_the_workflow_is_measured(tmp_path):
-    options = ["--files", "20", "--runs", "4", "--no-demo", "--repeats", "1", "--output", str(tmp_path / "out.json")]
-    printed = run("benchmarks.workflow", *options)
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert set(found["plans"]) == {"default", "20 files", "4 runs"}
-    assert all(times["cpu_seconds"] > 0 for times in found["plans"].values())
-    assert "plan of 4 runs: " in printed
-
-
-@pytest.mark.long
-def test_the_start_of_a_training_is_measured(tmp_path):
-    run("benchmarks.start", "--megabytes", "8", "--repeats", "1", "--output", str(tmp_path / "out.json"))
-    medians = json.loads((tmp_path / "out.json").read_text())["medians"]
-    assert set(medians) == {"new run, 1 process", "new run, 2 processes", "resume", "read", "bytes"}
-    assert 0 < medians["read"] < medians["resume"]

@@ -1,0 +1,171 @@
+"""What the benchmarks share: peers that take turns, the time of commands, and the file of results.
+
+A turn is {name: figures} of all that were measured in it, ours and the peers'. A file of results has one turn per line,
+after the command, date, commit, hardware and versions.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+RESULTS = HOME / "benchmarks/results"
+PLACES = re.compile(r" --(work|output|corpus|peers-python)[ =]\S+")
+"""Options that say where files lie on one machine, which changes no figure."""
+
+WIDTH = 240
+"""Characters of an object that is written on one line; a longer one has a line per key, a list a line per item."""
+
+
+def installed(packages):
+    """Return the names whose package is installed, of {name: package or None}; print a line for each other one."""
+    names = []
+    for name, package in packages.items():
+        try:
+            importlib.metadata.version(package or "numpy")
+            names.append(name)
+        except importlib.metadata.PackageNotFoundError:
+            print(f"{name} is not installed: skipped")
+    return names
+
+
+def module(name, *words):
+    """Return the command of `python -m benchmarks.NAME WORDS`."""
+    return [sys.executable, "-m", f"benchmarks.{name}", *map(str, words)]
+
+
+def last_json(command, **options):
+    """Run a command; return the JSON that is its last line of output."""
+    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True, check=True, **options)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def timed(command, environment=None, **options):
+    """Run a command; return its seconds and CPU-seconds, its own processes' included. Its output is dropped."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([str(word) for word in command], env=environment, check=True, capture_output=True, **options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"seconds": time.perf_counter() - begun, "cpu_seconds": used}
+
+
+def take_turns(commands, repeats, warm_up):
+    """Let the processes of {name: command} take turns, in a rotating order, so that other load slows all equally.
+
+    A process takes a turn per line of stdin and prints its figures as a line of JSON. Returns the turns after the first
+    `warm_up`, and {name: what it printed at the end of stdin}.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    running = {name: subprocess.Popen(command, **pipes) for name, command in commands.items()}
+    names, turns = list(running), []
+    for repeat in range(-warm_up, repeats):
+        turn = {"load": os.getloadavg()[0]}
+        for place in range(len(names)):
+            name = names[(repeat + place) % len(names)]
+            running[name].stdin.write("go\n")
+            turn[name] = json.loads(running[name].stdout.readline())
+        turns.append(turn)
+    ends = {name: json.loads(process.communicate()[0] or "null") for name, process in running.items()}
+    return turns[warm_up:], ends
+
+
+def median(turns, name, figure):
+    """Return the median of a figure over the turns."""
+    return statistics.median(turn[name][figure] for turn in turns)
+
+
+def ratio(turns, name, other, figure):
+    """Return the median over the turns of a figure of one over that of another."""
+    return statistics.median(turn[name][figure] / turn[other][figure] for turn in turns)
+
+
+def speeds(turns, peer):
+    """Return our tokens per second and per CPU-second over a peer's, for the same tokens in each turn."""
+    of = {"tokens_per_second": "seconds", "tokens_per_cpu_second": "cpu_seconds"}
+    return {name: ratio(turns, peer, "caravan", figure) for name, figure in of.items()}
+
+
+def print_ratios(ratios):
+    """Print our figures over each peer's, of {peer: {figure: ratio}}."""
+    for peer, compared in ratios.items():
+        print(f"caravan / {peer}: " + ", ".join(f"{name} {value:.2f}" for name, value in compared.items()))
+
+
+def memory_mb(name):
+    """Return a line of /proc/self/status in MiB: VmRSS, or VmHWM, its peak."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) / 1024
+
+
+def hardware():
+    """Return the processor, GPUs and memory of this machine."""
+    import torch
+
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    processor = names[0].partition(":")[2].strip() if names else platform.machine()
+    found = {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(memory_gb, 1)}
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
+    return found
+
+
+def commit():
+    """Return the abbreviated commit of this checkout, "+" if files differ from it; None outside a repository."""
+    command = ["git", "-C", HOME, "describe", "--always", "--exclude=*", "--dirty=+"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stdout.strip() or None
+
+
+def parser_of(description, name):
+    """Return a parser of a benchmark's options with --output."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=RESULTS / f"{name}.json")
+    return parser
+
+
+def write(path, benchmark, packages, figures, quiet=False):
+    """Write the figures of `python -m benchmarks.BENCHMARK` with date, hardware and versions, and print the path."""
+    versions = {package: importlib.metadata.version(package) for package in packages}
+    head = {
+        "command": PLACES.sub("", " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]])),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": {"python": platform.python_version()} | versions,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(lines_of(head | figures) + "\n", encoding="utf-8")
+    if not quiet:
+        print(f"written to {path}")
+
+
+def lines_of(value, indent=""):
+    """Return JSON with a line per turn and per short object; numbers have seven digits."""
+    text = json.dumps(_rounded(value))
+    if len(text) + len(indent) <= WIDTH or not isinstance(value, dict | list):
+        return text
+    deeper = f"{indent} "
+    if isinstance(value, list):
+        items = [json.dumps(_rounded(item)) for item in value]
+    else:
+        items = [f"{json.dumps(str(key))}: {lines_of(item, deeper)}" for key, item in value.items()]
+    begin, end = "[]" if isinstance(value, list) else "{}"
+    return f"{begin}\n{deeper}" + f",\n{deeper}".join(items) + f"\n{indent}{end}"
+
+
+def _rounded(value):
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value

@@ -1,0 +1,243 @@
+"""Smoke tests of the benchmarks: each runs, and its file has every turn and the ratios."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmarks import loader, texts
+from benchmarks.dummy import DummySamples
+from stages.lib.tokens.loader import Prefetch
+from tests.helpers import evaluations
+from tests.helpers.data_fixtures import texts as made_up
+from tests.helpers.training import HOME, OPERATION, RECIPE, environment
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function that runs a benchmark; it returns its stdout and what it wrote."""
+
+    def call(name, *words):
+        output = tmp_path / "out.json"
+        command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, words), "--output", str(output)]
+        done = subprocess.run(command, cwd=HOME, env=environment(), check=True, capture_output=True, text=True)
+        return done.stdout, json.loads(output.read_text())
+
+    return call
+
+
+@pytest.mark.long
+def test_the_workflow(run):
+    printed, found = run("workflow", "--files", 20, "--runs", 4, "--no-demo", "--repeats", 1)
+    assert set(found["plans"]) == {"default", "20 files", "4 runs"}
+    assert all(times["cpu_seconds"] > 0 for times in found["plans"].values())
+    assert "plan of 4 runs: " in printed
+
+
+@pytest.mark.long
+def test_the_start_of_a_training(run):
+    medians = run("start", "--megabytes", 8, "--repeats", 1)[1]["medians"]
+    assert set(medians) == {"new run, 1 process", "new run, 2 processes", "resume", "read", "bytes"}
+    assert 0 < medians["read"] < medians["resume"]
+
+
+@pytest.mark.long
+def test_writing_parity_and_memory_of_a_conversion(run, tmp_path):
+    options = ["--shape", "tiny", "--repeats", 1, "--work", tmp_path / "work"]
+    printed, found = run("convert", *options)
+    assert found["command"] == "python -m benchmarks.convert --shape tiny --repeats 1"
+    assert set(found["turns"]) == {"4", "2"}
+    assert all(turn["writing"] > 0 and turn["parity"] > 0 and turn["copy"] > 0 for turn in found["turns"]["4"])
+    assert 100 < found["peak_mb"]["4"] < 1500
+    assert "peak_of_depths: " in printed
+
+
+@pytest.mark.long  # it makes the corpus of the embedded default
+def test_a_ladder_sets_the_prediction_beside_what_came_out(run):
+    options = ["--seeds", 5, "--sizes", 18e3, 26e3, 36e3, "--ratios", 0.3, 0.6, 1, "--target-ratio", 0.1]
+    (found,) = run("ladder", *options)[1]["runs"]
+    row = found["rows"]["loss"]
+    assert len(found["points"]) == 9
+    assert row["low"] < row["value"] < row["high"]
+    assert row["error"] == pytest.approx(row["value"] / row["measured"] - 1, abs=1e-5)
+    assert row["inside"] == (row["low"] <= row["measured"] <= row["high"])
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [["caravan chunk", "memcpy", "file copy"], pytest.param(list(loader.READERS), marks=pytest.mark.long)],
+    ids=["few", "all"],  # the others import their libraries
+)
+def test_the_loader_beside_its_peers(run, readers):
+    printed, found = run("loader", "--tokens", 60000, "--turn", 4000, "--repeats", 2, "--readers", *readers)
+    assert set(found["missing"]) <= {"datasets", "litdata"}
+    for length in loader.LENGTHS:
+        figures = found["figures"][str(length)]
+        assert set(figures) == set(readers) - set(found["missing"])
+        shares = [turn["caravan chunk"] / turn["memcpy"] for turn in found["turns"] if turn["length"] == length]
+        assert figures["caravan chunk"]["of_memcpy"] == pytest.approx(statistics.median(shares), rel=1e-5)
+    assert f"L={loader.LENGTHS[0]:<5} caravan chunk" in printed
+
+
+@pytest.mark.long  # each training imports torch
+def test_the_memory_of_lora_and_of_a_full_training(run):
+    found = run("lora", "--shape", "tiny")[1]
+    full, lora = (found["runs"][kind] for kind in ("full", "lora"))
+    assert full["parameters"] == full["trained_parameters"] < lora["parameters"]
+    assert lora["trained_parameters"] == lora["parameters"] - full["parameters"]
+    assert found["ratio"] == pytest.approx(lora["peak_mb"] / full["peak_mb"], rel=1e-5)
+
+
+@pytest.mark.long  # each training imports torch
+def test_optimizers_are_compared_at_their_best_learning_rate(run, corpus, tmp_path):
+    config = tmp_path / "config.yaml"
+    pretrain = {key: value for key, value in RECIPE.items() if key != "model"} | OPERATION | {"milestones": [30]}
+    config.write_text(yaml.safe_dump({"runs": {"tiny": {"model": RECIPE["model"], "pretrain": pretrain}}}))
+    options = ["--corpus", corpus, "--config", config, "--run", "tiny", "--steps", 3, "--seeds", 5, "--threads", 1]
+    found = run("optimizers", *options, "--learning-rates", 1e-6, 1e-2)[1]
+    runs = {(run["optimizer"], run["learning_rate"]): run for run in found["runs"]}
+    losses = {key: run["loss_bits_per_byte"] for key, run in runs.items()}
+    assert len(set(losses.values())) == 4
+    for optimizer, best in found["summary"].items():
+        assert best["learning_rate"] == 1e-2
+        assert best["loss_bits_per_byte"] == losses[optimizer, 1e-2] < losses[optimizer, 1e-6]
+    assert len({run["training_loss"][0] for run in runs.values()}) == 1, "the same initial weights and data"
+
+
+@pytest.mark.long  # two ranks, and torch's profiler
+def test_planned_memory_is_within_a_tenth_of_the_measured(run):
+    case = run("plan", "--cases", "tiny")[1]["cases"]["tiny"]
+    assert sum(case["parts"].values()) == case["planned"]
+    assert case["planned"] / case["measured"] == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.long  # each peer imports its own libraries
+def test_the_training_step_beside_its_peers(run):
+    found = run("train_cpu", "--shape", "tiny", "--repeats", 2, "--threads", 1)[1]
+    pairs = [turn["transformers"]["seconds"] / turn["caravan"]["seconds"] for turn in found["turns"]]
+    assert found["ratios"]["transformers"]["tokens_per_second"] == pytest.approx(sum(pairs) / 2, rel=1e-5)
+    memory = [found["sizes"][peer]["peak_mb"] for peer in ("caravan", "transformers")]
+    assert min(memory) > 0
+    assert found["ratios"]["transformers"]["peak_mb"] == pytest.approx(memory[0] / memory[1], rel=1e-5)
+    assert set(found["versions"]) >= {"python", "torch", "transformers"}
+    assert found["shape"]["vocab_size"] == 300 and found["hardware"]["cores"] >= 1
+
+
+def test_training_on_a_gpu_runs_without_one(run):
+    options = ["--steps", 2, "--activation-checkpointing", "full", "--state-dtype", "bfloat16"]
+    printed, found = run("train_gpu", "tiny", *options)
+    assert len(found["steps"]) == 2
+    assert 5 < found["steps"][0]["loss"] < 7
+    assert f"{found['tokens_per_second']:,.0f} tokens/s, MFU {found['mfu']}" in printed
+
+
+@pytest.mark.long
+def test_the_search_for_items_finds_all_that_are_planted(run):
+    found = run("contamination", "--megabytes", 0.5, "--items", 40)[1]
+    assert found["planted_items_found"]["caravan"] == found["items_planted"] == 20
+    assert found["other_items_found"]["caravan"] == 0
+    assert found["tokens_per_cpu_second"]["caravan"] > found["tokens_per_cpu_second"]["janitor"] > 0
+
+
+def test_saves_beside_each_other(run):
+    found = run("save", "--megabytes", 4, "--repeats", 2)[1]
+    assert 3e6 < found["state_bytes"] < 5e6
+    assert found["ratio"] > 0
+    assert [turn.keys() for turn in found["turns"]] == [{"synchronous", "asynchronous"}] * 2
+
+
+@pytest.mark.long
+def test_evaluation_beside_the_harness(run, tmp_path):
+    options = evaluations.export(tmp_path)
+    words = ["--export", options["--export"], "--corpus", options["--corpus"], "--examples", 8, "--repeats", 1]
+    found = run("evaluate", *words)[1]
+    assert found["ratio"]["cpu_seconds"] > 0
+    assert found["turns"][0].keys() == {"caravan", "harness"}
+
+
+@pytest.mark.long
+def test_all_tokenizers_give_the_same_ids(run, tmp_path):
+    work = tmp_path / "a work"
+    directory = work / "texts"
+    directory.mkdir(parents=True)
+    documents = [[text for text in made_up(name, 40) if text.strip()] for name in ("a", "b")]
+    for number, chosen in enumerate(documents):
+        (directory / f"{number:02d}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in chosen))
+    content = {"wanted": {"megabytes": 1.0, "files": 2}, "documents": sum(map(len, documents))}
+    (directory / "texts.json").write_text(json.dumps(content | {"text_bytes": 1}))
+    options = ["--megabytes", 1, "--vocab-size", 300, "--repeats", 1, "--processes", 2, "--work", work]
+    printed, found = run("tokenize", *options)
+    assert {"megatron", "datasets"} <= set(found["ratios"]) | set(found["peers"]["left_out"])
+    assert "megatron" in found["ratios"]
+    assert set(found["encoders"]) == {"gigatoken", "sentencepiece", "tokenizers"}
+    (turn,) = found["turns"]
+    assert all(turn[way]["cpu_seconds"] > 0 and turn[way]["peak_mb"] > 0 for way in ("caravan", *found["ratios"]))
+    for peer in found["peers"]["left_out"]:
+        assert f"{peer} is not installed: skipped" in printed
+
+
+def test_texts_are_taken_in_turns_once_and_without_control_tokens(tmp_path, monkeypatch):
+    packages, share = tmp_path / "packages", tmp_path / "share"
+    (share / "doc").mkdir(parents=True)
+    packages.mkdir()
+    for number in range(5):
+        (packages / f"{number}.py").write_text(f"# {number % 4}\n" * 100)  # the last equals the first
+        (share / "doc" / f"{number}.txt").write_text(f"prose {number}\n" * 100)
+    (packages / "control.py").write_text("x = '</s>'\n" * 100)
+    (packages / "binary.py").write_bytes(b"\xff" * 1000)
+    monkeypatch.setattr(texts, "SHARE", share)
+    monkeypatch.setattr(texts, "_packages", lambda: [packages])
+    paths, content = texts.build(tmp_path / "made", 1, 2)
+    lines = [json.loads(line)["text"] for path in paths for line in path.read_text().splitlines()]
+    assert content["documents"] == len(lines) == len(set(lines)) == 9
+    assert content["kinds"] == {"code": 4 * 400, "prose": 5 * 800}
+    assert content["text_bytes"] == sum(map(len, lines))
+    assert not any("</s>" in line for line in lines)
+    assert texts.build(tmp_path / "made", 1, 2) == (paths, content)
+
+
+def test_shape_dtype_and_the_target_is_the_next_token():
+    inputs, targets = DummySamples(500, 16, 0).batch(np.arange(3))
+    assert inputs.shape == targets.shape == (3, 16)
+    assert inputs.dtype == targets.dtype == np.int32
+    assert (inputs[:, 1:] == targets[:, :-1]).all()
+
+
+def test_a_sample_depends_on_its_number_and_the_seed_alone():
+    samples = DummySamples(500, 16, 7)
+    together, _ = samples.batch(np.array([10**12, 3, 4]))
+    alone, _ = DummySamples(500, 16, 7).batch(np.array([3]))
+    assert (together[1] == alone[0]).all()
+    assert (together[1] != together[2]).any()
+    assert (DummySamples(500, 16, 8).batch(np.array([3]))[0] != alone).any()
+
+
+def test_tokens_are_uniformly_distributed():
+    inputs, _ = DummySamples(10, 1000, 0).batch(np.arange(100))
+    counts = np.bincount(inputs.ravel(), minlength=11)
+    assert counts[10] == 0
+    assert (abs(counts[:10] - 10_000) < 500).all()  # 5 standard deviations
+
+
+def test_dummy_samples_are_prefetched():
+    samples = DummySamples(500, 16, 0)
+    numbers = [np.arange(2), np.arange(2, 4)]
+    prefetch = Prefetch(samples, numbers)
+    try:
+        for batch in numbers:
+            inputs, _ = prefetch.next()
+            assert (inputs == samples.batch(batch)[0]).all()
+    finally:
+        prefetch.close()
+
+
+def test_generation_is_faster_than_a_million_tokens_per_cpu_second():
+    samples, numbers = DummySamples(128_256, 4096, 0), np.arange(64)
+    begun = time.process_time()
+    samples.batch(numbers)
+    assert len(numbers) * 4096 / (time.process_time() - begun) > 1e6
