@@ -14,8 +14,8 @@ from stages.lib.checkpoints import find_model
 from stages.lib.checkpoints.commit import COMMIT
 from tests.helpers import training
 from tests.helpers.data_fixtures import tiny_corpus
-from tools.generate import __main__
 from tools.generate import __main__ as generate
+from tools.generate import find_tokenizer
 
 STEPS = 10
 FORMS = {
@@ -105,7 +105,7 @@ def test_every_form_of_a_model_gives_the_same_text(made, say, sampling):
 @torch.inference_mode()
 def test_the_text_is_that_of_full_forwards(made, say):
     found = find_model.find(checkpoint_of(made))
-    llama, text = find_model.load(found, torch.float32, "cpu"), __main__.text_of(found)
+    llama, text = find_model.load(found, torch.float32, "cpu"), find_tokenizer.text_of(found)
     ids = text.encode("ka ra")
     assert ids[0] == 1
     for _ in range(20):
@@ -152,7 +152,7 @@ def test_an_empty_prompt_begins_a_document(made, say):
 
 def test_a_text_ends_at_eos(results, capsys):
     found = find_model.find(checkpoint_of(results))
-    llama, text = find_model.load(found, torch.float32, "cpu"), __main__.text_of(found)
+    llama, text = find_model.load(found, torch.float32, "cpu"), find_tokenizer.text_of(found)
     ids = text.encode("ka")
     with torch.inference_mode():
         end = int(llama.logits(torch.tensor([ids]))[0, -1].argmax())
@@ -194,15 +194,15 @@ def test_a_run_directory_gives_its_newest_complete_checkpoint(results, say, caps
 
 def test_bos_is_added_before_a_prompt_as_in_the_corpus(results, capsys):
     found = find_model.find(checkpoint_of(results))
-    assert __main__.text_of(found).encode("ka")[0] == 1
+    assert find_tokenizer.text_of(found).encode("ka")[0] == 1
     corpus = manifest.read(results / "tokens/main/manifest.json")
     corpus.identity["tokenizer"]["bos_added"] = False
     manifest.write(corpus.path, corpus.stage, corpus.identity, corpus.record)
     found.commit["corpus"] = manifest.read(corpus.path).digest
-    assert 1 not in __main__.text_of(found).encode("ka")
-    assert __main__.text_of(found).encode("") == [2]  # the id before a document's first token
+    assert 1 not in find_tokenizer.text_of(found).encode("ka")
+    assert find_tokenizer.text_of(found).encode("") == [2]  # the id before a document's first token
     corpus.path.unlink()
-    assert __main__.text_of(found).encode("ka")[0] == 1
+    assert find_tokenizer.text_of(found).encode("ka")[0] == 1
 
 
 def test_the_tokenizer_is_found_behind_a_link_or_must_be_named(results, tmp_path, say, refusal):
