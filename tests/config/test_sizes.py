@@ -92,10 +92,15 @@ def test_every_stage_takes_its_part(size):
 @pytest.mark.long
 @pytest.mark.parametrize("size", ["llama2-7b", "llama3-8b"])
 def test_the_workflow_plans_it(size, tmp_path):
-    for name in ("data/web/a.jsonl", "data/books/a/b.txt"):  # of the placeholders of the sources
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text("A text.", encoding="utf-8")
-    path = HOME / f"config/{size}.yaml"
+    for number in range(9):  # of the placeholders of the sources
+        book = tmp_path / f"data/books/{number}/b.txt"
+        book.parent.mkdir(parents=True)
+        book.write_text("A text.", encoding="utf-8")
+    (tmp_path / "data/web").mkdir()
+    (tmp_path / "data/web/a.jsonl").write_text("".join(f'{{"text": "Text {number}."}}\n' for number in range(9)))
+    path = tmp_path / "config.yaml"
+    text = (HOME / f"config/{size}.yaml").read_text(encoding="utf-8")
+    path.write_text(re.sub(r"validation: 0\.\d+", "validation: 0.5", text), encoding="utf-8")
     done = Checkout(HOME).snakemake("-n", "all", "--directory", tmp_path, "--configfile", path)
     milestones = len(config_of(size)["runs"][size]["pretrain"]["milestones"])
     assert re.search(rf"^pretrain +{milestones}$", done.stdout, re.M), done.stdout
