@@ -2,7 +2,6 @@
 
 # A workflow that imports this one may give its files another place.
 IS_MODULE = Path(workflow.main_snakefile).resolve() != HOME / "workflow/Snakefile"
-TARGETS = ("tokenizers", "tokens", "models", "exports", "scores", "cards", "tuned", "contamination", "ladders")
 
 
 def wanted_files():
