@@ -116,17 +116,6 @@ MISTAKES = [
         {"path": "mine.json", "bos": "<s>"},
         "tokenizers.main.eos is missing: it must be text",
     ),
-    (
-        "tokenizers/main",
-        {"path": "mine.json", "bos": "<s>", "eos": "</s>", "model": "bpe"},
-        "tokenizers.main.model must be omitted beside tokenizers.main.path: a custom tokenizer is not trained",
-    ),
-    (
-        "tokenizers/main/bos",
-        "<s>",
-        "tokenizers.main.bos must be omitted without tokenizers.main.path: a trained tokenizer has its own",
-    ),
-    ("tokenizers/main", {"model": "bpe"}, "tokenizers.main must have vocab_size and sample, or path, got model"),
     ("tokenizers/main/vocab_size", 9, "tokenizers.main.vocab_size must be a whole number at least 260 and at most"),
     (
         "runs/base/pretrain/weights",
