@@ -18,17 +18,20 @@ from dataclasses import dataclass, field
 class Stage:
     """The declaration of a stage. A rule has its name, its output and its wildcards."""
 
+    name: str = field(kw_only=False)
+    """The name of the rule."""
+
     output: str
     """Path of the manifest below the results directory, with the wildcards of the rule in braces."""
 
     makes: str
     """What the manifest describes, in a word."""
 
-    module: str
-    """The module that the rule runs."""
+    module: str = ""
+    """The module that the rule runs; "" for `stages.` and the name."""
 
     recipe: str = ""
-    """`module:Class` of the recipe; "" for a stage without one."""
+    """The class of the recipe, as `module:Class` if it is of another module; "" for a stage without one."""
 
     config: str = ""
     """The dotted key of the config that has the recipe, with the rule's wildcards in braces."""
@@ -40,12 +43,16 @@ class Stage:
     follows_code: bool = False
     """Rerun if the stage's code changes. Others do so only with `rerun_on_code`: pretraining depends on them."""
 
+    def __post_init__(self) -> None:
+        """Fill in the module."""
+        object.__setattr__(self, "module", self.module or f"stages.{self.name}")
+
     @functools.cached_property
     def recipe_type(self) -> type | None:
         """The class of the recipe. None without one, or if its packages are installed only where jobs run."""
-        module, _, name = self.recipe.partition(":")
+        module, _, name = self.recipe.rpartition(":")
         try:
-            return getattr(importlib.import_module(module), name) if module else None
+            return getattr(importlib.import_module(module or self.module), name) if name else None
         except ImportError:
             return None
 
@@ -61,151 +68,137 @@ class Stage:
 
 
 STAGES = {
-    "list": Stage(
-        output="sources/{source}/list.json",
-        makes="list",
-        module="stages.list",
-        recipe="stages.lib.sources.source:SourceRecipe",
-        config="sources.{source}",
-    ),
-    "train_tokenizer": Stage(
-        output="tokenizers/{tokenizer}/manifest.json",
-        makes="tokenizer",
-        module="stages.train_tokenizer",
-        recipe="stages.train_tokenizer:TokenizerRecipe",
-        config="tokenizers.{tokenizer}",
-    ),
-    "hash_documents": Stage(
-        output="hashes/{corpus}/{source}/{part}.json",
-        makes="hashes",
-        module="stages.hash_documents",
-    ),
-    "find_duplicates": Stage(
-        output="hashes/{corpus}/manifest.json",
-        makes="duplicates",
-        module="stages.find_duplicates",
-    ),
-    "list_items": Stage(
-        output="suites/{suite}/items.json",
-        makes="items",
-        module="stages.list_items",
-        recipe="stages.list_items:ItemsRecipe",
-        config="suites.{suite}.items",
-    ),
-    "tokenize": Stage(
-        output="tokens/{corpus}/{source}/{part}.json",
-        makes="part",
-        module="stages.tokenize",
-        recipe="stages.tokenize:TokenizeRecipe",
-        config="corpora.{corpus}.tokenize",
-        inputs={"tokenizer": "tokenizer", "decontaminate": "items"},
-    ),
-    "index": Stage(
-        output="tokens/{corpus}/manifest.json",
-        makes="corpus",
-        module="stages.index",
-        inputs={"tokenizer": "tokenizer"},
-    ),
-    "find_overlaps": Stage(
-        output="overlaps/{corpus}/{suite}/{source}/{part}.json",
-        makes="overlaps",
-        module="stages.find_overlaps",
-        recipe="stages.find_contamination:ContaminationRecipe",
-        config="contamination",
-        inputs={"tokenizer": "tokenizer", "items": "items"},
-    ),
-    "find_contamination": Stage(
-        output="contamination/{corpus}/{suite}.json",
-        makes="contamination",
-        module="stages.find_contamination",
-        recipe="stages.find_contamination:ContaminationRecipe",
-        config="contamination",
-        inputs={"corpus": "corpus", "items": "items"},
-        follows_code=True,
-    ),
-    "pretrain": Stage(
-        output="runs/{run}/models/{step}.json",
-        makes="model",
-        module="stages.pretrain",
-        recipe="stages.pretrain:PretrainRecipe",
-        config="runs.{run}.pretrain",
-        inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
-    ),
-    "finetune": Stage(
-        output="runs/{run}/models/{step}.json",
-        makes="model",
-        module="stages.finetune",
-        recipe="stages.finetune:FinetuneRecipe",
-        config="runs.{run}.finetune",
-        inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
-    ),
-    "predict": Stage(
-        output="ladders/{ladder}.json",
-        makes="prediction",
-        module="stages.predict",
-        recipe="stages.predict:PredictRecipe",
-        config="ladders.{ladder}",
-        inputs={"models": "model", "corpus": "corpus"},
-        follows_code=True,
-    ),
-    "convert": Stage(
-        output="runs/{run}/export/{step}/manifest.json",
-        makes="export",
-        module="stages.convert",
-        recipe="stages.convert:ConvertRecipe",
-        config="runs.{run}.convert",
-        inputs={"model": "model", "corpus": "corpus", "tokenizer": "tokenizer"},
-        follows_code=True,
-    ),
-    "evaluate_baseline": Stage(
-        output="baselines/{baseline}/{corpus}/{suite}.json",
-        makes="baseline",
-        module="stages.evaluate",
-        recipe="stages.evaluate:EvaluateRecipe",
-        config="suites.{suite}",
-        inputs={"corpus": "corpus"},
-        follows_code=True,
-    ),
-    "evaluate": Stage(
-        output="runs/{run}/eval/{step}/{suite}.json",
-        makes="evaluation",
-        module="stages.evaluate",
-        recipe="stages.evaluate:EvaluateRecipe",
-        config="suites.{suite}",
-        inputs={"export": "export", "corpus": "corpus"},
-        follows_code=True,
-    ),
-    "select_best": Stage(
-        output="sweeps/{sweep}/best.json",
-        makes="best run",
-        module="stages.select_best",
-        recipe="stages.select_best:BestRecipe",
-        config="sweeps.{sweep}.best",
-        inputs={"model": "model"},
-    ),
-    "describe": Stage(
-        output="runs/{run}/export/{step}/card.json",
-        makes="card",
-        module="stages.describe",
-        recipe="stages.describe:DescribeRecipe",
-        config="runs.{run}.card",
-        inputs={
-            "export": "export",
-            "evaluations": "evaluation",
-            "baselines": "baseline",
-            "contamination": "contamination",
-            "lists": "list",
-            "model": "model",
-            "corpus": "corpus",
-        },
-        follows_code=True,
-    ),
-    "summarize": Stage(
-        output="summary.json",
-        makes="summary",
-        module="stages.summarize",
-        follows_code=True,
-    ),
+    stage.name: stage
+    for stage in (
+        Stage(
+            "list",
+            output="sources/{source}/list.json",
+            makes="list",
+            recipe="stages.lib.sources.source:SourceRecipe",
+            config="sources.{source}",
+        ),
+        Stage(
+            "train_tokenizer",
+            output="tokenizers/{tokenizer}/manifest.json",
+            makes="tokenizer",
+            recipe="TokenizerRecipe",
+            config="tokenizers.{tokenizer}",
+        ),
+        Stage("hash_documents", output="hashes/{corpus}/{source}/{part}.json", makes="hashes"),
+        Stage("find_duplicates", output="hashes/{corpus}/manifest.json", makes="duplicates"),
+        Stage(
+            "list_items",
+            output="suites/{suite}/items.json",
+            makes="items",
+            recipe="ItemsRecipe",
+            config="suites.{suite}.items",
+        ),
+        Stage(
+            "tokenize",
+            output="tokens/{corpus}/{source}/{part}.json",
+            makes="part",
+            recipe="TokenizeRecipe",
+            config="corpora.{corpus}.tokenize",
+            inputs={"tokenizer": "tokenizer", "decontaminate": "items"},
+        ),
+        Stage("index", output="tokens/{corpus}/manifest.json", makes="corpus", inputs={"tokenizer": "tokenizer"}),
+        Stage(
+            "find_overlaps",
+            output="overlaps/{corpus}/{suite}/{source}/{part}.json",
+            makes="overlaps",
+            recipe="stages.find_contamination:ContaminationRecipe",
+            config="contamination",
+            inputs={"tokenizer": "tokenizer", "items": "items"},
+        ),
+        Stage(
+            "find_contamination",
+            output="contamination/{corpus}/{suite}.json",
+            makes="contamination",
+            recipe="ContaminationRecipe",
+            config="contamination",
+            inputs={"corpus": "corpus", "items": "items"},
+            follows_code=True,
+        ),
+        Stage(
+            "pretrain",
+            output="runs/{run}/models/{step}.json",
+            makes="model",
+            recipe="PretrainRecipe",
+            config="runs.{run}.pretrain",
+            inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
+        ),
+        Stage(
+            "finetune",
+            output="runs/{run}/models/{step}.json",
+            makes="model",
+            recipe="FinetuneRecipe",
+            config="runs.{run}.finetune",
+            inputs={"corpus": "corpus", "tokenizer": "tokenizer"},
+        ),
+        Stage(
+            "predict",
+            output="ladders/{ladder}.json",
+            makes="prediction",
+            recipe="PredictRecipe",
+            config="ladders.{ladder}",
+            inputs={"models": "model", "corpus": "corpus"},
+            follows_code=True,
+        ),
+        Stage(
+            "convert",
+            output="runs/{run}/export/{step}/manifest.json",
+            makes="export",
+            recipe="ConvertRecipe",
+            config="runs.{run}.convert",
+            inputs={"model": "model", "corpus": "corpus", "tokenizer": "tokenizer"},
+            follows_code=True,
+        ),
+        Stage(
+            "evaluate_baseline",
+            output="baselines/{baseline}/{corpus}/{suite}.json",
+            makes="baseline",
+            module="stages.evaluate",
+            recipe="EvaluateRecipe",
+            config="suites.{suite}",
+            inputs={"corpus": "corpus"},
+            follows_code=True,
+        ),
+        Stage(
+            "evaluate",
+            output="runs/{run}/eval/{step}/{suite}.json",
+            makes="evaluation",
+            recipe="EvaluateRecipe",
+            config="suites.{suite}",
+            inputs={"export": "export", "corpus": "corpus"},
+            follows_code=True,
+        ),
+        Stage(
+            "select_best",
+            output="sweeps/{sweep}/best.json",
+            makes="best run",
+            recipe="BestRecipe",
+            config="sweeps.{sweep}.best",
+            inputs={"model": "model"},
+        ),
+        Stage(
+            "describe",
+            output="runs/{run}/export/{step}/card.json",
+            makes="card",
+            recipe="DescribeRecipe",
+            config="runs.{run}.card",
+            inputs={
+                "export": "export",
+                "evaluations": "evaluation",
+                "baselines": "baseline",
+                "contamination": "contamination",
+                "lists": "list",
+                "model": "model",
+                "corpus": "corpus",
+            },
+            follows_code=True,
+        ),
+        Stage("summarize", output="summary.json", makes="summary", follows_code=True),
+    )
 }
 """{rule: its stage}, so that each is made from those before it"""
 

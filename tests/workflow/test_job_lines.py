@@ -13,7 +13,6 @@ from snakemake.logging import LogEvent
 
 import snakemake_logger_plugin_caravan as plugin
 from scripts import last_words
-from snakemake_logger_plugin_caravan import training_line
 
 CLOCK = r"\d\d:\d\d:\d\d"
 
@@ -169,23 +168,23 @@ def test_training_on_this_machine_shows_its_own_line(tmp_path):
 
 def test_line_of_a_training_needs_steps_of_this_job(tmp_path):
     model = tmp_path / "runs/base/models/00000100.json"
-    assert training_line.training_line(model, 0) is None
+    assert plugin.training_line(model, 0) is None
     write_steps(model, 1, 20, at=time.time() - 3600)
-    assert training_line.training_line(model, time.time() - 1800) is None
+    assert plugin.training_line(model, time.time() - 1800) is None
     write_steps(model, 21, 21)
-    assert training_line.training_line(model, time.time() - 1800) == "step 21/100, loss 4.790"
+    assert plugin.training_line(model, time.time() - 1800) == "step 21/100, loss 4.790"
     cut = ['{"step": 22, "loss": null, "time": 4e9}', "[1]", '{"step": 22, "validation": {}, "time": 4e9}', '{"st']
     with open(model.parents[1] / "train/0123/metrics.jsonl", "a") as file:
         file.write("\n".join(cut))
-    assert training_line.training_line(model, 3e9) == "step 22/100"
+    assert plugin.training_line(model, 3e9) == "step 22/100"
     model = tmp_path / "runs/other/models/00000100.json"
     write_steps(model, 99, 100)  # the manifest is written after the evaluation
-    assert re.fullmatch(r"step 100/100, loss \S+, validation for \d+ s", training_line.training_line(model, 0))
+    assert re.fullmatch(r"step 100/100, loss \S+, validation for \d+ s", plugin.training_line(model, 0))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.4, "59 s"), (187, "3:07"), (7387.2, "2:03:07")])
 def test_durations(seconds, text):
-    assert training_line.duration(seconds) == text
+    assert plugin.duration(seconds) == text
 
 
 def test_warnings_and_lines_of_executors_are_shown(tmp_path):

@@ -2,38 +2,18 @@
 
 # A workflow that imports this one may give its files another place.
 IS_MODULE = Path(workflow.main_snakefile).resolve() != HOME / "workflow/Snakefile"
-TARGETS = {
-    "tokenizers": all_tokenizers,
-    "tokens": all_corpora,
-    "models": all_models,
-    "exports": all_exports,
-    "scores": all_scores,
-    "cards": all_cards,
-    "tuned": all_tuned,
-    "contamination": all_contamination,
-    "ladders": all_ladders,
-}
 
 
 def wanted_files():
     """Return the files that the command line asks for; ConfigError for a target that does not exist."""
     found = []
     for target in workflow.dag_settings.targets or ["all"]:
-        if target in TARGETS:
-            found += TARGETS[target](None)
-        elif target == "all":
-            found += [
-                *all_models(None),
-                *all_exports(None),
-                *all_scores(None),
-                *all_contamination(None),
-                *all_cards(None),
-                *all_predictions(),
-            ]
-        elif target == "report" or as_in_plan(target) in [SCORES, TEXT, SUMMARY, PAGE, *FIGURES]:
-            found += [*all_models(None), *all_exports(None), *all_scores(None), *all_contamination(None)]
-            found += all_predictions()
-        elif not workflow.is_rule(target):
+        rules = [target] if target in ("all", *TARGETS) else []
+        if target in ("all", "report") or as_in_plan(target) in [SCORES, TEXT, SUMMARY, PAGE, *FIGURES]:
+            rules.append("summarize")
+        for function in (part for name in rules for part in workflow.get_rule(name_of_rule(name)).input):
+            found += function(None) if callable(function) else []
+        if not rules and not workflow.is_rule(target):
             found.append(as_in_plan(target))
             check_file(found[-1])
     return found

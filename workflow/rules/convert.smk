@@ -17,7 +17,7 @@ rule convert:
     resources:
         accelerator=1,
     params:
-        recipe=convert_recipe,
+        recipe=recipe_of("convert"),
         code=rerun_on_code("convert"),
     shell:
         "python -m stages.convert --model {input.model:q} --corpus {input.corpus:q} --tokenizer {input.tokenizer:q}"

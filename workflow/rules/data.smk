@@ -34,7 +34,7 @@ rule train_tokenizer:
     resources:
         code=CODE["train_tokenizer"],
     params:
-        recipe=tokenizer_recipe,
+        recipe=recipe_of("train_tokenizer"),
         code=rerun_on_code("train_tokenizer"),
     shell:
         "python -m stages.train_tokenizer --lists {input.lists:q} --output {output:q}"
@@ -94,7 +94,7 @@ rule tokenize:
         max_malformed=max_malformed_of_part,
         code=CODE["tokenize"],
     params:
-        recipe=tokenize_recipe,
+        recipe=recipe_of("tokenize"),
         leaving_out=leaving_out_options,
         code=rerun_on_code("tokenize"),
     shell:

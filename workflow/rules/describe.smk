@@ -18,7 +18,7 @@ rule describe:
     conda:
         "../../environment.yml"
     params:
-        recipe=card_recipe,
+        recipe=recipe_of("describe"),
         licenses=licenses_option,
         code=rerun_on_code("describe"),
     shell:

@@ -21,10 +21,3 @@ rule predict:
     shell:
         "python -m stages.predict --models {input.models:q} --corpus {input.corpus:q} {params.model_config:q}"
         " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {params.code}"
-
-
-# The predictions, and the small models that they are made from; not their targets.
-rule ladders:
-    input:
-        all_ladders,
-    localrule: True

@@ -47,6 +47,19 @@ def rerun_on_code(rule_name):
     return CODE[stage.module.removeprefix("stages.")] if follows else ""
 
 
+def recipe_of(rule_name):
+    """Return the function of `params` for a recipe that stands in the config as it is: at the key that the registry has."""
+    section, name, *groups = STAGES[rule_name].config.split(".")
+
+    def recipe(wildcards):
+        keys = named(section, name.format(**dict(wildcards.items())))
+        for group in groups:
+            keys = keys.get(group, {})
+        return argument_of(keys)
+
+    return recipe
+
+
 def source_recipe(wildcards):
     """Identity keys of a source's recipe."""
     return argument_of(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("identity",)))
@@ -70,16 +83,6 @@ def max_malformed_of_corpus(wildcards):
 def max_malformed_of(source):
     """Return `max_malformed` of a source by the config: its list may be older."""
     return named("sources", source).get("max_malformed", keys_of("sources")["max_malformed"]["default"])
-
-
-def tokenizer_recipe(wildcards):
-    """Recipe of a tokenizer."""
-    return argument_of(named("tokenizers", wildcards.tokenizer))
-
-
-def tokenize_recipe(wildcards):
-    """Recipe of the parts of a corpus."""
-    return argument_of(named("corpora", wildcards.corpus).get("tokenize", {}))
 
 
 def training_recipe(wildcards):
@@ -120,19 +123,9 @@ def training_operation(wildcards):
     return argument_of(training_keys(wildcards.run, "operation", "horizon"))
 
 
-def convert_recipe(wildcards):
-    """Recipe of a run's export."""
-    return argument_of(named("runs", wildcards.run).get("convert", {}))
-
-
 def evaluate_recipe(wildcards):
     """Recipe of a suite."""
     return argument_of(recipe_of_suite(wildcards.suite))
-
-
-def card_recipe(wildcards):
-    """Recipe of the cards of a run."""
-    return argument_of(named("runs", wildcards.run).get("card", {}))
 
 
 def recipe_of_suite(suite):

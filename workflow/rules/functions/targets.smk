@@ -76,3 +76,17 @@ def all_tuned(wildcards):
     if not TUNED_RUNS:
         raise WorkflowError("the config has no tuned run (a run with finetune in place of pretrain)")
     return list(dict.fromkeys(path for run in TUNED_RUNS for path in evaluations_of(run)))
+
+
+TARGETS = {
+    "tokenizers": all_tokenizers,
+    "tokens": all_corpora,
+    "models": all_models,
+    "exports": all_exports,
+    "scores": all_scores,
+    "cards": all_cards,
+    "contamination": all_contamination,
+    "tuned": all_tuned,
+    "ladders": all_ladders,
+}
+"""{target: the function of its files}"""

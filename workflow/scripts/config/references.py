@@ -49,9 +49,6 @@ BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 SHIPPED_TEMPLATES = ("chatml", "tulu")
 """Chat templates that a name stands for; any other is a file."""
 
-CUSTOM = ("path", "bos", "eos")
-"""Keys of a custom tokenizer."""
-
 OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits", "completion_match")
 """Tasks that read prompt-completion data."""
 
@@ -139,21 +136,6 @@ def _check_input_file(where: str, path: str) -> None:
 def _check_tokenizer(config: Config, where: str, tokenizer: Config) -> None:
     if "path" in tokenizer:
         _check_input_file(f"{where}.path", tokenizer["path"])
-        for key in tokenizer:
-            if key not in CUSTOM:
-                raise ConfigError(
-                    f"{where}.{key} must be omitted beside {where}.path: a custom tokenizer is not trained"
-                )
-    elif "sample" not in tokenizer:
-        raise ConfigError(
-            f"{where} must have vocab_size and sample, or path, got {' and '.join(tokenizer) or 'nothing'}"
-        )
-    else:
-        for key in CUSTOM:
-            if key in tokenizer:
-                raise ConfigError(
-                    f"{where}.{key} must be omitted without {where}.path: a trained tokenizer has its own"
-                )
     for source in tokenizer.get("sample", ()):
         _must_be_a_source(config, f"{where}.sample", source)
 
