@@ -49,7 +49,7 @@ def test_first_screen_says_what_was_trained_on_what_by_which_code_and_how_good_i
     for words in ("code 59%, prose 41%", "76,800", "4.2M", "0123456789", "ffffffffff+", "2.273", "0.05", "indent"):
         assert words in first, words
     assert "is better than base by 0.310 (4.4 independent standard errors)" in first
-    assert "0.350 " in first and "0.25" in first  # the best rule without a model, and chance
+    assert "0.350 " in first and "0.25" in first  # the best trivial baseline, and chance
 
 
 def test_best_score_of_a_column_is_bold(results):

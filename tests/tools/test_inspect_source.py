@@ -244,7 +244,7 @@ def test_sizes_of_parts_are_printed(tmp_path, capsys):
     for number in range(4):
         write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": "x" * 1000}])
     text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
-    assert "parts: each of 2 would have 2.03 kB; 4 of 8 would be empty\n" in text
+    assert "parts: each of 2 would have 2.0 kB; 4 of 8 would be empty\n" in text
     text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts/0.jsonl")]})
     assert "parts: the only file would stay whole, in one part\n" in text
 

@@ -100,12 +100,12 @@ class TaskDifference:
 
     def sentence(self, reference: str, other: str) -> str:
         """Return the verdict in words, with the names of the two models."""
-        size = "" if self.value is None else f"{abs(self.value):.3f}"
+        if self.value is None:
+            return f"{other} cannot be compared with {reference} ({self.rule})"
         if self.significant:
-            return f"{other} is {self.verdict} than {reference} by {size} ({self.rule})"
-        if self.verdict == "unknown":
-            return f"{other} and {reference} differ{size and f' by {size}'} ({self.rule})"
-        return f"{other} is not significantly different from {reference}: {self.value:+z.3f} ({self.rule})"
+            return f"{other} is {self.verdict} than {reference} by {abs(self.value):.3f} ({self.rule})"
+        how = "is not significantly different" if self.verdict == "not significant" else "differs"
+        return f"{other} {how} from {reference}: {self.value:+z.3f} ({self.rule})"
 
 
 def shown_p(p: float | None) -> str:
