@@ -104,7 +104,7 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
             "train_tokenizer.sample.c must be one of the sources in --lists: a, b",
         ),
         ({"vocab_size": 300, "sample": {"a": 0}}, "train_tokenizer.sample.a must be a number greater than 0, got 0"),
-        ({"vocab_size": 300, "sample": {}}, "train_tokenizer.sample must name"),
+        ({"vocab_size": 300, "sample": {}}, "no source of train_tokenizer.sample has training text"),
         ({"vocab_size": 300}, "train_tokenizer.sample is missing"),
         (
             {"vocab_size": 300, "sample": {"a": 1}, "sample_mb": 0},
