@@ -102,7 +102,7 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
             {"vocab_size": 300, "sample": {"c": 1}},
             "train_tokenizer.sample.c must be one of the sources in --lists: a, b",
         ),
-        ({"vocab_size": 300, "sample": {}}, "train_tokenizer.sample must name"),
+        ({"vocab_size": 300, "sample": {}}, "no source of train_tokenizer.sample has training text"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, recipe, said):
