@@ -1,5 +1,5 @@
 # Read the environment file of the site, once per job: CARAVAN_SITE, or the environment.sh of the scheduler's profile if
-# there is such a profile. Sourced by the shell of each job (scripts/shell_prefix.py), and by launch, which may be
+# there is such a profile. Sourced by the shell of each job (scripts/commands.py), and by launch, which may be
 # started without one, for example for tools.doctor: both have the same modules and network.
 #
 # CARAVAN            in: the checkout

@@ -205,7 +205,7 @@ def _all_rows(inputs: ReportInputs) -> Table:
         rows=[[_plain(row.get(name)) for name in titles] for row in shown],
         caption=f"scores.csv: every run at every milestone; then baselines, the trivial ones without a model.{more}",
         numeric=range(titles.index("value"), len(titles)),
-        saved_as="scores.csv",
+        saved_as="shown_scores.csv",
     )
 
 

@@ -43,7 +43,7 @@ COLORS = (
     "#56b4e9",
     "#000000",
 )  # Okabe and Ito: distinct for the color-blind
-DASHES = ("-", "--", ":", "-.")
+DASHES = ("-", "--", ":", "-.", (0, (10, 3)), (0, (6, 2, 1, 2, 1, 2)), (0, (1, 4)), (0, (8, 2, 3, 2)))
 LEVELS = ("--", ":", "-.", (0, (1, 4)))
 MARKERS = ("o", "s", "^", "D", "v")
 NEUTRAL = -1

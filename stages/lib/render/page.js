@@ -41,8 +41,17 @@
     return null;
   }
 
-  const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
-  const BORDERS = ["solid", "dashed", "dotted", "double"]; // the same in the legend
+  const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [14, 4], [6, 2, 1, 2, 1, 2], [1, 6], [10, 3, 4, 3]];
+  const dashes = (number) => DASHES[number % DASHES.length];
+  const dashOf = (line) => dashes(line.color == null ? line.dash : runs.indexOf(line.group));
+
+  // The same in a legend, as a background.
+  function dashed(lengths, color) {
+    if (!lengths.length) return color;
+    let at = 0;
+    const parts = lengths.map((length, number) => `${number % 2 ? "transparent" : color} ${at}px ${at += length}px`);
+    return `repeating-linear-gradient(90deg, ${parts.join(", ")})`;
+  }
 
   function seriesOf(chart) {
     const lines = chart.lines.map((line) => ({
@@ -51,7 +60,7 @@
       show: !hidden.has(line.group),
       stroke: lineColor(line),
       width: line.marked ? 1.8 : 1.3,
-      dash: DASHES[line.dash % DASHES.length],
+      dash: dashOf(line),
       points: { show: line.marked || line.x.length === 1, size: 6 },
       spanGaps: true,
       errors: line.error,
@@ -61,7 +70,7 @@
       label: level.label,
       stroke: style("--faint"),
       width: 1,
-      dash: DASHES[1 + (number % 3)],
+      dash: dashes(1 + number),
       points: { show: false },
       spanGaps: true,
       value: (plot, value) => short(value),
@@ -104,14 +113,14 @@
     context.restore();
   }
 
-  const LABELED = 16; // lines that are named at their ends: the legend names more
   const FONT = "11px system-ui, sans-serif";
 
   function labelsOf(chart, width) {
-    if (width < 420 || chart.lines.length > LABELED) return { chart, room: 0 };
+    const named = chart.lines.filter((line) => line.end);
+    if (width < 420 || !named.length) return { chart, room: 0 };
     const context = document.createElement("canvas").getContext("2d");
     context.font = FONT;
-    const widths = chart.lines.map((line) => context.measureText(line.end).width);
+    const widths = named.map((line) => context.measureText(line.end).width);
     return { chart, room: Math.min(Math.max(...widths) + 14, width * 0.24) };
   }
 
@@ -121,7 +130,7 @@
     const context = plot.ctx, scale = devicePixelRatio, height = 13 * scale;
     const labels = [];
     chart.lines.forEach((line, number) => {
-      if (!plot.series[number + 1].show) return;
+      if (!line.end || !plot.series[number + 1].show) return;
       const values = plot.data[number + 1];
       let last = values.length - 1;
       while (last >= 0 && (values[last] == null || plot.data[0][last] > plot.scales.x.max)) last--;
@@ -202,7 +211,7 @@
       width: Math.max(place.clientWidth, 260),
       height: place.clientWidth < 500 ? 260 : 340,
       cursor: { dataIdx: (plot, series, index) => (series === 0 ? index : nearest(plot, series, index)), drag: { x: true, y: false } },
-      legend: { markers: { width: 3, dash: (plot, number) => BORDERS[(chart.lines[number - 1]?.dash ?? 2) % BORDERS.length] } },
+      legend: { markers: { width: 0, fill: (plot, number) => dashed(plot.series[number].dash, plot.series[number].stroke()) } },
       scales: { x: { time: false, ...(chart.log_tokens && { distr: 3 }) }, y: { range: bounds(chart) } },
       series: seriesOf(chart),
       axes: [{ ...axis, ...(chart.log_tokens && { filter: named }), label: "training tokens", labelSize: 22, size: 40 }, { ...axis, label: chart.y_label, labelSize: 22, size: 62 }],
@@ -243,7 +252,7 @@
       const mark = document.createElement("i"), dash = document.createElement("i");
       mark.style.background = runColor(run);
       dash.className = "dash"; // of charts with a color per source
-      dash.style.borderTopStyle = BORDERS[shown.indexOf(run) % BORDERS.length];
+      dash.style.background = dashed(dashes(runs.indexOf(run)), style("--ink"));
       button.append(mark, dash, run);
       button.type = "button";
       button.title = "hide or show this run in all charts";

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stages.lib import files
-from stages.lib.render.chart import Chart, Point, thinned
+from stages.lib.render.chart import Chart, Line, Point, thinned
 from stages.lib.render.markdown import escaped
 from stages.lib.render.table import Table
 
@@ -22,6 +22,9 @@ CHART_POINTS = 20_000
 """Points of a chart, over all its lines: more make a page slow."""
 
 LEAST_POINTS = 50  # of a line
+
+LABELED = 20
+"""Lines of a chart that can have their names at their ends without covering each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,21 +167,31 @@ def markdown(title: str, sections: Iterable[Section]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _names_at_ends(lines: Sequence[Line]) -> list[str]:
+    """Return the name at the end of each line, or "". Of too many lines, the first of each color has one."""
+    several = len({line.group for line in lines}) > 1
+    if len(lines) <= LABELED:
+        return [line.label if several or line.color is None else line.part for line in lines]
+    colors = {line.color for line in lines} - {None}
+    first = {line.color: number for number, line in reversed([*enumerate(lines)])}
+    are_named = 0 < len(colors) <= LABELED
+    return [line.part if are_named and first[line.color] == number else "" for number, line in enumerate(lines)]
+
+
 def _chart_data(chart: Chart) -> Mapping[str, Any]:
     limit = max(LEAST_POINTS, CHART_POINTS // max(len(chart.lines), 1))
     parts = list(dict.fromkeys(line.part for line in chart.lines))
-    groups = list(dict.fromkeys(line.group for line in chart.lines))
     lines = [
         {
             "label": line.label,
             "group": line.group,
-            "dash": parts.index(line.part) if line.color is None else groups.index(line.group),
+            "dash": parts.index(line.part),
             "marked": line.marked,
             **({} if line.color is None else {"color": line.color}),
-            "end": line.label if len(groups) > 1 or line.color is None else line.part,
+            "end": end,
             **_columns(thinned(line.points, limit)),
         }
-        for line in chart.lines
+        for line, end in zip(chart.lines, _names_at_ends(chart.lines), strict=True)
     ]
     levels = [{"label": label, "value": value} for label, value in chart.levels.items()]
     again = max((-(-len(line.points) // limit) for line in chart.lines), default=1)

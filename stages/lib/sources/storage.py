@@ -73,12 +73,13 @@ def credential_of(name: str) -> str | None:
     if re.search(r"://[^/?#]*:[^/?#]*@|https?://[^/?#]*@", name, re.IGNORECASE):  # a name of http may be a token
         return "a password"
     for parameter, value in PARAMETER.findall(name):
-        if _is_credential(parameter) and not REFERENCE.fullmatch(value):
+        if is_credential(parameter) and not REFERENCE.fullmatch(value):
             return f"the parameter {parameter}"
     return None
 
 
-def _is_credential(parameter: str) -> bool:
+def is_credential(parameter: str) -> bool:
+    """Return whether the value of a parameter or an option is secret, by its name."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+", "-", unquote(parameter))
     return bool(CREDENTIAL.search(words.lower()))
 
@@ -299,7 +300,7 @@ def _reason(name: str, error: Exception) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    is_shown = not _is_credential(found[1]) or REFERENCE.fullmatch(found[2])
+    is_shown = not is_credential(found[1]) or REFERENCE.fullmatch(found[2])
     return found[0] if is_shown else f"{found[1]}=..."
 
 

@@ -253,7 +253,7 @@ def config_files(wildcards):
 
 def command_line(wildcards):
     """The command of this workflow, for the head of the report: its job runs in the process of the command."""
-    return shlex.join(["snakemake", *sys.argv[1:]])
+    return shown_command(sys.argv[1:])
 
 
 def base64_lines(path):

@@ -1,8 +1,11 @@
-"""The commands that each job's shell runs first."""
+"""The commands that each job's shell runs first, and the command of the workflow as the report shows it."""
 
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from stages.lib.sources import storage
 
 
 def shell_prefix(home: Path) -> str:
@@ -21,3 +24,22 @@ def shell_prefix(home: Path) -> str:
         '[[ -z ${CARAVAN_CONTAINER-} ]] || python() { $CARAVAN_CONTAINER python "$@"; }; '
     )
     return prefix.replace("{", "{{").replace("}", "}}")  # Snakemake formats the prefix together with the command
+
+
+def shown_command(arguments: Iterable[str]) -> str:
+    """Return the command line of Snakemake with *** for what is secret by the name of its option, or in a URL.
+
+    The report, which has it, is shown to others.
+    """
+    words, is_secret = ["snakemake"], False
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        names_secret = storage.is_credential(name.lstrip("-"))
+        if equals and names_secret:
+            words.append(f"{name}=***")
+        else:
+            hidden = storage.credential_of(word) or is_secret and not word.startswith("-")
+            words.append("***" if hidden else word)
+        if word.startswith("-"):
+            is_secret = names_secret and not equals
+    return shlex.join(words)

@@ -1,11 +1,11 @@
-"""The site's environment file of a job, by the scheduler whose job it is."""
+"""The site's environment file of a job, by the scheduler whose job it is; the command that the report shows."""
 
 import shutil
 import subprocess
 
 import pytest
 
-from scripts.shell_prefix import shell_prefix
+from scripts.commands import shell_prefix, shown_command
 from tests.workflow.checkout import HOME
 
 PROFILES = {"LSB_JOBID": "lsf", "PBS_JOBID": "pbs", "SLURM_JOB_ID": "slurm", "FLUX_JOB_ID": "flux"}
@@ -44,3 +44,11 @@ def test_outside_of_jobs_no_file_is_read(read, tmp_path):
 def test_the_file_of_the_site_comes_first_also_without_a_profile(read, tmp_path):
     site = str(tmp_path / "site.sh")
     assert read(SLURM_JOB_ID="7", CARAVAN_SITE=site) == read(FLUX_JOB_ID="7", CARAVAN_SITE=site) == "site"
+
+
+def test_secrets_are_not_shown():
+    command = "all --storage-s3-secret-key mine --config token=mine a=1 --api-key=mine --storage-s3-access-key mine -n"
+    shown = shown_command([*command.split(), "--x", "s3://me:mine@host/a"])
+    assert "mine" not in shown
+    assert shown.startswith("snakemake all --storage-s3-secret-key '***' --config 'token=***' a=1 '--api-key=***' ")
+    assert shown.endswith(" -n --x '***'")
