@@ -11,6 +11,7 @@ file per part beside the manifest. `stages.tokenize` reads it.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     files.clear_leftovers(arguments.output)
     parts = [_hashes(path) for path in arguments.hashes]
     parts.sort(key=_place)
-    for first, second in zip(parts, parts[1:], strict=False):
+    for first, second in itertools.pairwise(parts):
         if _place(first) == _place(second):
             raise UserError(f"--hashes must name each part once: {first.path} and {second.path} are the same part")
     runs = [[part.directory / name for name in part.identity["outputs"]] for part in parts]

@@ -1,5 +1,6 @@
 """Every command in README and docs is run, or dry-run if it would take long. Links: tests/docs/."""
 
+import itertools
 import json
 import re
 import shlex
@@ -75,5 +76,5 @@ def test_picture_is_the_rule_graph(place):
     shown = set()
     for line in re.search(r"```mermaid\n(.*?)```", TEXT, re.DOTALL)[1].splitlines():
         chain = re.split(r"\s*-->(?:\|[^|]*\|)?\s*", line.strip())
-        shown.update(zip(chain, chain[1:], strict=False))
+        shown.update(itertools.pairwise(chain))
     assert shown == {(a, b) for a, b in rules if b != "all"}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "workflow"))
 
-from scripts.slurm.jobs import last_lines  # noqa: E402
+from scripts.slurm.jobs import last_lines
 
 FOLDER = Path(".snakemake/pbs").absolute()
 LOGS = Path("results/logs/pbs").absolute()

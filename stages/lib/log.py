@@ -15,7 +15,7 @@ CLEAR = "\r\x1b[2K"  # clears a terminal's line, so that a log line replaces the
 class _File(logging.FileHandler):
     """The file of `--log`. If a line cannot be written, the stage ends as if any other file of it could not."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+    def handleError(self, record: logging.LogRecord) -> None:
         """Take the handler away, and raise UserError in the main thread; other threads only warn."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):

@@ -238,13 +238,13 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 def _convert(hint: Any, value: Any, where: str) -> Any:
     if is_union(hint):
         words = words_of(hint)
-        if value is None and None in words or isinstance(value, str) and value in words:
+        if (value is None and None in words) or (isinstance(value, str) and value in words):
             return value
         if isinstance(value, str) and any(words):
             raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
         return _convert(without_words(hint), value, where)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, Variants) or isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, Variants) or (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
         return load(hint, value, where)
     if origin is list and isinstance(value, (list, tuple)):
         return [_convert(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
@@ -289,7 +289,7 @@ def without_words(hint: Any) -> Any:
 
 def _check_text(value: str, where: str) -> None:
     """Raise UserError for text that no file name, manifest or log can hold."""
-    if "\0" in value or not value.isascii() and value.encode(errors="replace").decode() != value:
+    if "\0" in value or (not value.isascii() and value.encode(errors="replace").decode() != value):
         raise UserError(f"{where} must be text of Unicode characters without NUL, got {shown(value)}")
 
 
@@ -317,7 +317,7 @@ def _convert_float(value: Any, where: str) -> float:
 
 
 def _check_bounds(bounds: Mapping[str, Any], value: Any, where: str) -> None:
-    if value is None or isinstance(value, str) and "choices" not in bounds:
+    if value is None or (isinstance(value, str) and "choices" not in bounds):
         return
     if isinstance(value, dict):
         for key, item in value.items():

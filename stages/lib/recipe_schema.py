@@ -69,7 +69,7 @@ def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
         words = [_schema_of_word(word) for word in words_of(hint)]
         return {"anyOf": [_schema_of(without_words(hint), bounds), *words]}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, Variants) or isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, Variants) or (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
         return json_schema(hint)
     expected = {"x-expected": describe(hint, bounds)}
     if origin is list:

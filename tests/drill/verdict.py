@@ -62,8 +62,8 @@ class Verdict:
         """Return a table of the disturbances and the steps they cost, as text."""
         done = self.drill.done
         lines = [f"{'kind':<12} {'kills':>5} {'steps lost':>10}  exit codes"]
-        for kind in dict.fromkeys(sorted(one.kind for one in done)):
-            lines.append(_row(kind, [one for one in done if one.kind == kind]))
+        kinds = sorted({one.kind for one in done})
+        lines += [_row(kind, [one for one in done if one.kind == kind]) for kind in kinds]
         lines.append(_row("all", done))
         worlds = sorted({one.ranks for one in done})
         startup = statistics.median(self.drill.startups)

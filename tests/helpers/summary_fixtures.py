@@ -32,9 +32,10 @@ def results(tmp_path):
     """A run of two milestones, converted and scored."""
     root = tmp_path / "results"
     run = root / "runs" / "base"
-    curve = []
-    for step in range(10, 310, 10):
-        curve.append({"step": step, "tokens": step * 256, "loss": 8 - step / 100, "tokens_per_second": 1000.0})
+    curve = [
+        {"step": step, "tokens": step * 256, "loss": 8 - step / 100, "tokens_per_second": 1000.0}
+        for step in range(10, 310, 10)
+    ]
     curve.append({"step": 300, "tokens": 76800, "validation": {"code": {"loss": 5.2, "loss_bits_per_byte": 2.5}}})
     train = run / "train" / "0123456789abcdef"
     train.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Large files in parts: whatever the cuts, every record is in one part, once; and memory stays bounded."""
 
 import gzip
+import itertools
 import json
 import re
 import subprocess
@@ -141,7 +142,7 @@ def test_parts_of_one_large_file_hold_its_documents_and_name_their_bytes(tmp_pat
     assert [entry["name"] for entry in inputs] == [path] * 4
     assert sum(entry["bytes"] for entry in inputs) == (tmp_path / "a.jsonl").stat().st_size  # each byte hashed once
     assert inputs[0]["first"] == 0 and all(
-        first["end"] == second["first"] for first, second in zip(inputs, inputs[1:], strict=False)
+        first["end"] == second["first"] for first, second in itertools.pairwise(inputs)
     )
 
 

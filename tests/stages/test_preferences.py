@@ -83,7 +83,7 @@ def test_messages_after_a_shared_beginning_are_the_targets(made, tmp_path):
     for row in (row for pair in pairs for row in pair):
         assert row.ids[row.is_target][-1] == tokenizer.eos
     assert [pair[0].ids[: prompt_of(pair[0])].tolist() for pair in pairs[:3]] == [
-        [pair[1].ids[: prompt_of(pair[1])].tolist() for pair in pairs[:3]][0]
+        next(pair[1].ids[: prompt_of(pair[1])].tolist() for pair in pairs[:3])
     ] * 3
 
 

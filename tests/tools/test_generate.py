@@ -1,6 +1,7 @@
 """tools.generate: models in all forms, prompts, sampling, and refusals."""
 
 import io
+import itertools
 import json
 import shutil
 
@@ -110,7 +111,7 @@ def test_text_is_written_while_it_is_generated(made, monkeypatch):
     assert generate.main([*map(str, model(made)), "--prompt", "ka", "--tokens", "12"]) == 0
     assert seen[0] == "ka"
     assert len(set(seen)) > 8
-    assert all(later.startswith(earlier) for earlier, later in zip(seen, seen[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
 
 
 def test_several_prompts_and_samples_each_have_a_line_above_them(made, say, tmp_path):

@@ -87,7 +87,7 @@ def test_changed_score_is_named_with_its_evaluation(place, capsys):
     cells = lines[1].split(",")
     cells[5] = "1.5"
     Path(SCORES).write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
-    tree, error = chain(capsys)
+    _tree, error = chain(capsys)
     found = manifest.read(EVALUATION).identity["results"][cells[3]][cells[4]]["value"]
     assert error == f"verify: {SCORES} line 2: value of {cells[3]} is 1.5, and in {EVALUATION} {found}"
 
@@ -111,7 +111,7 @@ def test_evaluation_that_was_edited_is_refused(place, capsys):
 def test_evaluation_with_other_scores_and_a_valid_digest_is_another(place, capsys):
     made = manifest.read(EVALUATION)
     manifest.write(made.path, "evaluate", made.identity | {"tokens": 9}, made.record)
-    tree, error = chain(capsys)
+    _tree, error = chain(capsys)
     assert f"{EVALUATION} must be the evaluation that results/summary.json was made from" in error
     assert "is another" in error
     assert "has other scores than" in chain(capsys, EVALUATION)[1]
@@ -275,7 +275,7 @@ def test_summary_of_an_earlier_version_says_what_it_does_not_prove(place, capsys
 def test_score_without_an_evaluation_is_found_though_the_summary_was_written_again(place, capsys):
     inside = Path(EVALUATION).relative_to("results").as_posix()
     written_again("results/summary.json", lambda data: data["identity"]["inputs"].pop(inside))
-    tree, error = chain(capsys)
+    _tree, error = chain(capsys)
     assert f"{SCORES} line 2 has bits_per_byte_a (bits_per_byte) of base at step {STEPS}, which no evaluation" in error
 
 

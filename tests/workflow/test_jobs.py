@@ -1,5 +1,6 @@
 """Jobs that Snakemake starts, with fake stages that record their arguments."""
 
+import itertools
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ def said(path):
 
 def options(path):
     argv = said(path)["argv"]
-    return {name: value for name, value in zip(argv, argv[1:], strict=False) if name.startswith("--")}
+    return {name: value for name, value in itertools.pairwise(argv) if name.startswith("--")}
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def with_config_json(config, directory, **changes):
 
 def test_a_target_of_a_config_json_keeps_it(config, tmp_path):
     runs = runs_of_ladder(with_config_json(config, tmp_path))
-    assert list(runs)[0] == "tiny-313k-0.1"
+    assert next(iter(runs)) == "tiny-313k-0.1"
     assert runs["tiny-313k-0.1"]["model"]["from"] == str(tmp_path)
     assert runs["tiny-313k-0.1"]["model"]["hidden_size"] == 64
 

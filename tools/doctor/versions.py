@@ -69,10 +69,11 @@ def _evaluate_versions(reports: Reports) -> Result:
             text = f"{', '.join(missing)} not installed on {report['host']}: pip install -r requirements.txt"
             return Result(FAIL, NAME, text)
     versions = {rank: report["packages"] | report for rank, report in reports.items()}
-    differing = []
-    for name in ("python", *PACKAGES):
-        if by_host := differences(versions, operator.itemgetter(name)):
-            differing.append(f"{name} {by_host}")
+    differing = [
+        f"{name} {by_host}"
+        for name in ("python", *PACKAGES)
+        if (by_host := differences(versions, operator.itemgetter(name)))
+    ]
     if differing:
         return Result(FAIL, NAME, f"ranks differ: {'; '.join(differing)}: use the same environment on all hosts")
     pinned = pins(HOME / "requirements.txt")

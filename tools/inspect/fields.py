@@ -61,7 +61,7 @@ def print_fields(recipe: SourceRecipe, places: Sequence[Place], files: Sequence[
     """
     kind = kind_of(recipe)
     first = files[0]["name"] if files else ""
-    if kind.has_columns or kind.has_json_lines and storage.without_query(first).endswith(PARQUET.endings):
+    if kind.has_columns or (kind.has_json_lines and storage.without_query(first).endswith(PARQUET.endings)):
         _print_of_table(recipe, first)
     elif kind.has_json_lines:
         _print_of_lines(recipe, places)

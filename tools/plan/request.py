@@ -67,7 +67,7 @@ class Hardware:
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(f"{_option(field.name)} must be a finite number, got {value:g}")
             # nodes: 0 is this machine alone
-            if isinstance(value, int | float) and (value <= 0 and field.name != "nodes" or value < 0):
+            if isinstance(value, int | float) and ((value <= 0 and field.name != "nodes") or value < 0):
                 raise UserError(f"{_option(field.name)} must be greater than 0, got {value:g}")
         if self.mfu is not None and self.tokens_per_second is not None:
             raise UserError("--mfu must be omitted with --tokens-per-second, which is the speed itself")

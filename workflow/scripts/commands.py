@@ -38,7 +38,7 @@ def shown_command(arguments: Iterable[str]) -> str:
         if equals and names_secret:
             words.append(f"{name}=***")
         else:
-            hidden = storage.credential_of(word) or is_secret and not word.startswith("-")
+            hidden = storage.credential_of(word) or (is_secret and not word.startswith("-"))
             words.append("***" if hidden else word)
         if word.startswith("-"):
             is_secret = names_secret and not equals

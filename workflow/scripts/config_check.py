@@ -221,7 +221,7 @@ def _sentence(error: ValidationError) -> str:
     if error.validator == "additionalProperties":
         return _unknown_key(where, error.instance, error.schema["properties"])
     if error.validator in ("required", "dependentRequired"):
-        missing = [key for key in _required(error) if key not in error.instance][0]
+        missing = next(key for key in _required(error) if key not in error.instance)
         instead = " (or set model.from)" if where.endswith(".model") else ""
         expected = _expected(error.schema["properties"][missing])
         return f"{joined(where, missing)} is missing: it must be {expected}{instead}"

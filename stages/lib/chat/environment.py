@@ -38,7 +38,7 @@ LIMIT = signal.SIGPROF
 class Generation(Extension):
     """The tag `{% generation %}`, with which templates mark the text of the assistant; here it only renders it."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Return a call block: what is set inside does not leave it, as in transformers."""
@@ -54,7 +54,7 @@ class Generation(Extension):
 class Namespace(jinja2.utils.Namespace):
     """`namespace()` of a template. An attribute that begins with an underscore could leave the sandbox."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805 (so that `namespace(self=1)` works)
+    def __init__(*args: Any, **kwargs: Any) -> None:
         self, *more = args
         values = dict(*more, **kwargs)
         for name in values:

@@ -67,7 +67,7 @@ def rounds_of(owned: Owned, num_shards: int, itemsize: int) -> list[Owned]:
     for matrix, rank in owned:
         size = matrix.rows * matrix.columns * itemsize
         is_full = sum(by_rank.values()) + size > RECEIVED_BYTES * num_shards
-        if not rounds or is_full or by_rank.get(rank, 0) and by_rank[rank] + size > OWNED_BYTES:
+        if not rounds or is_full or (by_rank.get(rank, 0) and by_rank[rank] + size > OWNED_BYTES):
             rounds.append([])
             by_rank = {}
         rounds[-1].append((matrix, rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import math
 import sys
 import time
@@ -52,7 +53,7 @@ def sparkline(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
     """Return a curve of at most `width` characters; each is the mean of as many neighbours."""
     count = min(width, len(values))
     edges = [len(values) * number // max(1, count) for number in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     if not means:
         return ""
     low, high = min(means), max(means)

@@ -7,6 +7,7 @@ probability of 10^-15). The hashes are stored in sorted runs, so that any number
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -109,7 +110,7 @@ def repeated(runs: Sequence[Sequence[Path]], at_once: int = 1 << 23) -> list[np.
     slices = max(1, -(-total // at_once))
     bounds = [number * (1 << 64) // slices for number in range(slices + 1)]
     found: list[list[np.ndarray]] = [[] for _ in runs]
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         for owner, numbers in _repeated_between(owned, first, end):
             found[owner].append(numbers)
     return [_sorted(found, owner) for owner in range(len(runs))]

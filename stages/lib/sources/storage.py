@@ -191,7 +191,7 @@ def _matching(
 
 def is_hidden(name: str) -> bool:
     """Return True for the name of a file or a directory that Spark and Arrow leave out."""
-    return name.startswith(".") or name.startswith("_") and "=" not in name
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _entries(directory: str) -> tuple[list[str], tuple[int, int]]:

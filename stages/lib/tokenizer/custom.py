@@ -113,7 +113,7 @@ def _check_unknown(package: Mapping[str, Any], ends: Mapping[str, str], where: s
         text = next(filter(has_it, found), found)  # one character, or a word that is unknown as a whole
         raise UserError(
             f"{where}.{name} must be a token that no text becomes, got {unknown!r}, the unknown token of {path}: "
-            f"the text {ascii(text)} becomes it"
+            f"the text {text!a} becomes it"
         )
 
 

@@ -135,11 +135,11 @@ class EndedJob:
         Not if a user, the time limit or a preemption ended it, nor if a signal did, as a lack of memory does.
         """
         code, _, number = self.exit_code.partition(":")
-        killed = number not in ("", "0") or code.isdigit() and int(code) > SIGNALS or any(map(KILLED.search, log))
+        killed = number not in ("", "0") or (code.isdigit() and int(code) > SIGNALS) or any(map(KILLED.search, log))
         return (
             bool(self.nodes)
             and self.num_nodes == 1
-            and (self.state in ("NODE_FAIL", "BOOT_FAIL") or self.state == "FAILED" and not killed)
+            and (self.state in ("NODE_FAIL", "BOOT_FAIL") or (self.state == "FAILED" and not killed))
         )
 
 

@@ -140,7 +140,7 @@ class TrainRecipe:
     steps: int = horizon(minimum=1)
     """Optimizer steps of the whole run: the learning-rate schedule ends here."""
 
-    milestones: list[int] = horizon([])
+    milestones: list[int] = horizon([])  # noqa: RUF009 (a field)
     """Milestones of the run, in steps or epochs: at each the validation loss is measured."""
 
     seq_len: int = identity(minimum=2)

@@ -1,5 +1,7 @@
 """The order of the data: the cycle of sources, the keyed permutation, and the packing of rows."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,7 +90,7 @@ def test_the_rows_are_counted_from_the_lengths_alone(lengths, seed):
 @given(lengths)
 def test_no_two_rows_are_half_empty(lengths):
     used = sorted(sum(lengths[number] for number in row) for row in best_fit(lengths, SIZE, 0))
-    assert all(first + second > SIZE for first, second in zip(used, used[1:], strict=False))
+    assert all(first + second > SIZE for first, second in itertools.pairwise(used))
 
 
 def test_the_fullest_row_that_has_room_is_taken():
@@ -152,7 +154,7 @@ def test_the_shape_is_kept_and_the_argument_left_alone():
 def test_keys_give_unrelated_orders_without_a_trend():
     size = 5000
     orders = [permute(np.arange(size), size, f"{number}/code/0") for number in range(40)]
-    for order, following in zip(orders, orders[1:], strict=False):
+    for order, following in itertools.pairwise(orders):
         for first, second in ((order, np.arange(size)), (order, following), (order[:-1], order[1:])):
             assert abs(np.corrcoef(first, second)[0, 1]) < 5 / size**0.5
 

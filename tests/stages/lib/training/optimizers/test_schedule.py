@@ -1,5 +1,6 @@
 """The learning rate at steps whose value can be worked out by hand, and what holds for all schedules."""
 
+import itertools
 import math
 
 import pytest
@@ -119,10 +120,10 @@ def test_it_rises_to_the_peak_then_never_rises_and_ends_at_the_floor(schedule, p
     made, steps = schedule
     found = [learning_rate(made, peak, step, steps) for step in range(steps + 2)]
     rising, falling = found[: made.warmup_steps], found[made.warmup_steps :]
-    assert all(0 < earlier < later for earlier, later in zip(rising, rising[1:], strict=False))
+    assert all(0 < earlier < later for earlier, later in itertools.pairwise(rising))
     assert falling[0] == peak
     # each value is rounded three times, so equal neighbours may differ by their last bits
-    assert all(later <= earlier * (1 + 1e-15) for earlier, later in zip(falling, falling[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-15) for earlier, later in itertools.pairwise(falling))
     assert all(rate <= peak for rate in found)
     assert all(rate >= made.min_lr_ratio * peak * (1 - 1e-15) for rate in falling)
     assert found[steps] == found[steps + 1] == pytest.approx(made.min_lr_ratio * peak, rel=1e-12)
@@ -137,6 +138,6 @@ def test_neighbours_are_near_each_other_also_where_two_pieces_join(schedule):
     warmup_jump = 2 / (made.warmup_steps + 1)  # a parabola begins at twice the slope of a line
     # a cosine is at most pi / 2 times as steep as a line; sqrt falls by 1 / sqrt(n) at its first step
     fall_jump = 1 / math.sqrt(fall) if made.decay == "sqrt" else math.pi / 2 / fall
-    jumps = [abs(later - earlier) for earlier, later in zip(found, found[1:], strict=False)]
+    jumps = [abs(later - earlier) for earlier, later in itertools.pairwise(found)]
     assert max(jumps[: made.warmup_steps], default=0) <= warmup_jump + 1e-12
     assert max(jumps[made.warmup_steps :]) <= fall_jump + 1e-12
