@@ -7,7 +7,7 @@ Each training is the stage `pretrain` on the corpus of the demo: model, batch, s
 `base` in config/config.yaml. Only the optimizer, its peak learning rate and the seed (initial weights and order of the
 data) differ; all combinations are trained. The validation loss is that after the last step, the mean of both sources.
 An optimizer is compared at the learning rate at which its mean over the seeds is best. Step time is the median over the
-steps of all trainings, one at a time.
+steps of all trainings, one at a time. A call that was cut off goes on with the training that it did not end.
 """
 
 import itertools
@@ -107,8 +107,15 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     found = []
+    ended = arguments.output.with_suffix(".partial.jsonl")  # of a call that was cut off: an hour is long
+    lines = ended.read_text(encoding="utf-8").splitlines() if ended.exists() else []
+    before = dict(map(json.loads, lines))
     for seed, rate, optimizer in itertools.product(arguments.seeds, arguments.learning_rates, OPTIMIZERS):
-        run = train(arguments, optimizer, rate, seed)
+        made = json.dumps([recipe_of(arguments, optimizer, rate, seed), arguments.threads, str(arguments.corpus)])
+        run = before.get(made) or train(arguments, optimizer, rate, seed)
+        if made not in before:
+            with open(ended, "a", encoding="utf-8") as file:
+                file.write(json.dumps([made, run]) + "\n")
         found.append(run)
         print(f"{optimizer:6} {rate:g} seed {seed}: {run['loss_bits_per_byte']:.4f} bits per byte", flush=True)
     summaries = summary(found)
@@ -124,6 +131,7 @@ def main():
         "runs": found,
     }
     harness.write(arguments.output, "optimizers", ("torch",), figures)
+    ended.unlink()
 
 
 if __name__ == "__main__":
