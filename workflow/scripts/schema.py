@@ -12,7 +12,9 @@ NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(?!\\n)$"}
 
 def recipe_of(stage: str) -> Schema:
     """Return the JSON schema of a stage's recipe."""
-    return recipe_schema.json_schema(STAGES[stage].recipe_type)
+    recipe_type = STAGES[stage].recipe_type
+    assert recipe_type is not None
+    return recipe_schema.json_schema(recipe_type)
 
 
 def mapping(properties: Schema, required: Iterable[str] = ()) -> Schema:
