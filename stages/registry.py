@@ -25,7 +25,7 @@ class Stage:
     """Path of the manifest below the results directory, with the wildcards of the rule in braces."""
 
     makes: str
-    """What the manifest describes, in a word."""
+    """Name of what the manifest describes, in a word."""
 
     module: str = ""
     """The module that the rule runs; "" for `stages.` and the name."""
