@@ -1,4 +1,4 @@
-"""What the benchmarks share: peers that take turns, the time of commands, and the file of results.
+"""The parts that all benchmarks share: peers that take turns, the time of commands, and the file of results.
 
 A turn is {name: figures} of all that were measured in it, ours and the peers'. A file of results has one turn per line,
 after the command, date, commit, hardware and versions.

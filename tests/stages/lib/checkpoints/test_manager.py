@@ -26,15 +26,20 @@ class Lease:
             raise UserError("taken over")
 
 
+@pytest.fixture(autouse=True)
+def group_of_one():
+    with process_group():
+        yield
+
+
 @pytest.fixture
 def manager(tmp_path):
     """The manager of a run that has the checkpoints 1 and 2, and keeps one of each new save."""
-    with process_group():
-        made = CheckpointManager(tmp_path, IDENTITY, 2, AsyncCheckpointer(asynchronous=True), Lease())
-        save(made, 1)
-        save(made, 2)
-        made.keep = 1
-        yield made
+    made = CheckpointManager(tmp_path, IDENTITY, 2, AsyncCheckpointer(asynchronous=True), Lease())
+    save(made, 1)
+    save(made, 2)
+    made.keep = 1
+    return made
 
 
 def save(manager, step):
@@ -68,12 +73,6 @@ def test_start_of_a_trainer_that_lost_its_lease_deletes_nothing(manager, tmp_pat
     with pytest.raises(UserError, match="taken over"):
         manager.clear_leftovers()
     assert (tmp_path / "checkpoints/00000004").exists()
-
-
-@pytest.fixture(autouse=True)
-def group_of_one():
-    with process_group():
-        yield
 
 
 def held_back(monkeypatch):
