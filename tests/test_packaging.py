@@ -99,7 +99,8 @@ def test_make_prints_one_clear_line_if_python_is_too_old(tmp_path):
 
 
 def test_installation_that_copies_the_packages_is_refused_in_one_sentence(tmp_path):
-    for name in ("pyproject.toml", "setup.py", "README.md", "stages/__init__.py", "tools/__init__.py"):
+    packages = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    for name in ("pyproject.toml", "setup.py", "README.md", *(f"{package}/__init__.py" for package in packages)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((HOME / name).read_bytes())
 

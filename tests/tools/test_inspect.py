@@ -141,7 +141,7 @@ def test_no_samples_are_refused(home, run_directory, capsys):
 def test_a_directory_without_a_run_is_refused(home, run_directory, tmp_path, capsys):
     assert "must be a run directory with metrics.jsonl" in refused(capsys, home, tmp_path)
     shutil.rmtree(run_directory / "checkpoints")
-    assert "must hold a checkpoint" in refused(capsys, home, run_directory)
+    assert "holds no checkpoint" in refused(capsys, home, run_directory)
 
 
 def test_what_it_was_not_trained_with_is_refused(home, run_directory, tmp_path, capsys):

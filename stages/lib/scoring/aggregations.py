@@ -22,6 +22,10 @@ import numpy as np
 OfRatio = Callable[[np.ndarray], np.ndarray]
 
 
+def _mean(ratio: np.ndarray) -> np.ndarray:
+    return ratio
+
+
 def _perplexity(ratio: np.ndarray) -> np.ndarray:
     return np.exp(-ratio)
 
@@ -98,7 +102,7 @@ def document_scores(
     if all(map(_is_number, values)):
         numbers = np.asarray(values, np.float64)
         columns = np.stack([numbers, np.ones(len(numbers))], axis=1)
-        return DocumentScores(_by_document(columns, documents), OF_NUMBERS.get(name, lambda ratio: ratio))
+        return DocumentScores(_by_document(columns, documents), OF_NUMBERS.get(name, _mean))
     if name in OF_PAIRS and all(map(_is_pair, values)):
         return DocumentScores(_by_document(np.asarray(values, np.float64), documents), OF_PAIRS[name])
     return None
