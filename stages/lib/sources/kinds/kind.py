@@ -67,7 +67,7 @@ class SourceKind:
     """True if the documents of a file depend on all files of the source."""
 
     yields: tuple[str, ...] = ("documents",)
-    """Things that can be read of a source, each by the method of this name: documents, pairs, conversations or preferences."""
+    """Contents of a source, each read by the method of its name: documents, pairs, conversations or preferences."""
 
     is_readable = False
     """True if the first bytes of a file can be shown to a person."""
