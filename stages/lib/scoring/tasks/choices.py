@@ -93,6 +93,7 @@ def _placed(question: Row, position: int) -> Row:
 POOL_BYTES = 2 << 20  # text per source that questions are made from: about 40,000 lines
 CONTEXT_LINES, CONTEXT_BYTES, SHORTEST_CONTEXT_LINES = 10, 400, 3
 SHORTEST_LINE = 16  # characters: `else:` or a lone brace cannot be predicted
+LONGEST_LINE = 400  # bytes: a paragraph that is one line is cut there, since a model's context may be short
 BIN = 48
 
 
@@ -156,7 +157,7 @@ def _candidates(piece: Row) -> Iterator[Candidate]:
     num_filled = 0
     for number, text in enumerate(piece["text"].split("\n")):
         if num_filled >= SHORTEST_CONTEXT_LINES and len(text.strip()) >= SHORTEST_LINE:
-            yield Candidate(text, piece["id"], (piece, number))
+            yield Candidate(_cut(text), piece["id"], (piece, number))
         num_filled += bool(text.strip())
 
 
@@ -167,9 +168,18 @@ def _question(line: Candidate, wrong: Sequence[str]) -> Row:
         "document": piece["document"],
         "source": piece["source"],
         "context": _context(piece["text"].split("\n")[:number]),
-        "right": f"{line.text}\n",
-        "wrong": [f"{text}\n" for text in wrong],
+        "right": _ended(line.text),
+        "wrong": list(map(_ended, wrong)),
     }
+
+
+def _cut(line: str) -> str:
+    return line.encode()[:LONGEST_LINE].decode(errors="ignore")
+
+
+def _ended(text: str) -> str:
+    """Return a line with its end, which one that was cut does not have."""
+    return text if len(text.encode()) > LONGEST_LINE - 4 else f"{text}\n"  # a character has up to 4 bytes
 
 
 def _context(lines: Sequence[str]) -> str:

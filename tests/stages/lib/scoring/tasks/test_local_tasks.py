@@ -109,6 +109,15 @@ def test_corpus_without_validation_text_is_refused(tmp_path):
         written(tmp_path, corpus_of(tmp_path / "corpus", {"code": []}))
 
 
+def test_a_paragraph_that_is_one_line_is_cut(tmp_path):
+    texts = ["".join(f"{at} {line} {'ä word ' * 55}\n" for line in range(9)) for at in range(40)]
+    corpus = corpus_of(tmp_path / "corpus", {"prose": [(f"d{at}", text) for at, text in enumerate(texts)]})
+    _, rows = written(tmp_path, corpus, ["next_line"], bytes_per_source=1 << 20, num_examples=8)
+    sizes = {len(choice.encode()) for row in rows["next_line"] for choice in row["choices"]}
+    assert len(rows["next_line"]) == 8 and min(sizes) > 396 and max(sizes) <= 400
+    assert not any(choice.endswith("\n") for row in rows["next_line"] for choice in row["choices"])
+
+
 def test_documents_of_one_line_give_no_question_and_the_other_sources_give_all(corpus, tmp_path, caplog):
     lines = [(f"d{number}", f"one document of a single line, the number {number:05d}") for number in range(60)]
     of_lines = corpus_of(tmp_path / "corpus", {"lines": lines, "prose": documents("prose", count=20, lines=60)})
