@@ -117,7 +117,7 @@ def test_every_export_has_a_card_and_can_be_pushed(place, capsys):
         assert push.main([str(export), "me/tiny", "--dry-run"]) == 0
         assert "README.md" in capsys.readouterr().out
         card = (export / "README.md").read_text()
-        assert "1 filters.min\\_words" in card and "| `next_line` | `acc_mutual_info` |" in card
+        assert "1 filters.min_words" in card and "| `next_line` | `acc_mutual_info` |" in card
 
 
 def test_loss_is_finite_and_on_two_ranks(place):
