@@ -43,7 +43,6 @@
 
   const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [14, 4], [6, 2, 1, 2, 1, 2], [1, 6], [10, 3, 4, 3]];
   const dashes = (number) => DASHES[number % DASHES.length];
-  const dashOf = (line) => dashes(line.color == null ? line.dash : runs.indexOf(line.group));
 
   // The same in a legend, as a background.
   function dashed(lengths, color) {
@@ -60,7 +59,7 @@
       show: !hidden.has(line.group),
       stroke: lineColor(line),
       width: line.marked ? 1.8 : 1.3,
-      dash: dashOf(line),
+      dash: dashes(line.dash),
       points: { show: line.marked || line.x.length === 1, size: 6 },
       spanGaps: true,
       errors: line.error,

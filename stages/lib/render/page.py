@@ -138,7 +138,7 @@ def write(path: Path, sections: Sequence[Section], runs: Sequence[str], head: He
         loader=jinja2.FileSystemLoader(HERE),
     )
     charts = [block for section in sections for block in section.blocks if isinstance(block, Chart)]
-    data = json.dumps({"runs": list(runs), "charts": list(map(_chart_data, charts))}, separators=(",", ":"),
+    data = json.dumps({"runs": list(runs), "charts": [_chart_data(chart, runs) for chart in charts]}, separators=(",", ":"),
                       ensure_ascii=True, allow_nan=False)  # fmt: skip
     text = environment.get_template("page.html.jinja").render(
         sections=sections,
@@ -178,14 +178,15 @@ def _names_at_ends(lines: Sequence[Line]) -> list[str]:
     return [line.part if are_named and first[line.color] == number else "" for number, line in enumerate(lines)]
 
 
-def _chart_data(chart: Chart) -> Mapping[str, Any]:
+def _chart_data(chart: Chart, runs: Sequence[str]) -> Mapping[str, Any]:
     limit = max(LEAST_POINTS, CHART_POINTS // max(len(chart.lines), 1))
     parts = list(dict.fromkeys(line.part for line in chart.lines))
+    groups = list(dict.fromkeys([*runs, *(line.group for line in chart.lines)]))
     lines = [
         {
             "label": line.label,
             "group": line.group,
-            "dash": parts.index(line.part),
+            "dash": parts.index(line.part) if line.color is None else groups.index(line.group),
             "marked": line.marked,
             **({} if line.color is None else {"color": line.color}),
             "end": end,
