@@ -138,14 +138,13 @@ def write(path: Path, sections: Sequence[Section], runs: Sequence[str], head: He
         loader=jinja2.FileSystemLoader(HERE),
     )
     charts = [block for section in sections for block in section.blocks if isinstance(block, Chart)]
-    data = json.dumps({"runs": list(runs), "charts": [_chart_data(chart, runs) for chart in charts]}, separators=(",", ":"),
-                      ensure_ascii=True, allow_nan=False)  # fmt: skip
+    data = {"runs": list(runs), "charts": [_chart_data(chart, runs) for chart in charts]}
     text = environment.get_template("page.html.jinja").render(
         sections=sections,
         head=head,
         is_alone=is_alone,
         number_of=lambda chart: next(at for at, other in enumerate(charts) if other is chart),
-        chart_data=data.replace("<", "\\u003c"),
+        chart_data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         has_charts=bool(charts),
         sources={name: (HERE / name).read_text(encoding="utf-8") for name in ASSETS},
     )
