@@ -32,7 +32,7 @@ def check_gpu():
     import torch
 
     if not torch.cuda.is_available():
-        raise UserError(f"the GPU must be one that torch {torch.__version__} can use, and there is none")
+        raise UserError(f"torch {torch.__version__} finds no GPU that it can use on this machine")
     free, total = torch.cuda.mem_get_info()
     name = torch.cuda.get_device_name()
     if total < LEAST:

@@ -60,7 +60,8 @@ def is_local(profile: str | None) -> bool:
 def check_file(path: Path) -> None:
     """Raise UserError if a config file is not YAML that can be read."""
     try:
-        made = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        made = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 (safe)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, yaml.YAMLError) as error:

@@ -135,7 +135,7 @@ MAX_ENTRIES = 1_000_000
 def load_schema(path: Path) -> dict[str, Any]:
     """Read the JSON schema of the config."""
     with open(path, encoding="utf-8") as file:
-        return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (safe)
 
 
 def checked(config: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

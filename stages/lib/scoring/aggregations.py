@@ -166,14 +166,5 @@ def interval(estimate: float, resampled: np.ndarray, count: int, level: float = 
     return estimate + min(0.0, float(low)) * widening, estimate + max(0.0, float(high)) * widening
 
 
-def standard_error_of_ratio(numerators: np.ndarray, denominators: np.ndarray, seed: int) -> float:
-    """Return the standard error of sum(numerators) / sum(denominators) over documents; NaN for one document.
-
-    `denominators`: bytes or words of the documents, positive. Bits per byte has -ll / ln 2 as numerators.
-    """
-    sums = resampled_sums(np.stack([numerators, denominators], axis=1), seed)
-    return resampled_error(sums[:, 0] / sums[:, 1], len(numerators))
-
-
 def _widening(count: int) -> float:
     return math.sqrt(count / (count - 1)) if count > 1 else math.nan

@@ -104,7 +104,7 @@ def _content(path: Path) -> tuple[Any, bool]:
 
     Loader.add_constructor(TAG, function)
     try:
-        return yaml.load(path.read_bytes(), Loader) or {}, bool(tags)
+        return yaml.load(path.read_bytes(), Loader) or {}, bool(tags)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} must be a YAML file of a task: {reason:.300}") from None

@@ -105,7 +105,6 @@ RATE_EXPONENT, BATCH_EXPONENT = -1 / 3, 2 / 3
 """Powers of the number of parameters by which learning rate and batch follow it: those of OLMo's ladder (Bhagia et al.,
 arXiv 2412.04403), by Porian et al. (arXiv 2406.19146)."""
 
-TRAINING_KEYS = ("learning_rate", "global_batch_size")
 SHAPE_KEYS = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
     "head_dim",

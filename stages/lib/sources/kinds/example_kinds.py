@@ -68,7 +68,7 @@ def chat_records(names: Sequence[str], fields: Sequence[str | None], optional: S
         yield record
     if counts:
         said = ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
-        logger.warning("fields of records that reach no chat template: %s; messages and %s are read", said, TOOLS)
+        logger.warning("fields of records that do not reach the model: %s", said)
 
 
 def _rows(name: str, fields: Sequence[str | None], optional: Sequence[str]) -> Iterator[Record]:
