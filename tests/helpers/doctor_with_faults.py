@@ -1,5 +1,6 @@
 """The doctor on two ranks that pose as two hosts. The first argument names the faults of the second host."""
 
+import importlib.metadata
 import os
 import signal
 import sys
@@ -9,21 +10,24 @@ import torch.distributed as dist
 
 from stages.lib import stage
 from tools.doctor import __main__ as doctor
-from tools.doctor import clocks, collectives, filesystem, network, rendezvous, runner, versions
+from tools.doctor import filesystem, hosts, network, runner
+from tools.doctor.network import CLOCKS, COLLECTIVES
 
 SECOND = os.environ["RANK"] == "1"
 
 
 def clock():
-    clocks.now = lambda: time.time() + 100
+    right = time.time
+    time.time = lambda: right() + 100
 
 
 def code():
-    versions.code_digest = lambda _: "another"
+    hosts.code_digest = lambda _: "another"
 
 
 def package():
-    versions._version = lambda name: "0.1"
+    right = importlib.metadata.version
+    importlib.metadata.version = lambda name: "0.1" if name == "sentencepiece" else right(name)
 
 
 def unseen():
@@ -42,15 +46,15 @@ def wrong_sum():
 
 
 def deaf():
-    network._serve_name = lambda *_: None
+    network.serve_name = lambda *_: None
 
 
 def hang():
-    collectives._is_right = lambda *_: time.sleep(600)
+    dist.all_reduce = lambda *_: time.sleep(600)
 
 
 def stopped():
-    clocks.collect = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    CLOCKS.collect = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def gone():
@@ -62,11 +66,11 @@ if __name__ == "__main__":
     faults, options = sys.argv[1], sys.argv[2:]
     network.CONNECT_SECONDS = 1.0
     if faults == "gone":
-        rendezvous.JOIN_SECONDS, runner.GRACE_SECONDS = 5.0, 2.0
+        runner.JOIN_SECONDS, runner.GRACE_SECONDS = 5.0, 2.0
     if faults == "stopped":
-        clocks.TIMEOUT_SECONDS, runner.GRACE_SECONDS = 4.0, 2.0
+        CLOCKS.timeout_seconds, runner.GRACE_SECONDS = 4.0, 2.0
     if faults == "hang":
-        collectives.TIMEOUT_SECONDS = 5.0
+        COLLECTIVES.timeout_seconds = 5.0
     if SECOND:
         for name in faults.split(","):
             globals()[name]()

@@ -1,1 +1,1 @@
-"""The checks of `tools.doctor`, one module each, and the runner that does them on all ranks of a job."""
+"""The checks of `tools.doctor`, and the runner that does them on all ranks of a job."""

@@ -18,63 +18,40 @@ from pathlib import Path
 
 from stages.lib import stage
 from stages.lib.errors import RankLocalError, UserError
-from tools.doctor import (
-    clocks,
-    collectives,
-    disk_space,
-    filesystem,
-    gpus,
-    host,
-    network,
-    nodes,
-    rendezvous,
-    slurm,
-    versions,
-)
-from tools.doctor.result import FAIL, WARNING
-from tools.doctor.runner import Check, CheckRunner
+from tools.doctor import runner
+from tools.doctor.filesystem import DISK_SPACE, FILESYSTEM
+from tools.doctor.gpus import GPUS
+from tools.doctor.hosts import HOST, NODES, VERSIONS
+from tools.doctor.network import CLOCKS, COLLECTIVES, NETWORK
+from tools.doctor.runner import FAIL, WARNING, Check, CheckRunner, counted
+from tools.doctor.slurm import SLURM
 
 CHECKS: tuple[Check, ...] = (
-    nodes,
-    versions,
-    gpus,
-    host,
-    filesystem,
-    disk_space,
-    clocks,
-    network,
-    collectives,
-    slurm,
+    *(NODES, VERSIONS, GPUS, HOST, FILESYSTEM, DISK_SPACE),
+    *(CLOCKS, NETWORK, COLLECTIVES, SLURM),
 )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the checks and print their results. Raises UserError if one failed."""
+    """Run the checks, and print their results and a summary. Raises UserError if one failed."""
     check_options(arguments)
     begin = time.monotonic()
-    runner = CheckRunner(rendezvous.join(), arguments)
-    runner.gather_hosts(rendezvous.JOIN_SECONDS)
+    checks = CheckRunner(runner.join(), arguments)
+    checks.gather_hosts(runner.JOIN_SECONDS)
     for check in CHECKS:
-        for result in runner.run(check):
+        for result in checks.run(check):
             print(result, flush=True)
-    if runner.rendezvous.rank == 0:
-        print_summary(runner, time.monotonic() - begin)
-
-
-def print_summary(runner: CheckRunner, seconds: float) -> None:
-    """Print the summary. Raises UserError if a check failed."""
-    failed = [result.name for result in runner.results if result.level == FAIL]
-    warned = [result.name for result in runner.results if result.level == WARNING]
-    warnings = f"; {_count(len(warned), 'warning')} ({', '.join(warned)})" if warned else ""
+    if checks.rendezvous.rank:
+        return
+    failed = [result.name for result in checks.results if result.level == FAIL]
+    warned = [result.name for result in checks.results if result.level == WARNING]
+    warnings = f"; {counted(len(warned), 'warning')} ({', '.join(warned)})" if warned else ""
     if failed:
-        text = f"not fit for a run: {_count(len(failed), 'check')} failed ({', '.join(failed)}){warnings}"
+        text = f"not fit for a run: {counted(len(failed), 'check')} failed ({', '.join(failed)}){warnings}"
         # torchrun must end the ranks that do not answer
-        raise (RankLocalError if runner.missing else UserError)(text)
-    print(f"fit for a run: {_count(len(runner.results), 'check')} in {seconds:.0f} s{warnings}", flush=True)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
+        raise (RankLocalError if checks.missing else UserError)(text)
+    seconds = time.monotonic() - begin
+    print(f"fit for a run: {counted(len(checks.results), 'check')} in {seconds:.0f} s{warnings}", flush=True)
 
 
 def check_options(arguments: argparse.Namespace) -> None:

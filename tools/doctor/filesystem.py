@@ -1,4 +1,4 @@
-"""Check that all hosts share the directory of the runs, and that it supports leases and checkpoints."""
+"""The checks of the directory of the runs: shared by all hosts, fit for leases and checkpoints, with enough space."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from stages.lib import space
 from stages.lib.errors import UserError
-from tools.doctor.rendezvous import Rendezvous
-from tools.doctor.result import FAIL, OK, WARNING, Reports, Result, host_names, join_names
+from tools.doctor.runner import FAIL, OK, WARNING, Check, Finding, Rendezvous, Reports, host_names, join_names
 
-NAME, TIMEOUT_SECONDS = "filesystem", 60.0
+TIMEOUT_SECONDS = 60.0
 VISIBLE_SECONDS = 20.0  # longest time until a file is visible on another host; a profile's latency-wait is 60
 WRITTEN_BYTES, WRITE_SECONDS = 64_000_000, 10.0
 SLOW = 50e6  # bytes per second: a checkpoint of a model of 1 B parameters, 12 GB, then takes 4 minutes
 RENAME_SECONDS = 0.5
 CONTENT = "written by the doctor\n" * 200  # longer than what fits into an inode
+MIN_BYTES = 1_000_000_000  # checked without --need: less than the smallest real run writes
+MIN_INODES = 10_000
 
 
 def nearest(directory: Path) -> Path:
@@ -39,10 +41,7 @@ def collect(rendezvous: Rendezvous, arguments: argparse.Namespace) -> dict[str, 
     try:
         scratch.mkdir()
         try:
-            speed = _write_speed(scratch / "speed")
-            (scratch / "first").write_text(CONTENT, encoding="ascii")
-            rendezvous.set("scratch", str(scratch))
-            return {"place": str(scratch.parent), "speed": speed} | _test_on_first_rank(rendezvous, scratch)
+            return {"place": str(scratch.parent)} | _test_on_first_rank(rendezvous, scratch)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
@@ -51,48 +50,42 @@ def collect(rendezvous: Rendezvous, arguments: argparse.Namespace) -> dict[str, 
 
 
 def _test_on_first_rank(rendezvous: Rendezvous, scratch: Path) -> dict[str, Any]:
-    others = [rank for rank in rendezvous.leaders if rank]
-    own = {"visible": 0.0} | _try_link(scratch, 0)
+    report = {"visible": 0.0, "speed": _write_speed(scratch / "speed")}
+    (scratch / "first").write_text(CONTENT, encoding="ascii")
+    rendezvous.set("scratch", str(scratch))
+    report |= _try_link(scratch, 0)
     (scratch / "renamed").write_text(CONTENT, encoding="ascii")
     rendezvous.set("rename", True)
     end = time.monotonic() + RENAME_SECONDS
-    own["reads"], own["torn"], own["lost"] = 0, 0, 0
     while time.monotonic() < end:
         (scratch / "renaming").write_text(CONTENT, encoding="ascii")
         os.replace(scratch / "renaming", scratch / "renamed")
-        _read_during_rename(scratch / "renamed", own)
-    unseen = []
-    for rank in others:
+        _read_during_rename(scratch / "renamed", report)
+    unseen, leaders = [], {rank: host for rank, host in rendezvous.leaders.items() if rank}
+    for rank, host in leaders.items():
         answer = rendezvous.get(f"tested {rank}", VISIBLE_SECONDS + TIMEOUT_SECONDS / 2)
         if answer["visible"] is not None and _seconds_until_visible(scratch / f"from {rank}") is None:
-            unseen.append(rank)
-    for rank in set(range(1, rendezvous.world_size)) - set(others) - set(rendezvous.missing):
+            unseen.append(host)
+    for rank in set(range(1, rendezvous.world_size)) - set(leaders) - set(rendezvous.missing):
         rendezvous.get(f"tested {rank}", VISIBLE_SECONDS)
-    return own | {"unseen": [rendezvous.leaders[rank] for rank in unseen]}
+    return report | {"unseen": unseen}
 
 
 def _test_on_other_rank(rendezvous: Rendezvous) -> dict[str, Any]:
     name = rendezvous.get("scratch", TIMEOUT_SECONDS / 2)
-    found: dict[str, Any] = {"visible": None}
-    if name is not None:
-        scratch = Path(name)
-        found["visible"] = _seconds_until_visible(scratch / "first")
-        if found["visible"] is not None and rendezvous.is_leader:
-            found |= _test_on_leader(rendezvous, scratch)
-    rendezvous.set(f"tested {rendezvous.rank}", found)
-    return found
-
-
-def _test_on_leader(rendezvous: Rendezvous, scratch: Path) -> dict[str, Any]:
-    found = _try_link(scratch, rendezvous.rank) | {"reads": 0, "torn": 0, "lost": 0}
-    rendezvous.get("rename", VISIBLE_SECONDS)
-    if _seconds_until_visible(scratch / "renamed") is not None:
-        end = time.monotonic() + RENAME_SECONDS
-        while time.monotonic() < end:
-            _read_during_rename(scratch / "renamed", found)
-    with contextlib.suppress(OSError):  # the first rank reports it as not visible
-        (scratch / f"from {rendezvous.rank}").write_text(CONTENT, encoding="ascii")
-    return found
+    scratch = Path(name or ".")
+    report = {"visible": None if name is None else _seconds_until_visible(scratch / "first")}
+    if report["visible"] is not None and rendezvous.is_leader:
+        report |= _try_link(scratch, rendezvous.rank)
+        rendezvous.get("rename", VISIBLE_SECONDS)
+        if _seconds_until_visible(scratch / "renamed") is not None:
+            end = time.monotonic() + RENAME_SECONDS
+            while time.monotonic() < end:
+                _read_during_rename(scratch / "renamed", report)
+        with contextlib.suppress(OSError):  # the first rank reports it as not visible
+            (scratch / f"from {rendezvous.rank}").write_text(CONTENT, encoding="ascii")
+    rendezvous.set(f"tested {rendezvous.rank}", report)
+    return report
 
 
 def _seconds_until_visible(path: Path) -> float | None:
@@ -108,25 +101,24 @@ def _seconds_until_visible(path: Path) -> float | None:
 
 
 def _try_link(scratch: Path, rank: int) -> dict[str, Any]:
-    """Create a hard link as a lease does: only one rank may succeed."""
-    own = scratch / f"own {rank}"
+    """Create a hard link as a lease does (only one rank may succeed), and begin to count reads during renames."""
+    own, link = scratch / f"own {rank}", None
     try:
         own.write_text(CONTENT, encoding="ascii")
         os.link(own, scratch / "lease")
-        return {"won": True, "link": None}
-    except FileExistsError:
-        return {"won": False, "link": None}
+        has_lease = True
     except OSError as error:
-        return {"won": False, "link": error.strerror}
+        has_lease = False
+        link = None if isinstance(error, FileExistsError) else error.strerror
+    return {"won": has_lease, "link": link, "torn": 0, "lost": 0}
 
 
-def _read_during_rename(path: Path, found: dict[str, Any]) -> None:
+def _read_during_rename(path: Path, report: dict[str, Any]) -> None:
     """Read a file that is being replaced, and count incomplete ("torn") and missing ("lost") reads."""
-    found["reads"] += 1
     try:
-        found["torn"] += path.read_text(encoding="ascii") != CONTENT
+        report["torn"] += path.read_text(encoding="ascii") != CONTENT
     except OSError:
-        found["lost"] += 1
+        report["lost"] += 1
 
 
 def _write_speed(path: Path) -> float:
@@ -140,48 +132,68 @@ def _write_speed(path: Path) -> float:
     return written / max(time.monotonic() - begin, 1e-6)
 
 
-def evaluate(reports: Reports, arguments: argparse.Namespace) -> list[Result]:
-    """Return one result."""
+def evaluate(reports: Reports, arguments: argparse.Namespace) -> Finding:
+    """Look for hosts that do not see each other's files, missing features, and a low speed."""
     first = reports[0]
-    place = first["place"]
-    blind = host_names(reports, lambda report: report["visible"] is None)
-    if blind:
-        text = f"{place} of {first['host']} is not visible on {blind}: --directory must be on a shared file system"
-        return [Result(FAIL, NAME, text)]
+    place, speed = first["place"], first["speed"]
+    if blind := host_names(reports, lambda report: report["visible"] is None):
+        text = f"{place} of {first['host']} is not visible on {blind}"
+        return FAIL, f"{text}: --directory must be on a shared file system"
     if first["unseen"]:
-        text = f"{place}: files written on {join_names(first['unseen'])} are not visible on {first['host']}: check "
-        return [Result(FAIL, NAME, f"{text}whether it is mounted read-only")]
+        text = f"{place}: files written on {join_names(first['unseen'])} are not visible on {first['host']}"
+        return FAIL, f"{text}: check whether it is mounted read-only"
     leaders = {rank: report for rank, report in reports.items() if "won" in report}
-    return [_evaluate_features(leaders, place) or _evaluate_speed(reports, place, arguments)]
-
-
-def _evaluate_features(reports: Reports, place: str) -> Result | None:
-    if refused := dict.fromkeys(report["link"] for report in reports.values() if report["link"]):
-        where = host_names(reports, lambda report: report["link"])
-        text = f"{place} does not support hard links on {where} ({', '.join(refused)}), which leases need"
-        return Result(FAIL, NAME, f"{text}: use another file system")
-    if sum(report["won"] for report in reports.values()) != 1:
-        winners = host_names(reports, lambda report: report["won"]) or "no host"
+    if where := host_names(leaders, lambda report: report["link"]):
+        refused = ", ".join(dict.fromkeys(report["link"] for report in leaders.values() if report["link"]))
+        text = f"{place} does not support hard links on {where} ({refused}), which leases need"
+        return FAIL, f"{text}: use another file system"
+    if sum(report["won"] for report in leaders.values()) != 1:
+        winners = host_names(leaders, lambda report: report["won"]) or "no host"
         text = f"{place}: an exclusive hard link succeeded on {winners} instead of exactly one"
-        return Result(FAIL, NAME, f"{text}, so leases are not safe: use another file system")
-    if any(report["torn"] for report in reports.values()):
-        where = host_names(reports, lambda report: report["torn"])
-        return Result(FAIL, NAME, f"{place} shows incomplete files on {where} during a rename: use another file system")
-    if any(report["lost"] for report in reports.values()):
-        where = host_names(reports, lambda report: report["lost"])
-        text = f"{place}: a file is briefly missing on {where} during a rename: a start may fail and must be repeated"
-        return Result(WARNING, NAME, text)
-    return None
-
-
-def _evaluate_speed(reports: Reports, place: str, arguments: argparse.Namespace) -> Result:
-    speed = reports[0]["speed"]
+        return FAIL, f"{text}, so leases are not safe: use another file system"
+    if where := host_names(leaders, lambda report: report["torn"]):
+        return FAIL, f"{place} shows incomplete files on {where} during a rename: use another file system"
+    if where := host_names(leaders, lambda report: report["lost"]):
+        text = f"{place}: a file is briefly missing on {where} during a rename"
+        return WARNING, f"{text}: a start may fail and must be repeated"
     text = f"{place} writes {speed / 1e6:,.0f} MB/s"
     if speed < SLOW:
-        minutes = 12e9 / speed / 60
-        return Result(WARNING, NAME, f"{text}: a checkpoint of 1 B parameters (12 GB) takes {minutes:.0f} minutes")
-    latest = max(report["visible"] for report in reports.values())
-    shared = len({report["host"] for report in reports.values()}) > 1
-    text += ", hard links and renames work" + (f", visible on all hosts after {latest:.1f} s" if shared else "")
-    note = "" if Path(place) == arguments.directory.absolute() else f" ({arguments.directory} does not exist yet)"
-    return Result(OK, NAME, text + note)
+        return WARNING, f"{text}: a checkpoint of 1 B parameters (12 GB) takes {12e9 / speed / 60:.0f} minutes"
+    text += ", hard links and renames work"
+    if len({report["host"] for report in reports.values()}) > 1:
+        text += f", visible on all hosts after {max(report['visible'] for report in reports.values()):.1f} s"
+    if Path(place) != arguments.directory.absolute():
+        text += f" ({arguments.directory} does not exist yet)"
+    return OK, text
+
+
+def collect_space(rendezvous: Rendezvous, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return free bytes, free inodes, and why the needed bytes cannot be written; on the first rank only."""
+    if rendezvous.rank:
+        return None
+    place = nearest(arguments.directory)
+    system = os.statvfs(place)
+    need, refused = round(arguments.need * 1e9) if arguments.need else MIN_BYTES, None
+    try:
+        # each rank writes a share of a checkpoint
+        space.require(place, need, "the run" if arguments.need else "the smallest run", rendezvous.world_size)
+    except UserError as error:
+        refused = str(error)
+    inodes = system.f_favail if system.f_files else None  # btrfs and others report none
+    return {"place": str(place), "free": system.f_bavail * system.f_frsize, "inodes": inodes, "refused": refused}
+
+
+def evaluate_space(reports: Reports, arguments: argparse.Namespace) -> Finding:
+    """Look for too little space: free bytes, quota, number of files."""
+    report = reports[0]
+    if report["refused"]:
+        return FAIL, f"{report['refused']}: delete files, or request a larger quota"
+    if report["inodes"] is not None and report["inodes"] < MIN_INODES:
+        return WARNING, f"{report['place']} has only {report['inodes']:,} free inodes: delete files"
+    need = f"{arguments.need:g}" if arguments.need else f"{MIN_BYTES / 1e9:g}"
+    text = f"{space.amount(report['free'])} free in {report['place']}, {need} GB could be reserved"
+    return OK, text if arguments.need else f"{text} (--need GB checks for more)"
+
+
+FILESYSTEM = Check(TIMEOUT_SECONDS, collect, {"filesystem": evaluate})
+DISK_SPACE = Check(20.0, collect_space, {"disk_space": evaluate_space})

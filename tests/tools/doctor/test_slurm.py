@@ -4,6 +4,7 @@ import pytest
 
 from tools.doctor import __main__ as doctor
 from tools.doctor import slurm
+from tools.doctor.slurm import SLURM
 
 CONFIG = "AccountingStorageType   = accounting_storage/{storage}\nJobRequeue              = {requeue}"
 COMMANDS = {
@@ -35,7 +36,7 @@ def ask(tmp_path, monkeypatch, capsys):
 def check(capsys, monkeypatch, *options):
     for name in ("SLURM_JOB_ID", "RANK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor, "CHECKS", (slurm,))
+    monkeypatch.setattr(doctor, "CHECKS", (SLURM,))
     code = doctor.main([*options])
     lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
     return code, {name: f"{level} {text}" for level, name, text in lines if level != "fit"}
