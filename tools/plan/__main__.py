@@ -12,6 +12,7 @@ sharding that does not work is found as well. The exit code is 2 if a run does n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import sys
@@ -23,10 +24,13 @@ from stages.lib import files, stage
 from stages.lib.errors import UserError
 from stages.lib.manifest import PLAN_FORMAT
 from tools.ablate import setting
-from tools.plan import estimate, fit, plan_text, refusal, request, run_plan
+from tools.plan import estimate, fit, plan_text, refusal, request
 from tools.plan.request import Asked
 
 STAGES = ("pretrain", "finetune")
+PROPOSALS = 3
+"""Number of settings that --fit prints."""
+
 EXPANDED = ("sweeps", "ladders")
 """Sections from which only the workflow makes runs."""
 
@@ -46,34 +50,28 @@ def runs_of(path: Path, only: str | None, vocab_size: int | None, results: Path)
                 f"{path} has {section}, which only the workflow expands: "
                 f"`snakemake --profile profiles/local plan --configfile {path}`"
             )
-    return {name: _run(config, name, vocab_size, results) for name in ([only] if only else runs)}
-
-
-def _run(config: dict[str, Any], name: str, vocab_size: int | None, results: Path) -> dict[str, Any]:
-    run = config["runs"][name]
-    stage = next((stage for stage in STAGES if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
-    if stage is None:
-        raise UserError(
-            f"runs.{name} must have pretrain or finetune to be read without the workflow; "
-            f"`snakemake --profile profiles/local plan --configfile FILE` reads every config"
-        )
-    keys = {key: value for key, value in run[stage].items() if key != "milestones"}
-    model, own_size = setting.model_of(config, name)
-    found: dict[str, Any] = {"stage": stage, "keys": keys, "model": model}
-    found["milestones"] = run[stage].get("milestones", [keys["steps"]] if "steps" in keys else [])
-    size = vocab_size or own_size or setting.tokenizer_size(config, name)
-    if size is not None:
-        found["vocab_size"] = size
-    corpus = run.get("corpus")
-    if isinstance(corpus, str):
-        found["corpus"] = str(results / f"tokens/{corpus}/manifest.json")
-        tokenizer = (config.get("corpora") or {}).get(corpus, {}).get("tokenizer")
-        found["tokenizer"] = {"manifest": str(results / f"tokenizers/{tokenizer}/manifest.json")}
-    return found
-
-
-PROPOSALS = 3
-"""Number of settings that --fit prints."""
+    requests: dict[str, Any] = {}
+    for name in [only] if only else runs:
+        run = runs[name]
+        stage = next((stage for stage in STAGES if isinstance(run, dict) and isinstance(run.get(stage), dict)), None)
+        if stage is None:
+            raise UserError(
+                f"runs.{name} must have pretrain or finetune to be read without the workflow; "
+                f"`snakemake --profile profiles/local plan --configfile FILE` reads every config"
+            )
+        keys = {key: value for key, value in run[stage].items() if key != "milestones"}
+        model, own_size = setting.model_of(config, name)
+        requests[name] = {"stage": stage, "keys": keys, "model": model}
+        requests[name]["milestones"] = run[stage].get("milestones", [keys["steps"]] if "steps" in keys else [])
+        size = vocab_size or own_size or setting.tokenizer_size(config, name)
+        if size is not None:
+            requests[name]["vocab_size"] = size
+        corpus = run.get("corpus")
+        if isinstance(corpus, str):
+            tokenizer = (config.get("corpora") or {}).get(corpus, {}).get("tokenizer")
+            requests[name]["corpus"] = str(results / f"tokens/{corpus}/manifest.json")
+            requests[name]["tokenizer"] = {"manifest": str(results / f"tokenizers/{tokenizer}/manifest.json")}
+    return requests
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -88,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
         if isinstance(asked, str):
             plans[name], text = {"unknown": asked}, f"  no plan: {asked}"
         else:
-            plans[name] = run_plan.plan_of(asked, reached, arguments.cache)
+            plans[name] = estimate.plan_of(asked, reached, arguments.cache)
             text = plan_text.of_run(plans[name])
             fitting.append(asked)
             if arguments.fit:
@@ -96,7 +94,11 @@ def run(arguments: argparse.Namespace) -> None:
         paragraphs[name] = text
     text = plan_text.of_runs(paragraphs, plans)
     print(text, end="")
-    write(arguments, text, plans)
+    if arguments.text is not None:
+        with files.atomic(arguments.text, "w") as file:
+            file.write(text)
+    if arguments.json is not None:
+        files.write_json(arguments.json, {"format": PLAN_FORMAT, "runs": plans})
     if not arguments.fit:
         for asked in fitting:
             refusal.check(asked, arguments.cache)
@@ -105,11 +107,10 @@ def run(arguments: argparse.Namespace) -> None:
 def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the request: of the config with the options, or of stdin."""
     if arguments.config is None:
-        try:
-            found = files.parse_json(sys.stdin.read())
-        except ValueError:
-            found = None
-        keys = found if isinstance(found, dict) else {}
+        keys: Any = {}
+        with contextlib.suppress(ValueError):
+            keys = files.parse_json(sys.stdin.read())
+        keys = keys if isinstance(keys, dict) else {}
         if not (isinstance(keys.get("results"), str) and isinstance(keys.get("runs"), dict)):
             raise UserError(
                 "without CONFIG, stdin must hold a request with results and runs, see tools/plan/request.py"
@@ -127,20 +128,11 @@ def proposals(asked: Asked, cache: Path | None) -> str:
     gpu = asked.hardware.gpu()
     if gpu is None:
         raise UserError("--fit needs --gpu, or --memory-gb: the GPU that the run must fit")
-    found = itertools.islice(fit.proposals(asked.subject, gpu, cache), PROPOSALS)
-    lines = [fit.sentence(asked.subject, subject) for subject in found]
-    if not lines and (more := fit.more_ranks(asked.subject, gpu, cache)) is not None:
-        lines = [fit.sentence(asked.subject, more)]
+    proposed = list(itertools.islice(fit.proposals(asked.subject, gpu, cache), PROPOSALS))
+    if not proposed and (more := fit.more_ranks(asked.subject, gpu, cache)) is not None:
+        proposed = [more]
+    lines = [fit.sentence(asked.subject, subject) for subject in proposed]
     return "  " + "\n  ".join([f"fits with {line}" if line else "fits as it is" for line in lines] or ["nothing fits"])
-
-
-def write(arguments: argparse.Namespace, text: str, plans: dict[str, Any]) -> None:
-    """Write the text and the figures to the files that are asked for."""
-    if arguments.text is not None:
-        with files.atomic(arguments.text, "w") as file:
-            file.write(text)
-    if arguments.json is not None:
-        files.write_json(arguments.json, {"format": PLAN_FORMAT, "runs": plans})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

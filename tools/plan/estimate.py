@@ -1,10 +1,11 @@
-"""Time, GPU-hours, cost and disk of a training. Imports no torch."""
+"""The plan of a run as plain data: memory, data, disk, time, GPU-hours and cost. Imports no torch."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,25 @@ from typing import Any
 from stages.lib.model import flops
 from stages.lib.run_directory import history
 from stages.lib.run_directory.events import read_events
+from tools.plan import memory as memories
+from tools.plan import subject as subjects
+from tools.plan.memory import Memory
+from tools.plan.request import Asked
 from tools.plan.subject import Subject
+
+Figures = dict[str, Any]
 
 HOUR = 3600
 EXPORT_BYTES = 2
 """Bytes per parameter of an export, bfloat16."""
+
+STEPS = 200
+"""Number of last steps of a run directory whose median counts."""
+
+STARTS = ("start", "resume")
+
+Speeds = dict[tuple[str, bool], tuple[float, str]]
+"""{(torch's name of a GPU, True with float8): (MFU, run directory)}. An MFU is of the bfloat16 peak in any case."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +40,6 @@ class Speed:
 
     tokens_per_second: float
     source: str
-
-
-def tokens_per_step(subject: Subject) -> int:
-    """Return the tokens of a global batch; a pair of preferences has two rows."""
-    recipe = subject.recipe
-    return recipe.global_batch_size * recipe.seq_len * (1 if recipe.dpo is None else 2)
-
-
-def flops_per_token(subject: Subject, num_trained: int) -> int:
-    """Return the FLOPs of the forward and backward pass per token. `num_trained`: the adapters' parameters, of LoRA."""
-    recipe = subject.recipe
-    num_adapter = None if recipe.lora is None else num_trained
-    return flops.flops_per_token(recipe.model, recipe.vocab_size, recipe.seq_len, num_adapter)
 
 
 def repeated_flops_per_token(subject: Subject) -> int:
@@ -73,40 +75,130 @@ def kept_checkpoints(steps: int, every: int, keep: int, milestones: Sequence[int
     return most
 
 
-def export_bytes(subject: Subject) -> int:
-    """Return the bytes of the weights of an export."""
-    return EXPORT_BYTES * flops.parameter_count(subject.recipe.model, subject.recipe.vocab_size)
-
-
-STEPS = 200
-"""Number of last steps of a run directory whose median counts."""
-
-STARTS = ("start", "resume")
-
-
-Speeds = dict[tuple[str, bool], tuple[float, str]]
-"""{(torch's name of a GPU, True with float8): (MFU, run directory)}. An MFU is of the bfloat16 peak in any case."""
-
-
 def mfu_by_device(results: Path) -> Speeds:
     """Return the MFU of the run directories below `results`.
 
     It is the median over the last steps of the newest run directory. Steps on a device of unknown peak have none.
     """
-    directories = sorted(results.glob("runs/*/train/*"), key=lambda path: path.stat().st_mtime)
-    return {device: (mfu, str(path)) for path in directories for device, mfu in _of_directory(path).items()}
+    speeds: Speeds = {}
+    for directory in sorted(results.glob("runs/*/train/*"), key=lambda path: path.stat().st_mtime):
+        events = read_events(directory)
+        starts = [event for event in events if event["event"] in STARTS and "device" in event]
+        shares = [entry.get("mfu") for entry in history.entries(directory, events, history.TAIL)]
+        shares = [share for share in shares if isinstance(share, float) and 0 < share <= 1][-STEPS:]
+        if starts and shares:
+            device = str(starts[-1]["device"]).removeprefix("NVIDIA ")
+            speeds[device, bool(starts[-1].get("float8"))] = statistics.median(shares), str(directory)
+    return speeds
 
 
-def _of_directory(directory: Path) -> Mapping[tuple[str, bool], float]:
-    events = read_events(directory)
-    starts = [event for event in events if event["event"] in STARTS and "device" in event]
-    entries = history.entries(directory, events, history.TAIL)
-    found = [share for entry in entries if (share := _share(entry.get("mfu"))) is not None][-STEPS:]
-    if not starts or not found:
-        return {}
-    device = str(starts[-1]["device"]).removeprefix("NVIDIA ")
-    return {(device, bool(starts[-1].get("float8"))): statistics.median(found)}
+def plan_of(asked: Asked, measured: Speeds, cache: Path | None) -> Figures:
+    """Return the figures of a run. Raises UserError for a sharding that does not fit the ranks."""
+    subject, gpu, milestones = asked.subject, asked.hardware.gpu(), asked.milestones
+    recipe = subject.recipe
+    memory = memories.cached_memory_of(subject, gpu is not None, cache)
+    num_adapter = None if recipe.lora is None else memory.num_trained
+    model: Figures = {
+        "parameters": flops.parameter_count(recipe.model, recipe.vocab_size),
+        "active_parameters": flops.active_count(recipe.model, recipe.vocab_size),
+        "trained_parameters": memory.num_trained,
+        "vocab_size": recipe.vocab_size,
+        "flops_per_token": flops.flops_per_token(recipe.model, recipe.vocab_size, recipe.seq_len, num_adapter),
+        "repeated_flops_per_token": repeated_flops_per_token(subject),
+    }
+    # a pair of preferences has two rows
+    tokens = recipe.global_batch_size * recipe.seq_len * (1 if recipe.dpo is None else 2)
+    batch: Figures = {
+        "ranks": subject.world_size,
+        "global_batch_size": recipe.global_batch_size,
+        "micro_batch_size": recipe.micro_batch_size,
+        "gradient_accumulation_steps": subject.accumulation,
+        "sharding": recipe.sharding,
+        "activation_checkpointing": recipe.activation_checkpointing.mode,
+        "float8": recipe.float8,
+        "cuda_graphs": recipe.cuda_graphs,
+        "tokens_per_step": tokens,
+        "steps": recipe.steps,
+        "tokens": None if recipe.steps is None else tokens * recipe.steps,
+        **subjects.validation(recipe, asked.keys, milestones, asked.corpus),
+    }
+    data = None  # tokens and epochs per source; the examples of a tuning are not counted here
+    if asked.stage == "pretrain" and recipe.steps is not None:
+        data = subjects.by_source(asked.keys, recipe.steps, recipe.seq_len, asked.corpus)
+    share, total = memory.checkpoint
+    disk: Figures = {"checkpoint_bytes": total}
+    if recipe.steps is not None:
+        count = kept_checkpoints(recipe.steps, recipe.checkpoint.every, recipe.checkpoint.keep, milestones)
+        exports = EXPORT_BYTES * model["parameters"] * len(milestones)
+        disk |= {"checkpoints": count, "checkpoints_bytes": count * total, "exports_bytes": exports}
+    copies = share if recipe.checkpoint.asynchronous else 0
+    return {
+        "model": model,
+        "batch": batch,
+        "memory": _memory(asked, memory, copies),
+        "data": data,
+        "disk": disk,
+        "time": _time(asked, batch, speed_of(asked, model["flops_per_token"], measured)),
+    }
 
 
-def _share(value: Any) -> float | None:
-    return value if isinstance(value, float) and 0 < value <= 1 else None
+def _memory(asked: Asked, memory: Memory, copies: int) -> Figures:
+    gpu = asked.hardware.gpu()
+    figures: Figures = {
+        "peak_bytes": memory.peak,
+        "parts": memory.parts,
+        "at": memory.segment,
+        "host_bytes_per_node": (memory.host + copies) * asked.subject.ranks_per_node,
+    }
+    if gpu is None:
+        return figures
+    needed = gpu.needed(memory.peak)
+    return figures | {
+        "device": gpu.name,
+        "device_bytes": gpu.memory,
+        "needed_bytes": needed,
+        "fits": needed <= gpu.memory,
+    }
+
+
+def speed_of(asked: Asked, flops_per_token: int, measured: Speeds) -> Speed | None:
+    """Return the speed per GPU: as given, else by the given MFU, else by the measured one; None if none is known."""
+    hardware, gpu = asked.hardware, asked.hardware.gpu()
+    if hardware.tokens_per_second is not None:
+        return Speed(hardware.tokens_per_second, "as given")
+    if gpu is None or gpu.peak is None:
+        return None
+    has_float8 = asked.subject.recipe.float8
+    if hardware.mfu is not None:
+        mfu, origin = hardware.mfu, "as given"
+    elif (gpu.name, has_float8) in measured:
+        mfu, directory = measured[gpu.name, has_float8]
+        origin = f"measured in {directory}"
+    else:
+        return None
+    of = " of the bfloat16 peak" if has_float8 else ""
+    return Speed(mfu * gpu.peak / flops_per_token, f"by an MFU of {mfu:.1%}{of}, {origin}")
+
+
+def _time(asked: Asked, batch: Figures, speed: Speed | None) -> Figures | None:
+    """Return step time, days, jobs, GPU-hours and cost; None if no speed is known, or no number of steps.
+
+    The evaluations count, as if each step took its share of them.
+    """
+    hardware, steps = asked.hardware, asked.subject.recipe.steps
+    if speed is None:
+        return None
+    step_seconds = batch["tokens_per_step"] / (speed.tokens_per_second * batch["ranks"])
+    figures: Figures = {**dataclasses.asdict(speed), "step_seconds": step_seconds}
+    if steps is None:
+        return figures
+    longer = 1 + batch["validation_share"]
+    hours = gpu_hours(batch["tokens"], speed) * longer
+    limit = None if hardware.minutes is None else hardware.minutes * 60
+    return figures | {
+        "days": step_seconds * steps * longer / (24 * HOUR),
+        "jobs": jobs(asked.milestones or [steps], step_seconds * longer, limit),
+        "limit_minutes": hardware.minutes,
+        "gpu_hours": hours,
+        "cost": None if hardware.price is None else math.ceil(hours * hardware.price * 100) / 100,
+    }

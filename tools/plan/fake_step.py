@@ -59,8 +59,13 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
 
     Raises UserError as a training does for a sharding that does not fit the ranks.
     """
-    recipe = dataclasses.replace(subject.recipe, **_in_place_of(subject))
-    subject = dataclasses.replace(subject, recipe=recipe)
+    recipe = dataclasses.replace(
+        subject.recipe, steps=subject.recipe.steps or 1000, compile=False, cpu_offload=False, deterministic=False
+    )
+    if recipe.activation_checkpointing.mode == "offload":  # the same, with the blocks' inputs elsewhere
+        recipe = dataclasses.replace(recipe, activation_checkpointing=ActivationCheckpointingRecipe(mode="full"))
+    samples = recipe.micro_batch_size * min(subject.accumulation, DISTINCT_MICRO_BATCHES)
+    rows: tuple[int, ...] = (samples, recipe.seq_len) if recipe.dpo is None else (samples, 2, recipe.seq_len)
     with _fake_ranks(subject), FakeTensorMode(allow_non_fake_inputs=True), _substitutes(is_gpu):
         log = AllocationLog(is_gloo=not is_gpu)
         with log.resizes(), log:
@@ -70,7 +75,6 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
             if isinstance(stepper.objective, Dpo):
                 stepper.objective.reference = torch.zeros(1, 2, dtype=torch.float64)
             _watch(log, state)
-            batch = _batch(subject)
             # a step after the first has the optimizer's state from its beginning
             log.mark(registry.named_state(state.model, state.optimizer), allocations.OPTIMIZER)
             log.mark(list(map(local_shards.local_tensor, state.model.parameters())), allocations.WEIGHTS)
@@ -78,22 +82,9 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
                 cuda_graphs.allocate_gradients(state.model)
                 log.mark([parameter.grad for parameter in state.model.parameters()], allocations.GRADIENTS)
             log.forget_past()
-            stepper.take(0, *batch)
+            preferences = () if recipe.dpo is None else (np.zeros(samples, np.int64),)
+            stepper.take(0, *(np.zeros(rows, np.int32),) * 2, *preferences)
         return FakeStep(log, state.num_bytes(), state.num_trained())
-
-
-def _in_place_of(subject: Subject) -> dict[str, Any]:
-    """Return the keys that a fake step cannot have, with what it has in their place."""
-    recipe = subject.recipe
-    keys: dict[str, Any] = {
-        "steps": recipe.steps or 1000,
-        "compile": False,
-        "cpu_offload": False,
-        "deterministic": False,
-    }
-    if recipe.activation_checkpointing.mode == "offload":  # the same, with the blocks' inputs elsewhere
-        keys["activation_checkpointing"] = ActivationCheckpointingRecipe(mode="full")
-    return keys
 
 
 @contextlib.contextmanager
@@ -124,7 +115,10 @@ def _substitutes(is_gpu: bool) -> Iterator[None]:
         if is_gpu:
             replace(adamw, "elements_at_a_time", lambda _: adamw.ON_GPU)
             replace(transformer, "mask_of", lambda *_: None)  # a BlockMask has a 16,384th of the elements
-            replace(experts, "has_grouped_kernel", _has_grouped_kernel)
+            replace(
+                *(experts, "has_grouped_kernel"),
+                lambda x, matrices: x.dtype == torch.bfloat16 and not any(size % 8 for size in matrices.shape[1:]),
+            )
             replace(optimizer, "precise", torch.Tensor.float)
             replace(muon, "precision", lambda *_: torch.bfloat16)
         yield
@@ -146,34 +140,21 @@ def _applied(apply: Any) -> Any:
     def applied(module: torch.nn.Module, function: Any, *rest: Any, **options: Any) -> torch.nn.Module:
         if not isinstance(module, Transformer) or isinstance(module, FSDPModule):
             return apply(module, function, *rest, **options)
-        made: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # a tied one stays tied
+        fakes: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # a tied one stays tied
         for part in module.modules():
             for name, old in part._parameters.items():
-                if old is not None and old not in made:
-                    made[old] = torch.nn.Parameter(function(old.detach()), old.requires_grad)
-                part._parameters[name] = None if old is None else made[old]
+                if old is not None and old not in fakes:
+                    fakes[old] = torch.nn.Parameter(function(old.detach()), old.requires_grad)
+                part._parameters[name] = None if old is None else fakes[old]
         return module
 
     return applied
-
-
-def _has_grouped_kernel(x: torch.Tensor, matrices: torch.Tensor) -> bool:
-    return x.dtype == torch.bfloat16 and not any(size % 8 for size in matrices.shape[1:])
 
 
 def _balanced_product(x: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Multiply as many rows by each matrix: without data, nobody knows the sizes of the groups."""
     groups = zip(x.tensor_split(len(matrices)), matrices.unbind(), strict=True)
     return torch.cat([torch.nn.functional.linear(rows, matrix) for rows, matrix in groups])
-
-
-def _batch(subject: Subject) -> tuple[np.ndarray, ...]:
-    """Return this rank's arrays of a step, with at most as many micro-batches as differ in memory."""
-    recipe = subject.recipe
-    samples = recipe.micro_batch_size * min(subject.accumulation, DISTINCT_MICRO_BATCHES)
-    if recipe.dpo is None:
-        return (np.zeros((samples, recipe.seq_len), np.int32),) * 2
-    return (*(np.zeros((samples, 2, recipe.seq_len), np.int32),) * 2, np.zeros(samples, np.int64))
 
 
 def _watch(log: AllocationLog, state: State) -> None:
@@ -210,14 +191,9 @@ def _watch(log: AllocationLog, state: State) -> None:
     trunk.register_forward_pre_hook(lambda *_: enter("embedding", allocations.ACTIVATIONS))
     trunk.register_forward_hook(leave_trunk)
     for number, block in enumerate(blocks):
-        place = _place(number, len(blocks))
+        # each of the two at both ends has a place of its own
+        place = str(number) if number < 2 else "middle"
+        place = str(number - len(blocks)) if number >= max(2, len(blocks) - 2) else place
         block.register_forward_pre_hook(lambda _, inputs, place=place: enter_block(place, inputs))
         block.register_forward_hook(lambda _, __, output, place=place: leave_block(place, output))
     optimizer.zero_grad = marked_zero_grad  # type: ignore[method-assign]
-
-
-def _place(number: int, count: int) -> str:
-    """Return the name of a block's place among all: each of the two at both ends has its own."""
-    if number < 2:
-        return str(number)
-    return str(number - count) if number >= count - 2 else "middle"

@@ -8,18 +8,34 @@ each layer. Two shallow models tell both, exactly: a test compares the result wi
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.lib import files, manifest
 
 if TYPE_CHECKING:
     from tools.plan.allocations import AllocationLog, Segments
-    from tools.plan.fake_step import FakeStep
     from tools.plan.subject import Subject
 
 SHALLOW = (5, 6)
 """Layers of the models that are run; a model of at most as many is run itself."""
+
+FILE = "planned_memory.json"
+WITHOUT_EFFECT = (
+    *("steps", "seed", "schedule", "loss_guard", "compile", "deterministic", "global_batch_size"),
+    *("checkpoint", "validation", "watchdog", "trackers"),
+)
+"""Keys of a training that change none of the bytes of a step; `optimizer` has more of them, but is small."""
+
+NUMBERS = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
+HOME = Path(__file__).resolve().parents[2]
+CODE = ("tools/plan", "stages/lib/training", "stages/lib/model", "stages/lib/distributed")
+"""Folders of the code on which a result depends."""
 
 
 @dataclass(frozen=True)
@@ -47,58 +63,58 @@ class Memory:
         return sum(self.parts.values())
 
 
+_COMPUTED: dict[str, Memory] = {}
+"""{digest of what the memory depends on: memory}, of this process"""
+
+
 def memory_of(subject: Subject, is_gpu: bool) -> Memory:
     """Return the peak memory of a rank. Raises UserError for a sharding that does not fit the ranks.
 
     It is the first rank's, which has the largest shards. `is_gpu`: with the kernels that a GPU has.
     """
-    from tools.plan import allocations
+    from tools.plan import allocations, fake_step
 
     recipe = subject.recipe
+    layers = recipe.model.num_hidden_layers
+    subjects = [subject]
+    # mode ratio recomputes some of the layers, and Muon deals their matrices out to the ranks
+    is_uneven = recipe.activation_checkpointing.mode == "ratio" or recipe.optimizer.name != "adamw"
+    if layers > max(SHALLOW) and not is_uneven:
+        models = [dataclasses.replace(recipe.model, num_hidden_layers=depth) for depth in SHALLOW]
+        subjects = [subject.changed(model=model) for model in models]
+    steps = [fake_step.take(each, is_gpu) for each in subjects]
     left_out: frozenset[str] = frozenset()
     if recipe.cpu_offload:
         left_out |= {allocations.WEIGHTS, allocations.GRADIENTS, allocations.OPTIMIZER}
     is_offloading = recipe.activation_checkpointing.mode == "offload"
     if is_offloading:
         left_out |= {allocations.BLOCK_INPUTS}
-    steps = _fake_steps(subject, is_gpu)
-    layers, logs = recipe.model.num_hidden_layers, [step.log for step in steps]
-    every, kept = (_segments(logs, layers, parts) for parts in (frozenset(), left_out))
-    host = max(sum(parts[part] for part in left_out) for parts in every.values())
+    logs = [step.log for step in steps]
+    whole, on_device = (_segments(logs, layers, parts) for parts in (frozenset(), left_out))
+    host = max(sum(parts[part] for part in left_out) for parts in whole.values())
     share, total, num_trained = (
         _extended(*numbers, layers=layers)
         for numbers in zip(*((*step.checkpoint, step.num_trained) for step in steps), strict=True)
     )
     if is_offloading:
-        # on the GPU are the input of the block that runs, and the one that is copied
-        for parts in kept.values():
-            parts[allocations.ACTIVATIONS] += 2 * _input_bytes(subject)
-    segment = max(kept, key=lambda name: sum(kept[name].values()))
-    parts = kept[segment]
+        # on the GPU are the input of the block that runs, and the one that is copied: [B, L, D] each
+        rows = recipe.micro_batch_size * (1 if recipe.dpo is None else 2)
+        itemsize = {"bfloat16": 2, "float32": 4, "float64": 8}[recipe.dtype]
+        for parts in on_device.values():
+            parts[allocations.ACTIVATIONS] += 2 * rows * recipe.seq_len * recipe.model.hidden_size * itemsize
+    segment = max(on_device, key=lambda name: sum(on_device[name].values()))
+    parts = on_device[segment]
     parts[allocations.ACTIVATIONS] += parts.pop(allocations.BLOCK_INPUTS, 0)
-    found = {part: parts[part] for part in allocations.PARTS}
-    return Memory(found, segment.partition("/")[0], host, (share, total), num_trained)
-
-
-def _fake_steps(subject: Subject, is_gpu: bool) -> list[FakeStep]:
-    """Return the step of the whole model, or those of the two shallow ones."""
-    from tools.plan import fake_step
-
-    recipe = subject.recipe
-    # mode ratio recomputes some of the layers, and Muon deals their matrices out to the ranks
-    is_uneven = recipe.activation_checkpointing.mode == "ratio" or recipe.optimizer.name != "adamw"
-    if recipe.model.num_hidden_layers <= max(SHALLOW) or is_uneven:
-        return [fake_step.take(subject, is_gpu)]
-    models = [dataclasses.replace(recipe.model, num_hidden_layers=depth) for depth in SHALLOW]
-    return [fake_step.take(subject.changed(model=model), is_gpu) for model in models]
+    ordered = {part: parts[part] for part in allocations.PARTS}
+    return Memory(ordered, segment.partition("/")[0], host, (share, total), num_trained)
 
 
 def _segments(logs: Sequence[AllocationLog], layers: int, left_out: frozenset[str]) -> Segments:
     """Return the peaks of all segments at the model's depth."""
-    found = [log.segments(left_out) for log in logs]
+    of_depths = [log.segments(left_out) for log in logs]
     return {
-        name: Counter({part: _extended(*(each[name][part] for each in found), layers=layers) for part in first})
-        for name, first in found[-1].items()
+        name: Counter({part: _extended(*(each[name][part] for each in of_depths), layers=layers) for part in first})
+        for name, first in of_depths[-1].items()
     }
 
 
@@ -111,9 +127,31 @@ def _extended(*bytes_: int, layers: int) -> int:
     return low + (high - low) * (layers - first) // (second - first)
 
 
-def _input_bytes(subject: Subject) -> int:
-    """Return the bytes of the input of a block, [B, L, D]."""
-    recipe = subject.recipe
-    itemsize = {"bfloat16": 2, "float32": 4, "float64": 8}[recipe.dtype]
-    rows = recipe.micro_batch_size * (1 if recipe.dpo is None else 2)
-    return rows * recipe.seq_len * recipe.model.hidden_size * itemsize
+def cached_memory_of(subject: Subject, is_gpu: bool, cache: Path | None) -> Memory:
+    """Return what `memory_of` does, from the directory `cache` if the same code computed it: a fake step takes seconds.
+
+    Runs that differ in nothing on which their memory depends are computed once.
+    """
+    recipe: dict[str, Any] = dataclasses.asdict(subject.recipe)
+    keys = {key: value for key, value in recipe.items() if key not in WITHOUT_EFFECT}
+    keys["optimizer"] = {key: value for key, value in keys["optimizer"].items() if key not in NUMBERS}
+    code = _code_digest()
+    data = [keys, subject.accumulation, subject.world_size, subject.ranks_per_node, is_gpu]
+    digest = f"{code}:{manifest.digest_of(data)}"
+    known = {} if cache is None else files.read_cache(cache / FILE)
+    if digest in known:
+        return Memory(**known[digest] | {"checkpoint": tuple(known[digest]["checkpoint"])})
+    if digest not in _COMPUTED:
+        _COMPUTED[digest] = memory_of(subject, is_gpu)
+    if cache is not None:
+        same_code = {name: value for name, value in known.items() if name.startswith(code)}
+        files.write_cache(cache / FILE, same_code | {digest: dataclasses.asdict(_COMPUTED[digest])})
+    return _COMPUTED[digest]
+
+
+@functools.cache
+def _code_digest() -> str:
+    """Return a digest of the code on which a result depends, and of torch's version."""
+    sources = sorted(path for folder in CODE for path in (HOME / folder).rglob("*.py"))
+    content = [files.sha256_file(path) for path in sources]
+    return manifest.digest_of([importlib.metadata.version("torch"), *content])[:16]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from stages.lib.render.numbers import duration, several, short, three_digits
@@ -18,13 +18,11 @@ def of_runs(paragraphs: Mapping[str, str], plans: Mapping[str, Figures]) -> str:
     runs: dict[str, list[str]] = {}
     for name, paragraph in paragraphs.items():
         runs.setdefault(paragraph, []).append(name)
-    parts = [f"{_title(names)}\n{paragraph}" for paragraph, names in runs.items()]
+    parts = []
+    for paragraph, names in runs.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        parts.append(f"run{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}\n{paragraph}")
     return "\n\n".join([*parts, *([_together(plans)] if len(plans) > 1 else [])]) + "\n"
-
-
-def _title(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"run{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}"
 
 
 def _together(plans: Mapping[str, Figures]) -> str:
@@ -48,13 +46,25 @@ def _hours(hours: float) -> str:
 
 def of_run(plan: Figures) -> str:
     """Return the lines of a run's plan, without its name."""
+    data, parts, batch = plan["data"], plan["memory"]["parts"], plan["batch"]
+    of_sources = "tokens per source are not known before the examples are encoded"
+    if data is not None:
+        no_epochs = "epochs not known: the corpus does not exist yet"
+        epochs = {name: no_epochs if d["epochs"] is None else f"{d['epochs']:.2f} epochs" for name, d in data.items()}
+        of_sources = ", ".join(f"{name} {short(d['tokens'])} tokens ({epochs[name]})" for name, d in data.items())
+    evaluations = "the number of evaluations is not known before the examples are encoded"
+    if "evaluations" in batch:
+        evaluations = (
+            f"{batch['evaluations']:,} times at most {short(batch['validation_tokens'])} tokens of the validation "
+            f"split: {batch['validation_share']:.1%} of the time of the steps"
+        )
     lines = {
         "model": _model(plan["model"]),
-        "batch": _batch(plan["batch"]),
+        "batch": _batch(batch),
         "memory": _memory(plan["memory"]),
-        "of it": _parts(plan["memory"]["parts"]),
-        "data": _data(plan["data"]),
-        "eval": _validation(plan["batch"]),
+        "of it": ", ".join(f"{part.replace('_', ' ')} {amount(size)}" for part, size in parts.items() if size),
+        "data": of_sources,
+        "eval": evaluations,
         "disk": _disk(plan["disk"]),
         "time": _time(plan["time"]),
     }
@@ -92,31 +102,6 @@ def _memory(memory: Figures) -> str:
         f"{peak}, {amount(memory['needed_bytes'])} with {margin}: {verdict} the {memory['device']} "
         f"({amount(memory['device_bytes'])}){host}"
     )
-
-
-def _parts(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{part.replace('_', ' ')} {amount(size)}" for part, size in parts.items() if size)
-
-
-def _data(data: Figures | None) -> str:
-    if data is None:
-        return "tokens per source are not known before the examples are encoded"
-    return ", ".join(
-        f"{source} {short(part['tokens'])} tokens {_epochs(part['epochs'])}" for source, part in data.items()
-    )
-
-
-def _validation(batch: Mapping[str, Any]) -> str:
-    if "evaluations" not in batch:
-        return "the number of evaluations is not known before the examples are encoded"
-    return (
-        f"{batch['evaluations']:,} times at most {short(batch['validation_tokens'])} tokens of the validation split: "
-        f"{batch['validation_share']:.1%} of the time of the steps"
-    )
-
-
-def _epochs(epochs: float | None) -> str:
-    return "(epochs not known: the corpus does not exist yet)" if epochs is None else f"({epochs:.2f} epochs)"
 
 
 def _disk(disk: Figures) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from stages.lib.errors import UserError
 from stages.lib.space import amount
 from stages.lib.training.settings import requirements
-from tools.plan import devices, fit, kept
+from tools.plan import devices, fit, memory
 from tools.plan.request import Asked
 
 
@@ -19,18 +19,13 @@ def check(asked: Asked, cache: Path | None) -> None:
     if gpu.name in devices.WITHOUT_FLOAT8:
         where, capability = f"runs.{asked.name}.{asked.stage}", devices.WITHOUT_FLOAT8[gpu.name]
         requirements.check_float8_device(asked.subject.recipe, where, gpu.name, capability)
-    needed = gpu.needed(kept.memory_of(asked.subject, is_gpu=True, cache=cache).peak)
+    needed = gpu.needed(memory.cached_memory_of(asked.subject, is_gpu=True, cache=cache).peak)
     if needed > gpu.memory:
+        fitting = next(fit.proposals(asked.subject, gpu, cache), None) or fit.more_ranks(asked.subject, gpu, cache)
+        change = "no micro-batch, sharding or activation checkpointing fits, nor do 64 times the nodes"
+        if fitting is not None:
+            change = f"it fits with {fit.sentence(asked.subject, fitting)}"
         raise UserError(
             f"runs.{asked.name}.{asked.stage} needs {amount(needed)} on each GPU, and the {gpu.name} has "
-            f"{amount(gpu.memory)}: {_change(asked, cache)}"
+            f"{amount(gpu.memory)}: {change}"
         )
-
-
-def _change(asked: Asked, cache: Path | None) -> str:
-    gpu, subject = asked.hardware.gpu(), asked.subject
-    assert gpu is not None
-    found = next(fit.proposals(subject, gpu, cache), None) or fit.more_ranks(subject, gpu, cache)
-    if found is None:
-        return "no micro-batch, sharding or activation checkpointing fits, nor do 64 times the nodes"
-    return f"it fits with {fit.sentence(subject, found)}"

@@ -107,7 +107,12 @@ def read(name: str, run: Mapping[str, Any]) -> Asked | str:
     size = run.get("vocab_size")
     if "from" in model:
         keys = config_json.model_identity(model["from"], keys)
-    size = size or _vocab_size(run.get("tokenizer", {}))
+    tokenizer = run.get("tokenizer", {})
+    path = Path(tokenizer.get("manifest", ""))
+    if size is None:  # by the tokenizer's manifest if it exists, else by its recipe
+        is_trained = path.is_file()
+        identity = manifest.read(path, "train_tokenizer").identity if is_trained else tokenizer
+        size = identity.get("vocab_size")
     if size is None and "from" in model:
         size = files.read_json_object(model["from"]).get("vocab_size")
     if size is None:
@@ -121,12 +126,3 @@ def read(name: str, run: Mapping[str, Any]) -> Asked | str:
     planned.check()
     corpus = Path(run["corpus"]) if "corpus" in run else None
     return Asked(name, run["stage"], planned, dict(run["keys"]), list(run.get("milestones", ())), corpus, hardware)
-
-
-def _vocab_size(tokenizer: Mapping[str, Any]) -> int | None:
-    """Return the number of ids of a tokenizer: of its `manifest` if it exists, else the `vocab_size` of its recipe."""
-    path = Path(tokenizer.get("manifest", ""))
-    if path.is_file():
-        size: int = manifest.read(path, "train_tokenizer").identity["vocab_size"]
-        return size
-    return tokenizer.get("vocab_size")
