@@ -67,9 +67,9 @@ def seconds_of(text: str) -> float:
 
 def print_run(home: Path, directories: Sequence[Path]) -> None:
     """Print the state of each run directory of a run, then the scores of its milestones."""
-    models = [made for path in sorted(home.glob("models/*.json")) if (made := _read(path, *manifest.TRAINING))]
+    models = [model for path in sorted(home.glob("models/*.json")) if (model := _read(path, *manifest.TRAINING))]
     for directory in directories:
-        own = [made for made in models if _run_directory_name(made) == directory.name]
+        own = [model for model in models if _run_directory_name(model) == directory.name]
         note = "" if own else " (no milestone yet)"
         print(f"{home.name} in {directory}{note}")
         for label, text in describe(directory, own):
@@ -77,28 +77,23 @@ def print_run(home: Path, directories: Sequence[Path]) -> None:
     for name in sorted(path.name for path in home.glob("eval/*") if path.is_dir()):
         label = f"scores {name.lstrip('0')}"
         for path in sorted(home.glob(f"eval/{name}/*.json")):
-            print(f"  {label:<12} {path.stem}: {_scores(path)}")
-
-
-def _scores(path: Path) -> str:
-    made = _read(path, "evaluate")
-    if made is None:
-        return "not readable"
-    metrics = {}
-    for task, scores in made.identity["results"].items():
-        name = main_metric(scores)
-        metrics[task if name == "bits_per_byte" else f"{task} {name}"] = scores[name]["value"]
-    return ", ".join(f"{task} {numbers.score(value)}" for task, value in metrics.items())
+            metrics = {}
+            evaluation = _read(path, "evaluate")
+            for task, scores in evaluation.identity["results"].items() if evaluation else ():
+                metric = main_metric(scores)
+                metrics[task if metric == "bits_per_byte" else f"{task} {metric}"] = scores[metric]["value"]
+            text = ", ".join(f"{task} {numbers.score(value)}" for task, value in metrics.items())
+            print(f"  {label:<12} {path.stem}: {text if evaluation else 'not readable'}")
 
 
 def print_unused(directories: Sequence[Path], keep: Sequence[str]) -> None:
     """List run directories that no milestone refers to, without those in training and those of the digests `keep`."""
     total = 0
     for directory in directories:
-        found = (_read(path, *manifest.TRAINING) for path in directory.parents[1].glob("models/*.json"))
-        used = {_run_directory_name(made) for made in found if made}
-        kept = any(digest.startswith(directory.name) for digest in keep)
-        if directory.name in used or kept or lease.holder(directory):
+        models = (_read(path, *manifest.TRAINING) for path in directory.parents[1].glob("models/*.json"))
+        used = {_run_directory_name(model) for model in models if model}
+        is_excluded = any(digest.startswith(directory.name) for digest in keep)
+        if directory.name in used or is_excluded or lease.holder(directory):
             continue
         size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
         total += size

@@ -78,36 +78,30 @@ class Block:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.terminal = stream, stream.isatty()
-        self._shown = 0
+        self._num_lines = 0
         self._size: os.terminal_size | None = None
 
     def size(self) -> os.terminal_size:
         """Return (columns, lines) that a block may have; a file has no limit on lines."""
         if not self.terminal:
-            columns = os.environ.get("COLUMNS", "")
-            return os.terminal_size((int(columns) if columns.isdigit() else FILE_WIDTH, FILE_HEIGHT))
-        found = shutil.get_terminal_size((WIDTH, HEIGHT))
-        return os.terminal_size((found.columns, max(1, found.lines - 1)))  # the cursor's line stays free
+            given = os.environ.get("COLUMNS", "")
+            return os.terminal_size((int(given) if given.isdigit() else FILE_WIDTH, FILE_HEIGHT))
+        columns, height = shutil.get_terminal_size((WIDTH, HEIGHT))
+        return os.terminal_size((columns, max(1, height - 1)))  # the cursor's line stays free
 
     def show(self, lines: Sequence[str]) -> None:
         """Show lines, none longer than the size's columns, in place of those before."""
-        if not self.terminal:
-            self._write("".join(f"{line}\n" for line in lines))
-            return
-        text = "".join(f"{line}{CLEAR_LINE}\n" for line in lines)
-        self._write(self._begin() + text + CLEAR_BELOW)
-        self._shown = len(lines)
-
-    def _begin(self) -> str:
-        """Return what moves the cursor to the first line; a terminal of another size has wrapped the lines."""
-        size, before = self.size(), self._size
-        self._size = size
-        if before is not None and size != before:
-            return CLEAR_ALL
-        return UP.format(self._shown) + "\r" if self._shown else ""
-
-    def _write(self, text: str) -> None:
-        self.stream.write(text)  # at once, so that nothing flickers
+        begin = end_of_line = end = ""
+        if self.terminal:
+            end_of_line, end = CLEAR_LINE, CLEAR_BELOW
+            size, before = self.size(), self._size
+            if before is not None and size != before:  # a terminal of another size has wrapped the lines
+                begin = CLEAR_ALL
+            elif self._num_lines:
+                begin = UP.format(self._num_lines) + "\r"
+            self._size, self._num_lines = size, len(lines)
+        # at once, so that nothing flickers
+        self.stream.write(begin + "".join(f"{line}{end_of_line}\n" for line in lines) + end)
         self.stream.flush()
 
 
@@ -129,8 +123,8 @@ def shortened(names: Iterable[str], width: int) -> dict[str, str]:
     for group in alike.values():
         differ = [len(set(column)) > 1 for column in zip(*(words for _, words in group), strict=True)]
         for name, words in group:
-            kept = [word for word, is_own in zip(words[1:], differ[1:], strict=True) if is_own]
-            shown[name] = "-".join([words[0], *kept]) if kept else name
+            own = [word for word, is_own in zip(words[1:], differ[1:], strict=True) if is_own]
+            shown[name] = "-".join([words[0], *own]) if own else name
     return shown
 
 
@@ -179,14 +173,6 @@ QUEUE_SHARE = 4
 """At most one line in so many is of the queue."""
 
 
-@dataclass(frozen=True)
-class _Widths:
-    name: int
-    bar: int
-    curve: int
-    all: int
-
-
 def lines_of(
     title: str, overviews: Sequence[Overview], jobs: Sequence[Job], columns: int, height: int, glyphs: Glyphs
 ) -> list[str]:
@@ -194,62 +180,52 @@ def lines_of(
 
     Runs that train come first, then those that wait, then those that are done; what does not fit is counted.
     """
-    counts = Counter(overview.group for overview in overviews)
-    states = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group]) or "no run has started"
+    states = _counts(overviews) or "no run has started"
     lines = [f"{time.strftime('%H:%M:%S')}  {states}  {title}"]  # the path last: it may be cut
     queue = _queue_lines(jobs, max(2, height // QUEUE_SHARE))
     room = max(0, height - len(lines) - len(queue) - 1)
     rows = sorted(overviews, key=lambda overview: GROUPS.index(overview.group))
     if rows and room:
-        names = shortened((overview.name for overview in rows), _most_of_name(columns))
-        widths = _widths(names.values(), columns)
-        lines.append(_row("run", "progress", "", "left", "tok/s", "loss", "curve", "last", widths))
-        shown = rows if len(rows) <= room else rows[: room - 1]
-        lines += [_line(overview, names[overview.name], jobs, widths, glyphs) for overview in shown]
-        lines += _rest(rows[len(shown) :])
+        longest = MAX_NAME if columns >= WIDE else MIN_NAME + 6
+        names = shortened((overview.name for overview in rows), longest)
+        width = min(longest, max(MIN_NAME, *map(len, names.values())))
+        bar_width, curve_width = (16, 24) if columns >= WIDE else (8, 8)
+        rows_shown = rows if len(rows) <= room else rows[: room - 1]
+        cells = [("run", "progress", "", "left", "tok/s", "loss", "curve", "last")]
+        for overview in rows_shown:
+            name = fit(names[overview.name], width, glyphs)
+            cells.append((name, *_cells(overview, jobs, bar_width, curve_width, glyphs)))
+        lines += [
+            f"{name:<{width}} {drawn:<{bar_width}} {step:>4} {left:>8} {speed:>6} {loss:>6} "
+            f"{curve:<{curve_width}} {last}"
+            for name, drawn, step, left, speed, loss, curve, last in cells
+        ]
+        if rest := rows[len(rows_shown) :]:
+            lines.append(f"and {len(rest)} more: {_counts(rest)}")
     return [fit(line, columns, glyphs).rstrip() for line in [*lines, *queue]][:height]
 
 
-def _most_of_name(columns: int) -> int:
-    return MAX_NAME if columns >= WIDE else MIN_NAME + 6
+def _counts(overviews: Sequence[Overview]) -> str:
+    counts = Counter(overview.group for overview in overviews)
+    return ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group])
 
 
-def _widths(names: Iterable[str], columns: int) -> _Widths:
-    name = min(_most_of_name(columns), max(MIN_NAME, *map(len, names)))
-    return _Widths(name, 16 if columns >= WIDE else 8, 24 if columns >= WIDE else 8, columns)
-
-
-def _line(overview: Overview, name: str, jobs: Sequence[Job], widths: _Widths, glyphs: Glyphs) -> str:
+def _cells(
+    overview: Overview, jobs: Sequence[Job], bar_width: int, curve_width: int, glyphs: Glyphs
+) -> tuple[str, str, str, str, str, str, str]:
+    """Return bar, progress, time left, speed, loss, curve, and what happened last; of a run that waits, its job."""
     speed, trains = overview.tokens_per_second, overview.group == TRAINING
     share = min(1.0, overview.step / overview.total) if overview.total else None
-    return _row(
-        fit(name, widths.name, glyphs),
-        bar(share or 0.0, widths.bar, glyphs),
+    own = [job for job in jobs if job.trains(overview.name)] if overview.group == WAITING else []
+    return (
+        bar(share or 0.0, bar_width, glyphs),
         numbers.short(overview.step) if share is None else f"{int(share * 100)}%",
         numbers.clock(overview.left) if overview.left is not None and trains else "",
         numbers.short(speed) if speed is not None and trains else "",
         "-" if overview.loss is None else f"{overview.loss:.3f}"[:6],
-        sparkline(overview.losses, widths.curve, glyphs),
-        _last(overview, jobs),
-        widths,
+        sparkline(overview.losses, curve_width, glyphs),
+        f"job {own[0].number} {own[0].state} {own[0].reason}" if own else overview.last,
     )
-
-
-def _row(name: str, drawn: str, step: str, left: str, speed: str, loss: str, curve: str, last: str, w: _Widths) -> str:
-    first = f"{name:<{w.name}} {drawn:<{w.bar}} {step:>4} {left:>8}"
-    return f"{first} {speed:>6} {loss:>6} {curve:<{w.curve}} {last}"
-
-
-def _last(overview: Overview, jobs: Sequence[Job]) -> str:
-    """Return what happened last; for a run that waits, its job in the queue."""
-    own = [job for job in jobs if job.trains(overview.name)] if overview.group == WAITING else []
-    return f"job {own[0].number} {own[0].state} {own[0].reason}" if own else overview.last
-
-
-def _rest(overviews: Sequence[Overview]) -> list[str]:
-    counts = Counter(overview.group for overview in overviews)
-    more = ", ".join(f"{counts[group]} {group}" for group in GROUPS if counts[group])
-    return [f"and {len(overviews)} more: {more}"] if overviews else []
 
 
 def _queue_lines(jobs: Sequence[Job], most: int) -> list[str]:

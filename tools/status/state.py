@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from stages.lib.manifest import Manifest
 from stages.lib.render.numbers import clock
 from stages.lib.run_directory import crashes, history, lease
 from stages.lib.run_directory import events as run_events
-from stages.lib.run_directory.events import read_events
 from stages.lib.training import stop_requests
 
 RECENT = 20
@@ -42,7 +42,7 @@ class Content:
 
 def read_content(directory: Path, last_bytes: int) -> Content:
     """Read the events, and the end of metrics.jsonl. Raises UserError if they cannot be read."""
-    events = read_events(directory)
+    events = run_events.read_events(directory)
     entries = list(history.entries(directory, events, last_bytes))
     validation = next((entry for entry in reversed(entries) if "validation" in entry), None)
     seconds = next((entry["validation_seconds"] for entry in reversed(entries) if "validation_seconds" in entry), 0.0)
@@ -58,22 +58,33 @@ def describe(directory: Path, models: Sequence[Manifest]) -> list[tuple[str, str
     events, steps, total = content.events, content.steps, total_steps(content.events, models)
     lines = {
         "step": _progress(steps, total),
-        "validation": content.validation and _validation(content.validation),
-        "speed": steps and _speed(content, total),
+        "validation": "",
+        "speed": _speed(content, total),
         "slowest rank": _slowest_rank(steps[-RECENT:]),
         "problems": ", ".join(history.troubles(events)),
-        "last hang": _last_hang(events),
-        "checkpoint": _last_checkpoint(directory),
+        "last hang": "",
+        "checkpoint": "none",
         "state": _state(directory, events),
-        "milestones": ", ".join(f"{made.identity['step']:,}" for made in models) or "none",
+        "milestones": ", ".join(f"{model.identity['step']:,}" for model in models) or "none",
     }
-    return [(label, str(text)) for label, text in lines.items() if text]
+    if entry := content.validation:
+        losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["validation"].items())
+        lines["validation"] = f"loss {losses} at step {entry['step']:,}"
+    if hangs := [event for event in events if event["event"] == "hang"]:
+        last = hangs[-1]
+        stacks = f"stacks of the ranks in hang/{last['stamp']}-rank*.txt"
+        lines["last hang"] = f"at step {last['step']:,}, {ago(last['time'])}; {stacks}"
+    for checkpoint in sorted(path.parent for path in directory.glob(f"checkpoints/[0-9]*/{COMMIT}")):
+        with contextlib.suppress(UserError):  # it is not complete
+            read_commit(checkpoint)
+            lines["checkpoint"] = f"checkpoints/{checkpoint.name} ({ago(checkpoint.stat().st_mtime)})"
+    return [(label, text) for label, text in lines.items() if text]
 
 
 def total_steps(events: Sequence[dict[str, Any]], models: Sequence[Manifest]) -> int | None:
     """Return the number of steps of the whole run, from the newest event or manifest that has it; None if none has."""
     numbers = [event["steps"] for event in events if "steps" in event]
-    numbers = numbers or [made.record["horizon"]["steps"] for made in models if "horizon" in made.record]
+    numbers = numbers or [model.record["horizon"]["steps"] for model in models if "horizon" in model.record]
     return numbers[-1] if numbers else None
 
 
@@ -85,11 +96,6 @@ def _progress(steps: Sequence[dict[str, Any]], total: int | None) -> str:
     loss = "loss not finite" if newest["loss"] is None else f"loss {newest['loss']:.4f}"
     skipped = ", skipped" if newest.get("skipped") else ""
     return f"{newest['step']:,}{share}, {newest['tokens']:,} tokens, {loss}{skipped}"
-
-
-def _validation(entry: dict[str, Any]) -> str:
-    losses = ", ".join(f"{source} {scores['loss']:.4f}" for source, scores in entry["validation"].items())
-    return f"loss {losses} at step {entry['step']:,}"
 
 
 def _speed(content: Content, total: int | None) -> str:
@@ -123,61 +129,31 @@ def seconds_left(content: Content, total: int | None) -> float | None:
     return float(newest["tokens"] / newest["step"] * (total - newest["step"]) / rate + content.evaluation)
 
 
-def _slowest_rank(steps: Sequence[dict[str, Any]]) -> str | None:
-    """Return the host of the rank that delays the others, None if none does."""
+def _slowest_rank(steps: Sequence[dict[str, Any]]) -> str:
+    """Return the host of the rank that delays the others, "" if none does."""
     timed = [entry["ranks"] for entry in steps if entry.get("ranks", {}).get("median")]
     if not timed:
-        return None
+        return ""
     ratio = statistics.median(ranks["max"] / ranks["median"] for ranks in timed)
     host = statistics.mode(ranks["slowest"] for ranks in timed)
-    return f"on {host}, {ratio:.1f} times the median rank's time per step" if ratio > SLOW else None
-
-
-def _last_hang(events: Sequence[dict[str, Any]]) -> str | None:
-    hangs = [event for event in events if event["event"] == "hang"]
-    if not hangs:
-        return None
-    last = hangs[-1]
-    return f"at step {last['step']:,}, {ago(last['time'])}; stacks of the ranks in hang/{last['stamp']}-rank*.txt"
-
-
-def _last_checkpoint(directory: Path) -> str:
-    complete = [path.parent for path in directory.glob(f"checkpoints/[0-9]*/{COMMIT}") if _is_complete(path.parent)]
-    if not complete:
-        return "none"
-    newest = max(complete)
-    return f"checkpoints/{newest.name} ({ago(newest.stat().st_mtime)})"
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    """Return True if the commit marker of a checkpoint is valid and all its files have their sizes."""
-    try:
-        read_commit(checkpoint)
-    except UserError:
-        return False
-    return True
+    return f"on {host}, {ratio:.1f} times the median rank's time per step" if ratio > SLOW else ""
 
 
 def _state(directory: Path, events: Sequence[dict[str, Any]]) -> str:
+    """Return what the run does now, or why it stopped."""
     if holder := lease.holder(directory):
         return f"training now: {holder}"
     if marker := stop_requests.read_marker(directory):
         saved = f"saved at step {marker['step']:,}" if marker["step"] else "before its first checkpoint"
         return f"stopped by {marker['reason']}, {saved}; restart to resume"
-    return _last_event(events)
-
-
-def _last_event(events: Sequence[dict[str, Any]]) -> str:
     if not events:
         return "not started"
     last = events[-1]
     at = f"at step {last['step']:,}"
     if last["event"] == "finish":
         return f"reached its milestone, step {last['step']:,}"
-    if last["event"] == "stop" and last.get("preempted"):
-        return last["reason"]
     if last["event"] == "stop":
-        return f"stopped {at}: {last['reason'].removesuffix(': ')}"
+        return last["reason"] if last.get("preempted") else f"stopped {at}: {last['reason'].removesuffix(': ')}"
     if last["event"] == "hang":
         detected = f"detected after {clock(last['seconds'])} by rank {last['rank']} on {last['host']}"
         return f"hung {at}, {detected}; restart to resume"
@@ -232,104 +208,80 @@ class Reader:
     """Reads run directories; files that did not change since the last time are not read again."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[Any, ...], tuple[Content, tuple[float, ...]]]] = {}
+        self._known: dict[Path, tuple[tuple[Any, ...], Content, tuple[float, ...]]] = {}
 
     def read_all(self, results: Path) -> list[Overview]:
         """Return the overview of each run: of its directory that trains, else of the one that changed last."""
-        homes = sorted(path for path in results.glob("runs/*") if path.is_dir())
-        found = []
-        for home in homes:
+
+        def order(directory: Path) -> tuple[bool, float]:
+            return lease.holder(directory) is not None, max(changed for changed, _ in _signature(directory))
+
+        overviews = []
+        for home in sorted(path for path in results.glob("runs/*") if path.is_dir()):
             directories = [path for path in home.glob("train/*") if path.is_dir()]
             if directories:
-                found.append(self.read(home.name, max(directories, key=_rank)))
-        return found
+                overviews.append(self.read(home.name, max(directories, key=order)))
+        return overviews
 
     def read(self, name: str, directory: Path) -> Overview:
         """Return the overview of one run directory."""
-        content, losses = self._content(directory)
+        signature = _signature(directory)
+        if directory not in self._known or self._known[directory][0] != signature:
+            try:
+                content = read_content(directory, TAIL)
+                losses = tuple(history.sample_losses(directory, content.events, LOSSES))
+            except UserError:  # for example a file of another user
+                content, losses = Content([], [], None, 0.0), ()
+            self._known[directory] = signature, content, losses
+        _, content, losses = self._known[directory]
         events, steps = content.events, content.steps
         newest = steps[-1] if steps else None
         total = total_steps(events, ())
         step = newest["step"] if newest else 0
         training = lease.holder(directory) is not None
-        done = not training and bool(events) and events[-1]["event"] == "finish" and step >= (total or 0)
+        is_done = not training and bool(events) and events[-1]["event"] == "finish" and step >= (total or 0)
         median = median_step(steps)
         return Overview(
             name=name,
-            group=TRAINING if training else DONE if done else WAITING,
+            group=TRAINING if training else DONE if is_done else WAITING,
             step=step,
             total=total,
             loss=newest["loss"] if newest else None,
             losses=losses,
             tokens_per_second=median["tokens_per_second"] if median else None,
             left=seconds_left(content, total),
-            last=_last(directory, content, training, done),
+            last=", ".join([_last(directory, content, training, is_done), *history.troubles(events)]),
         )
 
-    def _content(self, directory: Path) -> tuple[Content, tuple[float, ...]]:
-        paths = directory / history.FILE, directory / run_events.FILE
-        signature = tuple(_signature(path) for path in paths)
-        known = self._known.get(directory)
-        if known is None or known[0] != signature:
-            known = signature, _read(directory)
-            self._known[directory] = known
-        return known[1]
+
+def _signature(directory: Path) -> tuple[tuple[float, int], ...]:
+    """Return (time of the last change, size) of each file that is read; zeros of one that does not exist."""
+    signature = []
+    for path in (directory / history.FILE, directory / run_events.FILE):
+        try:
+            status = path.stat()
+            signature.append((status.st_mtime, status.st_size))
+        except OSError:
+            signature.append((0.0, 0))
+    return tuple(signature)
 
 
-def _rank(directory: Path) -> tuple[bool, float]:
-    """Return what orders the directories of a run: one that trains, then the time of the last change."""
-    changes = (_signature(directory / name) for name in (history.FILE, run_events.FILE))
-    return lease.holder(directory) is not None, max(change[0] for change in changes)
-
-
-def _signature(path: Path) -> tuple[float, int]:
-    """Return (time of the last change, size) of a file; zeros if it does not exist."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0.0, 0
-    return found.st_mtime, found.st_size
-
-
-def _read(directory: Path) -> tuple[Content, tuple[float, ...]]:
-    """Return the content, and losses over the whole run."""
-    try:
-        content = read_content(directory, TAIL)
-        return content, tuple(history.sample_losses(directory, content.events, LOSSES))
-    except UserError:  # for example a file of another user
-        return Content([], [], None, 0.0), ()
-
-
-def _last(directory: Path, content: Content, training: bool, done: bool) -> str:
-    """Return what happened last, with the counts of problems, in few words."""
-    events = content.events
-    if not events:
-        last = "starting" if training else "not started"
-    elif training:
-        last = _last_of_training(content)
-    else:
-        last = f"done {ago(events[-1]['time'])}" if done else _reason_of_end(directory, content)
-    return ", ".join([last, *history.troubles(events)])
-
-
-def _last_of_training(content: Content) -> str:
-    last, step_time = content.events[-1], _time_of_last_step(content)
-    if step_time > last["time"] and time.time() - step_time > QUIET_SECONDS:
-        return f"last step {ago(step_time)}"
-    return f"{WORDS.get(last['event'], last['event'])} {ago(last['time'])}"
-
-
-def _reason_of_end(directory: Path, content: Content) -> str:
-    """Return why a run with steps left does not train."""
+def _last(directory: Path, content: Content, training: bool, is_done: bool) -> str:
+    """Return in few words what happened last, or why a run with steps left does not train."""
+    if not content.events:
+        return "starting" if training else "not started"
     last = content.events[-1]
+    step_time = float(content.steps[-1].get("time", 0)) if content.steps else 0.0
+    if training and step_time > last["time"] and time.time() - step_time > QUIET_SECONDS:
+        return f"last step {ago(step_time)}"
+    if training:
+        return f"{WORDS.get(last['event'], last['event'])} {ago(last['time'])}"
+    if is_done:
+        return f"done {ago(last['time'])}"
     if marker := stop_requests.read_marker(directory):
         return f"stopped by {marker['reason']}"
     if last["event"] == "finish":
         return "at its milestone"
     if last["event"] in ("hang", "stop"):
         return last.get("reason", "hung").removesuffix(": ")
-    return f"killed {ago(max(last['time'], _time_of_last_step(content)))}"
-
-
-def _time_of_last_step(content: Content) -> float:
-    return float(content.steps[-1].get("time", 0)) if content.steps else 0.0
+    return f"killed {ago(max(last['time'], step_time))}"

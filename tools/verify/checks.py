@@ -23,6 +23,9 @@ from tools.verify import payload
 from tools.verify.places import Link, Places
 
 COMPARED = ("value", "stderr", "n")
+ESCAPED = tuple(f"'{beginning}" for beginning in files.FORMULAS)
+"""Beginnings of cells with an apostrophe, which keeps spreadsheets from running them as formulas."""
+
 Key = tuple[str, str, str, str]
 """(run, step or "", task, metric), as the table has them"""
 
@@ -37,19 +40,21 @@ def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[
     a model) are held by the table's sha256 alone. Raises UserError if the table is no CSV with these columns.
     """
     known = scores_of(evaluations)
-    found = []
+    sentences = []
     for line, row in _rows(table):
         key = (row["run"], row["step"], row["task"], row["metric"])
-        given = {name: _number(row.get(name)) for name in COMPARED}
+        figures = {name: _number(row.get(name)) for name in COMPARED}
         if key not in known:
             if row["step"] and key[:2] not in unread:
                 score = f"{row['task']} ({row['metric']}) of {row['run']} at step {row['step']}"
-                found.append(f"{table} line {line} has {score}, which no evaluation has")
-        elif all(_differing(known_score, given) for known_score, _ in known[key]):
+                sentences.append(f"{table} line {line} has {score}, which no evaluation has")
+        elif all(_differing(known_score, figures) for known_score, _ in known[key]):
             first, path = known[key][0]
-            name = _differing(first, given) or ""
-            found.append(f"{table} line {line}: {name} of {row['task']} is {row[name]}, and in {path} {first[name]}")
-    return found
+            name = _differing(first, figures) or ""
+            sentences.append(
+                f"{table} line {line}: {name} of {row['task']} is {row[name]}, and in {path} {first[name]}"
+            )
+    return sentences
 
 
 def scores_of(evaluations: Iterable[Manifest]) -> Known:
@@ -74,15 +79,10 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
             if not {"run", "step", "task", "metric", "value"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{table} must be a table with the columns run, step, task, metric and value")
             for row in reader:
-                texts = {name: _plain(cell) for name, cell in row.items() if name is not None}
-                yield reader.line_num, texts
+                cells = {name: cell or "" for name, cell in row.items() if name is not None}
+                yield reader.line_num, {name: cell[cell.startswith(ESCAPED) :] for name, cell in cells.items()}
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{table} cannot be read as a table of scores: {error}") from None
-
-
-def _plain(cell: str) -> str:
-    """Return a cell without the apostrophe that keeps spreadsheets from running it as a formula."""
-    return cell[1:] if cell and cell[0] == "'" and cell[1:].startswith(files.FORMULAS) else cell
 
 
 def _number(text: str | None) -> float | str | None:
@@ -99,6 +99,19 @@ def _differing(score: Mapping[str, Any], given: Mapping[str, float | str | None]
 
 
 SCORES, REPORT = "scores.csv", "report.html"
+
+RECORDED = {
+    **dict.fromkeys(TRAINING, ("logs", "its metrics.jsonl and events.jsonl: the manifest has no digest of them")),
+    "describe": ("manifests", "the losses and records in the card: the manifest has no digest of them"),
+}
+"""{stage: (key of a record that an older manifest does not have, what is not proven without it)}"""
+
+UNPROVEN = {
+    "list_items": "the items are those that lm-evaluation-harness read when they were listed",
+    "find_contamination": "its rates: the search in the shards is not repeated",
+    "predict": "its law: it is not fitted again",
+}
+"""{stage: what no manifest of it proves}"""
 
 
 @dataclass(frozen=True)
@@ -117,12 +130,16 @@ def findings(made: Manifest, places: Places) -> Iterator[Finding]:
     if others:
         more = f" and {len(others) - 1} more files" if len(others) > 1 else ""
         yield Finding(f"{others[0]}{more}: beside its files, and without a digest", wrong=False)
-    check = CHECKS.get(made.stage)
-    if check is not None:
+    key, text = RECORDED.get(made.stage, ("", ""))
+    if key and key not in made.record:
+        yield Finding(text, wrong=False)
+    if made.stage in CHECKS:
         try:
-            yield from check(made, places)
+            yield from CHECKS[made.stage](made, places)
         except UserError as error:
             yield Finding(str(error))
+    if made.stage in UNPROVEN:
+        yield Finding(UNPROVEN[made.stage], wrong=False)
 
 
 def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
@@ -130,45 +147,30 @@ def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
     evaluations, unread = [], set()
     for path in made.identity["inputs"]:
         try:
-            found = places.read(made.directory / path)
+            other = places.read(made.directory / path)
         except UserError:
             run, _, step, _ = ("", "", "", *Path(path).parts)[-4:]
             unread.add((run, step.lstrip("0")))
             continue
-        if found.stage == "evaluate":
-            evaluations.append(found)
-    yield from _shown(made)
-    table = made.directory / SCORES
-    if table.exists():
-        yield from map(Finding, differences(table, evaluations, unread))
-
-
-def _shown(made: Manifest) -> Iterator[Finding]:
-    """Yield what the report shows and a summary has no digest of."""
+        if other.stage == "evaluate":
+            evaluations.append(other)
     if (made.directory / REPORT).exists():
         yield Finding(f"{made.directory / REPORT}: Snakemake makes it of the pages, after the summary", wrong=False)
     if "logs" not in made.record:
-        yield Finding(
-            "the curves, the plan, and the records of other manifests in the pages: the summary has no digest of them",
-            wrong=False,
+        text = (
+            "the curves, the plan, and the records of other manifests in the pages: the summary has no digest of them"
         )
-
-
-def _training(made: Manifest, places: Places) -> Iterator[Finding]:
-    if "logs" not in made.record:
-        yield Finding("its metrics.jsonl and events.jsonl: the manifest has no digest of them", wrong=False)
-
-
-def _card(made: Manifest, places: Places) -> Iterator[Finding]:
-    if "manifests" not in made.record:
-        yield Finding("the losses and records in the card: the manifest has no digest of them", wrong=False)
+        yield Finding(text, wrong=False)
+    table = made.directory / SCORES
+    if table.exists():
+        yield from map(Finding, differences(table, evaluations, unread))
 
 
 def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
     kept = scoring_inputs.kept_manifest(made.path)
     if kept.exists() and places.read(kept).digest != made.digest:
         yield Finding(f"{made.path} has other scores than {kept}, which was written with it")
-    yield from _include(made)
+    yield from _include(made, places)
     if "baseline" in made.identity:
         yield Finding("the files of the baseline: the manifest has their digest, and not their place", wrong=False)
     if "files" not in made.record and set(local_tasks.NAMES) & set(made.identity["recipe"].get("tasks", ())):
@@ -179,7 +181,7 @@ def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"the items of {names}: lm-evaluation-harness reads them, and only its version is kept", False)
 
 
-def _include(made: Manifest) -> Iterator[Finding]:
+def _include(made: Manifest, _: Places) -> Iterator[Finding]:
     """Compare the directory of the user's task files."""
     if "include" in made.identity:
         directory = Path(made.identity["recipe"]["include_path"])
@@ -194,7 +196,7 @@ def _export(made: Manifest, places: Places) -> Iterator[Finding]:
     if not parity.exists():
         yield Finding(f"{parity} is missing, which says that the export equals the model")
     elif files.read_json_object(parity).get("passed") is not True:
-        yield Finding(f"{parity} must say that the export equals the model, and does not")
+        yield Finding(f"{parity} does not say that the export equals the model")
     elif "files" not in made.record:
         yield Finding(f"the figures of {parity}: the manifest has no digest of it", wrong=False)
     card = made.directory / export_directory.CARD
@@ -215,15 +217,6 @@ def _tokenizer(made: Manifest, places: Places) -> Iterator[Finding]:
         yield Finding(f"{path} changed since {made.path} was made from it: its sha256 differs")
 
 
-def _items(made: Manifest, places: Places) -> Iterator[Finding]:
-    yield from _include(made)
-    yield Finding("the items are those that lm-evaluation-harness read when they were listed", wrong=False)
-
-
-def _contamination(made: Manifest, places: Places) -> Iterator[Finding]:
-    yield Finding("its rates: the search in the shards is not repeated", wrong=False)
-
-
 def _prediction(made: Manifest, places: Places) -> Iterator[Finding]:
     """Compare the points of a ladder with its models, whose digests do not cover what validation measured."""
     digests, weights = made.identity["models"], made.identity["recipe"]["weights"]
@@ -233,20 +226,16 @@ def _prediction(made: Manifest, places: Places) -> Iterator[Finding]:
         except UserError:
             continue  # its link is named
         for name, words in outcome.NAMES.items():
-            found = weighted(model.record["validation"], weights, name, str(model.path))
-            if found != point[name]:
-                yield Finding(f"{made.path} has a {words} of {point[name]}, and {model.path} has {found}")
-    yield Finding("its law: it is not fitted again", wrong=False)
+            measured = weighted(model.record["validation"], weights, name, str(model.path))
+            if measured != point[name]:
+                yield Finding(f"{made.path} has a {words} of {point[name]}, and {model.path} has {measured}")
 
 
 CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {
     "summarize": _summary,
     "evaluate": _evaluation,
     "convert": _export,
-    "describe": _card,
-    **dict.fromkeys(TRAINING, _training),
     "train_tokenizer": _tokenizer,
-    "list_items": _items,
-    "find_contamination": _contamination,
+    "list_items": _include,
     "predict": _prediction,
 }

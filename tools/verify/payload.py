@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,21 +28,21 @@ def files_of(made: Manifest) -> Described:
     data of local tasks, the plan, and the model of a trained tokenizer, which holds its trainer's arguments as well.
     """
     described = made.identity.get("outputs", {}) | made.record.get("pages", {}) | made.record.get("files", {})
-    found = {name: (file["bytes"], file["sha256"]) for name, file in described.items()}
+    files_by_name = {name: (file["bytes"], file["sha256"]) for name, file in described.items()}
     if "model_sha256" in made.record:
-        found[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
+        files_by_name[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
 
     def walk(value: Any) -> None:
         if isinstance(value, dict):
             if {"path", "bytes", "sha256"} <= value.keys():
-                found[value["path"]] = value["bytes"], value["sha256"]
+                files_by_name[value["path"]] = value["bytes"], value["sha256"]
             value = list(value.values())
         if isinstance(value, list):
             for inner in value:
                 walk(inner)
 
     walk(made.identity)
-    return found
+    return files_by_name
 
 
 def logs_of(made: Manifest) -> Described:
@@ -53,40 +53,30 @@ def logs_of(made: Manifest) -> Described:
 def faults_of(made: Manifest, described: Mapping[str, tuple[int, str]], logs: bool = False) -> list[str]:
     """Return what is wrong with files of a manifest, one sentence each; each file is read as a whole.
 
-    `logs`: they may have grown, and their first bytes are compared.
+    `logs`: they may have grown, and must begin with the bytes that they had when the manifest was written.
     """
-    check = _check_log if logs else _check_file
+
+    def fault_of(name: str) -> str | None:
+        path, (size, sha256) = Path(os.path.normpath(made.directory / name)), described[name]
+        content = {"bytes": size, "sha256": sha256}
+        try:
+            if not logs:
+                manifest.check_content(path, content, made.path)
+            elif not path.exists():
+                return f"{path} is missing, but {made.path} was made with it"
+            elif manifest.describe(path, 0, size) != content:
+                return (
+                    f"{path} changed since {made.path} was written: its first {size:,} bytes have another sha256; "
+                    "restore the log, curves and health of the run are read from it"
+                )
+        except UserError as error:
+            return str(error)
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        return None
+
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = pool.map(lambda file: _fault_of(made, check, *file), described.items())
-    return [fault for fault in found if fault]
-
-
-def _fault_of(
-    made: Manifest, check: Callable[[Path, int, str, Path], None], name: str, described: tuple[int, str]
-) -> str | None:
-    path = Path(os.path.normpath(made.directory / name))
-    try:
-        check(path, *described, made.path)
-    except UserError as error:
-        return str(error)
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return None
-
-
-def _check_file(path: Path, size: int, sha256: str, manifest_path: Path) -> None:
-    manifest.check_content(path, {"bytes": size, "sha256": sha256}, manifest_path)
-
-
-def _check_log(path: Path, size: int, sha256: str, manifest_path: Path) -> None:
-    """Raise UserError if a log does not begin with the bytes that it had when its manifest was written."""
-    if not path.exists():
-        raise UserError(f"{path} is missing, but {manifest_path} was made with it")
-    if manifest.describe(path, 0, size) != {"bytes": size, "sha256": sha256}:
-        raise UserError(
-            f"{path} changed since {manifest_path} was written: its first {size:,} bytes have another sha256; "
-            "restore the log, curves and health of the run are read from it"
-        )
+        return [fault for fault in pool.map(fault_of, described) if fault]
 
 
 LOADED = (

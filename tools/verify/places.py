@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,23 +26,18 @@ def stage_of(made: Manifest) -> Stage:
     return next((stage for stage in stages if made.path.absolute().match(stage.pattern)), stages[0])
 
 
-def digest_of_identity(made: Manifest) -> str:
-    """Return the digest by which most manifests name another."""
-    return made.digest
-
-
 @dataclass(frozen=True)
 class Link:
     """A manifest, by its digest, that another one was made from.
 
     `place`: its path, if the other's path tells it; else it is looked up by its digest among MANIFESTS[what].
-    `digest_by`: how the digest is computed.
+    `digest_by`: how the digest is computed; most manifests name another by that of its identity.
     """
 
     what: str
     digest: str
     place: Path | None = None
-    digest_by: Callable[[Manifest], str] = digest_of_identity
+    digest_by: Callable[[Manifest], str] = operator.attrgetter("digest")
 
 
 class Places:
@@ -66,30 +62,27 @@ class Places:
     def find(self, link: Link, made_from_it: Manifest) -> Manifest:
         """Return the manifest of a link. Raises UserError if it is missing, damaged or another."""
         if link.place is not None:
-            return self._at(link, link.place, made_from_it)
+            if not link.place.exists():
+                raise UserError(f"{link.place} is missing, and {made_from_it.path} was made from it")
+            other = self.read(link.place)
+            if (digest := link.digest_by(other)) != link.digest:
+                raise UserError(
+                    f"{link.place} differs from the {link.what} that {made_from_it.path} was made from (digest "
+                    f"{link.digest:.12}): its digest is {digest:.12}"
+                )
+            return other
         damaged: list[UserError] = []
         for path in sorted(self.root.glob(MANIFESTS[link.what])):
             try:
-                found = self.read(path)
+                candidate = self.read(path)
             except UserError as error:
                 damaged.append(error)
                 continue
-            if link.digest_by(found) == link.digest:
-                return found
+            if link.digest_by(candidate) == link.digest:
+                return candidate
         if damaged:
             raise damaged[0]
         raise UserError(
             f"{self.root / MANIFESTS[link.what]} must hold the {link.what} that {made_from_it.path} was made from "
             f"(digest {link.digest:.12}), and it is missing or was made again"
         )
-
-    def _at(self, link: Link, path: Path, made_from_it: Manifest) -> Manifest:
-        if not path.exists():
-            raise UserError(f"{path} is missing, and {made_from_it.path} was made from it")
-        found = self.read(path)
-        if (digest := link.digest_by(found)) != link.digest:
-            raise UserError(
-                f"{path} must be the {link.what} that {made_from_it.path} was made from (digest {link.digest:.12}), "
-                f"and is another ({digest:.12})"
-            )
-        return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from stages.lib import manifest
 from stages.lib.errors import UserError
@@ -35,28 +34,24 @@ def recipe_of(listed: Manifest) -> SourceRecipe:
 
 def compare(part: Manifest, recipe: SourceRecipe, hash_of: Callable[..., str]) -> RawFiles:
     """Compare the raw files of a part of a corpus with its manifest. `hash_of`: `sha256_of`, or one that remembers."""
-    found = RawFiles()
+    files, root = RawFiles(), kind_of(recipe).root()
     for described in part.identity["inputs"]:
-        if "etag" in described:
-            found.remote += 1
-            continue
+        path, first, end = root / described["name"], described.get("first", 0), described.get("end")
         try:
-            _check(recipe, described, part, hash_of)
-            span = f" [{described['first']}:]" if "first" in described else ""
-            found.whole[f"{described['name']}{span}"] = described["bytes"]
+            if "etag" in described:
+                files.remote += 1
+            elif not path.is_file():
+                files.faults.append(
+                    f"{path} is missing, and {part.path} was made from it (paths start from this directory)"
+                )
+            elif hash_of(recipe.kind, described["name"], first, end) != described["sha256"]:
+                files.faults.append(f"{path} changed since {part.path} was made from it: its sha256 differs")
+            else:
+                span = f" [{first}:]" if "first" in described else ""
+                files.whole[f"{described['name']}{span}"] = described["bytes"]
         except UserError as error:
-            found.faults.append(str(error))
-    return found
-
-
-def _check(recipe: SourceRecipe, described: Mapping[str, Any], part: Manifest, hash_of: Callable[..., str]) -> None:
-    """Raise UserError if the bytes of a raw file that a part was made from are others now."""
-    kind = kind_of(recipe)
-    path = kind.root() / described["name"]
-    if not path.is_file():
-        raise UserError(f"{path} is missing, and {part.path} was made from it (paths start from this directory)")
-    if hash_of(recipe.kind, described["name"], described.get("first", 0), described.get("end")) != described["sha256"]:
-        raise UserError(f"{path} changed since {part.path} was made from it: its sha256 differs")
+            files.faults.append(str(error))
+    return files
 
 
 def sha256_of(kind_name: str, name: str, first: int, end: int | None) -> str:
@@ -72,9 +67,9 @@ def check_share(part: Manifest, listed: Manifest, recipe: SourceRecipe) -> None:
     if kind_of(recipe).needs_every_file:
         chosen = spans.whole(file["name"] for file in every)
     expected = [(span.name, span.first, span.end) for span in chosen]
-    found = [(file["name"], file.get("first", 0), file.get("end")) for file in part.identity["inputs"]]
-    if found != expected:
-        raise UserError(f"{part.path} must be made from part {number} of the files of {listed.path}, and is not")
+    spans_read = [(file["name"], file.get("first", 0), file.get("end")) for file in part.identity["inputs"]]
+    if spans_read != expected:
+        raise UserError(f"{part.path} was not made from part {number} of the files of {listed.path}")
 
 
 def examples_digest(listed: Manifest, recipe: SourceRecipe) -> str:
@@ -82,18 +77,12 @@ def examples_digest(listed: Manifest, recipe: SourceRecipe) -> str:
 
     Raises UserError if a file is missing or has another size.
     """
-    described = [_described(listed, recipe, file) for file in listed.identity["files"]]
-    content = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": described}
-    return manifest.digest_of(content)
-
-
-def _described(listed: Manifest, recipe: SourceRecipe, file: Mapping[str, Any]) -> dict[str, Any]:
-    if storage.is_remote(file["name"]):
-        return {"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]}
-    (described,) = source.described_inputs(recipe, listed, [Span(file["name"])])
-    return described
-
-
-def remote_files(files: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of files that are URLs."""
-    return sum(storage.is_remote(file["name"]) for file in files)
+    inputs = []
+    for file in listed.identity["files"]:
+        if storage.is_remote(file["name"]):
+            inputs.append({"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]})
+        else:
+            inputs += source.described_inputs(recipe, listed, [Span(file["name"])])
+    return manifest.digest_of(
+        {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": inputs}
+    )

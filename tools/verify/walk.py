@@ -15,6 +15,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
 from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.sources import storage
 from stages.lib.space import amount
 from stages.registry import STAGES, producer
 from tools.verify import checks, payload, raw_files
@@ -58,53 +59,33 @@ def _digests(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from _digests(digests, below)
 
 
-def initial_link(made: Manifest) -> Link | None:
-    """Return the link to the milestone that a model was trained from; None if it was trained from random weights."""
-    digest = made.identity.get("initial")
-    return None if digest is None else Link("model", digest, digest_by=_checkpoint_digest)
-
-
-def _checkpoint_digest(made: Manifest) -> str:
-    return manifest.checkpoint_digest(made) if made.stage in manifest.TRAINING else ""
-
-
 DUPLICATES = "hashes"
 
 
 def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]:
     """Yield the manifests of the parts that hold the files of a corpus, an error in place of one that differs."""
     beside = corpus.record.get("files", {})  # made by the index, of no part
-    files = {name: described for name, described in payload.files_of(corpus).items() if name not in beside}
+    files = {name: file for name, file in payload.files_of(corpus).items() if name not in beside}
     by_part: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
-    for name, described in files.items():
-        by_part[os.path.dirname(name)][name] = described
-    for directory, of_part in sorted(by_part.items()):
+    for name, file in files.items():
+        by_part[os.path.dirname(name)][name] = file
+    for directory, expected in sorted(by_part.items()):
+        path = corpus.directory / f"{directory}.json"
         try:
-            yield _part(corpus, places, corpus.directory / f"{directory}.json", of_part)
+            if not path.exists():
+                raise UserError(f"{path} is missing, and {corpus.path} was made from it")
+            part = places.read(path)
+            shards = payload.files_of(part).items()
+            if {os.path.relpath(part.directory / name, corpus.directory): file for name, file in shards} != expected:
+                raise UserError(f"{path} has other shards than the part that {corpus.path} was made from")
+            if part.identity["tokenizer"] != corpus.identity["tokenizer"]:
+                raise UserError(f"{path} has another tokenizer than {corpus.path}")
+            yield part
         except UserError as error:
             yield error
-    yield from _missing_parts(corpus, by_part)
-
-
-def _part(corpus: Manifest, places: Places, path: Path, expected: payload.Described) -> Manifest:
-    if not path.exists():
-        raise UserError(f"{path} is missing, and {corpus.path} was made from it")
-    part = places.read(path)
-    found = {
-        os.path.relpath(part.directory / name, corpus.directory): described
-        for name, described in payload.files_of(part).items()
-    }
-    if found != expected:
-        raise UserError(f"{path} must be the part that {corpus.path} was made from, and has other shards")
-    if part.identity["tokenizer"] != corpus.identity["tokenizer"]:
-        raise UserError(f"{path} must have the tokenizer of {corpus.path}, and has another")
-    return part
-
-
-def _missing_parts(corpus: Manifest, by_part: dict[str, dict[str, tuple[int, str]]]) -> Iterator[UserError]:
     for source in corpus.identity["sources"]:
         if not any(Path(directory).parent.name == source for directory in by_part):
-            yield UserError(f"{corpus.path} must have files of the source {source}, and has none")
+            yield UserError(f"{corpus.path} has no files of the source {source}")
 
 
 def duplicates_of(part: Manifest, places: Places) -> Manifest | None:
@@ -119,7 +100,7 @@ def duplicates_of(part: Manifest, places: Places) -> Manifest | None:
         raise UserError(f"{path} is missing, and {part.path} was made from it")
     made = places.read(path)
     if all(sha256 != part.identity["duplicates"] for _, sha256 in payload.files_of(made).values()):
-        raise UserError(f"{path} must hold the duplicates that {part.path} left out, and has others")
+        raise UserError(f"{path} lists other duplicates than {part.path} left out")
     return made
 
 
@@ -179,17 +160,19 @@ class Walk:
             yield f"{shown} (above)"
             return
         self._seen.add(place)
-        found = list(checks.findings(made, self.places))
+        findings = list(checks.findings(made, self.places))
         self.proven.manifests += 1
         if depth:
             self._stages[_shown(made.path)] = made.stage
         described, logs = payload.files_of(made), payload.logs_of(made)
-        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{_size(described | logs)}"
-        if any(finding.wrong for finding in found):
+        sizes = [size for size, _ in (described | logs).values()]
+        total = f", {_number(len(sizes), 'file')}, {amount(sum(sizes))}" if sizes else ""
+        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{total}"
+        if any(finding.wrong for finding in findings):
             described.pop(checks.SCORES, None)  # a sentence on a row tells more than one on the file
         faults = [*self._faults(made, described), *self._faults(made, logs, logs=True)]
         yield from (self._wrong(fault, depth + 1) for fault in faults)
-        yield from (self._told(finding, made, depth + 1) for finding in found)
+        yield from (self._told(finding, made, depth + 1) for finding in findings)
         yield from self._below(made, depth + 1)
 
     def _faults(self, made: Manifest, described: payload.Described, logs: bool = False) -> list[str]:
@@ -207,7 +190,7 @@ class Walk:
         named = made.record.get("manifests", {})
         self._records |= {os.path.normpath(made.directory / path) for path in named}
         for link in links_of(made, self.places.root):
-            yield from self._follow(link, made, depth)
+            yield from self._of_link(link, made, depth)
         yield from self._of_records(made, named, depth)
         if made.stage == "index":
             for part in parts_of(made, self.places):
@@ -216,58 +199,60 @@ class Walk:
             yield from self._of_part(made, depth)
         elif made.stage in TRAINING:
             yield from self._of_initial(made, depth)
-        elif made.stage == "convert":
-            yield from self._of_card(made, depth)
-        yield from self._of_examples(made, depth)
+        elif made.stage == "convert" and (card := made.directory / CARD_MANIFEST).exists():
+            try:
+                yield from self.lines(self.places.read(card), depth)
+            except UserError as error:
+                yield self._wrong(str(error), depth)
+        # the sources that a model was tuned on, or a suite read pairs from
+        digests = dict(made.identity.get("tuned_on") or {})
+        if isinstance(pairs := made.identity.get("prompt_completion"), str):
+            digests["*"] = pairs
+        for name, digest in digests.items():
+            yield from self._of_source(name, digest, made, depth)
+
+    def _of_link(self, link: Link, made: Manifest, depth: int) -> Iterator[str]:
+        if (link.what, link.digest) in self._broken:
+            yield f"{INDENT * depth}{link.what} {link.digest[:SHOWN]} (above)"
+            return
+        try:
+            other = self.places.find(link, made)
+        except UserError as error:
+            self._broken.add((link.what, link.digest))
+            yield self._wrong(str(error), depth)
+            return
+        yield from self.lines(other, depth)
 
     def _of_records(self, made: Manifest, named: Mapping[str, str], depth: int) -> Iterator[str]:
         """Yield the lines of manifests whose record differs from the one that a manifest was made from."""
         for path, sha256 in named.items():
             place = Path(os.path.normpath(made.directory / path))
             try:
-                found = self.places.read(place)
+                other = self.places.read(place)
             except UserError:
                 continue  # its link is named
-            if found.sha256 != sha256 and found.digest == made.identity.get("inputs", {}).get(path, found.digest):
+            if other.sha256 != sha256 and other.digest == made.identity.get("inputs", {}).get(path, other.digest):
                 yield self._wrong(
                     f"{place} was written again since {made.path} was made from it: its results are equal, and its "
                     "record (figures, versions, times) is not; run the workflow again",
                     depth,
                 )
 
-    def _of_card(self, export: Manifest, depth: int) -> Iterator[str]:
-        """Yield the lines of the model card of an export, if it has one."""
-        path = export.directory / CARD_MANIFEST
-        if path.exists():
-            try:
-                yield from self.lines(self.places.read(path), depth)
-            except UserError as error:
-                yield self._wrong(str(error), depth)
-
-    def _follow(self, link: Link, made: Manifest, depth: int) -> Iterator[str]:
-        if (link.what, link.digest) in self._broken:
-            yield f"{INDENT * depth}{link.what} {link.digest[:SHOWN]} (above)"
-            return
-        try:
-            found = self.places.find(link, made)
-        except UserError as error:
-            self._broken.add((link.what, link.digest))
-            yield self._wrong(str(error), depth)
-            return
-        yield from self.lines(found, depth)
-
     def _of_initial(self, made: Manifest, depth: int) -> Iterator[str]:
-        """Yield the lines of the model that a training started from; one at a path is not in these results."""
-        link = initial_link(made)
-        if link is None:
+        """Yield the lines of the milestone that a training started from; one at a path is not in these results."""
+        if (digest := made.identity.get("initial")) is None:
             return
+
+        def digest_by(other: Manifest) -> str:
+            return manifest.checkpoint_digest(other) if other.stage in TRAINING else ""
+
         try:
-            found = self.places.find(link, made)
+            initial = self.places.find(Link("model", digest, digest_by=digest_by), made)
         except UserError:
-            text = f"the initial model {link.digest[:SHOWN]}: no milestone of these results has this digest"
+            text = f"the initial model {digest[:SHOWN]}: no milestone of these results has this digest"
             yield self._told(checks.Finding(text, wrong=False), made, depth)
             return
-        yield from self.lines(found, depth)
+        yield from self.lines(initial, depth)
 
     def _of_part(self, made: Manifest, depth: int) -> Iterator[str]:
         """Yield the lines of a part's list, raw files and duplicates."""
@@ -280,13 +265,12 @@ class Walk:
         except UserError as error:
             yield self._wrong(str(error), depth)
             return
-        found = raw_files.compare(made, recipe, self._hash_of)
-        self.proven.raw |= found.whole
-        if found.whole:
-            yield _raw_line(made.identity["source"], found.whole, depth)
-        yield from (self._wrong(fault, depth) for fault in found.faults)
-        if found.remote:
-            yield self._told(_remote(found.remote), made, depth)
+        raw = raw_files.compare(made, recipe, self._hash_of)
+        if raw.whole:
+            yield self._raw_line(made.identity["source"], raw.whole, depth)
+        yield from (self._wrong(fault, depth) for fault in raw.faults)
+        if raw.remote:
+            yield self._told(_remote(raw.remote), made, depth)
         try:
             duplicates = duplicates_of(made, self.places)
         except UserError as error:
@@ -295,41 +279,31 @@ class Walk:
         if duplicates is not None:
             yield from self.lines(duplicates, depth)
 
-    def _of_examples(self, made: Manifest, depth: int) -> Iterator[str]:
-        """Yield the lines of the sources that a model was tuned on, or a suite read pairs from."""
-        digests = dict(made.identity.get("tuned_on") or {})
-        if isinstance(pairs := made.identity.get("prompt_completion"), str):
-            digests["*"] = pairs
-        for name, digest in digests.items():
-            yield from self._of_source(name, digest, made, depth)
-
     def _of_source(self, name: str, digest: str, made: Manifest, depth: int) -> Iterator[str]:
         faults = []
         for path in sorted(self.places.root.glob(f"sources/{name}/list.json")):
             try:
                 listed = self.places.read(path)
-                recipe = raw_files.recipe_of(listed)
-                if raw_files.examples_digest(listed, recipe) != digest:
+                if raw_files.examples_digest(listed, raw_files.recipe_of(listed)) != digest:
                     continue
             except UserError as error:
                 faults.append(str(error))
                 continue
             yield from self.lines(listed, depth)
-            yield from self._raw_of_list(listed, made, depth)
+            files = listed.identity["files"]
+            if num_remote := sum(storage.is_remote(file["name"]) for file in files):
+                yield self._told(_remote(num_remote), made, depth)
+            else:
+                whole = {file["name"]: file["bytes"] for file in files}
+                yield self._raw_line(listed.identity["source"], whole, depth)
             return
         at = self.places.root / f"sources/{name}/list.json"
-        other = f"{at} or its files must be those that {made.path} was made from, and differ"
+        other = f"{at} or its files differ from those that {made.path} was made from"
         yield self._wrong(faults[0] if faults and name != "*" else other, depth)
 
-    def _raw_of_list(self, listed: Manifest, made: Manifest, depth: int) -> Iterator[str]:
-        every = listed.identity["files"]
-        remote = raw_files.remote_files(every)
-        if not remote:
-            whole = {file["name"]: file["bytes"] for file in every}
-            self.proven.raw |= whole
-            yield _raw_line(listed.identity["source"], whole, depth)
-        else:
-            yield self._told(_remote(remote), made, depth)
+    def _raw_line(self, source: str, whole: dict[str, int], depth: int) -> str:
+        self.proven.raw |= whole
+        return f"{INDENT * depth}{_number(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
 
     def _wrong(self, sentence: str, depth: int) -> str:
         self.proven.faults.append(sentence)
@@ -349,15 +323,6 @@ def _remote(number: int) -> checks.Finding:
 
 def _number(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def _raw_line(source: str, whole: dict[str, int], depth: int) -> str:
-    return f"{INDENT * depth}{_number(len(whole), 'raw file')} of {source}, {amount(sum(whole.values()))}"
-
-
-def _size(described: payload.Described) -> str:
-    total = sum(size for size, _ in described.values())
-    return f", {_number(len(described), 'file')}, {amount(total)}" if described else ""
 
 
 def _shown(path: Path) -> str:
