@@ -40,9 +40,17 @@ DEFAULTS = {STEP: {"samples": 8}, CORPUS: {"documents": 3}, SOURCE: {"documents"
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the preview."""
+    from tools.inspect import corpus_look, step_look
+
     subject = subject_of(arguments)
     set_numbers(arguments, subject)
-    {STEP: inspect_step, CORPUS: inspect_corpus, SOURCE: inspect_source}[subject](arguments)
+    if subject == SOURCE:
+        inspect_source(arguments)
+    elif subject == CORPUS:
+        corpus_look.show(arguments.corpus, Tokenizer(arguments.tokenizer), arguments.documents)
+    else:
+        tokenizer = Tokenizer(arguments.tokenizer)
+        step_look.show(arguments.corpus, tokenizer, arguments.run, arguments.step, arguments.samples)
 
 
 def subject_of(arguments: argparse.Namespace) -> str:
@@ -83,8 +91,8 @@ def inspect_source(arguments: argparse.Namespace) -> None:
     if arguments.recipe is not None:
         name = "recipe"
         source_recipe = recipe.load_texts(source.SourceRecipe, [arguments.recipe], name)
-        found = source.list_files(name, source_recipe, left_out)
-        files = [{"name": file, "bytes": status.bytes} for file, status in found.items()]
+        statuses = source.list_files(name, source_recipe, left_out)
+        files = [{"name": file, "bytes": status.bytes} for file, status in statuses.items()]
     else:
         listed, name, source_recipe = source.read_list(arguments.source)
         files = listed.identity["files"]
@@ -93,21 +101,6 @@ def inspect_source(arguments: argparse.Namespace) -> None:
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
     at_most = arguments.sample_mb * 1_000_000
     source_look.show(name, source_recipe, files, tokenizer, arguments.documents, at_most, arguments.source, left_out)
-
-
-def inspect_corpus(arguments: argparse.Namespace) -> None:
-    """Print the preview of a corpus."""
-    from tools.inspect import corpus_look
-
-    corpus_look.show(arguments.corpus, Tokenizer(arguments.tokenizer), arguments.documents)
-
-
-def inspect_step(arguments: argparse.Namespace) -> None:
-    """Print the samples of a step."""
-    from tools.inspect import step_look
-
-    tokenizer = Tokenizer(arguments.tokenizer)
-    step_look.show(arguments.corpus, tokenizer, arguments.run, arguments.step, arguments.samples)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

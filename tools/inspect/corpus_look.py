@@ -171,16 +171,15 @@ class Spelling:
 
     def named(self, ids: np.ndarray) -> str:
         """Return ids with their tokens: 312 'ing' 2 EOS."""
-        return "  ".join(f"{number} {self._token(number)}" for number in ids.tolist())
+        words = []
+        for number in ids.tolist():
+            token = self._package.id_to_token(number)
+            word = "no token" if token is None else f"'{terminal.visible(token)}'"
+            words.append(f"{number} {self._special(number) if number in (self.bos, self.eos) else word}")
+        return "  ".join(words)
 
     def _special(self, number: int) -> str:
         return "BOS" if number == self.bos else "EOS"
-
-    def _token(self, number: int) -> str:
-        if number in (self.bos, self.eos):
-            return self._special(number)
-        token = self._package.id_to_token(number)
-        return "no token" if token is None else f"'{terminal.visible(token)}'"
 
 
 SPLITS = (TRAIN, VALIDATION)
@@ -219,17 +218,19 @@ def print_sources(corpus: Corpus) -> None:
     licenses = corpus.manifest.record.get("licenses", {})
     for name, source in corpus.sources.items():
         rows += [(name, split, *_row(source[split]), licenses.get(name, "unknown")) for split in SPLITS]
-    if len(corpus.sources) > 1:
-        rows += [("all", split, *_row(_sum(corpus, split)), "") for split in SPLITS]
+    for split in SPLITS if len(corpus.sources) > 1 else ():
+        splits = [source[split] for source in corpus.sources.values()]
+        totals = {key: sum(one[key] for one in splits) for key in ("documents", "tokens", "text_bytes")}
+        rows.append(("all", split, *_row(totals | {"shards": [s for one in splits for s in one["shards"]]}), ""))
     print(*Table(titles=titles, rows=rows, numeric=range(2, 7)).text(indent=""), sep="\n")
-    for name in corpus.sources:
-        print(f"malformed or filtered in {name}: {_filtered(corpus, name)}")
-
-
-def _sum(corpus: Corpus, split: str) -> dict[str, Any]:
-    found = [source[split] for source in corpus.sources.values()]
-    totals = {key: sum(one[key] for one in found) for key in ("documents", "tokens", "text_bytes")}
-    return totals | {"shards": [shard for one in found for shard in one["shards"]]}
+    for name, source in corpus.sources.items():
+        reasons = corpus.manifest.record.get("dropped", {}).get(name)
+        text = f"unknown, since {corpus.manifest.path} is of a version that did not record it"
+        if reasons is not None:
+            total = sum(reasons.values()) + sum(source[split]["documents"] for split in SPLITS)
+            most = sorted(reasons.items(), key=lambda item: -item[1])
+            text = ", ".join(f"{count:,} {reason} ({share(count, total)})" for reason, count in most) or "none"
+        print(f"malformed or filtered in {name}: {text}")
 
 
 def _row(split: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
@@ -241,16 +242,6 @@ def _row(split: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
         f"{split['text_bytes'] / tokens:.3f}" if tokens else "-",
         f"{len(split['shards']):,}",
     )
-
-
-def _filtered(corpus: Corpus, name: str) -> str:
-    """Return the numbers of malformed records and filtered documents of a source, by reason."""
-    reasons = corpus.manifest.record.get("dropped", {}).get(name)
-    if reasons is None:
-        return f"unknown, since {corpus.manifest.path} is of a version that did not record it"
-    total = sum(reasons.values()) + sum(corpus.sources[name][split]["documents"] for split in SPLITS)
-    most = sorted(reasons.items(), key=lambda item: -item[1])
-    return ", ".join(f"{count:,} {reason} ({share(count, total)})" for reason, count in most) or "none"
 
 
 def print_shards(corpus: Corpus) -> None:

@@ -41,17 +41,14 @@ class Field:
 
     def add(self, value: object) -> None:
         """Count the value of one record; the first value that is not empty becomes the example."""
-        self.types[_type_of(value)] += 1
+        name = NAMES.get(type(value), "list")
+        if isinstance(value, list) and value:
+            name = f"list of {NAMES.get(type(value[0]), 'lists')}s"
+        self.types[name] += 1
         if isinstance(value, str):
             self.characters += len(value)
         if self.example in (None, "", [], {}):
             self.example = value
-
-
-def _type_of(value: object) -> str:
-    if isinstance(value, list):
-        return f"list of {NAMES.get(type(value[0]), 'lists')}s" if value else "list"
-    return NAMES[type(value)]
 
 
 def print_fields(recipe: SourceRecipe, places: Sequence[Place], files: Sequence[Mapping[str, Any]]) -> None:
@@ -60,15 +57,21 @@ def print_fields(recipe: SourceRecipe, places: Sequence[Place], files: Sequence[
     Raises UserError if a file cannot be read.
     """
     kind = kind_of(recipe)
-    first = files[0]["name"] if files else ""
-    if kind.has_columns or (kind.has_json_lines and storage.without_query(first).endswith(PARQUET.endings)):
-        _print_of_table(recipe, first)
+    name = files[0]["name"] if files else ""
+    if kind.has_columns or (kind.has_json_lines and storage.without_query(name).endswith(PARQUET.endings)):
+        schema, row = kind.schema(name)
+        print(f"\ncolumns of {terminal.visible(name)}")
+        rows = [
+            (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name), _value(value))
+            for column, value in zip(schema, row or [None] * len(schema), strict=True)
+        ]
+        print(*Table(titles=("name", "type", "read as", "example"), rows=rows).text(), sep="\n")
     elif kind.has_json_lines:
         _print_of_lines(recipe, places)
 
 
 def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     num_records = 0
     for place in places:
         records = (record for span in place.spans for _, record in jsonl.records(span))
@@ -76,41 +79,27 @@ def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
             if isinstance(record, dict) and record:
                 num_records += 1
                 for name, value in record.items():
-                    found.setdefault(name, Field()).add(value)
-    if not found:
+                    fields.setdefault(name, Field()).add(value)
+    if not fields:
         print("\nfields: none, since no line of the sample holds a JSON object")
         return
     print(f"\nfields of {several(num_records, 'record')}")
-    rows = [
-        (terminal.shortened(name, VALUE), _types(seen), terminal.share(seen.types.total(), num_records))
-        + (_use(recipe, name), _value(seen.example))
-        for name, seen in found.items()
-    ]
+    rows = []
+    for name, seen in fields.items():
+        types = [f"{type_} ({count:,})" if len(seen.types) > 1 else type_ for type_, count in seen.types.items()]
+        share = terminal.share(seen.types.total(), num_records)
+        rows.append(
+            (terminal.shortened(name, VALUE), ", ".join(types), share, _use(recipe, name), _value(seen.example))
+        )
     titles = ("name", "type", "records", "read as", "example")
     print(*Table(titles=titles, rows=rows, numeric=range(2, 3)).text(), sep="\n")
     kind = kind_of(recipe)
     expected = recipe.text_field if kind.has_documents else recipe.prompt_field
     expected = recipe.messages_field if "conversations" in kind.yields else expected
-    texts = {name: seen.characters for name, seen in found.items() if seen.characters}
-    if expected not in found and expected.partition(".")[0] not in found and texts:
+    texts = {name: seen.characters for name, seen in fields.items() if seen.characters}
+    if expected not in fields and expected.partition(".")[0] not in fields and texts:
         longest = terminal.shortened(max(texts, key=lambda name: texts[name]), VALUE)
         print(f"  no record has the field {expected}; the field with the most text is {longest}")
-
-
-def _print_of_table(recipe: SourceRecipe, name: str) -> None:
-    schema, row = kind_of(recipe).schema(name)
-    print(f"\ncolumns of {terminal.visible(name)}")
-    rows = [
-        (terminal.shortened(column.name, VALUE), str(column.type), _use(recipe, column.name), _value(value))
-        for column, value in zip(schema, row or [None] * len(schema), strict=True)
-    ]
-    print(*Table(titles=("name", "type", "read as", "example"), rows=rows).text(), sep="\n")
-
-
-def _types(seen: Field) -> str:
-    if len(seen.types) == 1:
-        return next(iter(seen.types))
-    return ", ".join(f"{name} ({count:,})" for name, count in seen.types.items())
 
 
 def _use(recipe: SourceRecipe, name: str) -> str:

@@ -36,16 +36,16 @@ def places(recipe: SourceRecipe, files: Sequence[Mapping[str, Any]], at_most: in
     if total <= at_most or kind.needs_every_file:
         return [Place("all", spans.whole(file["name"] for file in files), total)]
     each = at_most // len(WHERE)
-    taken, found = set(), []
+    taken, places = set(), []
     for where, position in zip(WHERE, (0, (total - each) // 2, total - each), strict=True):
-        new = []
+        place = Place(where, [], 0)
         for span, size in _spans_from(kind, files, position, each):
             if (span.name, span.first) not in taken:
                 taken.add((span.name, span.first))
-                new.append((span, size))
-        if new:
-            found.append(Place(where, [span for span, _ in new], sum(size for _, size in new)))
-    return found
+                place = Place(where, [*place.spans, span], place.bytes + size)
+        if place.spans:
+            places.append(place)
+    return places
 
 
 def _spans_from(
@@ -56,19 +56,14 @@ def _spans_from(
     for file in files:
         name, size = file["name"], file["bytes"]
         if left > 0 and before + size > position:
-            span, num_bytes = _span(kind, name, size, max(0, position - before), left)
-            yield span, num_bytes
-            left -= num_bytes
+            begin = max(0, position - before)
+            positions = kind.cut_positions(name, size)
+            if positions is None:
+                first, end = begin, min(size, begin + left)
+            else:
+                bounds = [*positions, size]
+                first = max((bound for bound in bounds[1:-1] if bound <= begin), default=0)
+                end = min((bound for bound in bounds[1:] if bound >= begin + left), default=size)
+            yield Span(name) if (first, end) == (0, size) else Span(name, first, end), end - first
+            left -= end - first
         before += size
-
-
-def _span(kind: SourceKind, name: str, size: int, begin: int, count: int) -> tuple[Span, int]:
-    """Return (span, its bytes) around `count` bytes of a file of `size` bytes from `begin` on."""
-    positions = kind.cut_positions(name, size)
-    if positions is None:
-        first, end = begin, min(size, begin + count)
-    else:
-        bounds = [*positions, size]
-        first = max((bound for bound in bounds[1:-1] if bound <= begin), default=0)
-        end = min((bound for bound in bounds[1:] if bound >= begin + count), default=size)
-    return (Span(name) if (first, end) == (0, size) else Span(name, first, end)), end - first

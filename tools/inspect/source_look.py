@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,13 +91,11 @@ class Measures:
         if sampled == total:
             return
         text, tokens = (sum(lengths) * total / sampled for lengths in (self.bytes, self.tokens))
-        sizes = [f"{amount(text)} of text"] * bool(self.bytes) + [_rounded(tokens)] * bool(self.tokens)
+        sizes = [f"{amount(text)} of text"] * bool(self.bytes) + [f"{int(float(f'{tokens:.3g}')):,} tokens"] * bool(
+            self.tokens
+        )
         if sizes:
             print(f"estimate for the whole source: {' and '.join(sizes)}")
-
-
-def _rounded(tokens: float) -> str:
-    return f"{int(float(f'{tokens:.3g}')):,} tokens"
 
 
 Files = Sequence[Mapping[str, Any]]
@@ -135,8 +133,11 @@ def show(
     if left_out:
         print(f"left out of its directories: {source.counted(left_out)}")
     places = sampling.places(recipe, files, at_most)
-    if listed is not None:
-        _check_sizes(recipe, places, files, listed)
+    sizes, root = {file["name"]: file["bytes"] for file in files}, source.root_of(recipe)
+    for path in {span.name: None for place in places if listed is not None for span in place.spans}:
+        size = storage.status(path if storage.is_remote(path) else root / path).bytes
+        if size != sizes[path]:
+            raise UserError(f"{path} must have {sizes[path]} bytes by {listed}, got {size}; run -R list")
     fields.print_fields(recipe, places, files)
     counts = FilterCounts(name, 1, tokenizer, log=False)
     padding = None
@@ -169,14 +170,6 @@ def show(
         print_document(document)
 
 
-def _check_sizes(recipe: SourceRecipe, places: Iterable[Place], files: Files, listed: Path) -> None:
-    sizes, root = {file["name"]: file["bytes"] for file in files}, source.root_of(recipe)
-    for name in {span.name: None for place in places for span in place.spans}:
-        found = storage.status(name if storage.is_remote(name) else root / name).bytes
-        if found != sizes[name]:
-            raise UserError(f"{name} must have {sizes[name]} bytes by {listed}, got {found}; run -R list")
-
-
 def print_files(name: str, recipe: SourceRecipe, files: Files) -> None:
     """Print how many files there are, how large, and how `tokenize.parts` would cut them."""
     total = sum(file["bytes"] for file in files)
@@ -191,7 +184,8 @@ def print_files(name: str, recipe: SourceRecipe, files: Files) -> None:
 
 def _parts(recipe: SourceRecipe, files: Files, total: int) -> Iterator[str]:
     """Yield phrases on the sizes of parts."""
-    whole = [file["bytes"] for file in files if not _is_cut(recipe, file)]
+    can_be_cut = kind_of(recipe).can_be_cut
+    whole = [file["bytes"] for file in files if file["bytes"] <= spans.WHOLE_BYTES or not can_be_cut(file["name"])]
     if len(files) == 1 and whole:
         yield "the only file would stay whole, in one part"
         return
@@ -212,10 +206,6 @@ def _parts(recipe: SourceRecipe, files: Files, total: int) -> Iterator[str]:
             yield f"each of {parts} would have {least}" + f" to {most}" * (least != most)
 
 
-def _is_cut(recipe: SourceRecipe, file: Mapping[str, Any]) -> bool:
-    return file["bytes"] > spans.WHOLE_BYTES and kind_of(recipe).can_be_cut(file["name"])
-
-
 class Reading:
     """The entries of a place (a pair is a PairDocument), up to a limit of bytes.
 
@@ -226,34 +216,30 @@ class Reading:
         # a place ends with a file or row group that exceeds the limit: read it too if it is not much
         self.place, self.at_most = place, max(at_most, place.bytes if place.bytes <= 2 * at_most else 0)
         self.held, self.ended = 0, False
-        read = {"pair": _pairs, "conversation": _conversations, "document": _documents}[_word_of(recipe)]
-        self._found = read(recipe, place, files)
+        self._entries = self._read(recipe, files)
+
+    def _read(self, recipe: SourceRecipe, files: Files) -> Iterator[Entry]:
+        names, word = [span.name for span in self.place.spans], _word_of(recipe)
+        if word == "pair":
+            for pair in examples.pairs(recipe, names):
+                yield PairDocument(pair.id, pair.prompt + pair.completion, pair.split, prompt=len(pair.prompt))
+        elif word == "conversation":
+            for record in records.chat_records(recipe, names):
+                turns = (f"{message['role']}: {message.get('content', '')}" for message in record.messages)
+                yield Document(record.id, "\n".join(turns), record.split)
+        else:
+            yield from documents.read(recipe, self.place.spans, [file["name"] for file in files])
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries."""
         costs = 0
-        for entry in self._found:
+        for entry in self._entries:
             yield entry
             self.held += _num_bytes(entry)
             costs += max(_num_bytes(entry), documents.RECORD_BYTES)
             if costs >= self.at_most:
                 break
-        self.ended = next(self._found, None) is None
-
-
-def _documents(recipe: SourceRecipe, place: Place, files: Files) -> Iterator[Entry]:
-    return documents.read(recipe, place.spans, [file["name"] for file in files])
-
-
-def _pairs(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
-    for pair in examples.pairs(recipe, [span.name for span in place.spans]):
-        yield PairDocument(pair.id, pair.prompt + pair.completion, pair.split, prompt=len(pair.prompt))
-
-
-def _conversations(recipe: SourceRecipe, place: Place, _: Files) -> Iterator[Entry]:
-    for found in records.chat_records(recipe, [span.name for span in place.spans]):
-        text = "\n".join(f"{message['role']}: {message.get('content', '')}" for message in found.messages)
-        yield Document(found.id, text, found.split)
+        self.ended = next(self._entries, None) is None
 
 
 def _word_of(recipe: SourceRecipe) -> str:
@@ -298,13 +284,9 @@ def print_filtered(recipe: SourceRecipe, counts: FilterCounts, name: str) -> Non
             f"malformed, and max_malformed is {recipe.max_malformed:g}"
         )
         if kind_of(recipe).is_readable:
-            _print_head(name)
-
-
-def _print_head(name: str) -> None:
-    with reading.open_binary(name) as file:
-        head = file.read(HEAD).decode(errors="replace")
-    print(f"{terminal.visible(name)} begins with: {terminal.shortened(head, HEAD)}")
+            with reading.open_binary(name) as file:
+                head = file.read(HEAD).decode(errors="replace")
+            print(f"{terminal.visible(name)} begins with: {terminal.shortened(head, HEAD)}")
 
 
 def print_document(document: Document) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,9 @@ def show(corpus: Path, tokenizer: Tokenizer, directory: Path, step: int, count: 
     ledger.check_digest("--tokenizer", tokenizer.manifest.path, tokenizer.digest, commit["tokenizer"], directory)
     samples = ledger.samples_of(corpus, commit, directory)
     first, end = entry["samples"]
-    print(_head(entry))
+    loss = "no finite loss" if entry["loss"] is None else f"loss {entry['loss']:.4f}"
+    skipped = ", skipped" if entry.get("skipped") else ""
+    print(f"step {entry['step']:,}: samples {first:,} to {end - 1:,}, {loss}{skipped}")
     for number in range(first, min(end, first + count)):
         print_sample(samples, number, tokenizer.eos, tokenizer.decode)
     if end - first > count:
@@ -45,13 +47,6 @@ def ledger_entry(directory: Path, step: int) -> dict[str, Any]:
         known = f"{min(entries)} to {max(entries)}" if entries else "none"
         raise UserError(f"--step must be a step of {path} ({known}), got {step}")
     return entries[step]
-
-
-def _head(entry: Mapping[str, Any]) -> str:
-    first, end = entry["samples"]
-    loss = "no finite loss" if entry["loss"] is None else f"loss {entry['loss']:.4f}"
-    skipped = ", skipped" if entry.get("skipped") else ""
-    return f"step {entry['step']:,}: samples {first:,} to {end - 1:,}, {loss}{skipped}"
 
 
 def print_sample(samples: Samples, number: int, eos: int, decode: Callable[[list[int]], str]) -> None:

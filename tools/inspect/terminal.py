@@ -34,14 +34,12 @@ def shortened(text: str, width: int = WIDTH) -> str:
 def lines_of(text: str, mark: str = "|") -> list[str]:
     """Return the first lines of a document; the last one has the number of further lines."""
     lines = text.removesuffix("\n").split("\n")
-    shown = [f"  {mark} {_line(line)}" if line else f"  {mark}" for line in lines[:LINES]]
+    shown = []
+    for line in lines[:LINES]:
+        more = f" ... (+{len(line) - WIDTH:,} characters)" if len(line) > WIDTH else ""
+        shown.append(f"  {mark} {line[:WIDTH].translate(CONTROLS)}{more}" if line else f"  {mark}")
     left = len(lines) - len(shown)
     return [*shown, f"  ... {several(left, 'more line')}"] if left else shown
-
-
-def _line(line: str) -> str:
-    shown = line[:WIDTH].translate(CONTROLS)
-    return shown if len(line) <= WIDTH else f"{shown} ... (+{len(line) - WIDTH:,} characters)"
 
 
 def share(part: float, whole: float) -> str:
@@ -61,14 +59,10 @@ def histogram(sample: Iterable[int], unit: str) -> Iterator[str]:
     bins = np.frexp(lengths.astype(float))[1]  # 0 for 0, then 1 for 1, 2 for 2 and 3, 3 for 4 to 7 ...
     counts = np.bincount(bins)
     first = int(bins.min())
-    ranges = [_range(number) for number in range(first, len(counts))]
+    bounds = [((1 << number) >> 1, (1 << number) - 1) for number in range(first, len(counts))]
+    ranges = [f"{low:,}" if low >= high else f"{low:,} to {high:,}" for low, high in bounds]
     width = max(map(len, ranges))
     for number, name in enumerate(ranges, first):
         count = int(counts[number])
         bar = "#" * -(-count * BAR // int(counts.max()))
         yield f"  {name:>{width}} |{bar:<{BAR}}| {count:>7,} {share(count, len(lengths)):>6}"
-
-
-def _range(number: int) -> str:
-    low, high = (1 << number) >> 1, (1 << number) - 1
-    return f"{low:,}" if low >= high else f"{low:,} to {high:,}"
