@@ -48,7 +48,12 @@ def command_of(words: Sequence[str]) -> list[str]:
 
 def snakemake_words(words: Sequence[str]) -> list[str]:
     """Return Snakemake's words for those of `caravan run`. Raises UserError for a file or profile that is none."""
-    given, left, profile = [], [], "local"
+
+    def is_of_config(word: str) -> bool:
+        key, equals, _ = word.partition("=")
+        return "." in key if equals else word.endswith((".yaml", ".yml"))
+
+    config_words, left, profile = [], [], "local"
     of_files, is_profile = False, False
     for word in words:
         if is_profile:
@@ -57,20 +62,15 @@ def snakemake_words(words: Sequence[str]) -> list[str]:
             is_profile = True
         elif word.startswith("--profile="):
             profile = word.partition("=")[2]
-        elif not of_files and not word.startswith("-") and _is_of_config(word):
-            given.append(word)
+        elif not of_files and not word.startswith("-") and is_of_config(word):
+            config_words.append(word)
         else:
             of_files = word in OPTIONS_OF_FILES or (of_files and not word.startswith("-"))
             left.append(word)
     if is_profile:
         raise UserError("--profile must be followed by a directory, or the name of one in profiles/")
     # options of several words come last, or they would take the targets
-    return ["--profile", profile_of(profile), *left, *config_options(given)]
-
-
-def _is_of_config(word: str) -> bool:
-    key, equals, _ = word.partition("=")
-    return "." in key if equals else word.endswith((".yaml", ".yml"))
+    return ["--profile", profile_of(profile), *left, *config_options(config_words)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -52,7 +52,9 @@ IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, write, and read the result's headers back."""
-    check_output(arguments.directory)
+    output = arguments.directory
+    if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
+        raise UserError(f"OUTPUT {output} exists: it must be a new or an empty directory")
     if arguments.shard_mb < 1:
         raise UserError(f"--shard-mb must be at least 1, got {arguments.shard_mb}")
     if arguments.tokenizer is not None and not (arguments.tokenizer / TOKENIZER).is_file():
@@ -77,16 +79,12 @@ def run(arguments: argparse.Namespace) -> None:
         )
     with files.atomic_directory(arguments.directory) as making:
         parameters, dtype = write(making, found, arguments.dtype, arguments.shard_mb, ids_of(found, content))
-        copy_tokenizer(making, arguments.tokenizer or found.path)
+        for name in TOKENIZER_FILES:
+            if (source := (arguments.tokenizer or found.path) / name).is_file():
+                shutil.copyfile(source, making / name)
         load_hf.open_directory(making)
         finish(making)
     logger.info("%s: %d parameters in %s", arguments.directory, parameters, dtype)
-
-
-def check_output(directory: Path) -> None:
-    """Raise UserError if something is at the place of the output."""
-    if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
-        raise UserError(f"OUTPUT {directory} must be a new or an empty directory, and is not")
 
 
 def where(given: str | None) -> str:
@@ -122,6 +120,8 @@ def ids_of(found: FoundModel, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def write(directory: Path, found: FoundModel, dtype: str | None, shard_mb: int, ids: dict[str, Any]) -> tuple[int, str]:
     """Write weights and settings; return the number of parameters and the dtype of config.json."""
+    import torch
+
     from stages.lib.huggingface import config_json, export
 
     dtypes: set[torch.dtype] = set()
@@ -132,26 +132,13 @@ def write(directory: Path, found: FoundModel, dtype: str | None, shard_mb: int, 
         return tensors
 
     parameters = export.write_weights(directory, found.model_config, found.vocab_size, read, dtype, shard_mb)
-    name = dtype or widest(dtypes)
+    # transformers loads every weight in the dtype of config.json: the one that holds all values
+    name = dtype or str(functools.reduce(torch.promote_types, dtypes)).removeprefix("torch.")
     tokenizer = {"vocab_size": found.vocab_size, "bos": None, "eos": None, "bos_added": True}
     config = config_json.config_of(found.model_config, tokenizer, name) | ids
     for file_name, settings in config_json.files_of(config).items():
         files.write_json(directory / file_name, settings)
     return parameters, name
-
-
-def widest(dtypes: set[torch.dtype]) -> str:
-    """Return the dtype that holds all values: transformers loads every weight in that of config.json."""
-    import torch
-
-    return str(functools.reduce(torch.promote_types, dtypes)).removeprefix("torch.")
-
-
-def copy_tokenizer(directory: Path, source: Path) -> None:
-    """Copy the tokenizer of a directory, if it has one."""
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, directory / name)
 
 
 def finish(directory: Path) -> None:

@@ -25,7 +25,6 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import ADAPTER, CARD_MANIFEST
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
 from stages.lib.pages.card import FILE as CARD
 from stages.lib.scoring.inputs import PARITY, check_unchanged
 from stages.lib.space import amount
@@ -47,26 +46,21 @@ MAIN = "main"
 
 def checked_files(directory: Path) -> list[str]:
     """Return the names of the files to upload. Raises UserError if the directory is no whole export with its card."""
-    path = directory / MANIFEST
-    if not path.is_file():
-        raise UserError(f"{directory} must be the directory of an export, and has no {MANIFEST}")
-    export = manifest.read(path, "convert")
+    if not (directory / MANIFEST).is_file():
+        raise UserError(f"{directory} has no {MANIFEST}: it must be the directory of an export")
+    export = manifest.read(directory / MANIFEST, "convert")
     check_unchanged(export)
-    _check_card(export)
-    return sorted([*export.identity["outputs"], PARITY, MANIFEST, CARD_MANIFEST, CARD])
-
-
-def _check_card(export: Manifest) -> None:
     card, described = export.directory / CARD, export.directory / CARD_MANIFEST
     remedy = "run Snakemake with the target `cards`"
     for path in (card, described):
         if not path.is_file():
             raise UserError(f"{path} is missing, and an export is uploaded with its card; {remedy}")
-    made = manifest.read(described, "describe")
-    if made.identity["export"] != export.digest:
-        raise UserError(f"{described} must be the card of {export.path}, and is that of another export; {remedy}")
-    if files.sha256_file(card) != made.identity["outputs"][CARD]["sha256"]:
+    identity = manifest.read(described, "describe").identity
+    if identity["export"] != export.digest:
+        raise UserError(f"{described} is the card of another export than {export.path}; {remedy}")
+    if files.sha256_file(card) != identity["outputs"][CARD]["sha256"]:
         logger.warning("%s was edited since stages.describe wrote it", card)
+    return sorted([*export.identity["outputs"], PARITY, MANIFEST, CARD_MANIFEST, CARD])
 
 
 def upload(directory: Path, names: Sequence[str], arguments: argparse.Namespace) -> str:
@@ -82,14 +76,14 @@ def upload(directory: Path, names: Sequence[str], arguments: argparse.Namespace)
     added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content_of(directory / name)) for name in names]
     deleted = [CommitOperationDelete(path_in_repo=name) for name in leftovers(hub, names, arguments)]
     digest = manifest.read(directory / MANIFEST).digest
-    done = hub.create_commit(
+    commit = hub.create_commit(
         arguments.repo,
         [*added, *deleted],
         commit_message=f"Upload {directory.name}",
         commit_description=f"Export {digest}",
         revision=arguments.revision,
     )
-    return done.commit_url
+    return commit.commit_url
 
 
 def content_of(path: Path) -> Path | bytes:
@@ -99,9 +93,9 @@ def content_of(path: Path) -> Path | bytes:
     its environment, signed again; their digests stay.
     """
     if path.name in (MANIFEST, CARD_MANIFEST):
-        made = manifest.read(path)
-        record = {name: value for name, value in made.record.items() if name not in ("host", "environment")}
-        return json.dumps(manifest.content(made.stage, made.identity, record), indent=1).encode()
+        source = manifest.read(path)
+        record = {name: value for name, value in source.record.items() if name not in ("host", "environment")}
+        return json.dumps(manifest.content(source.stage, source.identity, record), indent=1).encode()
     if path.name != PARITY:
         return path
     report = files.read_json_object(path)

@@ -47,16 +47,16 @@ def run(arguments: argparse.Namespace) -> None:
     faults: list[str] = []
     skipped: list[tuple[int, int]] = []
     for directory, commit, begin, end in zip(arguments.run, commits, begins, [*begins[1:], None], strict=True):
-        kept = ledger.read(directory, commit["recipe"]["global_batch_size"], begin, end)
-        if not kept.steps:
-            raise UserError(f"--run {directory} must have taken a step, and its metrics.jsonl has none")
+        taken = ledger.read(directory, commit["recipe"]["global_batch_size"], begin, end)
+        if not taken.steps:
+            raise UserError(f"--run {directory} has no step in its metrics.jsonl: it must have taken one")
         print(
-            f"{len(kept.steps):,} steps of {commit['recipe']['global_batch_size']:,} samples, up to step "
-            f"{max(kept.steps):,}"
+            f"{len(taken.steps):,} steps of {commit['recipe']['global_batch_size']:,} samples, up to step "
+            f"{max(taken.steps):,}"
         )
-        ranges += kept.steps.values()
-        faults += kept.faults
-        skipped += kept.skipped
+        ranges += taken.steps.values()
+        faults += taken.faults
+        skipped += taken.skipped
     for first, after in skipped:
         print(f"samples {first:,} to {after:,} were skipped by a rollback")
     faults += replay(samples, merged(ranges), whole=min(ranges)[0] == 0 and not skipped)
@@ -105,13 +105,12 @@ def _of_tuning(
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join ranges of samples that follow each other."""
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
-        if found and found[-1][1] == first:
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((first, end))
-    return found
+        if joined and joined[-1][1] == first:
+            first, _ = joined.pop()  # noqa: PLW2901
+        joined.append((first, end))
+    return joined
 
 
 def replay(samples: Samples | MixedSamples[Any], ranges: Iterable[tuple[int, int]], whole: bool) -> Iterator[str]:

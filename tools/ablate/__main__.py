@@ -18,12 +18,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import io
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,18 @@ from typing import Any
 from stages.lib import files, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from tools.ablate import grid, setting
-from tools.ablate.grid import Cell, shown, words_of
+from tools.ablate import setting
 from tools.ablate.setting import Setting
+
+KEYS = (
+    *("sharding", "shard_degree", "cpu_offload", "activation_checkpointing.mode", "activation_checkpointing.ratio"),
+    *("micro_batch_size", "compile", "deterministic", "dtype", "float8", "cuda_graphs"),
+    *("optimizer.name", "optimizer.state_dtype"),
+)
+"""Keys that change the speed or the memory of a step, but neither its samples nor the model."""
+
+Cell = dict[str, Any]
+"""{dotted key: value}"""
 
 MEASURED, OUT_OF_MEMORY, REFUSED = "measured", "out of memory", "refused"
 FIGURES = ("gradient_accumulation_steps", "step_seconds", "tokens_per_second", "mfu", "peak_memory_mb")
@@ -51,36 +61,72 @@ class Outcome:
     reason: str | None = None
 
 
+def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Return {key: values} of `KEY=VALUE,VALUE,...` words. Raises UserError."""
+    import yaml
+
+    grid: dict[str, list[Any]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if key not in KEYS:
+            raise UserError(f"--grid must have keys among {', '.join(KEYS)}, got {key!r}")
+        if key in grid:
+            raise UserError(f"--grid must name each key once, got {key} again")
+        if not equals or "" in values.split(","):
+            raise UserError(f"--grid must be KEY=VALUE,VALUE,..., got {word!r}")
+        try:
+            grid[key] = [yaml.safe_load(value) for value in values.split(",")]
+        except yaml.YAMLError:
+            raise UserError(f"--grid {key} must have numbers, words, true or false as values, got {values!r}") from None
+    return grid
+
+
+def applied(recipe: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    """Return the keys of a recipe with those of a cell in their place."""
+    result = dict(recipe)
+    for key, value in cell.items():
+        group, dot, name = key.rpartition(".")
+        if dot:
+            own = result.get(group)
+            if not isinstance(own, dict | None):
+                raise UserError(f"{group} of the run must be a mapping beside --grid {key}, got {own!r:.100}")
+            result[group] = {**(own or {}), name: value}
+        else:
+            result[key] = value
+    return result
+
+
+def words_of(cell: Cell) -> str:
+    """Return a cell in the form of --grid: `sharding=full micro_batch_size=2`."""
+    return " ".join(f"{key}={shown(value)}" for key, value in cell.items())
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def markdown(outcomes: Sequence[Outcome], title: str) -> str:
     """Return a table with a line per cell, and below it the sentences of the cells that were not measured."""
     keys = list(outcomes[0].cell)
     rows = [[*keys, *HEADS, "result"]]
     for outcome in outcomes:
-        values = [shown(value) for value in outcome.cell.values()]
-        rows.append([*values, *(_figure(outcome, number) for number in range(len(FIGURES))), outcome.result])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [title, "", _line(rows[0], widths, len(keys)), _rule(widths, len(keys))]
-    lines += [_line(row, widths, len(keys)) for row in rows[1:]]
+        figures = [outcome.figures.get(name, "-") for name in FIGURES]
+        texts = [
+            figure if isinstance(figure, str) else form.format(figure)
+            for figure, form in zip(figures, FORMATS, strict=True)
+        ]
+        rows.append([*map(shown, outcome.cell.values()), *texts, outcome.result])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<"] * len(keys) + [">"] * len(HEADS) + ["<"]  # figures are aligned at the right
+    lines = [
+        " | ".join(f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True))
+        for row in rows
+    ]
+    rule = ["-" * (width - 1) + (":" if side == ">" else "-") for side, width in zip(sides, widths, strict=True)]
+    table = [f"| {line} |" for line in (lines[0], " | ".join(rule), *lines[1:])]
     reasons = [f"- {words_of(outcome.cell)}: {outcome.reason}" for outcome in outcomes if outcome.reason]
-    return "\n".join([*lines, *([""] if reasons else []), *reasons]) + "\n"
-
-
-def _figure(outcome: Outcome, number: int) -> str:
-    value = outcome.figures.get(FIGURES[number], "-")
-    return value if isinstance(value, str) else FORMATS[number].format(value)
-
-
-def _line(texts: Sequence[str], widths: Sequence[int], num_keys: int) -> str:
-    """Return a line; the columns of figures are aligned at the right."""
-    sides = ["<"] * num_keys + [">"] * len(HEADS) + ["<"]
-    cells = [f"{text:{side}{width}}" for text, side, width in zip(texts, sides, widths, strict=True)]
-    return f"| {' | '.join(cells)} |"
-
-
-def _rule(widths: Sequence[int], num_keys: int) -> str:
-    right = range(num_keys, num_keys + len(HEADS))
-    cells = ["-" * (width - 1) + (":" if column in right else "-") for column, width in enumerate(widths)]
-    return f"| {' | '.join(cells)} |"
+    return "\n".join([title, "", *table, *([""] if reasons else []), *reasons]) + "\n"
 
 
 def as_json(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> str:
@@ -109,22 +155,32 @@ KILLED = (137, -9)
 def run(arguments: argparse.Namespace) -> None:
     """Measure all cells, print the table, and write it to --output."""
     check_options(arguments)
-    cells = grid.cells(grid.parse(arguments.grid))
-    found = setting.read(arguments.config, arguments.run, arguments.vocab_size)
+    grid = parse_grid(arguments.grid)
+    # the last key changes first
+    cells: list[Cell] = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    measured = setting.read(arguments.config, arguments.run, arguments.vocab_size)
     for key in ("seq_len", "global_batch_size"):
-        if key not in found.training:
-            raise UserError(f"the run {found.run} of {arguments.config} must have {key}")
+        if key not in measured.training:
+            raise UserError(f"the run {measured.run} of {arguments.config} must have {key}")
     outcomes = []
     for number, cell in enumerate(cells, 1):
-        outcome = measure(found, cell, arguments)
-        logger.info("%d of %d, %s: %s", number, len(cells), grid.words_of(cell), outcome.reason or speed_of(outcome))
+        outcome = measure(measured, cell, arguments)
+        speed = "{step_seconds:.3f} s per step, {peak_memory_mb:,} MB"
+        text = outcome.reason or speed.format(**outcome.figures)
+        logger.info("%d of %d, %s: %s", number, len(cells), words_of(cell), text)
         outcomes.append(outcome)
-    facts = facts_of(found, arguments, outcomes)
+    device = next((outcome.figures["device"] for outcome in outcomes if outcome.figures), "unknown")
+    sizes = {key: measured.training[key] for key in ("global_batch_size", "seq_len")}
+    facts = {"run": measured.run, "ranks": arguments.ranks, "steps": arguments.steps, "device": device, **sizes}
     if arguments.file is not None:
         write = WRITERS[arguments.file.suffix]
         with files.atomic(arguments.file, "w") as file:
             file.write(write(outcomes, facts))
-    print(markdown(outcomes, title_of(facts)), end="")
+    title = (
+        "Run {run}: {global_batch_size} samples of {seq_len} tokens per step, {ranks} ranks, device {device}; "
+        "medians of {steps} steps"
+    )
+    print(markdown(outcomes, title.format(**facts)), end="")
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -139,17 +195,16 @@ def check_options(arguments: argparse.Namespace) -> None:
         files.check_output(arguments.file, "--output ")
 
 
-def measure(found: Setting, cell: Cell, arguments: argparse.Namespace) -> Outcome:
+def measure(run: Setting, cell: Cell, arguments: argparse.Namespace) -> Outcome:
     """Measure one cell in processes of its own."""
-    recipe = grid.applied(found.recipe() | {"steps": arguments.steps}, cell)
+    recipe = applied(run.recipe() | {"steps": arguments.steps}, cell)
     with tempfile.TemporaryDirectory(prefix="caravan-ablate-") as scratch:
         output = Path(scratch) / "figures.json"
         code, printed = launch(arguments, ["--recipe", json.dumps(recipe), "--output", str(output)])
         if code == 0:
             return Outcome(cell, MEASURED, files.read_json_object(output))
     reason = reason_of(code, printed)
-    is_memory = reason.startswith("out of memory")
-    return Outcome(cell, OUT_OF_MEMORY if is_memory else REFUSED, {}, reason)
+    return Outcome(cell, OUT_OF_MEMORY if reason.startswith("out of memory") else REFUSED, {}, reason)
 
 
 def launch(arguments: argparse.Namespace, options: Sequence[str]) -> tuple[int, str]:
@@ -183,33 +238,13 @@ def reason_of(code: int, printed: str) -> str:
     return f"a process ended with exit code {code}: {last}"
 
 
-def speed_of(outcome: Outcome) -> str:
-    """Return the figures of a cell for the log."""
-    return "{step_seconds:.3f} s per step, {peak_memory_mb:,} MB".format(**outcome.figures)
-
-
-def facts_of(found: Setting, arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what all cells have in common."""
-    device = next((outcome.figures["device"] for outcome in outcomes if outcome.figures), "unknown")
-    sizes = {key: found.training[key] for key in ("global_batch_size", "seq_len")}
-    return {"run": found.run, "ranks": arguments.ranks, "steps": arguments.steps, "device": device, **sizes}
-
-
-def title_of(facts: dict[str, Any]) -> str:
-    """Return the line above the table."""
-    return (
-        "Run {run}: {global_batch_size} samples of {seq_len} tokens per step, {ranks} ranks, device {device}; "
-        "medians of {steps} steps"
-    ).format(**facts)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; returns its exit code."""
     parser = stage.parser("tools.ablate", __doc__)
     add = parser.add_argument
     add("config", type=Path, metavar="CONFIG", help="a config, as --configfile of the workflow")
     add("--run", metavar="NAME", help="the run (default: the only one)")
-    add("--grid", nargs="+", required=True, metavar="KEY=VALUE,...", help=f"values to try of {', '.join(grid.KEYS)}")
+    add("--grid", nargs="+", required=True, metavar="KEY=VALUE,...", help=f"values to try of {', '.join(KEYS)}")
     add("--ranks", type=int, default=1, metavar="N", help="processes: one per GPU (default: 1)")
     add("--threads", type=int, default=1, metavar="N", help="threads per process, OMP_NUM_THREADS (default: 1)")
     add("--steps", type=int, default=5, metavar="N", help="measured steps per cell (default: 5)")

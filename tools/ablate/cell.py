@@ -104,12 +104,12 @@ def measure(recipe: CellRecipe, device: torch.device) -> dict[str, Any]:
         None if recipe.lora is None else state.num_trained(),
     )
     median = statistics.median(seconds)
-    found = throughput.step(seconds=median, data_wait=0, tokens=recipe.global_batch_size * recipe.seq_len)
+    figures = throughput.step(seconds=median, data_wait=0, tokens=recipe.global_batch_size * recipe.seq_len)
     return {
         "gradient_accumulation_steps": recipe.global_batch_size // world_size // recipe.micro_batch_size,
         "step_seconds": median,
-        "tokens_per_second": found["tokens_per_second"],
-        "mfu": found["mfu"],
+        "tokens_per_second": figures["tokens_per_second"],
+        "mfu": figures["mfu"],
         "peak_memory_mb": max(collectives.all_gather_object(peak_memory_mb(device))),
         "device": throughput.device_name,
     }

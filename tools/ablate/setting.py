@@ -51,20 +51,28 @@ def read(path: Path, run: str | None, vocab_size: int | None) -> Setting:
     Raises UserError if the run or a size is missing, or a key has an effect on the step that a cell does not show.
     """
     config = load(path)
-    name, recipe = _run_of(config, run, path)
-    stage = next(stage for stage in STAGES if isinstance(recipe.get(stage), dict))
+    runs, known = config["runs"], ", ".join(map(str, config["runs"]))
+    if run is None and len(runs) != 1:
+        raise UserError(f"--run is missing: {path} has the runs {known}")
+    name = run or next(iter(runs))
+    if name not in runs:
+        raise UserError(f"--run must be one of the runs of {path} ({known}), got {name!r}")
+    recipe = runs[name] if isinstance(runs[name], dict) else {}
+    stage = next((stage for stage in STAGES if isinstance(recipe.get(stage), dict)), None)
+    if stage is None:
+        raise UserError(f"runs.{name} of {path} must have pretrain or finetune")
     training = recipe[stage]
-    known = {*OF_THE_DATA, *OF_THE_STEP, *(field.name for field in dataclasses.fields(TrainRecipe))}
+    all_keys = {*OF_THE_DATA, *OF_THE_STEP, *(field.name for field in dataclasses.fields(TrainRecipe))}
     for key in training:
-        if key not in known:
+        if key not in all_keys:
             raise UserError(f"runs.{name}.{stage}.{key} must be omitted: the table does not measure its effect")
     model, own_size = model_of(config, name)
     size = vocab_size or own_size or tokenizer_size(config, name)
     if size is None:
         raise UserError(f"--vocab-size is missing: {path} does not have the vocab_size of run {name}")
-    kept = {key: value for key, value in training.items() if key in OF_THE_STEP}
+    of_step = {key: value for key, value in training.items() if key in OF_THE_STEP}
     # tuning keeps the samples of a row apart
-    return Setting(name, model, size, kept, training.get("document_mask", stage == "finetune"))
+    return Setting(name, model, size, of_step, training.get("document_mask", stage == "finetune"))
 
 
 def load(path: Path) -> Config:
@@ -79,18 +87,6 @@ def load(path: Path) -> Config:
     if not isinstance(config, dict) or not isinstance(config.get("runs"), dict):
         raise UserError(f"the config {path} must have runs")
     return config
-
-
-def _run_of(config: Config, name: str | None, path: Path) -> tuple[str, Config]:
-    runs, known = config["runs"], ", ".join(map(str, config["runs"]))
-    if name is None and len(runs) != 1:
-        raise UserError(f"--run is missing: {path} has the runs {known}")
-    found = name or next(iter(runs))
-    if found not in runs:
-        raise UserError(f"--run must be one of the runs of {path} ({known}), got {found!r}")
-    if not isinstance(runs[found], dict) or not any(isinstance(runs[found].get(stage), dict) for stage in STAGES):
-        raise UserError(f"runs.{found} of {path} must have pretrain or finetune")
-    return found, runs[found]
 
 
 def _mapping(parent: Config, key: Any, where: str) -> Config:
@@ -117,25 +113,22 @@ def _chain(config: Config, name: str) -> Iterator[tuple[str, Config]]:
 
 def model_of(config: Config, name: str) -> tuple[Config, int | None]:
     """Return the keys of a run's model, and its vocab_size if a config.json has it."""
-    for found, run in _chain(config, name):
-        name, last = found, run
+    for owner, run in _chain(config, name):
         if "model" in run:
             break
-    model, initial = (_mapping(last, key, f"runs.{name}") for key in ("model", "initial"))
+    model, initial = (_mapping(run, key, f"runs.{owner}") for key in ("model", "initial"))
     source = model.get("from") or (None if model else initial.get("config") or initial.get("path"))
     if source is None and not model:
-        raise UserError(f"runs.{name}.model is missing: it must have the model's configuration")
+        raise UserError(f"runs.{owner}.model is missing: it must have the model's configuration")
     if not isinstance(source, str | None):
-        raise UserError(f"the config.json of runs.{name} must be named by its path, got {shown(source)}")
+        raise UserError(f"the config.json of runs.{owner} must be named by its path, got {shown(source)}")
     keys = {key: value for key, value in model.items() if key != "from"}
-    return (keys, None) if source is None else _from_file(Path(source), keys)
-
-
-def _from_file(path: Path, overrides: Config) -> tuple[Config, int | None]:
+    if source is None:
+        return keys, None
     from stages.lib.huggingface import config_json
 
-    file = path / "config.json" if path.is_dir() else path
-    return config_json.model_identity(file, overrides), files.read_json_object(file).get("vocab_size")
+    file = Path(source, "config.json") if Path(source).is_dir() else Path(source)
+    return config_json.model_identity(file, keys), files.read_json_object(file).get("vocab_size")
 
 
 def tokenizer_size(config: Config, name: str) -> int | None:

@@ -123,7 +123,15 @@ def tables(models: Sequence[ComparedModel], directory: Path) -> tuple[Table, Tab
     names, identities = [model.name for model in models], [model.model.identity for model in models]
     rows = _differing([_texts(identity.get("recipe", {})) for identity in identities], DEFAULT)
     used = [corpora.get(identity.get("corpus", "")) for identity in identities]
-    rows |= _differing([_corpus_keys(corpus) for corpus in used if corpus] if all(used) else [], UNKNOWN)
+    sizes: list[dict[str, str]] = []
+    for corpus in used if all(used) else ():
+        sizes.append({})
+        for source, splits in corpus.identity["sources"].items() if corpus else ():
+            train = splits["train"]
+            contents = manifest.digest_of([shard["sha256"] for shard in train["shards"]])[:DIGITS]
+            size = f"{train['documents']:,} documents, {train['tokens']:,} tokens"
+            sizes[-1][f"corpus.{source}"] = f"{size} ({contents})"
+    rows |= _differing(sizes, UNKNOWN)
     tuned_on = [identity.get("tuned_on", {}).items() for identity in identities]
     rows |= _differing([{f"tuned_on.{name}": _named(digest, {}) for name, digest in one} for one in tuned_on], UNKNOWN)
     titles = ["", *names]
@@ -143,23 +151,13 @@ def _differing(several: Sequence[Mapping[str, str]], missing: str) -> dict[str, 
     return {key: cells for key, cells in rows.items() if len(set(cells)) > 1}
 
 
-def _corpus_keys(corpus: Manifest) -> dict[str, str]:
-    """Return the size of each source, and the digest of its text."""
-    keys = {}
-    for source, splits in corpus.identity["sources"].items():
-        train = splits["train"]
-        contents = manifest.digest_of([shard["sha256"] for shard in train["shards"]])[:DIGITS]
-        keys[f"corpus.{source}"] = f"{train['documents']:,} documents, {train['tokens']:,} tokens ({contents})"
-    return keys
-
-
 def _by_digest(paths: Iterable[Path]) -> dict[str, Manifest]:
-    found = {}
+    manifests = {}
     for path in sorted(paths):
         with contextlib.suppress(UserError):  # the stage that reads it names the damage
             one = manifest.read(path)
-            found[one.digest] = one
-    return found
+            manifests[one.digest] = one
+    return manifests
 
 
 def _named(digest: str | None, known: Mapping[str, Manifest]) -> str:
@@ -170,14 +168,14 @@ def _named(digest: str | None, known: Mapping[str, Manifest]) -> str:
 
 def notes(reference: ComparedModel, other: ComparedModel) -> list[str]:
     """Return a sentence for each setting in which the evaluations of two models differ."""
-    found = [*_only_one_has("suites", reference, other, [*reference.evaluations], [*other.evaluations])]
+    sentences = [*_only_one_has("suites", reference, other, [*reference.evaluations], [*other.evaluations])]
     if reference.model.identity.get("tokenizer") != other.model.identity.get("tokenizer"):
-        found.append(
+        sentences.append(
             f"{reference.name} and {other.name} have different tokenizers: max_length tokens of context are other text"
         )
     for suite in sorted(reference.evaluations.keys() & other.evaluations.keys()):
         settings = [_settings(model, suite) for model in (reference, other)]
-        found += [
+        sentences += [
             f"suite {suite}: {key} is {settings[0].get(key, DEFAULT)} for {reference.name} and "
             f"{settings[1].get(key, DEFAULT)} for {other.name}"
             for key in sorted(settings[0].keys() | settings[1].keys())
@@ -185,13 +183,13 @@ def notes(reference: ComparedModel, other: ComparedModel) -> list[str]:
         ]
         identities = [model.evaluations[suite].identity for model in (reference, other)]
         tasks = [[*identity["results"]] for identity in identities]
-        found += _only_one_has(f"suite {suite}: tasks", reference, other, *tasks)
+        sentences += _only_one_has(f"suite {suite}: tasks", reference, other, *tasks)
         for task in tasks[0]:
             versions = [identity.get("task_versions", {}).get(task, "unknown") for identity in identities]
             if task in tasks[1] and versions[0] != versions[1]:
                 of_both = f"version {versions[0]} for {reference.name} and {versions[1]} for {other.name}"
-                found.append(f"task {task} of suite {suite}: {of_both}")
-    return found
+                sentences.append(f"task {task} of suite {suite}: {of_both}")
+    return sentences
 
 
 def _only_one_has(

@@ -17,15 +17,24 @@ def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenize
     A checkpoint's tokenizer is searched in the directories above it. Raises UserError if it is not found, or is another
     tokenizer than that of the training.
     """
-    if tokenizer is not None and found.tokenizer not in (None, _digest_of(tokenizer)):
-        raise UserError(f"--tokenizer {tokenizer} is not the tokenizer {found.directory} was trained with")
-    if found.commit is None:
-        if tokenizer is None or found.tokenizer is not None:  # an export has a tokenizer, with its template
-            text = prompt_tokenizer.of_directory(found.directory)
+    if tokenizer is not None and found.tokenizer is not None:
+        try:
+            digest = manifest.read(tokenizer, "train_tokenizer").digest
+        except UserError as error:
+            raise UserError(f"--tokenizer must be a tokenizer's manifest: {error}") from None
+        if digest != found.tokenizer:
+            raise UserError(f"--tokenizer {tokenizer} is not the tokenizer {found.directory} was trained with")
+    if found.commit is not None:
+        bos_added = True
+        if corpus := _above(found.directory, "tokens", found.commit.get("corpus")):
+            bos_added = manifest.read(corpus).identity["tokenizer"]["bos_added"]
         else:
-            text = prompt_tokenizer.of_manifest(tokenizer)
+            logger.warning("the corpus of %s is not found: BOS is added before a prompt", found.directory)
+        text = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(found), bos_added)
+    elif tokenizer is None or found.tokenizer is not None:  # an export has a tokenizer, with its template
+        text = prompt_tokenizer.of_directory(found.directory)
     else:
-        text = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(found), _bos_added(found))
+        text = prompt_tokenizer.of_manifest(tokenizer)
     if text.num_base_tokens > found.vocab_size:
         raise UserError(
             f"the tokenizer must have at most the {found.vocab_size} ids of the model {found.directory}, found "
@@ -41,13 +50,6 @@ def directory_of(found: FoundModel, tokenizer: Path | None = None) -> Path:
     return (tokenizer or _tokenizer_above(found)).parent
 
 
-def _digest_of(tokenizer: Path) -> str:
-    try:
-        return manifest.read(tokenizer, "train_tokenizer").digest
-    except UserError as error:
-        raise UserError(f"--tokenizer must be a tokenizer's manifest: {error}") from None
-
-
 def _tokenizer_above(found: FoundModel) -> Path:
     path = _above(found.directory, "tokenizers", found.tokenizer)
     if path is None:
@@ -56,15 +58,6 @@ def _tokenizer_above(found: FoundModel) -> Path:
             "name its manifest with --tokenizer"
         )
     return path
-
-
-def _bos_added(found: FoundModel) -> bool:
-    assert found.commit is not None
-    corpus = _above(found.directory, "tokens", found.commit.get("corpus"))
-    if corpus is None:
-        logger.warning("the corpus of %s is not found: BOS is added before a prompt", found.directory)
-        return True
-    return manifest.read(corpus).identity["tokenizer"]["bos_added"]
 
 
 def _above(directory: Path, kind: str, digest: str | None) -> Path | None:

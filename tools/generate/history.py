@@ -33,12 +33,14 @@ class History:
         Raises UserError, and forgets the text, if it does not fit alone.
         """
         self.turns.append({"role": USER, "content": text})
-        kept = list(self.turns)
+        turns = list(self.turns)
         try:
-            ids = self.encode(self.system + kept)
-            while len(ids) + self.room > self.num_positions and len(kept) > 1:
-                kept = _without_oldest(kept)
-                ids = self.encode(self.system + kept)
+            ids = self.encode(self.system + turns)
+            while len(ids) + self.room > self.num_positions and len(turns) > 1:
+                # from the second question on
+                second = next(number for number, turn in enumerate(turns) if number and turn["role"] == USER)
+                turns = turns[second:]
+                ids = self.encode(self.system + turns)
             if len(ids) >= self.num_positions:
                 raise UserError(
                     f"a message must have at most the model's {self.num_positions} tokens (max_position_embeddings) "
@@ -47,17 +49,12 @@ class History:
         except UserError:
             self.turns.pop()
             raise
-        dropped, self.turns = len(self.turns) - len(kept), kept
+        dropped, self.turns = len(self.turns) - len(turns), turns
         return ids, dropped
 
     def answer(self, text: str) -> None:
         """Add the model's answer to the last question."""
         self.turns.append({"role": ASSISTANT, "content": text})
-
-
-def _without_oldest(turns: list[Message]) -> list[Message]:
-    """Return the messages from the second question on."""
-    return turns[next(number for number, turn in enumerate(turns) if number and turn["role"] == USER) :]
 
 
 def encoder(directory: Path, template: str | None, own: str | None) -> Callable[[list[Message]], list[int]]:

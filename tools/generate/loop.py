@@ -39,7 +39,16 @@ def converse(model: Transformer, text: PromptTokenizer, history: History, sampli
             continue
         if dropped:
             logger.warning("the context is full: the oldest %d messages are dropped", dropped)
-        history.answer(_answer(model, text, ids, sampling, sampling.seed + number))
+        answer = ""
+        try:
+            for piece in _pieces(model, text, ids, sampling, sampling.seed + number):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+                answer += piece
+        except KeyboardInterrupt:
+            pass
+        print(flush=True)
+        history.answer(answer)
         number += 1
 
 
@@ -61,20 +70,6 @@ def _lines() -> Iterator[str]:
             raise UserError("standard input must be UTF-8") from None
         if line.strip():
             yield line
-
-
-def _answer(model: Transformer, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> str:
-    """Write an answer while it is generated; return it."""
-    answer = ""
-    try:
-        for piece in _pieces(model, text, ids, sampling, seed):
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-            answer += piece
-    except KeyboardInterrupt:
-        pass
-    print(flush=True)
-    return answer
 
 
 def _pieces(model: Transformer, text: PromptTokenizer, ids: list[int], sampling: Sampling, seed: int) -> Iterator[str]:
