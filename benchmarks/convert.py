@@ -135,20 +135,20 @@ def turn(directory, corpus):
     """Convert in a process of its own, and copy the weights of the export; returns the figures."""
     output = directory / "export" / "manifest.json"
     shutil.rmtree(output.parent, ignore_errors=True)
-    found = run("benchmarks.convert", "--convert", directory, corpus)
-    found |= json.loads((directory / "phases.json").read_text())
+    figures = run("benchmarks.convert", "--convert", directory, corpus)
+    figures |= json.loads((directory / "phases.json").read_text())
     made = manifest.read(output)
     weights = [made.output(name) for name in made.identity["outputs"] if name.endswith(".safetensors")]
     began = time.perf_counter(), time.process_time()
     for number, path in enumerate(weights):
         shutil.copyfile(path, directory / f"copy{number}")
     sync(directory.glob("copy*"))
-    found |= {"copy": time.perf_counter() - began[0], "copy_cpu": time.process_time() - began[1]}
+    figures |= {"copy": time.perf_counter() - began[0], "copy_cpu": time.process_time() - began[1]}
     for path in directory.glob("copy*"):
         path.unlink()
     parity = json.loads((output.parent / "parity.json").read_text())
     size = sum(path.stat().st_size for path in weights)
-    return found | {"export_bytes": size, "parameters": made.record["parameters"], "checks": parity["checks"]}
+    return figures | {"export_bytes": size, "parameters": made.record["parameters"], "checks": parity["checks"]}
 
 
 def main():
@@ -178,7 +178,14 @@ def main():
             words = ("--shape", arguments.shape, "--layers", layers, "--checkpoint", directory, corpus)
             run("benchmarks.convert", *words)
         turns[layers] = [turn(directory, corpus) for _ in range(arguments.repeats)]
-    medians = {layers: _medians(of_depth) for layers, of_depth in turns.items()}
+    medians = {
+        layers: {
+            name: statistics.median(turn[name] for turn in of_depth)
+            for name, value in of_depth[0].items()
+            if isinstance(value, int | float)
+        }
+        for layers, of_depth in turns.items()
+    }
     deep, shallow = medians.values()
     figures = {
         "parameters": deep["parameters"],
@@ -194,11 +201,6 @@ def main():
     for name in [name for name in figures if name not in ("medians", "turns")]:
         print(f"{name}: {figures[name]}")
     harness.write(arguments.output, "convert", ("torch", "transformers", "safetensors"), figures)
-
-
-def _medians(turns):
-    names = [name for name, value in turns[0].items() if isinstance(value, int | float)]
-    return {name: statistics.median(turn[name] for turn in turns) for name in names}
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.model.architectures.registry import ARCHITECTURES
-from stages.lib.model.initialize import fill
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.tokens.loader import share_of
 from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
+from tools.ablate.cell import RandomBase
 
 SHAPES = {
     "small": {
@@ -34,18 +34,6 @@ SHAPES = {
 }
 VOCAB_SIZES = {"small": 32000, "tiny": 512}
 KINDS = ("full", "lora")
-
-
-class RandomBase:
-    """An initial model of random weights, which needs no file."""
-
-    def load_frozen(self, parameters):
-        """Fill the frozen parameters."""
-        for name, parameter in parameters:
-            if parameter.dim() == 1:
-                parameter.fill_(1)
-            else:
-                fill(name, parameter, 0.02, seed=0)
 
 
 def train(kind, arguments):

@@ -50,7 +50,9 @@ def build(directory, megabytes, files):
 
 def _documents(limit):
     """Yield (kind, text, bytes) up to `limit` bytes, always of the kind with the fewest bytes so far."""
-    left = {"code": _code(), "prose": _prose(), "languages": _languages()}
+    plain = (".txt", ".md", ".rst", "README", "copyright", ".txt.gz", ".md.gz")
+    prose = _files([SHARE / "man"], (".gz",)) + _files([SHARE / "doc", *_packages()], plain)
+    left = {"code": _texts(_files(_packages(), (".py",))), "prose": _texts(prose), "languages": _languages()}
     taken, seen = dict.fromkeys(left, 0), set()
     share = limit / len(left)
     while left:
@@ -77,34 +79,19 @@ def _packages():
     return [Path(sysconfig.get_path("stdlib")), *map(Path, site.getsitepackages()), Path("/usr/lib/python3")]
 
 
-def _code():
-    return _texts(_files(_packages(), (".py",)))
-
-
-def _prose():
-    plain = (".txt", ".md", ".rst", "README", "copyright")
-    manuals = _files([SHARE / "man"], (".gz",))
-    return _texts(manuals + _files([SHARE / "doc", *_packages()], (*plain, ".txt.gz", ".md.gz")))
-
-
 def _languages():
     for path in _files([SHARE / "locale"], (".mo",)):
+        catalog = {}
+        with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:  # a malformed catalog
+            catalog = gettext.GNUTranslations(file)._catalog
         lines, size = [], 0
-        for line in _catalogue(path).values():
+        for line in catalog.values():
             lines.append(line)
             size += len(line.encode())
             if size >= CATALOGUE_BYTES:
                 yield "\n".join(lines)
                 lines, size = [], 0
         yield "\n".join(lines)
-
-
-def _catalogue(path):
-    try:
-        with open(path, "rb") as file:
-            return gettext.GNUTranslations(file)._catalog
-    except (OSError, ValueError, IndexError):  # errors of a malformed catalog
-        return {}
 
 
 def _texts(paths):

@@ -64,8 +64,7 @@ def datatrove(texts, tokenizer, output, processes):
 
     reader = JsonlReader(str(texts[0].parent), glob_pattern="*.jsonl")
     writer = DocumentTokenizer(str(output / "tokens"), str(tokenizer / "tokenizer.json"), eos_token="</s>", seed=0)
-    made = LocalPipelineExecutor([reader, writer], len(texts), processes, logging_dir=str(output / "logs"))
-    made.run()
+    LocalPipelineExecutor([reader, writer], len(texts), processes, logging_dir=str(output / "logs")).run()
 
 
 def datasets(texts, tokenizer, output, processes):
@@ -121,23 +120,18 @@ def encoder(library, texts, tokenizer):
     from stages.lib.tokenizer import fast
     from stages.lib.tokenizer.tokenizer import Tokenizer, package_encoder
 
-    made = Tokenizer(tokenizer / "manifest.json")
-    ways = {"gigatoken": fast.Encoder(made).encode, "sentencepiece": made.encode}
-    encode = package_encoder(made.package) if library == "tokenizers" else ways[library]
+    ours = Tokenizer(tokenizer / "manifest.json")
+    ways = {"gigatoken": fast.Encoder(ours).encode, "sentencepiece": ours.encode}
+    encode = package_encoder(ours.package) if library == "tokenizers" else ways[library]
     tokens, used = 0, 0.0
-    for lines in map(list, _batches(texts)):
-        batch = [orjson.loads(line)["text"] for line in lines]
-        begun = time.process_time()
-        tokens += sum(map(len, encode(batch)))
-        used += time.process_time() - begun
-    print(json.dumps({"tokens": tokens, "cpu_seconds": used}))
-
-
-def _batches(texts):
     for path in texts:
         with open(path, "rb") as file:
             while lines := list(itertools.islice(file, 100)):
-                yield lines
+                batch = [orjson.loads(line)["text"] for line in lines]
+                begun = time.process_time()
+                tokens += sum(map(len, encode(batch)))
+                used += time.process_time() - begun
+    print(json.dumps({"tokens": tokens, "cpu_seconds": used}))
 
 
 def ids_of(peer, output):

@@ -76,7 +76,15 @@ class JobLines(DefaultFormatter):
         if event is None and record.levelno == logging.INFO and str(record.msg).startswith(HIDDEN_LINES):
             return ""
         text = super().format(record)
-        return "\n".join(map(_cut, text.split("\n"))) if record.levelno >= logging.ERROR else text
+        if record.levelno < logging.ERROR:
+            return text
+        # without most of a command that holds the recipes of hundreds of runs
+        lines, half = text.split("\n"), LONGEST_LINE // 2
+        for number, line in enumerate(lines):
+            if len(line) > LONGEST_LINE:
+                note = f"[{len(line) - 2 * half:,} characters, in .snakemake/log]"
+                lines[number] = f"{line[:half]} ... {note} ... {line[-half:]}"
+        return "\n".join(lines)
 
     def format_run_info(self, msg: Mapping[str, Any]) -> str:
         """Return the numbers of jobs as one line."""
@@ -85,7 +93,10 @@ class JobLines(DefaultFormatter):
 
     def format_job_info(self, msg: Mapping[str, Any]) -> str:
         """Return the line of a job's start."""
-        name = " ".join([msg["rule_name"], *map(_short, msg["wildcards"].items())])
+        wildcards = msg["wildcards"].items()
+        # a step is shown as a number
+        values = [value.lstrip("0") or "0" if name == "step" else value for name, value in wildcards]
+        name = " ".join([msg["rule_name"], *values])
         is_remote = msg["rule_name"] in TRAINING and not msg["local"]
         job = Job(name, msg["shellcmd"] is None, Path(msg["output"][0]) if is_remote else None, time.time())
         self.jobs[msg["jobid"]] = job
@@ -108,20 +119,6 @@ class JobLines(DefaultFormatter):
         """Return the lines of the jobs that ended."""
         lines, self._ended = self._ended, []
         return "\n".join(f"{line} ({msg['done']} of {msg['total']})" for line in lines)
-
-
-def _cut(line: str) -> str:
-    """Return a line of an error, without most of a command that holds the recipes of hundreds of runs."""
-    if len(line) <= LONGEST_LINE:
-        return line
-    half = LONGEST_LINE // 2
-    return f"{line[:half]} ... [{len(line) - 2 * half:,} characters, in .snakemake/log] ... {line[-half:]}"
-
-
-def _short(wildcard: tuple[str, str]) -> str:
-    """Return the value of a wildcard; a step as a number."""
-    name, value = wildcard
-    return value.lstrip("0") or "0" if name == "step" else value
 
 
 def _clock() -> str:
@@ -162,16 +159,10 @@ class Terminal(ColorizingTextHandler):
         """Show how far the trainings on a cluster are, until the process ends."""
         while True:
             time.sleep(REFRESH_SECONDS)
-            try:
-                self._write(self._progress())
-            except OSError:  # the terminal was closed, or a file vanished
-                continue
-
-    def _progress(self) -> str:
-        """Return one line that fits the terminal; trainings that wait in the queue have no part in it."""
-        found = [(job.name, training_line(job.model, job.started)) for job in self._trainings() if job.model]
-        text = " | ".join(f"{name}: {line}" for name, line in found if line)
-        return text[: shutil.get_terminal_size().columns - 1]
+            with contextlib.suppress(OSError):  # the terminal was closed, or a file vanished
+                lines = [(job.name, training_line(job.model, job.started)) for job in self._trainings() if job.model]
+                text = " | ".join(f"{name}: {line}" for name, line in lines if line)  # without those in the queue
+                self._write(text[: shutil.get_terminal_size().columns - 1])
 
 
 class LogHandler(LogHandlerBase):
@@ -230,17 +221,13 @@ def _last_steps(runs: Path) -> list[dict[str, Any]]:
     with open(max(files, key=files.__getitem__), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().splitlines()
-    return [entry for entry in map(_parse, lines) if entry is not None]
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return the entry of a step; None for other lines, and for those that are cut off."""
-    try:
-        entry = json.loads(line)
-        known = isinstance(entry["step"], int) and isinstance(entry["time"], float) and "loss" in entry
-    except (ValueError, TypeError, KeyError):
-        return None
-    return entry if known else None
+    steps = []
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line of another kind, or one that is cut off
+            entry = json.loads(line)
+            if isinstance(entry["step"], int) and isinstance(entry["time"], float) and "loss" in entry:
+                steps.append(entry)
+    return steps
 
 
 def duration(seconds: float) -> str:

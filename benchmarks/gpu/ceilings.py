@@ -5,7 +5,6 @@
 It is a step of benchmarks.gpu, in a process of its own.
 """
 
-import functools
 import json
 import sys
 import time
@@ -21,15 +20,15 @@ FILE = "ceilings.json"
 
 def steps(session):
     """Yield the step."""
-    yield Step(name="ceilings", take=functools.partial(_take, session), minutes=2)
 
+    def take():
+        output = session.made / FILE
+        session.command("ceilings", "benchmarks.gpu.ceilings", output, DRY_SIZE if session.dry else SIZE)
+        rates = files.read_json_object(output)
+        line = f"copies {rates['copy_gb_per_second']:,.0f} GB/s"
+        return f"{line}, bfloat16 products {rates['matrix_tflops']:,.1f} TFLOP/s", rates
 
-def _take(session):
-    output = session.made / FILE
-    session.command("ceilings", "benchmarks.gpu.ceilings", output, DRY_SIZE if session.dry else SIZE)
-    found = files.read_json_object(output)
-    line = f"copies {found['copy_gb_per_second']:,.0f} GB/s, bfloat16 products {found['matrix_tflops']:,.1f} TFLOP/s"
-    return line, found
+    yield Step(name="ceilings", take=take, minutes=2)
 
 
 def measure(size):
@@ -37,35 +36,29 @@ def measure(size):
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def seconds_of(function):
+        best = float("inf")
+        for _ in range(3):
+            for count in (1, REPEATS):  # the first call is warm-up
+                begun = time.perf_counter()
+                for _ in range(count):
+                    function()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+            best = min(best, (time.perf_counter() - begun) / REPEATS)
+        return best
+
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     source = torch.empty(16 * size * size, dtype=torch.bfloat16, device=device)
     target = torch.empty_like(source)
-    product, copy = _seconds(torch, lambda: a @ b), _seconds(torch, lambda: target.copy_(source))
+    product, copy = seconds_of(lambda: a @ b), seconds_of(lambda: target.copy_(source))
     return {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "size": size,
         "matrix_tflops": 2 * size**3 / product / 1e12,
         "copy_gb_per_second": 2 * source.nbytes / copy / 1e9,  # read and written
     }
-
-
-def _seconds(torch, function):
-    """Return the seconds of one call, the best of three rounds."""
-
-    def wait():
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-    best = float("inf")
-    for _ in range(3):
-        function()
-        wait()
-        begun = time.perf_counter()
-        for _ in range(REPEATS):
-            function()
-        wait()
-        best = min(best, (time.perf_counter() - begun) / REPEATS)
-    return best
 
 
 if __name__ == "__main__":

@@ -89,34 +89,34 @@ MODES = {
 
 def corpus_step(session):
     """Return the step that makes the corpus, if it is not there."""
-    return Step(name="corpus", take=functools.partial(_corpus, session), minutes=5)
+
+    def take():
+        home, corpus = session.corpus, session.corpus / "tokens/manifest.json"
+        if corpus.exists():
+            return f"{corpus} exists", {}
+        listed, tokenizer, part = home / "list.json", home / TOKENIZER, home / "tokens/code/00000.json"
+        sample = {"vocab_size": VOCABULARY, "sample": {"code": 1}}
+        for words in (
+            ["list", "--name", "code", *_recipe({"kind": "python-code", "validation": 0.1}), "--output", listed],
+            ["list", "--name", "statements", *_recipe({"kind": "python-statements", "validation": 0.1})]
+            + ["--output", home / STATEMENTS],
+            ["train_tokenizer", "--lists", listed, *_recipe(sample), "--output", tokenizer],
+            ["tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, *_recipe({"parts": 1})]
+            + ["--output", part],
+            ["index", "--tokenizer", tokenizer, "--parts", part, "--output", corpus],
+        ):
+            session.command("corpus", f"stages.{words[0]}", *words[1:])
+        return f"{corpus} made", {}
+
+    return Step(name="corpus", take=take, minutes=5)
 
 
 def corpus_of(session):
     """Return the manifest of the corpus. Raises Skipped if it could not be made."""
-    made = session.corpus / "tokens/manifest.json"
-    if not made.exists():
+    corpus = session.corpus / "tokens/manifest.json"
+    if not corpus.exists():
         raise Skipped("there is no corpus")
-    return made
-
-
-def _corpus(session):
-    home, made = session.corpus, session.corpus / "tokens/manifest.json"
-    if made.exists():
-        return f"{made} exists", {}
-    listed, tokenizer, part = home / "list.json", home / TOKENIZER, home / "tokens/code/00000.json"
-    statements = ["list", "--name", "statements", *_recipe({"kind": "python-statements", "validation": 0.1})]
-    commands = [
-        ["list", "--name", "code", *_recipe({"kind": "python-code", "validation": 0.1}), "--output", listed],
-        [*statements, "--output", home / STATEMENTS],
-        ["train_tokenizer", "--lists", listed, *_recipe({"vocab_size": VOCABULARY, "sample": {"code": 1}})]
-        + ["--output", tokenizer],
-        ["tokenize", "--list", listed, "--tokenizer", tokenizer, "--part", 0, *_recipe({"parts": 1}), "--output", part],
-        ["index", "--tokenizer", tokenizer, "--parts", part, "--output", made],
-    ]
-    for stage, *words in commands:
-        session.command("corpus", f"stages.{stage}", *words)
-    return f"{made} made", {}
+    return corpus
 
 
 def steps(session):
@@ -253,10 +253,10 @@ def _profile(session):
     options = ["--profile-steps", "2:3", *([] if session.dry else ["--memory-snapshot"])]
     name = "profile and memory snapshot"
     directory = train(session, name, "profile", HALF, {}, *options)
-    made = sorted(path.name for path in (directory / "profile").rglob("*") if path.is_file())
-    if not made or (not session.dry and not any("snapshot" in path for path in made)):
-        raise StepError(f"{directory / 'profile'} must have a profile and a snapshot, and has {made}")
-    return f"{len(made)} files: {', '.join(made)}", {"files": made}
+    names = sorted(path.name for path in (directory / "profile").rglob("*") if path.is_file())
+    if not names or (not session.dry and not any("snapshot" in name for name in names)):
+        raise StepError(f"{directory / 'profile'} has {names}: it must have a profile and a snapshot")
+    return f"{len(names)} files: {', '.join(names)}", {"files": names}
 
 
 def _model(session):
@@ -322,7 +322,6 @@ def _evaluate(session):
 
 
 def _generate(session):
-    tokenizer = session.corpus / TOKENIZER
-    words = ["--model", _model(session), "--tokenizer", tokenizer, "--prompt", "def read(", "--tokens", 16]
-    session.command("generate", "tools.generate", *words)
+    words = ["--model", _model(session), "--tokenizer", session.corpus / TOKENIZER, "--prompt", "def read("]
+    session.command("generate", "tools.generate", *words, "--tokens", 16)
     return "16 tokens", {}

@@ -136,7 +136,10 @@ class Session:
         return self.made / "logs" / f"{step.replace(' ', '_').replace('/', '_')}.log"
 
     def execute(self, step, started, directory, variables=None, kill_when=None):
-        """Run a command in a directory with further environment variables; otherwise as `command`."""
+        """Run a command in a directory with further environment variables; otherwise as `command`.
+
+        Returns True if it was killed by `kill_when`.
+        """
         log = self.log_of(step)
         log.parent.mkdir(exist_ok=True)
         environment = os.environ | {"OMP_NUM_THREADS": DRY_THREADS if self.dry else THREADS} | (variables or {})
@@ -145,20 +148,16 @@ class Session:
                 started, cwd=directory, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:
-                return self._wait(process, step, log, kill_when)
+                while process.poll() is None:
+                    if time.monotonic() > self.limits[step]:
+                        raise StepError(f"took longer than its limit; see {log}")
+                    if kill_when is not None and kill_when():
+                        return True
+                    time.sleep(0.01)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-
-    def _wait(self, process, step, log, kill_when):
-        """Wait for a process; return True if it was killed by `kill_when`."""
-        while process.poll() is None:
-            if time.monotonic() > self.limits[step]:
-                raise StepError(f"took longer than its limit; see {log}")
-            if kill_when is not None and kill_when():
-                return True
-            time.sleep(0.01)
-        if process.returncode != 0:
+        if code := process.returncode:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
-            raise StepError(f"exit code {process.returncode}: {lines[-1][-TAIL:]}; see {log}", code=process.returncode)
+            raise StepError(f"exit code {code}: {lines[-1][-TAIL:]}; see {log}", code=code)
         return False

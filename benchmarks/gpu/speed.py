@@ -89,7 +89,9 @@ def planned_bytes(cell):
 
 
 def _take(session, cell):
-    planned, room = planned_bytes(cell), _memory(session)
+    import torch
+
+    planned, room = planned_bytes(cell), DRY_MEMORY if session.dry else torch.cuda.mem_get_info()[1]
     if planned + devices.RESERVED > room:
         raise Skipped(f"its plan needs {planned / GIB:.1f} GiB, and the card has {room / GIB:.1f}")
     output = session.made / f"speed/{cell.name.replace(' ', '_').replace(',', '')}.json"
@@ -99,29 +101,11 @@ def _take(session, cell):
         if error.code == train_gpu.UNAVAILABLE:
             raise Skipped(str(error)) from None
         raise
-    found = files.read_json_object(output)
-    measured = found["peak_memory_mb"] * 1e6
-    line = f"{found['tokens_per_second']:,.0f} tokens/s, MFU {_percent(found['mfu'])}, {_of_ceiling(session, found)}"
+    figures = files.read_json_object(output)
+    rate, mfu, measured = figures["tokens_per_second"], figures["mfu"], figures["peak_memory_mb"] * 1e6
+    line = f"{rate:,.0f} tokens/s, MFU {f'{mfu:.1%}' if isinstance(mfu, float) else mfu}, "
+    if (path := session.made / ceilings.FILE).exists():
+        flops = rate * figures["model_flops_per_token"] / 1e12
+        line += f"{flops / files.read_json_object(path)['matrix_tflops']:.1%} of this card's matrix rate, "
     line += f"peak {measured / GIB:.1f} GiB (plan {planned / GIB:.1f})"
-    return line, {"planned_bytes": planned, "measured_bytes": measured} | found
-
-
-def _memory(session):
-    if session.dry:
-        return DRY_MEMORY
-    import torch
-
-    return torch.cuda.mem_get_info()[1]
-
-
-def _percent(share):
-    return f"{share:.1%}" if isinstance(share, float) else share
-
-
-def _of_ceiling(session, found):
-    """Return the share of the measured matrix rate, in words; "" if it was not measured."""
-    path = session.made / ceilings.FILE
-    if not path.exists():
-        return ""
-    rate = found["tokens_per_second"] * found["model_flops_per_token"] / 1e12
-    return f"{rate / files.read_json_object(path)['matrix_tflops']:.1%} of this card's matrix rate, "
+    return line, {"planned_bytes": planned, "measured_bytes": measured} | figures

@@ -1,6 +1,5 @@
 """Headless Chromium over the pipe of the DevTools protocol: what a page logs, requests and shows."""
 
-import base64
 import contextlib
 import itertools
 import json
@@ -118,17 +117,6 @@ class Browser:
         for kind, at in (("Moved", start), ("Pressed", start), ("Moved", end), ("Released", end)):
             x, y = at
             self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, button="left", buttons=1, clickCount=1)
-
-    def screenshot(self, path, whole=False):
-        """Write a PNG of the window, or of the whole page."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **self._clip(whole))
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def _clip(self, whole):
-        if not whole:
-            return {}
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
 
 
 @contextlib.contextmanager

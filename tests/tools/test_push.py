@@ -148,7 +148,7 @@ def forge_card(export):
     [
         (
             lambda export: (export / "manifest.json").unlink(),
-            "must be the directory of an export, and has no manifest.json",
+            "has no manifest.json: it must be the directory of an export",
         ),
         (lambda export: damage(export / "model.safetensors"), "model.safetensors changed since "),
         (lambda export: (export / "config.json").unlink(), "config.json is missing, but "),
@@ -157,7 +157,7 @@ def forge_card(export):
             lambda export: (export / "README.md").unlink(),
             "README.md is missing, and an export is uploaded with its card",
         ),
-        (forge_card, "card.json must be the card of "),
+        (forge_card, "card.json is the card of another export than "),
     ],
 )
 def test_an_export_that_is_not_whole_is_not_uploaded(hub, export, capsys, change, sentence):

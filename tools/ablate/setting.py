@@ -114,14 +114,15 @@ def _chain(config: Config, name: str) -> Iterator[tuple[str, Config]]:
 def model_of(config: Config, name: str) -> tuple[Config, int | None]:
     """Return the keys of a run's model, and its vocab_size if a config.json has it."""
     for owner, run in _chain(config, name):
+        name, last = owner, run
         if "model" in run:
             break
-    model, initial = (_mapping(run, key, f"runs.{owner}") for key in ("model", "initial"))
+    model, initial = (_mapping(last, key, f"runs.{name}") for key in ("model", "initial"))
     source = model.get("from") or (None if model else initial.get("config") or initial.get("path"))
     if source is None and not model:
-        raise UserError(f"runs.{owner}.model is missing: it must have the model's configuration")
+        raise UserError(f"runs.{name}.model is missing: it must have the model's configuration")
     if not isinstance(source, str | None):
-        raise UserError(f"the config.json of runs.{owner} must be named by its path, got {shown(source)}")
+        raise UserError(f"the config.json of runs.{name} must be named by its path, got {shown(source)}")
     keys = {key: value for key, value in model.items() if key != "from"}
     if source is None:
         return keys, None

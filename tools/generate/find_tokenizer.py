@@ -17,12 +17,12 @@ def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenize
     A checkpoint's tokenizer is searched in the directories above it. Raises UserError if it is not found, or is another
     tokenizer than that of the training.
     """
-    if tokenizer is not None and found.tokenizer is not None:
+    if tokenizer is not None:
         try:
             digest = manifest.read(tokenizer, "train_tokenizer").digest
         except UserError as error:
             raise UserError(f"--tokenizer must be a tokenizer's manifest: {error}") from None
-        if digest != found.tokenizer:
+        if found.tokenizer not in (None, digest):
             raise UserError(f"--tokenizer {tokenizer} is not the tokenizer {found.directory} was trained with")
     if found.commit is not None:
         bos_added = True
