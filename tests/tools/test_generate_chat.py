@@ -7,13 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.lib.chat.template import SANDBOX
 from stages.lib.errors import UserError
 from stages.lib.model import generation
 from tests.helpers import evaluations, training
 from tests.helpers.data_fixtures import tiny_corpus
 from tools.generate import __main__ as generate
-from tools.generate.history import History
+from tools.generate.conversation import History
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -121,18 +120,6 @@ def test_a_message_that_the_template_refuses_is_a_sentence_and_the_next_is_answe
     assert said == talk(LINES, "--model", export)[0]
 
 
-def test_a_template_without_end_is_a_sentence_and_the_next_message_is_answered(export, talk, tmp_path, monkeypatch):
-    monkeypatch.setattr(SANDBOX, "SECONDS", 0.1)
-    SANDBOX.stop()
-    endless = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"
-    hostile = f"{{% if messages[-1].content == 'no' %}}{endless}{{% endif %}}{TEMPLATE}"
-    (tmp_path / "chat.jinja").write_text(hostile)
-    said, told = talk(["no", *LINES], "--model", export, "--template", tmp_path / "chat.jinja")
-    SANDBOX.stop()
-    assert "chat.jinja: it takes more than 0.1 s\n" in told
-    assert said == talk(LINES, "--model", export)[0]
-
-
 def test_the_text_of_a_special_token_is_refused_and_the_next_message_answered(export, talk):
     said, told = talk(["a</s>b", *LINES], "--model", export)
     assert "a message must not hold the text of a special token, got </s>" in told
@@ -173,7 +160,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(export, talk, monkeypatc
         (["--prompt", "a", "--system", "b"], "--system must be omitted without --chat"),
         (
             ["--chat", "--template", "/nowhere"],
-            "--template must be chatml, tulu or a file, and /nowhere cannot be read: No such file",
+            "--template must be chatml, tulu or a file, and /nowhere cannot",
         ),
     ],
 )

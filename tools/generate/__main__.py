@@ -61,15 +61,15 @@ def generate(arguments: argparse.Namespace) -> None:
     from tools.generate import find_tokenizer
 
     device = device_of(arguments.device)
-    found = find_model.find(arguments.model, base=arguments.base)
-    text = find_tokenizer.text_of(found, arguments.tokenizer)
+    source = find_model.find(arguments.model, base=arguments.base)
+    text = find_tokenizer.text_of(source, arguments.tokenizer)
     encoded = [text.encode(prompt) for prompt in prompts]
-    check_encoded(encoded, found)
-    logger.info("%s on %s in %s", found.directory, device, arguments.dtype)
+    check_encoded(encoded, source)
+    logger.info("%s on %s in %s", source.directory, device, arguments.dtype)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 must not end a text
     begun, num_tokens = time.monotonic(), 0
     try:
-        model = find_model.load(found, getattr(torch, arguments.dtype), device)
+        model = find_model.load(source, getattr(torch, arguments.dtype), device)
         logger.info("loaded in %.1f s", time.monotonic() - begun)
         begun = time.monotonic()
         for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True), 1):
@@ -95,17 +95,16 @@ def chat(arguments: argparse.Namespace) -> None:
 
     from stages.lib.checkpoints import find_model
     from tools.generate import find_tokenizer
-    from tools.generate.history import History, encoder
-    from tools.generate.loop import Sampling, converse
+    from tools.generate.conversation import History, Sampling, converse, encoder
 
     device = device_of(arguments.device)
-    found = find_model.find(arguments.model, base=arguments.base)
-    text = find_tokenizer.text_of(found, arguments.tokenizer)
-    encode = encoder(find_tokenizer.directory_of(found, arguments.tokenizer), arguments.template, found.template)
-    positions = found.model_config.max_position_embeddings
+    source = find_model.find(arguments.model, base=arguments.base)
+    text = find_tokenizer.text_of(source, arguments.tokenizer)
+    encode = encoder(find_tokenizer.directory_of(source, arguments.tokenizer), arguments.template, source.template)
+    positions = source.model_config.max_position_embeddings
     history = History(encode, positions, min(arguments.tokens, positions // 4), arguments.system)
-    model = find_model.load(found, getattr(torch, arguments.dtype), device)
-    logger.info("%s on %s in %s", found.directory, device, arguments.dtype)
+    model = find_model.load(source, getattr(torch, arguments.dtype), device)
+    logger.info("%s on %s in %s", source.directory, device, arguments.dtype)
     logger.info("Ctrl-C ends an answer, Ctrl-D the conversation")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     options = {name: getattr(arguments, name) for name in ("tokens", "temperature", "top_p", "seed")}
@@ -146,23 +145,23 @@ def device_of(name: str | None) -> torch.device:
     """The torch device of --device; by default a GPU if there is one."""
     import torch
 
-    found = torch.cuda.is_available()
-    if name == "cuda" and not found:
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
         raise UserError("--device cuda needs a GPU, but torch finds none")
-    return torch.device(name or ("cuda" if found else "cpu"))
+    return torch.device(name or ("cuda" if has_gpu else "cpu"))
 
 
-def check_encoded(encoded: Sequence[Sequence[int]], found: FoundModel) -> None:
+def check_encoded(encoded: Sequence[Sequence[int]], source: FoundModel) -> None:
     """Raise UserError if a prompt has more tokens than the model has positions, or an id without a row."""
-    positions = found.model_config.max_position_embeddings
+    positions = source.model_config.max_position_embeddings
     for number, tokens in enumerate(encoded, 1):
         if len(tokens) > positions:
             raise UserError(
                 f"prompt {number} must have at most the model's {positions} tokens (max_position_embeddings), found "
                 f"{len(tokens)}"
             )
-        if max(tokens) >= found.vocab_size:
-            raise UserError(f"prompt {number} must have ids under {found.vocab_size}, found {max(tokens)}")
+        if max(tokens) >= source.vocab_size:
+            raise UserError(f"prompt {number} must have ids under {source.vocab_size}, found {max(tokens)}")
 
 
 def write_samples(

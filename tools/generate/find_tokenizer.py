@@ -11,7 +11,7 @@ from stages.lib.log import logger
 from stages.lib.tokenizer import prompt_tokenizer
 
 
-def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenizer.PromptTokenizer:
+def text_of(model: FoundModel, tokenizer: Path | None = None) -> prompt_tokenizer.PromptTokenizer:
     """The `PromptTokenizer` of a model, by the manifest `tokenizer` if that is given.
 
     A checkpoint's tokenizer is searched in the directories above it. Raises UserError if it is not found, or is another
@@ -22,39 +22,39 @@ def text_of(found: FoundModel, tokenizer: Path | None = None) -> prompt_tokenize
             digest = manifest.read(tokenizer, "train_tokenizer").digest
         except UserError as error:
             raise UserError(f"--tokenizer must be a tokenizer's manifest: {error}") from None
-        if found.tokenizer not in (None, digest):
-            raise UserError(f"--tokenizer {tokenizer} is not the tokenizer {found.directory} was trained with")
-    if found.commit is not None:
+        if model.tokenizer not in (None, digest):
+            raise UserError(f"--tokenizer {tokenizer} is not the tokenizer {model.directory} was trained with")
+    if model.commit is not None:
         bos_added = True
-        if corpus := _above(found.directory, "tokens", found.commit.get("corpus")):
+        if corpus := _above(model.directory, "tokens", model.commit.get("corpus")):
             bos_added = manifest.read(corpus).identity["tokenizer"]["bos_added"]
         else:
-            logger.warning("the corpus of %s is not found: BOS is added before a prompt", found.directory)
-        text = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(found), bos_added)
-    elif tokenizer is None or found.tokenizer is not None:  # an export has a tokenizer, with its template
-        text = prompt_tokenizer.of_directory(found.directory)
+            logger.warning("the corpus of %s is not found: BOS is added before a prompt", model.directory)
+        text = prompt_tokenizer.of_manifest(tokenizer or _tokenizer_above(model), bos_added)
+    elif tokenizer is None or model.tokenizer is not None:  # an export has a tokenizer, with its template
+        text = prompt_tokenizer.of_directory(model.directory)
     else:
         text = prompt_tokenizer.of_manifest(tokenizer)
-    if text.num_base_tokens > found.vocab_size:
+    if text.num_base_tokens > model.vocab_size:
         raise UserError(
-            f"the tokenizer must have at most the {found.vocab_size} ids of the model {found.directory}, found "
+            f"the tokenizer must have at most the {model.vocab_size} ids of the model {model.directory}, found "
             f"{text.num_base_tokens}"
         )
     return text
 
 
-def directory_of(found: FoundModel, tokenizer: Path | None = None) -> Path:
+def directory_of(model: FoundModel, tokenizer: Path | None = None) -> Path:
     """The directory from which transformers loads the tokenizer of a model; arguments and refusals as of text_of."""
-    if found.commit is None and (tokenizer is None or found.tokenizer is not None):
-        return found.directory
-    return (tokenizer or _tokenizer_above(found)).parent
+    if model.commit is None and (tokenizer is None or model.tokenizer is not None):
+        return model.directory
+    return (tokenizer or _tokenizer_above(model)).parent
 
 
-def _tokenizer_above(found: FoundModel) -> Path:
-    path = _above(found.directory, "tokenizers", found.tokenizer)
+def _tokenizer_above(model: FoundModel) -> Path:
+    path = _above(model.directory, "tokenizers", model.tokenizer)
     if path is None:
         raise UserError(
-            f"no directory above {found.directory} holds the model's tokenizer as tokenizers/NAME/manifest.json; "
+            f"no directory above {model.directory} holds the model's tokenizer as tokenizers/NAME/manifest.json; "
             "name its manifest with --tokenizer"
         )
     return path
