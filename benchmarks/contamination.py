@@ -37,7 +37,7 @@ def run(stage, output, recipe, *options):
 
 def write_items(output, documents, count):
     """Write the items, and their manifest as stages.list_items does; return them."""
-    chance, made = random.Random(0), []
+    chance, planted = random.Random(0), []
     long_enough = [words for words in map(str.split, documents) if len(words) > WORDS]
     for number in range(count):
         words = chance.choice(long_enough)
@@ -45,16 +45,16 @@ def write_items(output, documents, count):
         chosen = words[begin : begin + WORDS]
         if number % 2:
             chance.shuffle(chosen)
-        made.append(Item(TASK, number, " ".join(chosen)))
-    items.write(output.with_suffix(""), made)
+        planted.append(Item(TASK, number, " ".join(chosen)))
+    items.write(output.with_suffix(""), planted)
     name = f"{output.stem}/{items.FILE}"
     identity = {"recipe": {}, "suite": "items", "tasks": {TASK: count}}
     outputs = {name: manifest.describe(output.parent / name)}
     manifest.write(output, "list_items", identity | {"outputs": outputs}, {"code": None})
-    return made
+    return planted
 
 
-def janitor_seconds(made, documents):
+def janitor_seconds(planted, documents):
     """Return the CPU-seconds in which the peer searches the documents, and the numbers of the items that it finds."""
     from lm_eval.decontamination import janitor
 
@@ -65,14 +65,14 @@ def janitor_seconds(made, documents):
             return [dirty_string[begin : end + 1] for _, (begin, end) in ((None, part[1:]) for part in dirty_parts)]
 
     peer = Janitor()
-    ngrams = [set(janitor.word_ngrams(peer.normalize_string(item.text), peer.ngram_n)) for item in made]
-    for item in made:
+    ngrams = [set(janitor.word_ngrams(peer.normalize_string(item.text), peer.ngram_n)) for item in planted]
+    for item in planted:
         peer.register_contaminant_python(item.text)
     begun = time.process_time()
     found = [ngram for text in documents for ngram in peer.clean_python(text)]
     seconds = time.process_time() - begun
     hits = {" ".join(peer.normalize_string(ngram).split()) for ngram in found}
-    return seconds, {item.doc_id for item, of_item in zip(made, ngrams, strict=True) if of_item & hits}
+    return seconds, {item.doc_id for item, of_item in zip(planted, ngrams, strict=True) if of_item & hits}
 
 
 def main():
@@ -81,8 +81,8 @@ def main():
     parser.add_argument("--megabytes", type=float, default=20, help="size of the text")
     parser.add_argument("--items", type=int, default=14_000, help="number of items; MMLU has 14,042")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        home = Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch)
         (path,), _ = texts.build(home / "texts", arguments.megabytes, 1)
         recipe = {"kind": "jsonl", "paths": [str(path)], "validation": 0}
         run(listing, home / "list.json", recipe, "--name", "texts")

@@ -137,8 +137,8 @@ def turn(directory, corpus):
     shutil.rmtree(output.parent, ignore_errors=True)
     figures = run("benchmarks.convert", "--convert", directory, corpus)
     figures |= json.loads((directory / "phases.json").read_text())
-    made = manifest.read(output)
-    weights = [made.output(name) for name in made.identity["outputs"] if name.endswith(".safetensors")]
+    result = manifest.read(output)
+    weights = [result.output(name) for name in result.identity["outputs"] if name.endswith(".safetensors")]
     began = time.perf_counter(), time.process_time()
     for number, path in enumerate(weights):
         shutil.copyfile(path, directory / f"copy{number}")
@@ -148,7 +148,7 @@ def turn(directory, corpus):
         path.unlink()
     parity = json.loads((output.parent / "parity.json").read_text())
     size = sum(path.stat().st_size for path in weights)
-    return figures | {"export_bytes": size, "parameters": made.record["parameters"], "checks": parity["checks"]}
+    return figures | {"export_bytes": size, "parameters": result.record["parameters"], "checks": parity["checks"]}
 
 
 def main():

@@ -6,8 +6,6 @@ import numpy as np
 class DummySamples:
     """Endless random tokens with the interface of the loader's Samples: a pure function of seed and sample number."""
 
-    document_end = None  # every sample is one document
-
     def __init__(self, vocab_size, seq_len, seed):
         self.vocab_size, self.seq_len, self.seed = vocab_size, seq_len, seed
 
@@ -18,11 +16,3 @@ class DummySamples:
             generator = np.random.Generator(np.random.PCG64([self.seed, int(number)]))
             row[:] = generator.integers(self.vocab_size, size=len(row), dtype=np.int32)
         return rows[:, :-1], rows[:, 1:]
-
-    def described(self):
-        """Return {}: there is no source."""
-        return {}
-
-    def figures(self, samples):
-        """Return the tokens per source of the first `samples` samples."""
-        return {"source_tokens": {"dummy": samples * self.seq_len}}

@@ -46,9 +46,9 @@ def main():
     parser.add_argument("--repeats", type=int, default=2, help="turns of both")
     arguments = parser.parse_args()
     turns = []
-    with tempfile.TemporaryDirectory() as made:
-        output = Path(made) / "suite.json"
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": made}
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch) / "suite.json"
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": scratch}
         for _ in range(arguments.repeats):
             own = harness.timed(stage_command(arguments, output), environment)
             turns.append({"caravan": own, "harness": harness.timed(harness_command(arguments, output), environment)})

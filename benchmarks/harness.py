@@ -113,10 +113,10 @@ def hardware():
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     processor = names[0].partition(":")[2].strip() if names else platform.machine()
-    found = {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(memory_gb, 1)}
+    facts = {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(memory_gb, 1)}
     if torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
-    return found
+        facts |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
+    return facts
 
 
 def commit():

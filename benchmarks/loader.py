@@ -241,9 +241,9 @@ def main():
         take_turns_alone(arguments.only, arguments.directory, arguments.length, arguments.turn)
         return
     readers = harness.installed({reader: READERS[reader][0] for reader in arguments.readers})
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as made:
-        write_corpus(Path(made), arguments.tokens)
-        turns = [turn for length in LENGTHS for turn in measure(readers, made, length, arguments)]
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
+        write_corpus(Path(scratch), arguments.tokens)
+        turns = [turn for length in LENGTHS for turn in measure(readers, scratch, length, arguments)]
     figures = summary(turns, readers)
     for length, of_length in figures.items():
         for reader, figure in of_length.items():

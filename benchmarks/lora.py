@@ -83,16 +83,16 @@ def main():
     if arguments.only:
         train(arguments.only, arguments)
         return
-    found = {}
+    runs = {}
     for kind in KINDS:
-        found[kind] = harness.last_json(harness.module("lora", *sys.argv[1:], "--only", kind))
-        middle = sorted(found[kind]["seconds"])[arguments.steps // 2]
-        print("{kind}: {peak_mb:,.0f} MB above the imports, {0:.2f} s per step".format(middle, **found[kind]))
-    ratio = found["lora"]["peak_mb"] / found["full"]["peak_mb"]
+        runs[kind] = harness.last_json(harness.module("lora", *sys.argv[1:], "--only", kind))
+        middle = sorted(runs[kind]["seconds"])[arguments.steps // 2]
+        print("{kind}: {peak_mb:,.0f} MB above the imports, {0:.2f} s per step".format(middle, **runs[kind]))
+    ratio = runs["lora"]["peak_mb"] / runs["full"]["peak_mb"]
     print(f"peak memory, lora / full: {ratio:.2f}")
     shape = SHAPES[arguments.shape] | {"vocab_size": VOCAB_SIZES[arguments.shape]}
     options = {name: getattr(arguments, name) for name in ("rank", "dtype", "seq_len", "batch_size", "threads")}
-    harness.write(arguments.output, "lora", ("torch",), {"shape": shape, **options, "ratio": ratio, "runs": found})
+    harness.write(arguments.output, "lora", ("torch",), {"shape": shape, **options, "ratio": ratio, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -140,12 +140,12 @@ def main():
     if arguments.measure:
         measure(arguments.measure, arguments.output)
         return
-    found = {}
+    cases = {}
     for name in SETS[arguments.cases]:
-        found[name] = case(name)
-        print("{0}: planned {planned:,} bytes, measured {measured:,}, ratio {ratio:.3f}".format(name, **found[name]))
-    settings = {name: dict(zip(("ranks", "model", "vocab_size", "keys"), CASES[name], strict=True)) for name in found}
-    harness.write(arguments.output, "plan", ("torch",), {"keys": KEYS, "settings": settings, "cases": found})
+        cases[name] = case(name)
+        print("{0}: planned {planned:,} bytes, measured {measured:,}, ratio {ratio:.3f}".format(name, **cases[name]))
+    settings = {name: dict(zip(("ranks", "model", "vocab_size", "keys"), CASES[name], strict=True)) for name in cases}
+    harness.write(arguments.output, "plan", ("torch",), {"keys": KEYS, "settings": settings, "cases": cases})
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--directory", type=Path, help="directory of the checkpoints (default: a temporary directory)")
     arguments = parser.parse_args()
-    with process_group(), tempfile.TemporaryDirectory(dir=arguments.directory) as made:
+    with process_group(), tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
         state = state_of(arguments.megabytes)
         savers = {kind: AsyncCheckpointer(kind == "asynchronous") for kind in KINDS}
         for checkpointer in savers.values():
@@ -58,7 +58,7 @@ def main():
         for _ in range(arguments.repeats + 1):
             turn, pause = {}, 0.0
             for kind, checkpointer in savers.items():
-                turn[kind] = measure(checkpointer, state, Path(made) / "checkpoint", pause)
+                turn[kind] = measure(checkpointer, state, Path(scratch) / "checkpoint", pause)
                 pause = turn[kind]["written"]
                 print("{:13} stalls {stall:6.2f} s, written after {written:6.2f} s".format(kind, **turn[kind]))
             turns.append(turn)

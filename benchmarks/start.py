@@ -69,16 +69,16 @@ def read(directory):
 
 def turn(corpus, arguments, large):
     """Return the figures of one turn. `large`: the run directory's parent of the large model, trained one step more."""
-    found = {}
+    figures = {}
     for ranks in (1, 2):
         with tempfile.TemporaryDirectory() as place:
-            found[f"new run, {ranks} process{'es' * (ranks > 1)}"] = train(corpus, Path(place), TINY, 1, ranks)[0]
+            figures[f"new run, {ranks} process{'es' * (ranks > 1)}"] = train(corpus, Path(place), TINY, 1, ranks)[0]
     until = len(list(large.glob("*.json"))) + 1
     seconds, step, directory = train(corpus, large, model_of(arguments.megabytes), until, 1)
     if until > 1:
-        found["resume"] = seconds - step
-        found["read"], found["bytes"] = read(directory)
-    return found
+        figures["resume"] = seconds - step
+        figures["read"], figures["bytes"] = read(directory)
+    return figures
 
 
 def main():
@@ -87,8 +87,8 @@ def main():
     parser.add_argument("--megabytes", type=float, default=1000, help="size of the checkpoint (default: 1000)")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="caravan-start-") as made:
-        work = Path(made)
+    with tempfile.TemporaryDirectory(prefix="caravan-start-") as scratch:
+        work = Path(scratch)
         corpus = write_corpus(work / "corpus", 1, VOCABULARY)
         large = work / "large"
         large.mkdir()

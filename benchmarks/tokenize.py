@@ -43,10 +43,10 @@ def prepare(arguments):
     """Make the texts, their list and a tokenizer by the stages; returns (paths, counts of the texts)."""
     paths, content = texts.build(arguments.work / "texts", arguments.megabytes, arguments.processes)
     recipe = {"kind": "jsonl", "paths": list(map(str, paths)), "validation": 0.001}
-    made = {"list": arguments.work / "list.json", "train_tokenizer": arguments.work / "tokenizer" / "manifest.json"}
-    run_stage("list", "--name", "texts", "--recipe", json.dumps(recipe), "--output", made["list"])
+    outputs = {"list": arguments.work / "list.json", "train_tokenizer": arguments.work / "tokenizer" / "manifest.json"}
+    run_stage("list", "--name", "texts", "--recipe", json.dumps(recipe), "--output", outputs["list"])
     sample = {"vocab_size": arguments.vocab_size, "sample": {"texts": 1}, "sample_mb": 30}
-    given = ("--lists", made["list"], "--recipe", json.dumps(sample), "--output", made["train_tokenizer"])
+    given = ("--lists", outputs["list"], "--recipe", json.dumps(sample), "--output", outputs["train_tokenizer"])
     run_stage("train_tokenizer", *given)
     return paths, content
 
@@ -123,17 +123,17 @@ def json_of(arguments, *command):
 def copies(paths, work, repeats):
     """Return bytes per second of a copy of the texts in memory and in files: upper bounds of any tokenizer."""
     data = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
-    found = {"memory": [], "files": []}
+    speeds_by_place = {"memory": [], "files": []}
     for _ in range(repeats):
         begun = time.perf_counter()
         data.copy()
-        found["memory"].append(len(data) / (time.perf_counter() - begun))
+        speeds_by_place["memory"].append(len(data) / (time.perf_counter() - begun))
         begun = time.perf_counter()
         for path in paths:
             shutil.copyfile(path, work / "copy")
             (work / "copy").unlink()
-        found["files"].append(len(data) / (time.perf_counter() - begun))
-    return {name: statistics.median(speeds) for name, speeds in found.items()}
+        speeds_by_place["files"].append(len(data) / (time.perf_counter() - begun))
+    return {name: statistics.median(speeds) for name, speeds in speeds_by_place.items()}
 
 
 def versions_of(python, names):

@@ -84,7 +84,7 @@ def recipe_of(arguments):
 
 def measure(stepper, samples, train_recipe, throughput, device):
     """Return the throughput of each step after the warm-up; every step is synchronized."""
-    found, batch_size = [], train_recipe.global_batch_size
+    entries, batch_size = [], train_recipe.global_batch_size
     for step in range(train_recipe.steps):
         begun = time.perf_counter()
         inputs, targets = samples.batch(share_of(step * batch_size, 0, 1, batch_size))
@@ -95,9 +95,9 @@ def measure(stepper, samples, train_recipe, throughput, device):
         seconds, tokens = time.perf_counter() - begun, batch_size * train_recipe.seq_len
         entry = {"loss": numbers["loss"]} | throughput.step(seconds=seconds, data_wait=waited, tokens=tokens)
         if step >= WARM_UP:
-            found.append(entry)
+            entries.append(entry)
         print(f"step {step + 1}: loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s", flush=True)
-    return found
+    return entries
 
 
 def check_device(train_recipe, model_config, device):
@@ -165,13 +165,13 @@ def main():
         throughput = Throughput(
             model_config, vocab_size, train_recipe.seq_len, 1, device, (arguments.activation_checkpointing, None)
         )
-        found = measure(stepper, samples, train_recipe, throughput, device)
+        entries = measure(stepper, samples, train_recipe, throughput, device)
     figures = {
         "parameters": flops.parameter_count(model_config, vocab_size),
-        **{name: middle([entry[name] for entry in found]) for name in ("tokens_per_second", "mfu", "hfu")},
-        "peak_memory_mb": found[-1]["memory_mb"],
+        **{name: middle([entry[name] for entry in entries]) for name in ("tokens_per_second", "mfu", "hfu")},
+        "peak_memory_mb": entries[-1]["memory_mb"],
         **throughput.facts(),
-        "steps": found,
+        "steps": entries,
     }
     print("{tokens_per_second:,.0f} tokens/s, MFU {mfu}, peak {peak_memory_mb:,} MB".format(**figures))
     output = arguments.output or HOME / f"benchmarks/results/train_gpu-{arguments.shape}.json"

@@ -71,14 +71,14 @@ def stages_of(results):
     stages = collections.defaultdict(lambda: {"jobs": 0, "seconds": 0.0, "cpu_seconds": 0.0})
     seen = set()
     for path in sorted(results.rglob("*.json")):
-        made = json.loads(path.read_text(encoding="utf-8"))
-        if not {"stage", "record"} <= made.keys() or made["sha256"] in seen:  # a copy is kept beside the outputs
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not {"stage", "record"} <= result.keys() or result["sha256"] in seen:  # a copy is kept beside the outputs
             continue
-        seen.add(made["sha256"])
-        of_stage = stages[made["stage"]]
+        seen.add(result["sha256"])
+        of_stage = stages[result["stage"]]
         of_stage["jobs"] += 1
         for name in ("seconds", "cpu_seconds"):
-            of_stage[name] += made["record"].get(name, 0.0)
+            of_stage[name] += result["record"].get(name, 0.0)
     return dict(stages)
 
 
@@ -100,12 +100,12 @@ def main():
     plans = {
         name: {figure: harness.median(turns, name, figure) for figure in ("seconds", "cpu_seconds")} for name in configs
     }
-    found = {"plans": plans, "turns": turns} | ({"demo": demo()} if arguments.demo else {})
+    figures = {"plans": plans, "turns": turns} | ({"demo": demo()} if arguments.demo else {})
     for name, times in plans.items():
         print("plan of {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **times))
     for name in ("whole", "again") if arguments.demo else ():
-        print("demo, {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **found["demo"][name]))
-    harness.write(arguments.output, "workflow", ("snakemake",), found)
+        print("demo, {0}: {seconds:.1f} s, {cpu_seconds:.1f} CPU-seconds".format(name, **figures["demo"][name]))
+    harness.write(arguments.output, "workflow", ("snakemake",), figures)
 
 
 if __name__ == "__main__":

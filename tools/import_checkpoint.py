@@ -67,20 +67,20 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"--model-config is missing: {arguments.source} is a {model_files.KIND}, which does not hold its config"
         )
-    found = find_model.find(arguments.source, "SOURCE", model_config, where(arguments.model_config))
-    if model_config is not None and found.kind != model_files.KIND:
+    checkpoint = find_model.find(arguments.source, "SOURCE", model_config, where(arguments.model_config))
+    if model_config is not None and checkpoint.kind != model_files.KIND:
         raise UserError(
-            f"--model-config must be omitted for the {found.kind} {found.directory}, which holds its config"
+            f"--model-config must be omitted for the {checkpoint.kind} {checkpoint.directory}, which holds its config"
         )
-    if content.get("vocab_size") not in (None, found.vocab_size):
+    if content.get("vocab_size") not in (None, checkpoint.vocab_size):
         raise UserError(
-            f"{where(arguments.model_config)}vocab_size is {content['vocab_size']}, but {found.vocab_size} in "
+            f"{where(arguments.model_config)}vocab_size is {content['vocab_size']}, but {checkpoint.vocab_size} in "
             f"{arguments.source}"
         )
     with files.atomic_directory(arguments.directory) as making:
-        parameters, dtype = write(making, found, arguments.dtype, arguments.shard_mb, ids_of(found, content))
+        parameters, dtype = write(making, checkpoint, arguments.dtype, arguments.shard_mb, ids_of(checkpoint, content))
         for name in TOKENIZER_FILES:
-            if (source := (arguments.tokenizer or found.path) / name).is_file():
+            if (source := (arguments.tokenizer or checkpoint.path) / name).is_file():
                 shutil.copyfile(source, making / name)
         load_hf.open_directory(making)
         finish(making)
@@ -110,15 +110,17 @@ def given_config(given: str | None) -> tuple[dict[str, Any], ModelRecipe | None]
     return content, config_json.read_config(content, path)[0]
 
 
-def ids_of(found: FoundModel, content: Mapping[str, Any]) -> dict[str, Any]:
+def ids_of(checkpoint: FoundModel, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ids of special tokens for config.json: those given, or those of a Hugging Face source."""
-    source = found.directory / "config.json"
+    source = checkpoint.directory / "config.json"
     if not content and source.is_file():
         content = files.read_json_object(source)
     return {name: content.get(name) for name in IDS}
 
 
-def write(directory: Path, found: FoundModel, dtype: str | None, shard_mb: int, ids: dict[str, Any]) -> tuple[int, str]:
+def write(
+    directory: Path, checkpoint: FoundModel, dtype: str | None, shard_mb: int, ids: dict[str, Any]
+) -> tuple[int, str]:
     """Write weights and settings; return the number of parameters and the dtype of config.json."""
     import torch
 
@@ -127,15 +129,15 @@ def write(directory: Path, found: FoundModel, dtype: str | None, shard_mb: int, 
     dtypes: set[torch.dtype] = set()
 
     def read(keys: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        tensors = found.read(keys)
+        tensors = checkpoint.read(keys)
         dtypes.update(tensor.dtype for tensor in tensors.values())
         return tensors
 
-    parameters = export.write_weights(directory, found.model_config, found.vocab_size, read, dtype, shard_mb)
+    parameters = export.write_weights(directory, checkpoint.model_config, checkpoint.vocab_size, read, dtype, shard_mb)
     # transformers loads every weight in the dtype of config.json: the one that holds all values
     name = dtype or str(functools.reduce(torch.promote_types, dtypes)).removeprefix("torch.")
-    tokenizer = {"vocab_size": found.vocab_size, "bos": None, "eos": None, "bos_added": True}
-    config = config_json.config_of(found.model_config, tokenizer, name) | ids
+    tokenizer = {"vocab_size": checkpoint.vocab_size, "bos": None, "eos": None, "bos_added": True}
+    config = config_json.config_of(checkpoint.model_config, tokenizer, name) | ids
     for file_name, settings in config_json.files_of(config).items():
         files.write_json(directory / file_name, settings)
     return parameters, name

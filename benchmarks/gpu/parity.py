@@ -76,13 +76,13 @@ def check_hardware(keys, operation, device):
         raise Skipped(str(error)) from None
 
 
-def compare(pair, found, expected):
+def compare(pair, losses, expected):
     """Return the line of result and the figures of two lists of losses. Raises StepError if they differ too much."""
-    first, last = correctness.difference(found, expected)
-    start = abs(found[0] / expected[0] - 1)
-    figures = {"start": start, "first": first, "last": last, "losses": found, "losses_without": expected}
-    if found == expected:
-        return f"{len(found)} equal losses", figures
+    first, last = correctness.difference(losses, expected)
+    start = abs(losses[0] / expected[0] - 1)
+    figures = {"start": start, "first": first, "last": last, "losses": losses, "losses_without": expected}
+    if losses == expected:
+        return f"{len(losses)} equal losses", figures
     line = (
         f"losses differ by {start:.1e} in the first step, {first:.1e} in the first {correctness.FIRST}, {last:.1e} in "
         f"the last {correctness.FIRST}"

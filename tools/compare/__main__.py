@@ -32,8 +32,8 @@ def compare(directory: Path, texts: Sequence[str]) -> Comparison:
 
     Raises UserError if one does not exist, or a manifest or log is damaged.
     """
-    results, found = models.find(directory, texts)
-    reference, *others = found
+    results, compared = models.find(directory, texts)
+    reference, *others = compared
     pairs = []
     for other in others:
         rows, notes = differences.compare(reference.evaluations, other.evaluations, thorough=True)
@@ -46,8 +46,8 @@ def compare(directory: Path, texts: Sequence[str]) -> Comparison:
         main = {task: main_metric(metrics) for task, metrics in evaluation.identity["results"].items()}
         points += [at | row for row in rows_of(evaluation, suite) if row["metric"] == main[row["task"]]]
     points.sort(key=lambda row: tuple(row[key] for key in ("suite", "task", "metric", "run", "step")))
-    overview, recipes = models.tables(found, directory)
-    names = [model.name for model in found]
+    overview, recipes = models.tables(compared, directory)
+    names = [model.name for model in compared]
     return Comparison(names=names, overview=overview, recipes=recipes, pairs=pairs, points=points)
 
 

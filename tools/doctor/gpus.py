@@ -94,8 +94,8 @@ def evaluate(reports: Reports, _: argparse.Namespace) -> Finding:
         return FAIL, f"{text}check the driver, and --nv in CARAVAN_CONTAINER"
     if len(without) == len(reports):
         return OK, "no GPU: training runs on the CPU"
-    if text := differences(reports, lambda report: report["gpus"]):
-        return FAIL, f"hosts have different numbers of GPUs, {text}: request the same number on each"
+    if numbers := differences(reports, lambda report: report["gpus"]):
+        return FAIL, f"hosts have different numbers of GPUs, {numbers}: request the same number on each"
     num_gpus, num_ranks = some["gpus"], some["ranks"]
     if num_ranks is not None and num_gpus < num_ranks:
         text = f"{num_ranks} ranks per host for {num_gpus} GPUs: training would run on the CPU"

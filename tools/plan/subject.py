@@ -102,11 +102,11 @@ def by_source(keys: dict[str, Any], steps: int, tokens_per_sample: int, corpus: 
     changes = [(stage["step"] * batch, stage["weights"]) for stage in keys.get("data_stages", ())]
     samples = mixture.from_history([(0, keys["weights"]), *changes]).taken(steps * batch)
     known = _tokens_of(corpus, TRAIN)
-    found = {}
+    by_name = {}
     for source, number in samples.items():
         tokens, has = number * tokens_per_sample, known.get(source)
-        found[source] = {"tokens": tokens, "epochs": tokens / has if has else None}
-    return found
+        by_name[source] = {"tokens": tokens, "epochs": tokens / has if has else None}
+    return by_name
 
 
 def validation(

@@ -33,18 +33,18 @@ def run(arguments: argparse.Namespace) -> None:
 
 def verify_files(paths: Sequence[Path]) -> None:
     """Print one line per manifest. Raises UserError if a file differs from its manifest."""
-    named = [(made, payload.files_of(made)) for made in map(manifest.read, paths)]
-    for made, described in named:
+    named = [(result, payload.files_of(result)) for result in map(manifest.read, paths)]
+    for result, described in named:
         if not described:
-            raise UserError(f"{made.path} must be a manifest with files, and has none")
+            raise UserError(f"{result.path} must be a manifest with files, and has none")
     wrong = 0
-    for made, described in named:
-        faults = payload.faults_of(made, described)
+    for result, described in named:
+        faults = payload.faults_of(result, described)
         for fault in faults:
             print(f"WRONG {fault}")
         wrong += len(faults)
         whole, total = len(described) - len(faults), amount(sum(size for size, _ in described.values()))
-        print(f"{made.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
+        print(f"{result.path}: {whole} of {len(described)} files are whole, {total}", flush=True)
     if wrong:
         raise UserError(f"{wrong} files differ from their manifests")
 

@@ -60,14 +60,14 @@ def differences(table: Path, evaluations: Iterable[Manifest], unread: Container[
 def scores_of(evaluations: Iterable[Manifest]) -> Known:
     """Return the scores of evaluations, of runs and of baselines, under each name that a table may give their task."""
     known: Known = {}
-    for made in evaluations:
-        suite, of_run = made.path.stem, "export" in made.identity
-        place = made.path.absolute().parents
-        run, step = (place[2].name, str(made.identity["step"])) if of_run else (f"baseline {place[1].name}", "")
-        for task, metrics in made.identity["results"].items():
+    for result in evaluations:
+        suite, of_run = result.path.stem, "export" in result.identity
+        place = result.path.absolute().parents
+        run, step = (place[2].name, str(result.identity["step"])) if of_run else (f"baseline {place[1].name}", "")
+        for task, metrics in result.identity["results"].items():
             for metric, score in metrics.items():
                 for name in (task, f"{suite}/{task}"):
-                    known.setdefault((run, step, name, metric), []).append((score, made.path))
+                    known.setdefault((run, step, name, metric), []).append((score, result.path))
     return known
 
 
@@ -122,113 +122,113 @@ class Finding:
     wrong: bool = True
 
 
-def findings(made: Manifest, places: Places) -> Iterator[Finding]:
+def findings(result: Manifest, places: Places) -> Iterator[Finding]:
     """Yield what is wrong with a manifest, and what it does not prove."""
-    loaded, others = payload.strays_of(made)
+    loaded, others = payload.strays_of(result)
     for path in loaded:
-        yield Finding(f"{path} lies in the export, and {made.path} has no sha256 of it; move it elsewhere")
+        yield Finding(f"{path} lies in the export, and {result.path} has no sha256 of it; move it elsewhere")
     if others:
         more = f" and {len(others) - 1} more files" if len(others) > 1 else ""
         yield Finding(f"{others[0]}{more}: beside its files, and without a digest", wrong=False)
-    key, text = RECORDED.get(made.stage, ("", ""))
-    if key and key not in made.record:
+    key, text = RECORDED.get(result.stage, ("", ""))
+    if key and key not in result.record:
         yield Finding(text, wrong=False)
-    if made.stage in CHECKS:
+    if result.stage in CHECKS:
         try:
-            yield from CHECKS[made.stage](made, places)
+            yield from CHECKS[result.stage](result, places)
         except UserError as error:
             yield Finding(str(error))
-    if made.stage in UNPROVEN:
-        yield Finding(UNPROVEN[made.stage], wrong=False)
+    if result.stage in UNPROVEN:
+        yield Finding(UNPROVEN[result.stage], wrong=False)
 
 
-def _summary(made: Manifest, places: Places) -> Iterator[Finding]:
+def _summary(result: Manifest, places: Places) -> Iterator[Finding]:
     """Compare the rows of the table with the evaluations that can be read; others are named by their links."""
     evaluations, unread = [], set()
-    for path in made.identity["inputs"]:
+    for path in result.identity["inputs"]:
         try:
-            other = places.read(made.directory / path)
+            other = places.read(result.directory / path)
         except UserError:
             run, _, step, _ = ("", "", "", *Path(path).parts)[-4:]
             unread.add((run, step.lstrip("0")))
             continue
         if other.stage == "evaluate":
             evaluations.append(other)
-    if (made.directory / REPORT).exists():
-        yield Finding(f"{made.directory / REPORT}: Snakemake makes it of the pages, after the summary", wrong=False)
-    if "logs" not in made.record:
+    if (result.directory / REPORT).exists():
+        yield Finding(f"{result.directory / REPORT}: Snakemake makes it of the pages, after the summary", wrong=False)
+    if "logs" not in result.record:
         text = (
             "the curves, the plan, and the records of other manifests in the pages: the summary has no digest of them"
         )
         yield Finding(text, wrong=False)
-    table = made.directory / SCORES
+    table = result.directory / SCORES
     if table.exists():
         yield from map(Finding, differences(table, evaluations, unread))
 
 
-def _evaluation(made: Manifest, places: Places) -> Iterator[Finding]:
-    kept = scoring_inputs.kept_manifest(made.path)
-    if kept.exists() and places.read(kept).digest != made.digest:
-        yield Finding(f"{made.path} has other scores than {kept}, which was written with it")
-    yield from _include(made, places)
-    if "baseline" in made.identity:
+def _evaluation(result: Manifest, places: Places) -> Iterator[Finding]:
+    kept = scoring_inputs.kept_manifest(result.path)
+    if kept.exists() and places.read(kept).digest != result.digest:
+        yield Finding(f"{result.path} has other scores than {kept}, which was written with it")
+    yield from _include(result, places)
+    if "baseline" in result.identity:
         yield Finding("the files of the baseline: the manifest has their digest, and not their place", wrong=False)
-    if "files" not in made.record and set(local_tasks.NAMES) & set(made.identity["recipe"].get("tasks", ())):
+    if "files" not in result.record and set(local_tasks.NAMES) & set(result.identity["recipe"].get("tasks", ())):
         yield Finding("the data of its local tasks: the manifest has no digest of them", wrong=False)
-    foreign = [task for task in made.identity["recipe"].get("tasks", ()) if task not in local_tasks.NAMES]
-    if foreign and "include" not in made.identity:
+    foreign = [task for task in result.identity["recipe"].get("tasks", ()) if task not in local_tasks.NAMES]
+    if foreign and "include" not in result.identity:
         names = ", ".join(foreign)
         yield Finding(f"the items of {names}: lm-evaluation-harness reads them, and only its version is kept", False)
 
 
-def _include(made: Manifest, _: Places) -> Iterator[Finding]:
+def _include(result: Manifest, _: Places) -> Iterator[Finding]:
     """Compare the directory of the user's task files."""
-    if "include" in made.identity:
-        directory = Path(made.identity["recipe"]["include_path"])
+    if "include" in result.identity:
+        directory = Path(result.identity["recipe"]["include_path"])
         if not directory.is_dir():
-            yield Finding(f"{directory} is missing, and {made.path} was made with its task files")
-        elif scoring_inputs.digest_of_directory(directory) != made.identity["include"]:
-            yield Finding(f"{directory} has other task files than {made.path} was made with")
+            yield Finding(f"{directory} is missing, and {result.path} was made with its task files")
+        elif scoring_inputs.digest_of_directory(directory) != result.identity["include"]:
+            yield Finding(f"{directory} has other task files than {result.path} was made with")
 
 
-def _export(made: Manifest, places: Places) -> Iterator[Finding]:
-    parity = made.directory / scoring_inputs.PARITY
+def _export(result: Manifest, places: Places) -> Iterator[Finding]:
+    parity = result.directory / scoring_inputs.PARITY
     if not parity.exists():
         yield Finding(f"{parity} is missing, which says that the export equals the model")
     elif files.read_json_object(parity).get("passed") is not True:
         yield Finding(f"{parity} does not say that the export equals the model")
-    elif "files" not in made.record:
+    elif "files" not in result.record:
         yield Finding(f"the figures of {parity}: the manifest has no digest of it", wrong=False)
-    card = made.directory / export_directory.CARD
-    if card.exists() and not (made.directory / export_directory.CARD_MANIFEST).exists():
+    card = result.directory / export_directory.CARD
+    if card.exists() and not (result.directory / export_directory.CARD_MANIFEST).exists():
         yield Finding(f"{card}: no {export_directory.CARD_MANIFEST} has its digest", wrong=False)
 
 
-def _tokenizer(made: Manifest, places: Places) -> Iterator[Finding]:
-    if "taken" not in made.record:
-        megabytes = made.record["sample_bytes"] / 1e6
+def _tokenizer(result: Manifest, places: Places) -> Iterator[Finding]:
+    if "taken" not in result.record:
+        megabytes = result.record["sample_bytes"] / 1e6
         yield Finding(f"the sample of {megabytes:.1f} MB that it was trained on is not drawn again", wrong=False)
         return
-    taken = made.record["taken"]
+    taken = result.record["taken"]
     path = Path(taken["path"])
     if not path.is_file():
-        yield Finding(f"{path} is missing, and {made.path} was made from it")
+        yield Finding(f"{path} is missing, and {result.path} was made from it")
     elif manifest.describe(path)["sha256"] != taken["sha256"]:
-        yield Finding(f"{path} changed since {made.path} was made from it: its sha256 differs")
+        yield Finding(f"{path} changed since {result.path} was made from it: its sha256 differs")
 
 
-def _prediction(made: Manifest, places: Places) -> Iterator[Finding]:
+def _prediction(result: Manifest, places: Places) -> Iterator[Finding]:
     """Compare the points of a ladder with its models, whose digests do not cover what validation measured."""
-    digests, weights = made.identity["models"], made.identity["recipe"]["weights"]
-    for point in made.identity["points"]:
+    digests, weights = result.identity["models"], result.identity["recipe"]["weights"]
+    for point in result.identity["points"]:
         try:
-            model = places.find(Link("model", digests[point["run"]]), made)
+            model = places.find(Link("model", digests[point["run"]]), result)
         except UserError:
             continue  # its link is named
         for name, words in outcome.NAMES.items():
             measured = weighted(model.record["validation"], weights, name, str(model.path))
             if measured != point[name]:
-                yield Finding(f"{made.path} has a {words} of {point[name]}, and {model.path} has {measured}")
+                yield Finding(f"{result.path} has a {words} of {point[name]}, and {model.path} has {measured}")
 
 
 CHECKS: dict[str, Callable[[Manifest, Places], Iterator[Finding]]] = {

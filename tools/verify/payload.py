@@ -21,16 +21,16 @@ Described = dict[str, tuple[int, str]]
 """{relative path: (bytes, sha256)}"""
 
 
-def files_of(made: Manifest) -> Described:
+def files_of(result: Manifest) -> Described:
     """Return the files of a manifest, anywhere in its identity, by their paths relative to it.
 
     Files whose bytes may differ between two equal results are in the record: the figures of a parity check, pages, the
     data of local tasks, the plan, and the model of a trained tokenizer, which holds its trainer's arguments as well.
     """
-    described = made.identity.get("outputs", {}) | made.record.get("pages", {}) | made.record.get("files", {})
+    described = result.identity.get("outputs", {}) | result.record.get("pages", {}) | result.record.get("files", {})
     files_by_name = {name: (file["bytes"], file["sha256"]) for name, file in described.items()}
-    if "model_sha256" in made.record:
-        files_by_name[tokenizer.MODEL] = made.record["model_bytes"], made.record["model_sha256"]
+    if "model_sha256" in result.record:
+        files_by_name[tokenizer.MODEL] = result.record["model_bytes"], result.record["model_sha256"]
 
     def walk(value: Any) -> None:
         if isinstance(value, dict):
@@ -41,32 +41,32 @@ def files_of(made: Manifest) -> Described:
             for inner in value:
                 walk(inner)
 
-    walk(made.identity)
+    walk(result.identity)
     return files_by_name
 
 
-def logs_of(made: Manifest) -> Described:
+def logs_of(result: Manifest) -> Described:
     """Return the logs that a manifest describes as they were then: a training that continues appends to them."""
-    return {name: (file["bytes"], file["sha256"]) for name, file in made.record.get("logs", {}).items()}
+    return {name: (file["bytes"], file["sha256"]) for name, file in result.record.get("logs", {}).items()}
 
 
-def faults_of(made: Manifest, described: Mapping[str, tuple[int, str]], logs: bool = False) -> list[str]:
+def faults_of(result: Manifest, described: Mapping[str, tuple[int, str]], logs: bool = False) -> list[str]:
     """Return what is wrong with files of a manifest, one sentence each; each file is read as a whole.
 
     `logs`: they may have grown, and must begin with the bytes that they had when the manifest was written.
     """
 
     def fault_of(name: str) -> str | None:
-        path, (size, sha256) = Path(os.path.normpath(made.directory / name)), described[name]
+        path, (size, sha256) = Path(os.path.normpath(result.directory / name)), described[name]
         content = {"bytes": size, "sha256": sha256}
         try:
             if not logs:
-                manifest.check_content(path, content, made.path)
+                manifest.check_content(path, content, result.path)
             elif not path.exists():
-                return f"{path} is missing, but {made.path} was made with it"
+                return f"{path} is missing, but {result.path} was made with it"
             elif manifest.describe(path, 0, size) != content:
                 return (
-                    f"{path} changed since {made.path} was written: its first {size:,} bytes have another sha256; "
+                    f"{path} changed since {result.path} was written: its first {size:,} bytes have another sha256; "
                     "restore the log, curves and health of the run are read from it"
                 )
         except UserError as error:
@@ -86,28 +86,28 @@ LOADED = (
 """Names of files in the directory of a model that libraries load."""
 
 
-def strays_of(made: Manifest) -> tuple[list[Path], list[Path]]:
+def strays_of(result: Manifest) -> tuple[list[Path], list[Path]]:
     """Return the files that lie among those of a manifest without a digest: (files that libraries load, others).
 
     Looked at are the directories of exports, checkpoints, parts of a corpus and suites.
     """
-    own = {os.path.normpath(made.directory / name) for name in files_of(made)} | {os.path.normpath(made.path)}
-    if made.stage == "convert":
-        directory = made.directory
+    own = {os.path.normpath(result.directory / name) for name in files_of(result)} | {os.path.normpath(result.path)}
+    if result.stage == "convert":
+        directory = result.directory
         own |= {str(directory / name) for name in (export_directory.KEPT, export_directory.PARITY)}
         own |= {str(directory / name) for name in (export_directory.CARD_MANIFEST, export_directory.CARD)}
-    elif made.stage in TRAINING:
-        directory = Path(os.path.normpath(made.directory / made.identity["checkpoint"]))
+    elif result.stage in TRAINING:
+        directory = Path(os.path.normpath(result.directory / result.identity["checkpoint"]))
         own |= {str(directory / MILESTONE)}
-    elif made.stage in ("evaluate", "tokenize"):
-        directory = files.payload_of(made.path)
-        own |= {str(kept_manifest(made.path))}
+    elif result.stage in ("evaluate", "tokenize"):
+        directory = files.payload_of(result.path)
+        own |= {str(kept_manifest(result.path))}
     else:
         return [], []
     strays = [path for path in sorted(directory.rglob("*")) if path.is_file() and os.path.normpath(path) not in own]
     loaded = [
         path
         for path in strays
-        if made.stage == "convert" and any(fnmatch.fnmatch(path.name, pattern) for pattern in LOADED)
+        if result.stage == "convert" and any(fnmatch.fnmatch(path.name, pattern) for pattern in LOADED)
     ]
     return loaded, [path for path in strays if path not in loaded]

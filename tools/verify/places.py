@@ -20,10 +20,10 @@ MANIFESTS = {stage.makes: stage.pattern for stage in STAGES.values()}
 """{what it describes: the places of the manifests, below the results directory}"""
 
 
-def stage_of(made: Manifest) -> Stage:
+def stage_of(result: Manifest) -> Stage:
     """Return the stage that made a manifest: of two rules that run it, the one with a like place for its output."""
-    stages = [stage for stage in STAGES.values() if stage.module == f"stages.{made.stage}"]
-    return next((stage for stage in stages if made.path.absolute().match(stage.pattern)), stages[0])
+    stages = [stage for stage in STAGES.values() if stage.module == f"stages.{result.stage}"]
+    return next((stage for stage in stages if result.path.absolute().match(stage.pattern)), stages[0])
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Places:
         self.read = functools.cache(manifest.read)
 
     @classmethod
-    def of(cls, made: Manifest) -> Places:
+    def of(cls, result: Manifest) -> Places:
         """Return the places of the results directory that a manifest lies in."""
-        above = stage_of(made).output.count("/")
-        if made.stage == "summarize" and made.path.absolute().parent.name == SO_FAR:
+        above = stage_of(result).output.count("/")
+        if result.stage == "summarize" and result.path.absolute().parent.name == SO_FAR:
             above += 1
         # relative paths stay relative: messages and the tree show them
-        root = made.path.parent
+        root = result.path.parent
         for _ in range(above):
             root = root.parent if root.name not in ("", "..") else root / ".."
         return cls(root)

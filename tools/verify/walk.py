@@ -22,25 +22,25 @@ from tools.verify import checks, payload, raw_files
 from tools.verify.places import Link, Places, stage_of
 
 
-def links_of(made: Manifest, root: Path) -> Iterator[Link]:
+def links_of(result: Manifest, root: Path) -> Iterator[Link]:
     """Yield the links of a manifest to others; parts of a corpus are not among them. `root`: the results directory.
 
     Manifests of one run lie beside each other, so that a path tells the other's. Those of other sections of the config
     may have any name: they are looked up by their digests.
     """
-    if made.stage == "summarize":
+    if result.stage == "summarize":
         links = []
-        for path, digest in made.identity["inputs"].items():
-            rule, _ = producer(os.path.relpath(made.directory / path, root)) or ("evaluate", {})
-            links.append(Link(STAGES[rule].makes, digest, made.directory / path))
+        for path, digest in result.identity["inputs"].items():
+            rule, _ = producer(os.path.relpath(result.directory / path, root)) or ("evaluate", {})
+            links.append(Link(STAGES[rule].makes, digest, result.directory / path))
         order = [stage.makes for stage in STAGES.values()]
         # those that were made last come first, so that the tree goes from a score back
         yield from sorted(links, key=lambda link: order.index(link.what), reverse=True)
         return
-    _, wildcards = producer(os.path.relpath(made.path, root)) or ("", {})
-    for key, what in stage_of(made).inputs.items():
+    _, wildcards = producer(os.path.relpath(result.path, root)) or ("", {})
+    for key, what in stage_of(result).inputs.items():
         other = next(stage for stage in STAGES.values() if stage.makes == what)
-        for name, digest in _digests(made.identity.get(key), key):
+        for name, digest in _digests(result.identity.get(key), key):
             place = None
             if "run" in wildcards and "{run}" in other.output:
                 with contextlib.suppress(KeyError):  # another run
@@ -98,10 +98,10 @@ def duplicates_of(part: Manifest, places: Places) -> Manifest | None:
     path = places.root / DUPLICATES / part.path.absolute().parents[1].name / "manifest.json"
     if not path.exists():
         raise UserError(f"{path} is missing, and {part.path} was made from it")
-    made = places.read(path)
-    if all(sha256 != part.identity["duplicates"] for _, sha256 in payload.files_of(made).values()):
+    result = places.read(path)
+    if all(sha256 != part.identity["duplicates"] for _, sha256 in payload.files_of(result).values()):
         raise UserError(f"{path} lists other duplicates than {part.path} left out")
-    return made
+    return result
 
 
 INDENT = "  "
@@ -141,145 +141,147 @@ class Walk:
         self._stages: dict[str, str] = {}
         self._records: set[str] = set()
 
-    def tree(self, made: Manifest) -> Iterator[str]:
+    def tree(self, result: Manifest) -> Iterator[str]:
         """Yield the lines of the whole walk from a manifest."""
-        yield from self.lines(made)
+        yield from self.lines(result)
         stages = [stage for path, stage in self._stages.items() if path not in self._records]
         if stages:
             text = (
                 f"the records (times, versions, counts) of {_number(len(stages), 'manifest')} of "
                 f"{', '.join(sorted(set(stages)))}: each has its own sha256, and no manifest above it has that"
             )
-            yield self._told(checks.Finding(text, wrong=False), made, 1)
+            yield self._told(checks.Finding(text, wrong=False), result, 1)
 
-    def lines(self, made: Manifest, depth: int = 0) -> Iterator[str]:
+    def lines(self, result: Manifest, depth: int = 0) -> Iterator[str]:
         """Yield the lines of a manifest and of all that it was made from."""
-        shown = f"{INDENT * depth}{_shown(made.path)}"
-        place = made.path.resolve()
+        shown = f"{INDENT * depth}{_shown(result.path)}"
+        place = result.path.resolve()
         if place in self._seen:
             yield f"{shown} (above)"
             return
         self._seen.add(place)
-        findings = list(checks.findings(made, self.places))
+        findings = list(checks.findings(result, self.places))
         self.proven.manifests += 1
         if depth:
-            self._stages[_shown(made.path)] = made.stage
-        described, logs = payload.files_of(made), payload.logs_of(made)
+            self._stages[_shown(result.path)] = result.stage
+        described, logs = payload.files_of(result), payload.logs_of(result)
         sizes = [size for size, _ in (described | logs).values()]
         total = f", {_number(len(sizes), 'file')}, {amount(sum(sizes))}" if sizes else ""
-        yield f"{shown}: {made.stage} {made.digest[:SHOWN]}{total}"
+        yield f"{shown}: {result.stage} {result.digest[:SHOWN]}{total}"
         if any(finding.wrong for finding in findings):
             described.pop(checks.SCORES, None)  # a sentence on a row tells more than one on the file
-        faults = [*self._faults(made, described), *self._faults(made, logs, logs=True)]
+        faults = [*self._faults(result, described), *self._faults(result, logs, logs=True)]
         yield from (self._wrong(fault, depth + 1) for fault in faults)
-        yield from (self._told(finding, made, depth + 1) for finding in findings)
-        yield from self._below(made, depth + 1)
+        yield from (self._told(finding, result, depth + 1) for finding in findings)
+        yield from self._below(result, depth + 1)
 
-    def _faults(self, made: Manifest, described: payload.Described, logs: bool = False) -> list[str]:
+    def _faults(self, result: Manifest, described: payload.Described, logs: bool = False) -> list[str]:
         """Return what is wrong with the files of a manifest. Shards are files of a part and of a corpus: read once."""
-        places = {name: os.path.normpath(made.directory / name) for name in described}
+        places = {name: os.path.normpath(result.directory / name) for name in described}
         new = {name: file for name, file in described.items() if self._read.get(places[name]) != file}
         self._read |= {places[name]: file for name, file in new.items()}
-        faults = payload.faults_of(made, new, logs)
+        faults = payload.faults_of(result, new, logs)
         if not faults:
             self.proven.files |= {places[name]: size for name, (size, _) in new.items()}
         return faults
 
-    def _below(self, made: Manifest, depth: int) -> Iterator[str]:
+    def _below(self, result: Manifest, depth: int) -> Iterator[str]:
         """Yield the lines of all that a manifest was made from."""
-        named = made.record.get("manifests", {})
-        self._records |= {os.path.normpath(made.directory / path) for path in named}
-        for link in links_of(made, self.places.root):
-            yield from self._of_link(link, made, depth)
-        yield from self._of_records(made, named, depth)
-        if made.stage == "index":
-            for part in parts_of(made, self.places):
+        named = result.record.get("manifests", {})
+        self._records |= {os.path.normpath(result.directory / path) for path in named}
+        for link in links_of(result, self.places.root):
+            yield from self._of_link(link, result, depth)
+        yield from self._of_records(result, named, depth)
+        if result.stage == "index":
+            for part in parts_of(result, self.places):
                 yield from [self._wrong(str(part), depth)] if isinstance(part, UserError) else self.lines(part, depth)
-        elif made.stage == "tokenize":
-            yield from self._of_part(made, depth)
-        elif made.stage in TRAINING:
-            yield from self._of_initial(made, depth)
-        elif made.stage == "convert" and (card := made.directory / CARD_MANIFEST).exists():
+        elif result.stage == "tokenize":
+            yield from self._of_part(result, depth)
+        elif result.stage in TRAINING:
+            yield from self._of_initial(result, depth)
+        elif result.stage == "convert" and (card := result.directory / CARD_MANIFEST).exists():
             try:
                 yield from self.lines(self.places.read(card), depth)
             except UserError as error:
                 yield self._wrong(str(error), depth)
         # the sources that a model was tuned on, or a suite read pairs from
-        digests = dict(made.identity.get("tuned_on") or {})
-        if isinstance(pairs := made.identity.get("prompt_completion"), str):
+        digests = dict(result.identity.get("tuned_on") or {})
+        if isinstance(pairs := result.identity.get("prompt_completion"), str):
             digests["*"] = pairs
         for name, digest in digests.items():
-            yield from self._of_source(name, digest, made, depth)
+            yield from self._of_source(name, digest, result, depth)
 
-    def _of_link(self, link: Link, made: Manifest, depth: int) -> Iterator[str]:
+    def _of_link(self, link: Link, result: Manifest, depth: int) -> Iterator[str]:
         if (link.what, link.digest) in self._broken:
             yield f"{INDENT * depth}{link.what} {link.digest[:SHOWN]} (above)"
             return
         try:
-            other = self.places.find(link, made)
+            other = self.places.find(link, result)
         except UserError as error:
             self._broken.add((link.what, link.digest))
             yield self._wrong(str(error), depth)
             return
         yield from self.lines(other, depth)
 
-    def _of_records(self, made: Manifest, named: Mapping[str, str], depth: int) -> Iterator[str]:
+    def _of_records(self, result: Manifest, named: Mapping[str, str], depth: int) -> Iterator[str]:
         """Yield the lines of manifests whose record differs from the one that a manifest was made from."""
         for path, sha256 in named.items():
-            place = Path(os.path.normpath(made.directory / path))
+            place = Path(os.path.normpath(result.directory / path))
             try:
                 other = self.places.read(place)
             except UserError:
                 continue  # its link is named
-            if other.sha256 != sha256 and other.digest == made.identity.get("inputs", {}).get(path, other.digest):
+            if other.sha256 != sha256 and other.digest == result.identity.get("inputs", {}).get(path, other.digest):
                 yield self._wrong(
-                    f"{place} was written again since {made.path} was made from it: its results are equal, and its "
+                    f"{place} was written again since {result.path} was made from it: its results are equal, and its "
                     "record (figures, versions, times) is not; run the workflow again",
                     depth,
                 )
 
-    def _of_initial(self, made: Manifest, depth: int) -> Iterator[str]:
+    def _of_initial(self, result: Manifest, depth: int) -> Iterator[str]:
         """Yield the lines of the milestone that a training started from; one at a path is not in these results."""
-        if (digest := made.identity.get("initial")) is None:
+        if (digest := result.identity.get("initial")) is None:
             return
 
         def digest_by(other: Manifest) -> str:
             return manifest.checkpoint_digest(other) if other.stage in TRAINING else ""
 
         try:
-            initial = self.places.find(Link("model", digest, digest_by=digest_by), made)
+            initial = self.places.find(Link("model", digest, digest_by=digest_by), result)
         except UserError:
             text = f"the initial model {digest[:SHOWN]}: no milestone of these results has this digest"
-            yield self._told(checks.Finding(text, wrong=False), made, depth)
+            yield self._told(checks.Finding(text, wrong=False), result, depth)
             return
         yield from self.lines(initial, depth)
 
-    def _of_part(self, made: Manifest, depth: int) -> Iterator[str]:
+    def _of_part(self, result: Manifest, depth: int) -> Iterator[str]:
         """Yield the lines of a part's list, raw files and duplicates."""
-        link = Link("list", made.record["list"], self.places.root / "sources" / made.identity["source"] / "list.json")
+        link = Link(
+            "list", result.record["list"], self.places.root / "sources" / result.identity["source"] / "list.json"
+        )
         try:
-            listed = self.places.find(link, made)
+            listed = self.places.find(link, result)
             yield from self.lines(listed, depth)
             recipe = raw_files.recipe_of(listed)
-            raw_files.check_share(made, listed, recipe)
+            raw_files.check_share(result, listed, recipe)
         except UserError as error:
             yield self._wrong(str(error), depth)
             return
-        raw = raw_files.compare(made, recipe, self._hash_of)
+        raw = raw_files.compare(result, recipe, self._hash_of)
         if raw.whole:
-            yield self._raw_line(made.identity["source"], raw.whole, depth)
+            yield self._raw_line(result.identity["source"], raw.whole, depth)
         yield from (self._wrong(fault, depth) for fault in raw.faults)
         if raw.remote:
-            yield self._told(_remote(raw.remote), made, depth)
+            yield self._told(_remote(raw.remote), result, depth)
         try:
-            duplicates = duplicates_of(made, self.places)
+            duplicates = duplicates_of(result, self.places)
         except UserError as error:
             yield self._wrong(str(error), depth)
             return
         if duplicates is not None:
             yield from self.lines(duplicates, depth)
 
-    def _of_source(self, name: str, digest: str, made: Manifest, depth: int) -> Iterator[str]:
+    def _of_source(self, name: str, digest: str, result: Manifest, depth: int) -> Iterator[str]:
         faults = []
         for path in sorted(self.places.root.glob(f"sources/{name}/list.json")):
             try:
@@ -292,13 +294,13 @@ class Walk:
             yield from self.lines(listed, depth)
             files = listed.identity["files"]
             if num_remote := sum(storage.is_remote(file["name"]) for file in files):
-                yield self._told(_remote(num_remote), made, depth)
+                yield self._told(_remote(num_remote), result, depth)
             else:
                 whole = {file["name"]: file["bytes"] for file in files}
                 yield self._raw_line(listed.identity["source"], whole, depth)
             return
         at = self.places.root / f"sources/{name}/list.json"
-        other = f"{at} or its files differ from those that {made.path} was made from"
+        other = f"{at} or its files differ from those that {result.path} was made from"
         yield self._wrong(faults[0] if faults and name != "*" else other, depth)
 
     def _raw_line(self, source: str, whole: dict[str, int], depth: int) -> str:
@@ -309,10 +311,10 @@ class Walk:
         self.proven.faults.append(sentence)
         return f"{INDENT * depth}WRONG {sentence}"
 
-    def _told(self, finding: checks.Finding, made: Manifest, depth: int) -> str:
+    def _told(self, finding: checks.Finding, result: Manifest, depth: int) -> str:
         if finding.wrong:
             return self._wrong(finding.text, depth)
-        self.proven.unproven.append(f"{_shown(made.path)}: {finding.text}")
+        self.proven.unproven.append(f"{_shown(result.path)}: {finding.text}")
         return f"{INDENT * depth}not proven: {finding.text}"
 
 
