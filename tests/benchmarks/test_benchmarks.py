@@ -4,7 +4,6 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -201,27 +200,15 @@ def test_texts_are_taken_in_turns_once_and_without_control_tokens(tmp_path, monk
     assert texts.build(tmp_path / "made", 1, 2) == (paths, content)
 
 
-def test_shape_dtype_and_the_target_is_the_next_token():
-    inputs, targets = DummySamples(500, 16, 0).batch(np.arange(3))
-    assert inputs.shape == targets.shape == (3, 16)
-    assert inputs.dtype == targets.dtype == np.int32
+def test_a_dummy_sample_depends_on_its_number_and_the_seed_alone_and_the_target_is_the_next_token():
+    samples = DummySamples(10, 1000, 7)
+    inputs, targets = samples.batch(np.array([10**12, 3, 4]))
+    alone, _ = DummySamples(10, 1000, 7).batch(np.array([3]))
+    assert inputs.shape == targets.shape == (3, 1000) and inputs.dtype == targets.dtype == np.int32
     assert (inputs[:, 1:] == targets[:, :-1]).all()
-
-
-def test_a_sample_depends_on_its_number_and_the_seed_alone():
-    samples = DummySamples(500, 16, 7)
-    together, _ = samples.batch(np.array([10**12, 3, 4]))
-    alone, _ = DummySamples(500, 16, 7).batch(np.array([3]))
-    assert (together[1] == alone[0]).all()
-    assert (together[1] != together[2]).any()
-    assert (DummySamples(500, 16, 8).batch(np.array([3]))[0] != alone).any()
-
-
-def test_tokens_are_uniformly_distributed():
-    inputs, _ = DummySamples(10, 1000, 0).batch(np.arange(100))
-    counts = np.bincount(inputs.ravel(), minlength=11)
-    assert counts[10] == 0
-    assert (abs(counts[:10] - 10_000) < 500).all()  # 5 standard deviations
+    assert (inputs[1] == alone[0]).all() and (inputs[1] != inputs[2]).any()
+    assert (DummySamples(10, 1000, 8).batch(np.array([3]))[0] != alone).any()
+    assert set(inputs.ravel().tolist()) == set(range(10))
 
 
 def test_dummy_samples_are_prefetched():
@@ -234,10 +221,3 @@ def test_dummy_samples_are_prefetched():
             assert (inputs == samples.batch(batch)[0]).all()
     finally:
         prefetch.close()
-
-
-def test_generation_is_faster_than_a_million_tokens_per_cpu_second():
-    samples, numbers = DummySamples(128_256, 4096, 0), np.arange(64)
-    begun = time.process_time()
-    samples.batch(numbers)
-    assert len(numbers) * 4096 / (time.process_time() - begun) > 1e6

@@ -149,17 +149,17 @@ def test_no_step_begins_after_the_time(session):
     assert session.found["late"]["line"] == "no time is left"
 
 
-@pytest.mark.parametrize("name", correctness.MODES)
-def test_the_recipe_of_each_mode_is_valid(name):
-    mode = correctness.MODES[name]
-    keys = {"steps": 40, "micro_batch_size": 4} | correctness.RECIPE | mode.recipe | mode.operation
-    recipe.load(PretrainRecipe, keys, name).check_ranks(1, name)
+RECIPES = {name: (mode.recipe, mode.operation) for name, mode in correctness.MODES.items()}
+RECIPES |= {
+    f"{name}, {has_option}": parity.keys_of(name, pair, has_option)
+    for name, pair in parity.PAIRS.items()
+    for has_option in (True, False)
+}
 
 
-@pytest.mark.parametrize("name", parity.PAIRS)
-@pytest.mark.parametrize("has_option", [True, False])
-def test_the_recipes_of_each_pair_are_valid(name, has_option):
-    keys, operation = parity.keys_of(name, parity.PAIRS[name], has_option)
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_recipe_of_each_mode_and_pair_is_valid(name):
+    keys, operation = RECIPES[name]
     data = {"steps": 40, "micro_batch_size": 4} | correctness.RECIPE | keys | operation
     recipe.load(PretrainRecipe, data, name).check_ranks(1, name)
 

@@ -33,10 +33,7 @@ def place(tmp_path, monkeypatch):
         ("--profile=site all my.yaml", ["site", "all", "--configfile", "my.yaml"]),
         ("my.yaml -n all", [LOCAL, "-n", "all", "--configfile", "my.yaml"]),
         ("all a.b=1 my.yaml c.d=x", [LOCAL, "all", "--configfile", "my.yaml", "--config", 'set=["a.b=1", "c.d=x"]']),
-        (
-            "all --config tune=true --configfile x.yaml",
-            [LOCAL, "all", "--config", "tune=true", "--configfile", "x.yaml"],
-        ),
+        ("all --config a=1 --configfile x.yaml", [LOCAL, "all", "--config", "a=1", "--configfile", "x.yaml"]),
         ("results/scores.csv", [LOCAL, "results/scores.csv"]),
     ],
 )

@@ -7,17 +7,7 @@ import re
 import pytest
 
 from stages.lib import manifest
-from tests.tools.test_compare import (
-    BASE,
-    RECIPE,
-    WIDE,
-    accuracy,
-    differences,
-    refused,
-    run_compare,
-    samples,
-    write_run,
-)
+from tests.tools.test_compare import BASE, RECIPE, WIDE, accuracy, differences, refused, run_compare, samples, write_run
 
 
 def test_differences_of_recipe_and_data_are_shown_and_equal_keys_are_not(tmp_path, capsys):
@@ -175,19 +165,17 @@ GOOD = json.dumps(samples("acc", [1])[0]).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
-    ("log", "words"),
+    ("log", "sentence"),
     [
-        (GOOD + b'{"doc_id": 1, \n', ["arc_easy.jsonl.gz line 2 is not valid JSON"]),
-        (b'{"doc_id": 0}\n', ["line 1 has no doc_hash (str)"]),
-        (b"[]\n", ["line 1 has no doc_id (int)"]),
-        (GOOD + GOOD, ["line 2 repeats document 0"]),
+        (GOOD + b'{"doc_id": 1, \n', "arc_easy.jsonl.gz line 2 is not valid JSON"),
+        (b'{"doc_id": 0}\n', "line 1 has no doc_hash (str)"),
+        (GOOD + GOOD, "line 2 repeats document 0"),
     ],
 )
-def test_damaged_log_is_refused_by_file_and_line(tmp_path, capsys, log, words):
+def test_damaged_log_is_refused_by_file_and_line(tmp_path, capsys, log, sentence):
     write_run(tmp_path, "base", {"arc_easy": accuracy([1])})
     write_run(tmp_path, "wide", {"arc_easy": (accuracy([1])[0], log)})
-    message = refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv")
-    assert all(word in message for word in words)
+    assert sentence in refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv")
     assert not (tmp_path / "x.csv").exists()
 
 
@@ -210,8 +198,6 @@ def test_log_that_changed_since_its_manifest_is_refused(tmp_path, capsys):
     data[30] ^= 1
     log.write_bytes(data)
     assert f"{log} changed since {path} was written: its sha256 differs" in refused(tmp_path, capsys, "base", "wide")
-    log.unlink()
-    assert f"{log} is missing, but {path} lists it" in refused(tmp_path, capsys, "base", "wide")
 
 
 def test_output_that_cannot_be_written_is_refused_before_anything_is_written(tmp_path, capsys):

@@ -134,10 +134,6 @@ def test_a_missing_step_is_refused(home, run_directory, capsys):
         assert line == f"inspect: --step {expected}"
 
 
-def test_no_samples_are_refused(home, run_directory, capsys):
-    assert refused(capsys, home, run_directory, samples=0) == "inspect: --samples must be at least 1, got 0"
-
-
 def test_a_directory_without_a_run_is_refused(home, run_directory, tmp_path, capsys):
     assert "must be a run directory with metrics.jsonl" in refused(capsys, home, tmp_path)
     shutil.rmtree(run_directory / "checkpoints")
@@ -154,11 +150,6 @@ def test_what_it_was_not_trained_with_is_refused(home, run_directory, tmp_path, 
         assert f"must be what {run_directory} was trained with (digest ffffffffffffffff), got digest" in line
     commit.write_text(json.dumps(said | {"tuned_on": {"a": "f" * 64}}))
     assert "is of a fine-tuning" in refused(capsys, home, run_directory)
-
-
-def test_a_missing_file_is_one_sentence(home, run_directory, tmp_path, capsys):
-    assert "cannot be read" in refused(capsys, home, run_directory, corpus=tmp_path / "none.json")
-    assert "cannot be read" in refused(capsys, home, run_directory, tokenizer=tmp_path / "none.json")
 
 
 def test_the_seed_that_a_checkpoint_leaves_out_is_the_default():

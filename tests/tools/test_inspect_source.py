@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stages.lib import manifest
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import listed, run, texts, tokenized, trained, write_jsonl
 from tools.inspect import __main__ as inspect
@@ -272,8 +271,6 @@ def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
 
 def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer, capsys):
     source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
-    other_files = tmp_path / "other_files.json"
-    manifest.write(other_files, "other", {"files": []}, {})
     one = "exactly one of --source, --recipe and --corpus must be given, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (
@@ -283,28 +280,12 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer
         (of_corpus | {"run": "x"}, "--step must be given with --run: a step belongs to a run"),
         (of_corpus | {"step": 1}, "--run must be given with --step: a step belongs to a run"),
         ({"corpus": corpus}, "--tokenizer must be given with --corpus: the manifest of its tokenizer"),
-        (
-            {"source": source, "run": "x", "step": 1},
-            "--run must be given with the --corpus of the run, got --source",
-        ),
+        ({"source": source, "run": "x", "step": 1}, "--run must be given with the --corpus of the run, got --source"),
         ({"source": source, "samples": 2}, "--samples must be left out for a source"),
         (of_corpus | {"sample_mb": 2}, "--sample-mb must be left out for a corpus"),
         (of_corpus | {"run": "x", "step": 1, "documents": 2}, "--documents must be left out for a step"),
         ({"source": source, "documents": -1}, "--documents must be at least 0, got -1"),
         ({"source": source, "sample_mb": 0}, "--sample-mb must be at least 1, got 0"),
         ({"source": corpus}, f"{corpus} must be the manifest of stages.list, and is that of stages.index"),
-        (
-            {"source": other_files},
-            f"{other_files} must be the manifest of stages.list, and is that of stages.other",
-        ),
-        (
-            {"source": source, "tokenizer": source},
-            f"{source} must be the manifest of stages.train_tokenizer, and is that of stages.list",
-        ),
-        (
-            {"corpus": source, "tokenizer": tokenizer},
-            f"{source} must be the manifest of stages.index, and is that of stages.list",
-        ),
-        ({"recipe": {"kind": "jsonl"}}, "recipe.paths must name at least one file or glob for the kind jsonl, got []"),
     ):
         assert refused(capsys, **options) == f"inspect: {expected}"

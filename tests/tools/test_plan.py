@@ -146,27 +146,20 @@ def test_the_published_7b_takes_162k_gpu_hours():
     assert 3700 * flops_per_token(model, 32000, 4096) / 312e12 == pytest.approx(0.55, abs=0.02)
 
 
-def test_the_mfu_of_earlier_runs_is_taken(planned, tmp_path):
-    directory = tmp_path / "results/runs/old/train/abc"
-    directory.mkdir(parents=True)
-    start = {"event": "start", "step": 0, "time": 1.0, "steps": 9, "device": "NVIDIA H100 80GB HBM3"}
-    (directory / "events.jsonl").write_text(json.dumps(start) + "\n")
-    rows = [{"step": step, "tokens": 64 * step, "loss": 1.0, "mfu": mfu} for step, mfu in enumerate([0.1, 0.4, 0.5], 1)]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert estimate.mfu_by_device(tmp_path / "results") == {("H100 80GB HBM3", False): (0.4, str(directory))}
-    _, text, _, _ = planned("--gpu", "H100")
-    assert "by an MFU of 40.0%, measured in results/runs/old/train/abc" in text
-
-
-def test_the_mfu_of_a_run_in_float8_is_that_of_earlier_ones_in_float8(planned, tmp_path):
+def test_the_mfu_of_earlier_runs_is_taken_and_in_float8_that_of_earlier_ones_in_float8(planned, tmp_path):
     config = CONFIG | {"runs": {"base": CONFIG["runs"]["base"] | {"pretrain": KEYS | {"float8": True}}}}
-    for name, mfu, facts in (("plain", 0.4, {}), ("cast", 0.55, {"float8": True})):
-        directory = tmp_path / f"results/runs/{name}/train/abc"
+    paths = {}
+    for name, mfus, facts in (("plain", (0.1, 0.4, 0.5), {}), ("cast", (0.55,), {"float8": True})):
+        directory = paths[name] = tmp_path / f"results/runs/{name}/train/abc"
         directory.mkdir(parents=True)
         start = {"event": "start", "step": 0, "time": 1.0, "steps": 9, "device": "NVIDIA H100 80GB HBM3"} | facts
         (directory / "events.jsonl").write_text(json.dumps(start) + "\n")
-        row = {"step": 1, "tokens": 64, "loss": 1.0, "mfu": mfu}
-        (directory / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        rows = [{"step": step, "tokens": 64 * step, "loss": 1.0, "mfu": mfu} for step, mfu in enumerate(mfus, 1)]
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert estimate.mfu_by_device(tmp_path / "results") == {
+        ("H100 80GB HBM3", False): (0.4, str(paths["plain"])),
+        ("H100 80GB HBM3", True): (0.55, str(paths["cast"])),
+    }
     _, text, figures, _ = planned("--gpu", "H100", config=config)
     assert "by an MFU of 55.0% of the bfloat16 peak, measured in results/runs/cast/train/abc" in text
     assert "activation checkpointing none, float8\n" in text and figures["base"]["batch"]["float8"] is True

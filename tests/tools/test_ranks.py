@@ -42,7 +42,7 @@ def chosen(capfd, *words):
     return tuple(map(int, printed.out.split())), printed.err
 
 
-@pytest.mark.parametrize(("num_gpus", "expected"), [(0, 2), (1, 1), (2, 2), (4, 4)])
+@pytest.mark.parametrize(("num_gpus", "expected"), [(0, 2), (4, 4)])
 def test_a_training_has_one_rank_per_gpu_and_two_without_any(machine, capfd, num_gpus, expected):
     machine(num_gpus)
     assert chosen(capfd, "-m", "stages.pretrain", "--recipe", json.dumps(TRAINING)) == ((expected, num_gpus), "")
@@ -50,13 +50,7 @@ def test_a_training_has_one_rank_per_gpu_and_two_without_any(machine, capfd, num
 
 @pytest.mark.parametrize(
     ("num_gpus", "keys", "expected"),
-    [
-        (3, {}, 2),
-        (8, {}, 4),
-        (5, {"micro_batch_size": 8}, 1),
-        (6, {"global_batch_size": 12}, 6),
-        (0, {"global_batch_size": 3, "micro_batch_size": 1}, 1),
-    ],
+    [(3, {}, 2), (5, {"micro_batch_size": 8}, 1), (0, {"global_batch_size": 3, "micro_batch_size": 1}, 1)],
 )
 def test_no_more_ranks_than_divide_the_batch(machine, capfd, num_gpus, keys, expected):
     machine(num_gpus)
@@ -78,7 +72,7 @@ def test_scoring_has_one_rank_per_gpu_unless_one_process_uses_all(machine, capfd
 
 @pytest.mark.parametrize(
     ("visible", "expected"),
-    [("", 0), ("-1", 0), ("0", 1), ("2, 1", 2), ("0,1,2", 3), ("0,7,1", 1), ("1,1", 0), ("x", 0), ("-1,0", 0)]
+    [("", 0), ("-1,0", 0), ("2, 1", 2), ("0,7,1", 1), ("1,1", 0), ("x", 0)]
     + [("GPU-1a", 1), ("GPU-0a-11,GPU-2a-11", 2), ("GPU-9", 0), ("GPU-", 0)],
 )
 def test_gpus_are_counted_as_cuda_counts_them(machine, monkeypatch, visible, expected):

@@ -59,18 +59,19 @@ def changed(results, change):
     path.write_text("".join(json.dumps(entry) + "\n" for entry in change(entries)))
 
 
+def with_samples(first, end):
+    """Give step 5 other samples."""
+    return lambda entries: [
+        entry | {"samples": [first, end]} if entry["step"] == 5 and "samples" in entry else entry for entry in entries
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda entries: [e for e in entries if e["step"] != 4], "WRONG steps 4 to 4 are missing"),
-        (
-            lambda entries: [e | {"samples": [36, 48]} if e["step"] == 5 and "samples" in e else e for e in entries],
-            "WRONG step 5 begins at sample 36, and the step before ended at 48",
-        ),
-        (
-            lambda entries: [e | {"samples": [48, 59]} if e["step"] == 5 and "samples" in e else e for e in entries],
-            "WRONG step 5 has 11 samples, and global_batch_size is 12",
-        ),
+        (with_samples(36, 48), "WRONG step 5 begins at sample 36, and the step before ended at 48"),
+        (with_samples(48, 59), "WRONG step 5 has 11 samples, and global_batch_size is 12"),
         (
             lambda entries: entries + [e | {"samples": [0, 12]} for e in entries if e["step"] == 5 and "samples" in e],
             "WRONG step 5 was taken twice, with samples 48 to 60 and 0 to 12",
@@ -87,23 +88,8 @@ def test_ledger_that_is_wrong_is_named(corpus, tmp_path, capsys, change, said):
     assert "differs from corpus and recipe" in told.err
 
 
-def test_chunk_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 7) == 0
-
-    def repeat(entries):
-        """As a loader would that gives the samples of step 4 once more."""
-        for entry in entries:
-            if entry["step"] > 4 and "samples" in entry:
-                entry["samples"] = [sample - 12 for sample in entry["samples"]]
-        return entries
-
-    changed(tmp_path, repeat)
-    assert replay(corpus, tmp_path) == 2
-    assert "chunks were seen more than once" in capsys.readouterr().out
-
-
 def skipping(count):
-    """The ledger of a loader that silently leaves out samples after step 4."""
+    """The ledger of a loader that silently leaves out samples after step 4, or gives some once more (count < 0)."""
 
     def skip(entries):
         for entry in entries:
@@ -112,6 +98,13 @@ def skipping(count):
         return entries
 
     return skip
+
+
+def test_chunk_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path, 7) == 0
+    changed(tmp_path, skipping(-12))
+    assert replay(corpus, tmp_path) == 2
+    assert "chunks were seen more than once" in capsys.readouterr().out
 
 
 def test_chunk_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):

@@ -15,7 +15,6 @@ STEP = f"{STEPS:08d}"
 SCORES = "results/scores.csv"
 EVALUATION = f"results/runs/base/eval/{STEP}/validation.json"
 LIST = Path("results/sources/a/list.json")
-SHARD = "results/tokens/main/a/00000/train-00000.arrow"
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +40,6 @@ def chain(capsys, path=SCORES):
     assert (code == 2) == bool(told.err)
     assert "Traceback" not in told.err and len(told.err.splitlines()) <= 1
     return told.out.splitlines(), told.err.strip()
-
-
-def raw_file():
-    return Path(json.loads(LIST.read_text())["identity"]["files"][0]["name"])
 
 
 def test_chain_goes_from_a_score_to_the_raw_files(place, capsys):
@@ -125,9 +120,8 @@ def test_manifest_of_another_run_is_refused(place, capsys):
         (lambda path: path.unlink(), "is missing"),
     ],
 )
-@pytest.mark.parametrize("path", [SHARD, "raw"])
-def test_shard_and_raw_file_that_differ_are_named(place, capsys, path, spoil, reason):
-    path = raw_file() if path == "raw" else Path(path)
+def test_raw_file_that_differs_is_named(place, capsys, spoil, reason):
+    path = Path(json.loads(LIST.read_text())["identity"]["files"][0]["name"])
     spoil(path)
     tree, error = chain(capsys, EVALUATION)
     assert f"{path} {reason}" in error
