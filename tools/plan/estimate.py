@@ -84,8 +84,8 @@ def mfu_by_device(results: Path) -> Speeds:
     for directory in sorted(results.glob("runs/*/train/*"), key=lambda path: path.stat().st_mtime):
         events = read_events(directory)
         starts = [event for event in events if event["event"] in STARTS and "device" in event]
-        shares = [entry.get("mfu") for entry in history.entries(directory, events, history.TAIL)]
-        shares = [share for share in shares if isinstance(share, float) and 0 < share <= 1][-STEPS:]
+        entries = history.entries(directory, events, history.TAIL)
+        shares = [mfu for entry in entries if isinstance(mfu := entry.get("mfu"), float) and 0 < mfu <= 1][-STEPS:]
         if starts and shares:
             device = str(starts[-1]["device"]).removeprefix("NVIDIA ")
             speeds[device, bool(starts[-1].get("float8"))] = statistics.median(shares), str(directory)
