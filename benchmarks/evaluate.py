@@ -18,13 +18,6 @@ from stages.lib import manifest
 EXPORT, CORPUS = "results/runs/base/export/00000120/manifest.json", "results/tokens/main/manifest.json"
 
 
-def stage_command(arguments, output):
-    """Return the command line of the stage."""
-    recipe = {"tasks": ["bits_per_byte", "next_line"], "num_examples": arguments.examples}
-    given = ["--export", arguments.export, "--corpus", arguments.corpus, "--output", output]
-    return [sys.executable, "-m", "stages.evaluate", *map(str, given), "--recipe", json.dumps(recipe)]
-
-
 def harness_command(arguments, output):
     """Return the command line of the harness, for the tasks that the stage wrote."""
     export = manifest.read(arguments.export)
@@ -45,12 +38,14 @@ def main():
     parser.add_argument("--examples", type=int, default=500, help="questions of next_line")
     parser.add_argument("--repeats", type=int, default=2, help="turns of both")
     arguments = parser.parse_args()
-    turns = []
+    turns, recipe = [], {"tasks": ["bits_per_byte", "next_line"], "num_examples": arguments.examples}
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "suite.json"
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": scratch}
         for _ in range(arguments.repeats):
-            own = harness.timed(stage_command(arguments, output), environment)
+            words = ["--export", arguments.export, "--corpus", arguments.corpus, "--output", output]
+            command = [sys.executable, "-m", "stages.evaluate", *words, "--recipe", json.dumps(recipe)]
+            own = harness.timed(command, environment)
             turns.append({"caravan": own, "harness": harness.timed(harness_command(arguments, output), environment)})
     best = {
         name: {unit: min(turn[name][unit] for turn in turns) for unit in ("seconds", "cpu_seconds")}

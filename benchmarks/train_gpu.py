@@ -131,11 +131,6 @@ def attention(name):
         yield
 
 
-def middle(values):
-    """Return the median, or the first value if a value is unknown."""
-    return statistics.median(values) if all(isinstance(value, float) for value in values) else values[0]
-
-
 def main():
     """Measure, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,9 +161,14 @@ def main():
             model_config, vocab_size, train_recipe.seq_len, 1, device, (arguments.activation_checkpointing, None)
         )
         entries = measure(stepper, samples, train_recipe, throughput, device)
+    medians = {}
+    for name in ("tokens_per_second", "mfu", "hfu"):
+        values = [entry[name] for entry in entries]
+        is_known = all(isinstance(value, float) for value in values)
+        medians[name] = statistics.median(values) if is_known else values[0]
     figures = {
         "parameters": flops.parameter_count(model_config, vocab_size),
-        **{name: middle([entry[name] for entry in entries]) for name in ("tokens_per_second", "mfu", "hfu")},
+        **medians,
         "peak_memory_mb": entries[-1]["memory_mb"],
         **throughput.facts(),
         "steps": entries,

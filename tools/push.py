@@ -19,7 +19,6 @@ import fnmatch
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
@@ -28,9 +27,6 @@ from stages.lib.log import logger
 from stages.lib.pages.card import FILE as CARD
 from stages.lib.scoring.inputs import PARITY, check_unchanged
 from stages.lib.space import amount
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 MANIFEST = "manifest.json"
 OF_EXPORTS = (
@@ -67,14 +63,18 @@ def upload(directory: Path, names: Sequence[str], arguments: argparse.Namespace)
     """Upload the files in one commit; return its URL."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    hub: HfApi = HfApi()
+    hub = HfApi()
     hub.create_repo(arguments.repo, private=arguments.private or None, exist_ok=True)
     if arguments.private and not hub.repo_info(arguments.repo).private:
         raise UserError(f"{arguments.repo} exists and is public: make it private on the Hub first, or omit --private")
     if arguments.revision != MAIN:
         hub.create_branch(arguments.repo, branch=arguments.revision, exist_ok=True)
     added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content_of(directory / name)) for name in names]
-    deleted = [CommitOperationDelete(path_in_repo=name) for name in leftovers(hub, names, arguments)]
+    # files of an earlier export in the repository that this one does not have
+    uploaded = hub.list_repo_files(arguments.repo, revision=arguments.revision)
+    uploaded = [name for name in uploaded if any(fnmatch.fnmatch(name, pattern) for pattern in OF_EXPORTS)]
+    leftovers = [name for name in uploaded if name[: name.rfind("/") + 1] in FOLDERS and name not in names]
+    deleted = [CommitOperationDelete(path_in_repo=name) for name in leftovers]
     digest = manifest.read(directory / MANIFEST).digest
     commit = hub.create_commit(
         arguments.repo,
@@ -102,13 +102,6 @@ def content_of(path: Path) -> Path | bytes:
     greedy = report.get("greedy", {})
     report["greedy"] = {name: value for name, value in greedy.items() if name not in ("text", "continuations")}
     return json.dumps(report, indent=2).encode()
-
-
-def leftovers(hub: HfApi, names: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Return the files of an earlier export in the repository that this one does not have."""
-    there = hub.list_repo_files(arguments.repo, revision=arguments.revision)
-    ours = [name for name in there if any(fnmatch.fnmatch(name, pattern) for pattern in OF_EXPORTS)]
-    return [name for name in ours if name[: name.rfind("/") + 1] in FOLDERS and name not in names]
 
 
 def sentence_of(error: BaseException, repo: str) -> str | None:

@@ -72,4 +72,4 @@ def test_file_that_is_no_manifest_is_named(made, tmp_path, capsys):
 def test_manifest_that_names_no_files_is_refused(corpus, capsys):
     path = corpus.parents[2] / "sources/a/list.json"
     assert verify.main([str(path)]) == 2
-    assert capsys.readouterr().err == f"verify: {path} must be a manifest with files, and has none\n"
+    assert capsys.readouterr().err == f"verify: {path} names no files: it must be a manifest with files\n"

@@ -25,7 +25,6 @@ from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import TrainRecipe
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from stages.lib.training.initial import Initial
@@ -130,26 +129,18 @@ class RandomBase:
 
 
 def timed_step(stepper: Any, recipe: CellRecipe, step: int) -> float:
-    """Take a step on this rank's share of a batch; return its seconds, until all ranks have ended it."""
-    import torch.distributed as dist
-
-    inputs, targets = random_batch(recipe, step)
-    dist.barrier()
-    begun = time.perf_counter()
-    stepper.take(step, inputs, targets).tolist()  # waits for the device
-    dist.barrier()
-    return time.perf_counter() - begun
-
-
-def random_batch(recipe: CellRecipe, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return this rank's inputs and targets of a step, int32 [samples, L] each: a target is the next token."""
+    """Take a step on this rank's share of a random batch; return its seconds, until all ranks have ended it."""
     import numpy as np
     import torch.distributed as dist
 
     generator = np.random.Generator(np.random.PCG64([recipe.seed, step, dist.get_rank()]))
     shape = (recipe.global_batch_size // dist.get_world_size(), recipe.seq_len + 1)
     rows = generator.integers(recipe.vocab_size, size=shape, dtype=np.int32)
-    return rows[:, :-1], rows[:, 1:]
+    dist.barrier()
+    begun = time.perf_counter()
+    stepper.take(step, rows[:, :-1], rows[:, 1:]).tolist()  # waits for the device
+    dist.barrier()
+    return time.perf_counter() - begun
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -268,7 +268,9 @@ def print_split(corpus: Corpus, source: str, split: str, spelling: Spelling, cou
     if num_documents:
         print_separators(separators)
         print(*terminal.histogram(separators.lengths, "tokens per document, BOS and EOS included"), sep="\n")
-        print_documents([ids for run in runs for ids in run[: -(-count // len(runs))]][:count], spelling)
+        for ids in [ids for run in runs for ids in run[: -(-count // len(runs))]][:count]:
+            print(f"  document of {several(len(ids), 'token')}")
+            print(*terminal.lines_of(spelling.text(ids)), sep="\n")
         for run in runs:
             if len(run) > 1:
                 left, right = spelling.named(run[0][-BOUNDARY:]), spelling.named(run[1][:BOUNDARY])
@@ -287,10 +289,3 @@ def print_separators(separators: Separators) -> None:
     if separators.unknown is not None:
         unknown = separators.num_unknown_ids
         print(f"  unknown ids: {unknown:,} ({share(unknown, sum(separators.lengths))})")
-
-
-def print_documents(documents: Sequence[np.ndarray], spelling: Spelling) -> None:
-    """Print documents by their ids."""
-    for ids in documents:
-        print(f"  document of {several(len(ids), 'token')}")
-        print(*terminal.lines_of(spelling.text(ids)), sep="\n")

@@ -36,7 +36,7 @@ def verify_files(paths: Sequence[Path]) -> None:
     named = [(result, payload.files_of(result)) for result in map(manifest.read, paths)]
     for result, described in named:
         if not described:
-            raise UserError(f"{result.path} must be a manifest with files, and has none")
+            raise UserError(f"{result.path} names no files: it must be a manifest with files")
     wrong = 0
     for result, described in named:
         faults = payload.faults_of(result, described)

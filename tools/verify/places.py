@@ -83,6 +83,6 @@ class Places:
         if damaged:
             raise damaged[0]
         raise UserError(
-            f"{self.root / MANIFESTS[link.what]} must hold the {link.what} that {made_from_it.path} was made from "
-            f"(digest {link.digest:.12}), and it is missing or was made again"
+            f"{self.root / MANIFESTS[link.what]} does not have the {link.what} that {made_from_it.path} was made from "
+            f"(digest {link.digest:.12}): it is missing, or was made again"
         )
