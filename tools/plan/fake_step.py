@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,10 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from stages.lib.distributed import local_shards, row_exchange
 from stages.lib.model import experts, loss, transformer
@@ -32,13 +37,144 @@ from stages.lib.training.optimizers import adamw, muon, optimizer, registry
 from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
-from tools.plan import allocations
-from tools.plan.allocations import AllocationLog
 from tools.plan.subject import Subject
 
 CPU = torch.device("cpu")
 DISTINCT_MICRO_BATCHES = 3
 """The first micro-batch of a step, those that accumulate gradients, and the last one, which reduces them."""
+
+WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
+GATHERED, REDUCED, ACTIVATIONS, LOGITS = "gathered_weights", "gradient_buffers", "activations", "logits"
+OTHER = "other"
+PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, GATHERED, REDUCED, ACTIVATIONS, LOGITS, OTHER)
+"""Parts of a rank's memory. gathered_weights: whole parameters and the buffers of all-gathers. gradient_buffers: whole
+gradients before they are reduced, and the buffers of reduce-scatters. logits: a chunk of them, their gradient, and the
+gradient of the head until it is accumulated. other: of clipping and the optimizer."""
+
+BLOCK_INPUTS = "block_inputs"
+"""The input of each block: a part of the activations that mode `offload` keeps in CPU memory."""
+
+Segments = dict[str, Counter[str]]
+"""{name of a segment of the step: bytes by part at the moment of the segment in which most is allocated}"""
+
+
+class AllocationLog(TorchDispatchMode):
+    """Records which storages are allocated, resized and freed, and to which part of memory each belongs.
+
+    A storage belongs to the part that is current when it is allocated (`part`), unless its use shows another one: the
+    operators of FSDP's collectives do, or `mark`.
+    """
+
+    def __init__(self, is_gloo: bool) -> None:
+        """`is_gloo`: count the copy that gloo makes for the time of a collective, too; NCCL makes none."""
+        super().__init__()
+        self.is_gloo = is_gloo
+        self.part, self.segment = OTHER, "start"
+        self.parts: list[str] = []  # of each storage, by its number
+        self.changes: list[tuple[int, int, str]] = []  # (number of a storage, change in bytes, segment)
+        self._numbers: dict[int, int] = {}  # of the storages that are allocated, by id
+        self._sizes: dict[int, int] = {}  # of the same, by number
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and record the storages of its results."""
+        result = operator(*args, **(kwargs or {}))
+        if operator.namespace == "prim":  # most calls: the device of a tensor
+            return result
+        for tensor in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._number(tensor)
+        if operator is torch.ops.aten.logsumexp.default:
+            self._transient(args[0], self.part)  # its kernel has the exponentials in memory
+        if operator.namespace in ("c10d", "fsdp"):
+            self._mark_collective(str(operator), args, kwargs or {})
+        return result
+
+    def mark(self, tensors: Any, part: str) -> None:
+        """Let the storages of tensors belong to a part, from their allocation on."""
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor):
+                self.parts[self._number(tensor)] = part
+
+    def forget_past(self) -> None:
+        """Drop the changes so far: what is allocated now is what the log begins with."""
+        self.changes = [(number, size, "start") for number, size in self._sizes.items()]
+
+    @contextlib.contextmanager
+    def resizes(self) -> Iterator[None]:
+        """Record as well what FSDP allocates and frees by resizing a storage, which no operator shows."""
+        resize = torch.UntypedStorage.resize_
+
+        def recorded(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            if (number := self._numbers.get(id(storage))) is not None:
+                self._change(number, size - self._sizes[number])
+            return result
+
+        torch.UntypedStorage.resize_ = recorded  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+
+    def segments(self, left_out: frozenset[str] = frozenset()) -> Segments:
+        """Return the peak of each segment by part, of all parts but those `left_out`."""
+        live: Counter[str] = Counter()
+        total = 0
+        peaks: Segments = {}
+        peak_totals: dict[str, int] = {}
+        for number, change, segment in self.changes:
+            part = self.parts[number]
+            if part in left_out:
+                continue
+            live[part] += change
+            total += change
+            if total > peak_totals.get(segment, -1):
+                peak_totals[segment], peaks[segment] = total, live.copy()
+        return peaks
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor's storage, which is recorded if it is new."""
+        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+        storage = local.untyped_storage()
+        known = self._numbers.get(id(storage))
+        if known is not None:
+            return known
+        number = len(self.parts)
+        self.parts.append(self.part)
+        self._numbers[id(storage)], self._sizes[number] = number, 0
+        weakref.finalize(storage, self._freed, id(storage))
+        self._change(number, storage.nbytes())
+        return number
+
+    def _freed(self, key: int) -> None:
+        number = self._numbers.pop(key)
+        self._change(number, -self._sizes[number])
+        del self._sizes[number]
+
+    def _change(self, number: int, change: int) -> None:
+        self._sizes[number] += change
+        self.changes.append((number, change, self.segment))
+
+    def _mark_collective(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        if name.startswith("c10d._allgather_base_"):
+            self.mark(args[0], GATHERED)
+            self._copy_for_gloo(args[0], GATHERED)
+        elif name.startswith("c10d._reduce_scatter_base_"):
+            self._copy_for_gloo(args[1], REDUCED)
+        elif name.startswith("fsdp.split_with_sizes_copy"):
+            self.mark(kwargs["out"], GATHERED)
+        elif name.startswith("fsdp.chunk_cat"):
+            self.mark([args[0], kwargs["out"]], REDUCED)
+
+    def _copy_for_gloo(self, tensor: torch.Tensor, part: str) -> None:
+        if self.is_gloo:
+            self._transient(tensor, part)
+
+    def _transient(self, like: torch.Tensor, part: str) -> None:
+        """Record memory as large as a tensor that an operator allocates and frees, which no result shows."""
+        self.parts.append(part)
+        number = len(self.parts) - 1
+        self.changes += [(number, like.nbytes, self.segment), (number, -like.nbytes, self.segment)]
 
 
 @dataclass(frozen=True)
@@ -76,11 +212,11 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
                 stepper.objective.reference = torch.zeros(1, 2, dtype=torch.float64)
             _watch(log, state)
             # a step after the first has the optimizer's state from its beginning
-            log.mark(registry.named_state(state.model, state.optimizer), allocations.OPTIMIZER)
-            log.mark(list(map(local_shards.local_tensor, state.model.parameters())), allocations.WEIGHTS)
+            log.mark(registry.named_state(state.model, state.optimizer), OPTIMIZER)
+            log.mark(list(map(local_shards.local_tensor, state.model.parameters())), WEIGHTS)
             if recipe.cuda_graphs:
                 cuda_graphs.allocate_gradients(state.model)
-                log.mark([parameter.grad for parameter in state.model.parameters()], allocations.GRADIENTS)
+                log.mark([parameter.grad for parameter in state.model.parameters()], GRADIENTS)
             log.forget_past()
             preferences = () if recipe.dpo is None else (np.zeros(samples, np.int64),)
             stepper.take(0, *(np.zeros(rows, np.int32),) * 2, *preferences)
@@ -166,29 +302,29 @@ def _watch(log: AllocationLog, state: State) -> None:
         log.segment, log.part = segment, part
 
     def leave_trunk(_: Any, __: Any, output: Any) -> None:
-        enter("loss", allocations.LOGITS)
+        enter("loss", LOGITS)
         output[0].register_hook(lambda _: enter_backward())
 
     def enter_backward() -> None:
-        enter("backward", allocations.ACTIVATIONS)
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: enter("update", allocations.OTHER))
+        enter("backward", ACTIVATIONS)
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: enter("update", OTHER))
 
     def enter_block(place: str, inputs: Any) -> None:
-        enter(f"forward/{place}", allocations.ACTIVATIONS)
-        log.mark(inputs[0], allocations.BLOCK_INPUTS)
+        enter(f"forward/{place}", ACTIVATIONS)
+        log.mark(inputs[0], BLOCK_INPUTS)
 
     def leave_block(place: str, output: Outputs) -> None:
         if output[0].requires_grad:
-            output[0].register_hook(lambda _: enter(f"backward/{place}", allocations.ACTIVATIONS))
+            output[0].register_hook(lambda _: enter(f"backward/{place}", ACTIVATIONS))
 
     zero_grad = optimizer.zero_grad
 
     def marked_zero_grad() -> None:
         gradients = [parameter.grad for parameter in state.model.parameters() if parameter.grad is not None]
-        log.mark(list(map(local_shards.local_tensor, gradients)), allocations.GRADIENTS)
+        log.mark(list(map(local_shards.local_tensor, gradients)), GRADIENTS)
         zero_grad()
 
-    trunk.register_forward_pre_hook(lambda *_: enter("embedding", allocations.ACTIVATIONS))
+    trunk.register_forward_pre_hook(lambda *_: enter("embedding", ACTIVATIONS))
     trunk.register_forward_hook(leave_trunk)
     for number, block in enumerate(blocks):
         # each of the two at both ends has a place of its own

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files, manifest
 
 if TYPE_CHECKING:
-    from tools.plan.allocations import AllocationLog, Segments
+    from tools.plan.fake_step import AllocationLog, Segments
     from tools.plan.subject import Subject
 
 SHALLOW = (5, 6)
@@ -43,7 +43,7 @@ class Memory:
     """The bytes of a rank at the peak of a step."""
 
     parts: dict[str, int]
-    """Bytes by part, see `allocations.PARTS`, at the moment in which most is allocated."""
+    """Bytes by part, see `fake_step.PARTS`, at the moment in which most is allocated."""
 
     segment: str
     """The segment of the step in which that is: start, embedding, forward, loss, backward or update."""
@@ -72,7 +72,7 @@ def memory_of(subject: Subject, is_gpu: bool) -> Memory:
 
     It is the first rank's, which has the largest shards. `is_gpu`: with the kernels that a GPU has.
     """
-    from tools.plan import allocations, fake_step
+    from tools.plan import fake_step
 
     recipe = subject.recipe
     layers = recipe.model.num_hidden_layers
@@ -85,10 +85,10 @@ def memory_of(subject: Subject, is_gpu: bool) -> Memory:
     steps = [fake_step.take(each, is_gpu) for each in subjects]
     left_out: frozenset[str] = frozenset()
     if recipe.cpu_offload:
-        left_out |= {allocations.WEIGHTS, allocations.GRADIENTS, allocations.OPTIMIZER}
+        left_out |= {fake_step.WEIGHTS, fake_step.GRADIENTS, fake_step.OPTIMIZER}
     is_offloading = recipe.activation_checkpointing.mode == "offload"
     if is_offloading:
-        left_out |= {allocations.BLOCK_INPUTS}
+        left_out |= {fake_step.BLOCK_INPUTS}
     logs = [step.log for step in steps]
     whole, on_device = (_segments(logs, layers, parts) for parts in (frozenset(), left_out))
     host = max(sum(parts[part] for part in left_out) for parts in whole.values())
@@ -101,11 +101,11 @@ def memory_of(subject: Subject, is_gpu: bool) -> Memory:
         rows = recipe.micro_batch_size * (1 if recipe.dpo is None else 2)
         itemsize = {"bfloat16": 2, "float32": 4, "float64": 8}[recipe.dtype]
         for parts in on_device.values():
-            parts[allocations.ACTIVATIONS] += 2 * rows * recipe.seq_len * recipe.model.hidden_size * itemsize
+            parts[fake_step.ACTIVATIONS] += 2 * rows * recipe.seq_len * recipe.model.hidden_size * itemsize
     segment = max(on_device, key=lambda name: sum(on_device[name].values()))
     parts = on_device[segment]
-    parts[allocations.ACTIVATIONS] += parts.pop(allocations.BLOCK_INPUTS, 0)
-    ordered = {part: parts[part] for part in allocations.PARTS}
+    parts[fake_step.ACTIVATIONS] += parts.pop(fake_step.BLOCK_INPUTS, 0)
+    ordered = {part: parts[part] for part in fake_step.PARTS}
     return Memory(ordered, segment.partition("/")[0], host, (share, total), num_trained)
 
 
