@@ -83,7 +83,12 @@ def run(arguments: argparse.Namespace) -> None:
             if (source := (arguments.tokenizer or checkpoint.path) / name).is_file():
                 shutil.copyfile(source, making / name)
         load_hf.open_directory(making)
-        finish(making)
+        # one mode for all files (safetensors lets only the owner read), and flushed to the disk
+        mode = (making / "config.json").stat().st_mode
+        for path in making.iterdir():
+            path.chmod(mode)
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
     logger.info("%s: %d parameters in %s", arguments.directory, parameters, dtype)
 
 
@@ -141,15 +146,6 @@ def write(
     for file_name, settings in config_json.files_of(config).items():
         files.write_json(directory / file_name, settings)
     return parameters, name
-
-
-def finish(directory: Path) -> None:
-    """Give all files one mode (safetensors lets only the owner read), and flush them to the disk."""
-    mode = (directory / "config.json").stat().st_mode
-    for path in directory.iterdir():
-        path.chmod(mode)
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -31,12 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
     for baseline in arguments.baselines:
         name, _, revision = baseline.partition("@")
         print(f"{baseline}: {scored_model.downloaded(name, revision or None)}", flush=True)
-    if tasks:
-        prefetch_tasks(arguments, tasks, trust)
-
-
-def prefetch_tasks(arguments: argparse.Namespace, tasks: list[str], trust: task_code.Trust) -> None:
-    """Load tasks with their data."""
+    if not tasks:
+        return
     if arguments.include_path and not trust.trusted:
         task_code.guard_templates()
     known = ", ".join(["an --include-path", *local_tasks.NAMES])

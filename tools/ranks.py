@@ -10,6 +10,7 @@ that fits, with a warning. One for a suite with `backend: vllm`, whose process u
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,15 +22,6 @@ from stages.lib.log import logger
 from stages.lib.training.settings.recipe import TrainRecipe, ranks_that_fit
 
 WITHOUT_GPUS = 2  # ranks of a training, so that a laptop runs what a cluster runs
-
-
-def keys_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return the recipe keys in the options of a stage. Raises UserError if a text is not valid."""
-    texts = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    texts.add_argument("--recipe", default="{}")
-    texts.add_argument("--operation", default="{}")
-    given, _ = texts.parse_known_args(words)
-    return recipes.merge_texts([given.recipe, given.operation])
 
 
 def ranks_of(keys: dict[str, Any], num_gpus: int) -> int:
@@ -51,10 +43,13 @@ def ranks_of(keys: dict[str, Any], num_gpus: int) -> int:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the number of processes, and the number of GPUs."""
-    try:
-        keys = keys_of(arguments.words)
-    except UserError:
-        keys = {}  # the stage reports it
+    texts = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    texts.add_argument("--recipe", default="{}")
+    texts.add_argument("--operation", default="{}")
+    stage_options, _ = texts.parse_known_args(arguments.words)
+    keys: dict[str, Any] = {}
+    with contextlib.suppress(UserError):  # the stage reports it
+        keys = recipes.merge_texts([stage_options.recipe, stage_options.operation])
     num_gpus = gpus.count()
     print(ranks_of(keys, num_gpus), num_gpus)
 

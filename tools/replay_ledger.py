@@ -42,7 +42,14 @@ SHOWN = 20
 def run(arguments: argparse.Namespace) -> None:
     """Print the findings. Raises UserError if the ledger is wrong."""
     commits = [ledger.commit_of(directory, arguments.sources is not None) for directory in arguments.run]
-    samples, begins = (_of_tuning if arguments.sources else _of_pretraining)(arguments, commits)
+    samples: Samples | MixedSamples[Any]
+    begins: list[int | None] = [0]  # the first sample of each run; a fine-tuning continues no other
+    if arguments.sources:
+        samples = _samples_of_tuning(arguments, commits)
+    else:
+        samples = ledger.samples_of(arguments.corpus, commits[-1], arguments.run[-1])
+        ledger.check_chain(arguments.run, commits, samples)
+        begins = [loader.from_commit(commit).begin for commit in commits]
     ranges: list[tuple[int, int]] = []
     faults: list[str] = []
     skipped: list[tuple[int, int]] = []
@@ -67,19 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
     print("the ledger agrees with corpus and recipe: no sample lost, none twice")
 
 
-def _of_pretraining(
-    arguments: argparse.Namespace, commits: Sequence[Mapping[str, Any]]
-) -> tuple[Samples, list[int | None]]:
-    """Return the samples, and the first one of each run."""
-    samples = ledger.samples_of(arguments.corpus, commits[-1], arguments.run[-1])
-    ledger.check_chain(arguments.run, commits, samples)
-    return samples, [loader.from_commit(commit).begin for commit in commits]
-
-
-def _of_tuning(
-    arguments: argparse.Namespace, commits: Sequence[Mapping[str, Any]]
-) -> tuple[MixedSamples[Any], list[int | None]]:
-    """As `_of_pretraining`: a fine-tuning continues no other run."""
+def _samples_of_tuning(arguments: argparse.Namespace, commits: Sequence[Mapping[str, Any]]) -> MixedSamples[Any]:
     from stages.lib.chat.template import ChatTemplate
     from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
     from stages.lib.tokens.corpus import Corpus
@@ -100,7 +95,7 @@ def _of_tuning(
     sources = tuning_sources.read(arguments.sources, recipe, template)
     for name, digest in sources.digests.items():
         ledger.check_digest("--sources", Path(name), digest, commit["tuned_on"][name], directory)
-    return sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, validation_tokens=lambda _: 0).samples, [0]
+    return sources.data(tokenizer, corpus.tokenizer["bos_added"], recipe, validation_tokens=lambda _: 0).samples
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -203,7 +203,16 @@ def measure(run: Setting, cell: Cell, arguments: argparse.Namespace) -> Outcome:
         code, printed = launch(arguments, ["--recipe", json.dumps(recipe), "--output", str(output)])
         if code == 0:
             return Outcome(cell, MEASURED, files.read_json_object(output))
-    reason = reason_of(code, printed)
+    name = CELL.rpartition(".")[2]
+    # torchrun prints a page below the sentence of a cell
+    reason = next((line for line in printed.splitlines() if line.startswith(f"{name}: ")), "")
+    if reason:
+        reason = reason.removeprefix(f"{name}: ").replace(f"{name}.", "")
+    elif code in KILLED or "SIGKILL" in printed:
+        reason = "out of memory: a process was killed by SIGKILL, as the kernel does when memory runs out"
+    else:
+        last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
+        reason = f"a process ended with exit code {code}: {last}"
     return Outcome(cell, OUT_OF_MEMORY if reason.startswith("out of memory") else REFUSED, {}, reason)
 
 
@@ -224,18 +233,6 @@ def launch(arguments: argparse.Namespace, options: Sequence[str]) -> tuple[int, 
         process.wait()
         raise
     return process.returncode, printed
-
-
-def reason_of(code: int, printed: str) -> str:
-    """Return the sentence with which a cell ended; torchrun prints a page below it."""
-    name = CELL.rpartition(".")[2]
-    for line in printed.splitlines():
-        if line.startswith(f"{name}: "):
-            return line.removeprefix(f"{name}: ").replace(f"{name}.", "")
-    if code in KILLED or "SIGKILL" in printed:
-        return "out of memory: a process was killed by SIGKILL, as the kernel does when memory runs out"
-    last = (printed.strip().splitlines() or ["nothing was printed"])[-1]
-    return f"a process ended with exit code {code}: {last}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,7 +34,6 @@ from stages.lib.log import logger
 if TYPE_CHECKING:
     import torch
 
-    from stages.lib.checkpoints.find_model import FoundModel
     from stages.lib.model.transformer import Transformer
     from stages.lib.tokenizer.prompt_tokenizer import PromptTokenizer
 
@@ -64,7 +63,13 @@ def generate(arguments: argparse.Namespace) -> None:
     source = find_model.find(arguments.model, base=arguments.base)
     text = find_tokenizer.text_of(source, arguments.tokenizer)
     encoded = [text.encode(prompt) for prompt in prompts]
-    check_encoded(encoded, source)
+    positions = source.model_config.max_position_embeddings
+    for number, tokens in enumerate(encoded, 1):
+        if len(tokens) > positions:
+            limit = f"the model's {positions} tokens (max_position_embeddings)"
+            raise UserError(f"prompt {number} must have at most {limit}, found {len(tokens)}")
+        if max(tokens) >= source.vocab_size:
+            raise UserError(f"prompt {number} must have ids under {source.vocab_size}, found {max(tokens)}")
     logger.info("%s on %s in %s", source.directory, device, arguments.dtype)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 must not end a text
     begun, num_tokens = time.monotonic(), 0
@@ -149,19 +154,6 @@ def device_of(name: str | None) -> torch.device:
     if name == "cuda" and not has_gpu:
         raise UserError("--device cuda needs a GPU, but torch finds none")
     return torch.device(name or ("cuda" if has_gpu else "cpu"))
-
-
-def check_encoded(encoded: Sequence[Sequence[int]], source: FoundModel) -> None:
-    """Raise UserError if a prompt has more tokens than the model has positions, or an id without a row."""
-    positions = source.model_config.max_position_embeddings
-    for number, tokens in enumerate(encoded, 1):
-        if len(tokens) > positions:
-            raise UserError(
-                f"prompt {number} must have at most the model's {positions} tokens (max_position_embeddings), found "
-                f"{len(tokens)}"
-            )
-        if max(tokens) >= source.vocab_size:
-            raise UserError(f"prompt {number} must have ids under {source.vocab_size}, found {max(tokens)}")
 
 
 def write_samples(

@@ -257,7 +257,7 @@ def print_shards(corpus: Corpus) -> None:
 
 
 def print_split(corpus: Corpus, source: str, split: str, spelling: Spelling, count: int) -> None:
-    """Print a sample of one split of a source: separators, lengths, document boundaries, documents."""
+    """Print a sample of one split of a source: misplaced BOS and EOS, lengths, document boundaries, documents."""
     runs = runs_of(corpus, corpus.sources[source][split]["shards"])
     separators = Separators(corpus.tokenizer, spelling.unknown)
     for ids in (ids for run in runs for ids in run):
@@ -266,7 +266,15 @@ def print_split(corpus: Corpus, source: str, split: str, spelling: Spelling, cou
     where = "" if len(runs) == 1 else ", from beginning, middle and end"
     print(f"\n{source}, {split}: a sample of {num_documents:,} of {several(total, 'document')}{where}")
     if num_documents:
-        print_separators(separators)
+        faults = {fault: number for fault, number in separators.counts.items() if number}
+        for fault, number in faults.items():
+            print(f"  {number:,} ({share(number, num_documents)}) {FAULTS[fault]}")
+        if not faults:
+            begin = "begins with one BOS, " if separators.tokenizer["bos_added"] else "has no BOS, "
+            print(f"  each {begin}ends with one EOS, has neither inside, and is not empty")
+        if separators.unknown is not None:
+            unknown = separators.num_unknown_ids
+            print(f"  unknown ids: {unknown:,} ({share(unknown, sum(separators.lengths))})")
         print(*terminal.histogram(separators.lengths, "tokens per document, BOS and EOS included"), sep="\n")
         for ids in [ids for run in runs for ids in run[: -(-count // len(runs))]][:count]:
             print(f"  document of {several(len(ids), 'token')}")
@@ -275,17 +283,3 @@ def print_split(corpus: Corpus, source: str, split: str, spelling: Spelling, cou
             if len(run) > 1:
                 left, right = spelling.named(run[0][-BOUNDARY:]), spelling.named(run[1][:BOUNDARY])
                 print(f"  document boundary: {left}  ||  {right}")
-
-
-def print_separators(separators: Separators) -> None:
-    """Print how many documents have misplaced BOS or EOS, and how many ids are the unknown id."""
-    num_documents = len(separators.lengths)
-    faults = {fault: count for fault, count in separators.counts.items() if count}
-    for fault, count in faults.items():
-        print(f"  {count:,} ({share(count, num_documents)}) {FAULTS[fault]}")
-    if not faults:
-        begin = "begins with one BOS, " if separators.tokenizer["bos_added"] else "has no BOS, "
-        print(f"  each {begin}ends with one EOS, has neither inside, and is not empty")
-    if separators.unknown is not None:
-        unknown = separators.num_unknown_ids
-        print(f"  unknown ids: {unknown:,} ({share(unknown, sum(separators.lengths))})")
