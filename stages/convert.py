@@ -226,7 +226,14 @@ def check_parity(
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
-        _compare_files(partial, recipe, model, corpus, tokenizer)
+        from stages.lib.huggingface import tokenizer_files
+        from stages.lib.parity import file_parity
+
+        described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
+        contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
+        file_parity.compare_contents(partial, settings | contents)
+        file_parity.compare_shapes(partial, key_table.build(model_config_of(model), rows_of(model, corpus)))
+        file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
         characters, template = int(recipe.tokenizer_check_mb * 1e6), model.identity.get("template")
         report["tokenizer"] = tokenizer_parity.compare(partial, corpus, tokenizer, characters, template)
         _compare_models(partial, recipe, weights, model, corpus, report)
@@ -238,19 +245,6 @@ def check_parity(
     files.write_json(partial / PARITY, report)
     logger.info("parity: %s", report["logits"])
     return report["logits"]
-
-
-def _compare_files(
-    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
-) -> None:
-    from stages.lib.huggingface import tokenizer_files
-    from stages.lib.parity import file_parity
-
-    described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
-    contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
-    file_parity.compare_contents(partial, settings | contents)
-    file_parity.compare_shapes(partial, key_table.build(model_config_of(model), rows_of(model, corpus)))
-    file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
 
 def _compare_models(

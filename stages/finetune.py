@@ -113,18 +113,15 @@ class FinetuneRecipe(TrainRecipe):
         if self.lora is not None:
             self.optimizer.check_lora(f"{where}.optimizer")
         if self.dpo is not None:
-            self._check_dpo(where)
+            if len(self.weights) > 1:
+                found = ", ".join(sorted(self.weights))
+                raise UserError(f"{where}.weights must name one source beside {where}.dpo, got {found}")
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                if field.name in NOT_BESIDE_DPO and value != default_of(field):
+                    raise UserError(f"{where}.{field.name} must be left out beside {where}.dpo, got {value}")
         if self.template is not None:
             chat_templates.text_of(self.template, f"{where}.template")
-
-    def _check_dpo(self, where: str) -> None:
-        if len(self.weights) > 1:
-            found = ", ".join(sorted(self.weights))
-            raise UserError(f"{where}.weights must name one source beside {where}.dpo, got {found}")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in NOT_BESIDE_DPO and value != default_of(field):
-                raise UserError(f"{where}.{field.name} must be left out beside {where}.dpo, got {value}")
 
 
 def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:

@@ -24,26 +24,20 @@ def require(directory: Path | str, num_bytes: int, what: str, num_files: int = 1
     directory = Path(directory)
     size = -(-num_bytes // num_files)
     try:
-        _check_free(directory, num_bytes, what)
-        _check_file_size(directory, size, what)
+        system = os.statvfs(directory)
+        free = system.f_bavail * system.f_frsize
+        if system.f_blocks and num_bytes > free:  # 0 blocks in all: a file system that does not report its size
+            raise UserError(
+                f"{what} needs {amount(num_bytes)} in {directory}, whose file system has {amount(free)} free"
+            )
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY and size > limit:
+            raise UserError(
+                f"{what} needs files of {amount(size)} in {directory}, but `ulimit -f` allows {amount(limit)} per file"
+            )
         _reserve(directory, [size] * num_files, f"{what} needs {amount(num_bytes)} in {directory}")
     except OSError as error:
         raise UserError(f"{directory} must be a directory that can be written: {error.strerror}") from None
-
-
-def _check_free(directory: Path, num_bytes: int, what: str) -> None:
-    system = os.statvfs(directory)
-    free = system.f_bavail * system.f_frsize
-    if system.f_blocks and num_bytes > free:  # 0 blocks in all: a file system that does not report its size
-        raise UserError(f"{what} needs {amount(num_bytes)} in {directory}, whose file system has {amount(free)} free")
-
-
-def _check_file_size(directory: Path, num_bytes: int, what: str) -> None:
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit != resource.RLIM_INFINITY and num_bytes > limit:
-        raise UserError(
-            f"{what} needs files of {amount(num_bytes)} in {directory}, but `ulimit -f` allows {amount(limit)} per file"
-        )
 
 
 def _reserve(directory: Path, sizes: list[int], need: str) -> None:

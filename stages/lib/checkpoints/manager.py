@@ -80,7 +80,12 @@ class CheckpointManager:
         for step in collectives.broadcast_object(candidates):
             directory = directory_of(self.directory, step)
             commit = collectives.broadcast_object(read_commit(directory) if first else None)
-            self._check_owner(directory, commit)
+            key = self.identity.first_difference(commit, OWNER_KEYS)
+            if key is not None:
+                raise UserError(
+                    f"{directory} belongs to another {key} ({_short(commit.get(key))}) than this run "
+                    f"({_short(self.identity.to_json().get(key))}); move it away"
+                )
             try:
                 with collectives.raise_on_all_ranks():
                     verify(directory, commit, dist.get_rank(), dist.get_world_size())
@@ -125,14 +130,6 @@ class CheckpointManager:
     def commit_digest(self, step: int) -> str:
         """Return the sha256 of a checkpoint's commit.json, which names its content in events.jsonl."""
         return manifest.describe(directory_of(self.directory, step) / COMMIT)["sha256"]
-
-    def _check_owner(self, directory: Path, commit: dict[str, Any]) -> None:
-        key = self.identity.first_difference(commit, OWNER_KEYS)
-        if key is not None:
-            raise UserError(
-                f"{directory} belongs to another {key} ({_short(commit.get(key))}) than this run "
-                f"({_short(self.identity.to_json().get(key))}); move it away"
-            )
 
     def load(self, step: int, tensors: dict[str, Any]) -> None:
         """Fill `tensors`, nested as for `save`, from the checkpoint of a step."""

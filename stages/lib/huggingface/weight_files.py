@@ -34,9 +34,17 @@ def file_of_tensors(directory: Path) -> dict[str, str]:
 def _files(directory: Path) -> list[str]:
     if (directory / WEIGHTS).exists():
         return [WEIGHTS]
-    if not (directory / INDEX).exists():
+    path = directory / INDEX
+    if not path.exists():
         raise UserError(f"{directory} must hold {WEIGHTS} or {INDEX}, found neither")
-    return _shards(directory / INDEX)
+    index = files.read_json(path)
+    listed = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise UserError(f"{path}: weight_map must map tensors to files")
+    for name in listed.values():
+        if Path(name).name != name:
+            raise UserError(f"{path}: weight_map must name files beside it, got {name}")
+    return sorted(set(listed.values()))
 
 
 def names_of(directory: Path, tied: bool) -> set[str]:
@@ -55,18 +63,6 @@ def digest(paths: Mapping[str, Path], sha256: Callable[[Path], str] = files.sha2
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # sha256 releases the GIL
         hashes = list(pool.map(sha256, paths.values()))
     return manifest.digest_of(dict(zip(paths, hashes, strict=True)))
-
-
-def _shards(path: Path) -> list[str]:
-    """The file names of an index; they must be in its directory."""
-    index = files.read_json(path)
-    listed = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise UserError(f"{path}: weight_map must map tensors to files")
-    for name in listed.values():
-        if Path(name).name != name:
-            raise UserError(f"{path}: weight_map must name files beside it, got {name}")
-    return sorted(set(listed.values()))
 
 
 def check(directory: Path, file_of: dict[str, str], shapes: dict[str, list[int]]) -> None:

@@ -59,7 +59,16 @@ class Initial:
         self.commit = self.found.commit
         if model_config is not None:
             self._check_model(model_config, where)
-        self._check_tokenizer(corpus)
+        vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
+        is_other = self.found.tokenizer not in (None, corpus.tokenizer["digest"])
+        if rows < vocab_size or (is_other and rows != vocab_size):
+            raise UserError(
+                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), got {rows}"
+            )
+        if rows > vocab_size:  # padding, as published models have it
+            logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
+        if is_other:
+            raise UserError(f"--initial {self.path} was trained with a different tokenizer than this corpus")
         if self.commit is None:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
@@ -99,18 +108,6 @@ class Initial:
                 value, found = model_config.kv_heads, self.found.model_config.kv_heads
             if field.name not in FREE and value != found:
                 raise UserError(f"{where}.model.{field.name} is {value}, but {found} in --initial {self.path}")
-
-    def _check_tokenizer(self, corpus: Corpus) -> None:
-        vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
-        is_other = self.found.tokenizer not in (None, corpus.tokenizer["digest"])
-        if rows < vocab_size or (is_other and rows != vocab_size):
-            raise UserError(
-                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), got {rows}"
-            )
-        if rows > vocab_size:  # padding, as published models have it
-            logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
-        if is_other:
-            raise UserError(f"--initial {self.path} was trained with a different tokenizer than this corpus")
 
     def _compare_tokens(self, corpus: Corpus) -> None:
         """Compare the ids that the tokenizer beside imported weights gives with those of the corpus.
