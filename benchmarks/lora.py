@@ -17,7 +17,7 @@ from benchmarks import harness
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import fill
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.tokens.loader import share_of

@@ -30,7 +30,7 @@ from stages.lib.huggingface.export_directory import ADAPTER, KEPT, PARITY, begin
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
 from stages.lib.model import key_table
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.recipe import identity, operation
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ BASE = "base"  # the modules that lie directly in stages/lib
 # folders that are one package with the folder around them
 PART_OF = {
     **{"sources.kinds": "sources", "scoring.tasks": "scoring"},
-    "model.architectures": "model",
 }
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "mpi", "recipe", "recipe_schema", "space", "stage", "up_to_date"),

@@ -14,7 +14,7 @@ from stages import convert, pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
 from stages.lib.huggingface import adapter_files
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.transformer import Transformer
 from tests.helpers import export_cases, training

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from stages.lib import files, stage
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity

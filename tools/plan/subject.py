@@ -10,7 +10,7 @@ from typing import Any
 
 from stages.lib import manifest
 from stages.lib import recipe as recipes
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import horizon, identity

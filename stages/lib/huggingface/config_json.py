@@ -15,7 +15,7 @@ from typing import Any
 from stages.lib import files, recipe
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 
 GENERATION_CONFIG = "generation_config.json"

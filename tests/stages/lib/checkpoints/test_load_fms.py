@@ -15,8 +15,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from stages.lib.checkpoints import find_model, model_files
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.mixtral import MixtralRecipe
+from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.training import run_on

@@ -14,7 +14,7 @@ from stages.lib.checkpoints import model_files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.key_table import keys_of
 from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.model.transformer import Transformer

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.model import flops, key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.mixtral import MixtralRecipe
+from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.transformer import Transformer

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import sharding

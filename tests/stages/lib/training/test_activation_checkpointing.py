@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer, documents_of
 from stages.lib.training import activation_checkpointing

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.mixtral import MixtralRecipe
+from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import Transformer

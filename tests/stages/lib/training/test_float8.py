@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from stages.lib import recipe
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import activation_checkpointing, float8

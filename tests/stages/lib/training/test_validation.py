@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import validation_text
