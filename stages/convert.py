@@ -140,7 +140,7 @@ def write_export(
     tokenizer: Manifest,
 ) -> dict[str, int]:
     """Write weights, config and tokenizer; returns the numbers of parameters (all, and per token) and of token ids."""
-    from stages.lib.huggingface import adapter_files, export, tokenizer_files
+    from stages.lib.huggingface import export, tokenizer_files
     from stages.lib.model import flops
 
     model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
@@ -153,7 +153,7 @@ def write_export(
         counts["active_parameters"] = flops.active_count(model_config, vocab_size)
     if adapter is not None and not recipe.merge:
         table = key_table.build(model_config, vocab_size)
-        adapter_files.write(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
+        export.write_adapters(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
     tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)

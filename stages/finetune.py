@@ -38,9 +38,9 @@ from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.model import key_table
-from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.key_table import LoraRecipe
 from stages.lib.recipe import default_of, horizon, identity
-from stages.lib.tokens.mixture import Mixture
+from stages.lib.tokens.data_order import Mixture
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
 from stages.lib.training.settings.recipe import DpoRecipe, TrainRecipe

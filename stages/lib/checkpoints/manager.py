@@ -27,7 +27,7 @@ from stages.lib.checkpoints.commit import (
     remove,
     verify,
 )
-from stages.lib.distributed import collectives, local_shards
+from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.run_directory.events import Lineage, read_events
@@ -269,12 +269,12 @@ def _copied(value: Any, buffers: Any) -> Any:
     """Return a CPU copy of nested tensors, in the memory of the earlier copy `buffers` if it is not None."""
     if isinstance(value, dict):
         return {key: _copied(item, None if buffers is None else buffers[key]) for key, item in value.items()}
-    source = local_shards.local_tensor(value)
+    source = collectives.local_tensor(value)
     if buffers is None:
         pinned = source.device.type == "cuda"
         target = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
     else:
-        target = local_shards.local_tensor(buffers)
+        target = collectives.local_tensor(buffers)
     target.copy_(source.detach(), non_blocking=True)
     # DTensor.from_local would move the copy back to the mesh's device
     return DTensor(target, value._spec, requires_grad=False) if isinstance(value, DTensor) else target

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from stages.lib.distributed.local_shards import local_rows
+from stages.lib.distributed.collectives import local_rows
 
 OWNED_BYTES = 64 << 20
 """Matrices that a rank owns in one round, in bytes: more only if one matrix is larger."""

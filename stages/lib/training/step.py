@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from stages.lib.training import sharding
+from stages.lib.training import parallelize
 from stages.lib.training.cuda_graphs import MicroBatchGraph
 from stages.lib.training.objectives import registry as objectives
 from stages.lib.training.optimizers import registry
@@ -69,7 +69,7 @@ class Stepper:
             end = row + len(micro_batch[0]) * self.objective.rows_per_sample
             self.state.set_rows(range(row, end))
             row = end
-            sharding.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
+            parallelize.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
             sums += (self.graph or self._passes)(micro_batch, count)
         norm = clip_gradients(list(model.parameters()), self.recipe.optimizer.max_grad_norm, self.state.shard_group)
         dist.all_reduce(sums)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stages.lib.model.model_recipe import ModelRecipe
-from stages.lib.training.objectives import dpo, next_token
+from stages.lib.training.objectives import dpo, objective
 from stages.lib.training.objectives.objective import Balance, Objective
 
-BUILDERS: dict[str, Callable[[Any, Balance], Objective]] = {"next_token": next_token.build, "dpo": dpo.build}
+BUILDERS: dict[str, Callable[[Any, Balance], Objective]] = {"next_token": objective.build_next_token, "dpo": dpo.build}
 """{name: function of the recipe of a training and the balance of its model's experts}; the recipe's property
 `objective` chooses the entry."""
 

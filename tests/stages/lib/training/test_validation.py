@@ -15,7 +15,7 @@ from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens import validation_text
 from stages.lib.tokens.corpus import BYTES_OF_IDS, Corpus
 from stages.lib.training import validation
-from stages.lib.training.objectives.next_token import NextToken
+from stages.lib.training.objectives.objective import NextToken
 from tests.helpers.data_fixtures import tiny_corpus
 from tests.helpers.export_fixtures import random_model
 
