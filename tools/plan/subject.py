@@ -50,7 +50,7 @@ class PlannedRecipe(TrainRecipe):
 
     @property
     def objective(self) -> str:
-        """Name of the objective, see `objectives.registry`."""
+        """Name of the objective, see `step.OBJECTIVES`."""
         return "next_token" if self.dpo is None else "dpo"
 
     def check(self, where: str) -> None:

@@ -17,8 +17,7 @@ from stages.lib.errors import UserError
 from stages.lib.parity.parity import ParityError
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer, load_package, special_tokens
-from stages.lib.tokens import validation_text
-from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.corpus import Corpus, compared_documents, validation_documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +93,7 @@ def validation_texts(corpus: Manifest, source: str, limit: int) -> Iterator[str]
 
     `corpus`: its manifest.
     """
-    for _, text in validation_text.documents(corpus, source):
+    for _, text in validation_documents(corpus, source):
         yield text[:limit]
         limit -= len(text)
         if limit <= 0:
@@ -110,7 +109,7 @@ def compare_corpus_tokens(exported: Any, corpus: Corpus) -> None:
     def encode(texts: list[str], _: Any) -> list[np.ndarray]:
         return [np.array(exported.encode(text, add_special_tokens=False), np.int64) for text in texts]
 
-    for source, name, _, is_same in validation_text.compared(corpus, encode):
+    for source, name, _, is_same in compared_documents(corpus, encode):
         if not is_same:
             raise ParityError(f"validation document {name} of {source} has other tokens in the corpus than here")
 

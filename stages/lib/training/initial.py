@@ -16,7 +16,8 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import PACKAGE, package_encoder
-from stages.lib.tokens import loader, validation_text
+from stages.lib.tokens import loader
+from stages.lib.tokens.corpus import compared_documents
 from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
 from stages.lib.training.settings.recipe import InitialRecipe
 
@@ -119,7 +120,7 @@ class Initial:
             reason = f"no {package.name} lies beside its weights"
         else:
             encode, compared = package_encoder(package), 0
-            for source, name, text, is_same in validation_text.compared(corpus, lambda texts, _: encode(texts)):
+            for source, name, text, is_same in compared_documents(corpus, lambda texts, _: encode(texts)):
                 if not is_same:
                     raise UserError(
                         f"--initial {self.path} was trained with a different tokenizer than this corpus: {package} "
