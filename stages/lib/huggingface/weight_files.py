@@ -68,7 +68,7 @@ def digest(paths: Mapping[str, Path], sha256: Callable[[Path], str] = files.sha2
 def check(directory: Path, file_of: dict[str, str], shapes: dict[str, list[int]]) -> None:
     """Raise UserError unless the tensors of `file_of` are those of `shapes`, in floating point."""
     if missing := sorted(shapes.keys() - file_of):
-        raise UserError(f"{directory} must hold {listed(missing)} by its config.json, and does not")
+        raise UserError(f"{directory} lacks {listed(missing)}, which its config.json requires")
     if extra := sorted(file_of.keys() - shapes):
         raise UserError(f"{directory} must hold only the tensors of its config.json's model, found {listed(extra)}")
     for tensor, name in file_of.items():

@@ -30,7 +30,7 @@ def compare_contents(directory: Path, expected: Mapping[str, Any]) -> None:
             if _canonical(found) != _canonical(content):  # a vocabulary has many keys: names only for a difference
                 _compare(f"{name}:", content, found)
         elif files.sha256_file(directory / name) != content:
-            raise ParityError(f"{name} must be that of the tokenizer, and has another content")
+            raise ParityError(f"{name} differs from the tokenizer's; rerun with -R convert")
 
 
 def _canonical(content: Any) -> str:
@@ -82,8 +82,8 @@ def compare_loaded(directory: Path, config: Mapping[str, Any], model_config: Mod
         if isinstance(value, dict) and isinstance(found, dict):
             found = {name: found.get(name) for name in value}
         if found != value:
-            raise ParityError(f"transformers must load {key} as {value}, and loads {found}")
+            raise ParityError(f"transformers loads {key} as {found}, expected {value}")
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         for found in (getattr(one, key) for one in loaded):
             if found != config[key]:
-                raise ParityError(f"transformers must load {key} as {config[key]}, and loads {found}")
+                raise ParityError(f"transformers loads {key} as {found}, expected {config[key]}")

@@ -121,7 +121,7 @@ def compare_chats(exported: Any, tokenizer: Tokenizer, template: str, texts: Ite
     refuses are left out. Raises ParityError naming the first text that differs.
     """
     if exported.chat_template != template:
-        raise ParityError("the export must have the chat template of the training, and has another")
+        raise ParityError("the export's chat template differs from the training's")
     compiled = ChatTemplate(template, special_tokens(tokenizer.manifest), "of the training")
     special, count = tokenizer.special_texts(), 0
     for text in texts:
@@ -137,7 +137,7 @@ def compare_chats(exported: Any, tokenizer: Tokenizer, template: str, texts: Ite
                 continue
             ((ids, _),) = tokenizer.encode_markup([rendered])
             if exported.apply_chat_template(messages, return_dict=False) != ids.tolist():
-                raise ParityError(f"a conversation must have the token ids of training, and has others: {text[:80]!r}")
+                raise ParityError(f"the export gives a conversation other token ids than the training: {text[:80]!r}")
             count += 1
     return {"conversations": count}
 

@@ -95,7 +95,7 @@ class Corpus:
         finally:
             os.close(descriptor)
         if head != MAGIC or tail != MAGIC:
-            raise UserError(f"{path} must be an Arrow file, and does not begin and end with {MAGIC.decode()}")
+            raise UserError(f"{path} must be an Arrow file: it does not begin and end with {MAGIC.decode()}")
 
 
 @dataclass(frozen=True)

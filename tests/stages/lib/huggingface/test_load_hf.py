@@ -147,7 +147,7 @@ def refusal(directory):
 
 def test_a_missing_tensor_is_named(directory):
     change_weights(directory, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
-    assert "must hold model.layers.1.mlp.up_proj.weight by its config.json" in refusal(directory)
+    assert "lacks model.layers.1.mlp.up_proj.weight, which its config.json requires" in refusal(directory)
 
 
 def test_a_tensor_too_many_is_named(directory):
