@@ -21,7 +21,7 @@ from stages.lib import manifest
 from stages.lib.contamination import items, overlaps
 from stages.lib.contamination.items import Item
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens import training_text
+from stages.lib.tokens import pretokenized
 
 WORDS = 60  # of an item: a question with a passage
 TASK = "items"
@@ -90,7 +90,7 @@ def main():
         run(train_tokenizer, home / "tokenizer/manifest.json", recipe, "--lists", home / "list.json")
         given = ["--tokenizer", home / "tokenizer/manifest.json"]
         part = run(tokenize, home / "00000.json", {}, "--list", home / "list.json", *given, "--part", 0)
-        documents = [text for _, text in training_text.documents(part, Tokenizer(given[1]))]
+        documents = [text for _, text in pretokenized.training_documents(part, Tokenizer(given[1]))]
         made_items = write_items(home / "items.json", documents, arguments.items)
         given += ["--items", home / "items.json", "--part", home / "00000.json"]
         ours = run(find_overlaps, home / "overlaps.json", {}, *given)

@@ -69,7 +69,7 @@ def write_checkpoint(directory, shape, corpus):
     from stages.lib.checkpoints import dcp
     from stages.lib.checkpoints.commit import directory_of
     from stages.lib.distributed.process_group import process_group
-    from stages.lib.model.architectures.llama import LlamaRecipe
+    from stages.lib.model.architectures import LlamaRecipe
     from stages.lib.model.transformer import Transformer
 
     corpus = manifest.read(corpus)

@@ -42,7 +42,7 @@ def config_of(arguments, seed):
     """Return the config of a seed with the runs of its ladder: the default's data, a target and a ladder."""
     from scripts.config_check import checked, load_schema
     from scripts.sweeps.ladders import num_parameters
-    from stages.lib.model.architectures.llama import LlamaRecipe
+    from stages.lib.model.architectures import LlamaRecipe
 
     config = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
     config["tokenizers"]["main"]["vocab_size"] = arguments.vocab_size

@@ -17,8 +17,8 @@ from benchmarks import harness
 from benchmarks.dummy import DummySamples
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.registry import ARCHITECTURES
-from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.architectures import ARCHITECTURES
+from stages.lib.model.key_table import LoraRecipe
 from stages.lib.tokens.loader import share_of
 from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State

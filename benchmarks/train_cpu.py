@@ -32,7 +32,7 @@ SHAPES = {
 
 def caravan(shape):
     """Return a function that builds our Llama, its optimizer and its chunked loss."""
-    from stages.lib.model.architectures.llama import LlamaRecipe
+    from stages.lib.model.architectures import LlamaRecipe
     from stages.lib.model.initialize import initialize
     from stages.lib.model.transformer import Transformer
     from stages.lib.training.optimizers import registry

@@ -27,7 +27,7 @@ from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model import flops
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.tokens.loader import share_of
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import MODES, TrainRecipe

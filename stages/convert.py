@@ -30,7 +30,7 @@ from stages.lib.huggingface.export_directory import ADAPTER, KEPT, PARITY, begin
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.log import logger
 from stages.lib.model import key_table
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.recipe import identity, operation
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def write_export(
     tokenizer: Manifest,
 ) -> dict[str, int]:
     """Write weights, config and tokenizer; returns the numbers of parameters (all, and per token) and of token ids."""
-    from stages.lib.huggingface import adapter_files, export, tokenizer_files
+    from stages.lib.huggingface import export, tokenizer_files
     from stages.lib.model import flops
 
     model_config, described, (read, adapter) = model_config_of(model), corpus.identity["tokenizer"], weights
@@ -153,7 +153,7 @@ def write_export(
         counts["active_parameters"] = flops.active_count(model_config, vocab_size)
     if adapter is not None and not recipe.merge:
         table = key_table.build(model_config, vocab_size)
-        adapter_files.write(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
+        export.write_adapters(directory / ADAPTER, table, adapter.recipe, adapter.tensors, adapter.base_name)
     tokenizer_files.copy(directory, tokenizer, described["bos_added"], model.identity.get("template"))
     for name, content in settings_of(recipe, model, corpus, tokenizer).items():
         files.write_json(directory / name, content)
@@ -226,7 +226,14 @@ def check_parity(
 
     report: dict[str, Any] = {"passed": False, "failure": None, "dtype": recipe.dtype, "tolerance": recipe.tolerance}
     try:
-        _compare_files(partial, recipe, model, corpus, tokenizer)
+        from stages.lib.huggingface import tokenizer_files
+        from stages.lib.parity import file_parity
+
+        described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
+        contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
+        file_parity.compare_contents(partial, settings | contents)
+        file_parity.compare_shapes(partial, key_table.build(model_config_of(model), rows_of(model, corpus)))
+        file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
         characters, template = int(recipe.tokenizer_check_mb * 1e6), model.identity.get("template")
         report["tokenizer"] = tokenizer_parity.compare(partial, corpus, tokenizer, characters, template)
         _compare_models(partial, recipe, weights, model, corpus, report)
@@ -238,19 +245,6 @@ def check_parity(
     files.write_json(partial / PARITY, report)
     logger.info("parity: %s", report["logits"])
     return report["logits"]
-
-
-def _compare_files(
-    partial: Path, recipe: ConvertRecipe, model: Manifest, corpus: Manifest, tokenizer: Manifest
-) -> None:
-    from stages.lib.huggingface import tokenizer_files
-    from stages.lib.parity import file_parity
-
-    described, settings = corpus.identity["tokenizer"], settings_of(recipe, model, corpus, tokenizer)
-    contents = tokenizer_files.contents(tokenizer, described["bos_added"], model.identity.get("template"))
-    file_parity.compare_contents(partial, settings | contents)
-    file_parity.compare_shapes(partial, key_table.build(model_config_of(model), rows_of(model, corpus)))
-    file_parity.compare_loaded(partial, settings[CONFIG], model_config_of(model))
 
 
 def _compare_models(

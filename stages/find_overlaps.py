@@ -39,7 +39,7 @@ def read_part(path: Path, tokenizer_path: Path, tokenizer_digest: str) -> Manife
 def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     """Write the overlaps of the part."""
     from stages.lib.tokenizer.tokenizer import Tokenizer
-    from stages.lib.tokens import training_text
+    from stages.lib.tokens import pretokenized
 
     clock = manifest.Clock(arguments.code)
     tokenizer = Tokenizer(arguments.tokenizer)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, recipe: ContaminationRecipe) -> None:
     read = items.read(listed)
     index = NgramIndex(read, recipe.ngram, lambda text: tokenizer.decode(tokenizer.encode([text])[0].tolist()))
     started = time.process_time()
-    first = overlaps.search(index, training_text.documents(part, tokenizer) if index.tables else ())
+    first = overlaps.search(index, pretokenized.training_documents(part, tokenizer) if index.tables else ())
     seconds = max(1e-9, time.process_time() - started)
     rows = overlaps.rows_of(read, index, first, source=source, part=number)
     with files.atomic_directory(payload) as making:

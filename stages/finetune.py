@@ -38,9 +38,9 @@ from stages.lib.chat import template as chat_templates
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.model import key_table
-from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.key_table import LoraRecipe
 from stages.lib.recipe import default_of, horizon, identity
-from stages.lib.tokens.mixture import Mixture
+from stages.lib.tokens.data_order import Mixture
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
 from stages.lib.training.settings.recipe import DpoRecipe, TrainRecipe
@@ -99,7 +99,7 @@ class FinetuneRecipe(TrainRecipe):
 
     @property
     def objective(self) -> str:
-        """Name of the objective, see `objectives.registry`."""
+        """Name of the objective, see `step.OBJECTIVES`."""
         return "next_token" if self.dpo is None else "dpo"
 
     def check(self, where: str) -> None:
@@ -113,18 +113,15 @@ class FinetuneRecipe(TrainRecipe):
         if self.lora is not None:
             self.optimizer.check_lora(f"{where}.optimizer")
         if self.dpo is not None:
-            self._check_dpo(where)
+            if len(self.weights) > 1:
+                found = ", ".join(sorted(self.weights))
+                raise UserError(f"{where}.weights must name one source beside {where}.dpo, got {found}")
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                if field.name in NOT_BESIDE_DPO and value != default_of(field):
+                    raise UserError(f"{where}.{field.name} must be left out beside {where}.dpo, got {value}")
         if self.template is not None:
             chat_templates.text_of(self.template, f"{where}.template")
-
-    def _check_dpo(self, where: str) -> None:
-        if len(self.weights) > 1:
-            found = ", ".join(sorted(self.weights))
-            raise UserError(f"{where}.weights must name one source beside {where}.dpo, got {found}")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in NOT_BESIDE_DPO and value != default_of(field):
-                raise UserError(f"{where}.{field.name} must be left out beside {where}.dpo, got {value}")
 
 
 def run(arguments: argparse.Namespace, recipe: FinetuneRecipe) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.log import logger
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity

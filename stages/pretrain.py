@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import recipe as recipes
 from stages.lib import stage
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
-from stages.lib.tokens.mixture import Mixture
+from stages.lib.tokens.data_order import Mixture
 from stages.lib.tokens.packing import PACKINGS
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options

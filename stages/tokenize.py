@@ -156,7 +156,9 @@ def _duplicates(
             manifest.check_content(numbers, described, made.path)
             known["duplicates"] = described["sha256"]
             return functools.partial(duplicates.without, numbers=np.load(numbers), total=part["documents"], path=path)
-    raise UserError(f"--duplicates {path} must hold part {known['part']} of {known['source']}, and does not")
+    raise UserError(
+        f"--duplicates {path} lacks part {known['part']} of {known['source']}; rerun with -R find_duplicates"
+    )
 
 
 def _contaminated(

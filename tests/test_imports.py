@@ -27,10 +27,7 @@ OURS = LIBRARY + FILES_OF_TOOLS
 WORKFLOW = sorted((HOME / "workflow").rglob("*.py"))
 BASE = "base"  # the modules that lie directly in stages/lib
 # folders that are one package with the folder around them
-PART_OF = {
-    **{"sources.kinds": "sources", "scoring.tasks": "scoring"},
-    "model.architectures": "model",
-}
+PART_OF = {"sources.kinds": "sources", "scoring.tasks": "scoring"}
 WITHOUT_TORCH = (
     *("errors", "files", "log", "manifest", "mpi", "recipe", "recipe_schema", "space", "stage", "up_to_date"),
     *("checkpoints/commit", "checkpoints/model_files", "training/optimizers/schedule"),

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import files, recipe, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 
 if TYPE_CHECKING:
     import torch

@@ -46,7 +46,7 @@ def check_output(path: Path | str, option: str = "") -> None:
     path = Path(path)
     if os.path.exists(path) and not os.path.isfile(path):
         found = "a directory" if path.is_dir() else "a device, a pipe or a socket"
-        raise UserError(f"{option}{path} must be a new name or a regular file, and is {found}")
+        raise UserError(f"{option}{path} is {found}, expected a new name or a regular file")
     above = next((above for above in path.absolute().parents if os.path.lexists(above)), Path("/"))
     if not above.is_dir():
         raise _cannot_be_written(f"{option}{path}", os.strerror(errno.ENOTDIR))

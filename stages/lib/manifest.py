@@ -116,7 +116,7 @@ def check_found_size(path: Path | str, found: int, size: int, manifest_path: Pat
     """Raise UserError if the size found of a payload file is not the one that its manifest states."""
     if found != size:
         raise UserError(
-            f"{path} must have {size} bytes by {manifest_path}, and has {found}; "
+            f"{path} has {found} bytes, but {manifest_path} lists {size}; "
             f"delete {manifest_path} and run the workflow again"
         )
 
@@ -179,7 +179,7 @@ def parse(path: Path | str, data: Any, *stages: str) -> Manifest:
         )
     if stages and made.stage not in stages:
         expected = " or ".join(f"stages.{name}" for name in stages)
-        raise UserError(f"{path} must be the manifest of {expected}, and is that of stages.{made.stage}")
+        raise UserError(f"{path} is the manifest of stages.{made.stage}, expected one of {expected}")
     return made
 
 

@@ -1,9 +1,10 @@
-"""Check of free disk space before the work, so that a job does not fail after hours."""
+"""Disk space, checked before the work so that a job does not fail after hours; memory that ran out, and its return."""
 
 import contextlib
 import ctypes
 import errno
 import os
+import re
 import resource
 import tempfile
 from pathlib import Path
@@ -24,26 +25,20 @@ def require(directory: Path | str, num_bytes: int, what: str, num_files: int = 1
     directory = Path(directory)
     size = -(-num_bytes // num_files)
     try:
-        _check_free(directory, num_bytes, what)
-        _check_file_size(directory, size, what)
+        system = os.statvfs(directory)
+        free = system.f_bavail * system.f_frsize
+        if system.f_blocks and num_bytes > free:  # 0 blocks in all: a file system that does not report its size
+            raise UserError(
+                f"{what} needs {amount(num_bytes)} in {directory}, whose file system has {amount(free)} free"
+            )
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY and size > limit:
+            raise UserError(
+                f"{what} needs files of {amount(size)} in {directory}, but `ulimit -f` allows {amount(limit)} per file"
+            )
         _reserve(directory, [size] * num_files, f"{what} needs {amount(num_bytes)} in {directory}")
     except OSError as error:
         raise UserError(f"{directory} must be a directory that can be written: {error.strerror}") from None
-
-
-def _check_free(directory: Path, num_bytes: int, what: str) -> None:
-    system = os.statvfs(directory)
-    free = system.f_bavail * system.f_frsize
-    if system.f_blocks and num_bytes > free:  # 0 blocks in all: a file system that does not report its size
-        raise UserError(f"{what} needs {amount(num_bytes)} in {directory}, whose file system has {amount(free)} free")
-
-
-def _check_file_size(directory: Path, num_bytes: int, what: str) -> None:
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit != resource.RLIM_INFINITY and num_bytes > limit:
-        raise UserError(
-            f"{what} needs files of {amount(num_bytes)} in {directory}, but `ulimit -f` allows {amount(limit)} per file"
-        )
 
 
 def _reserve(directory: Path, sizes: list[int], need: str) -> None:
@@ -76,3 +71,37 @@ def amount(num_bytes: float) -> str:
         if num_bytes >= 10**exponent:
             return f"{num_bytes / 10**exponent:.1f} {unit}"
     return f"{num_bytes:,.0f} byte{'' if num_bytes == 1 else 's'}"
+
+
+OUT_OF_MEMORY = (
+    *("DefaultCPUAllocator", "CUDA out of memory", "std::bad_alloc", "Cannot allocate memory"),
+    *("failed to map segment from shared object", "can't start new thread"),
+)
+"""Parts of messages of torch, C++, the system, the dynamic linker and Python's threads."""
+
+REQUESTED_BYTES = re.compile(r"allocate (\d+) bytes|allocate ([\d.]+ ?[KMGT]i?B)")
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """Return a sentence if an error means that memory ran out, with what was requested and used; None for another."""
+    text = " ".join(str(error).split())
+    known = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if not known and not any(message in text for message in OUT_OF_MEMORY):
+        return None
+    request = REQUESTED_BYTES.search(text)
+    requested = "a request" if request is None else f"a request of {request[2] or amount(int(request[1]))}"
+    peak = amount(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    allowed = "" if limit == resource.RLIM_INFINITY else f", and `ulimit -v` allows {amount(limit)} of addresses"
+    return f"out of memory: {requested} failed; the process used up to {peak}{allowed}"
+
+
+def trim_memory() -> None:
+    """Return freed memory to the system, where the C library is glibc.
+
+    It keeps blocks of up to 32 MiB for later ones, which often do not fit: a loop over layers grew by the weights of a
+    layer in each turn, although they were freed.
+    """
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)

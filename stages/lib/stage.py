@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stages.lib import files, log, memory, mpi, recipe, recipe_schema
+from stages.lib import files, log, mpi, recipe, recipe_schema, space
 from stages.lib.errors import Preempted, RankLocalError, UserError, is_fault
 
 DONE, BUG, USER_MISTAKE, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 75, 130
@@ -130,7 +130,7 @@ def _reason_of_machine(error: BaseException | None) -> str | None:
     """
     of_file_system: tuple[int, ...] = files.OF_FILE_SYSTEM
     while error is not None:
-        if out_of_memory := memory.reason(error):
+        if out_of_memory := space.out_of_memory(error):
             return out_of_memory
         if isinstance(error, OSError) and error.errno in of_file_system:
             name = error.filename or f"a file (TMPDIR is {os.environ.get('TMPDIR', '/tmp')})"

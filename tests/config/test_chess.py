@@ -11,7 +11,7 @@ import yaml
 from scripts.config_check import checked, load_schema
 from stages.lib import recipe
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe
 from tests.helpers import custom_tokenizers

@@ -12,7 +12,7 @@ from stages.convert import ConvertRecipe
 from stages.evaluate import EvaluateRecipe
 from stages.lib import recipe
 from stages.lib.model import flops
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.transformer import Transformer
 from stages.lib.sources.source import SourceRecipe
 from stages.pretrain import PretrainRecipe

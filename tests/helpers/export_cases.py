@@ -1,7 +1,7 @@
 """Model configs that an export must handle, and exports of them."""
 
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.parity.tensor_parity import Export
 from tests.helpers.export_fixtures import random_model, write_settings

@@ -13,7 +13,7 @@ from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import directory_of
 from stages.lib.distributed.process_group import process_group
 from stages.lib.huggingface import config_json
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from stages.lib.tokens.corpus import BYTES_OF_IDS

@@ -10,7 +10,7 @@ from stages.lib.checkpoints import dcp
 from stages.lib.distributed.process_group import process_group
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import sharding
+from stages.lib.training import parallelize
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import OPERATION, RECIPE
 
@@ -19,7 +19,7 @@ if __name__ == "__main__":
         recipe = recipes.load(PretrainRecipe, RECIPE | OPERATION, "pretrain")
         with torch.device("meta"):
             model = Transformer(recipe.model, 700)  # more than two blocks of rows, and no multiple of 2 or 3
-        sharding.shard(model, recipe, device)
+        parallelize.shard(model, recipe, device)
         initialize(model, seed=5)
         dcp.save(sys.argv[1], {"model": model.state_dict()}, {"step": 0})
     stage.leave(0)

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from stages import hash_documents, tokenize
 from stages.lib.sources import documents, spans, storage
-from stages.lib.sources.kinds import jsonl
+from stages.lib.sources.kinds import lines
 from stages.lib.sources.kinds.registry import KINDS
 from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import (
@@ -330,11 +330,11 @@ def test_nul_bytes_are_text(tmp_path, tokenizer):
 
 
 def test_a_bomb_of_blank_lines_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(jsonl, "MAX_BLANK", 50)
+    monkeypatch.setattr(lines, "MAX_BLANK", 50)
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n' + "\n" * 50 + '{"text": "b"}\n' + " \n" * 51)
     options = {"list": listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]}), "part": 0, "parts": 1}
     line = refused(capsys, hash_documents, **options, output=tmp_path / "hashes/00000.json")
     assert line == f"hash_documents: {path} must have at most 50 blank lines in a row, found more"
-    monkeypatch.setattr(jsonl, "MAX_BLANK", 51)
+    monkeypatch.setattr(lines, "MAX_BLANK", 51)
     make(hash_documents, **options, output=tmp_path / "hashes/00000.json")

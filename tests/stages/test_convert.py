@@ -383,8 +383,8 @@ def test_a_chat_template_that_changed_fails_the_parity(tuned, tmp_path):
     directory, encoder = tuned
     exported = tokenizer_parity.load_tokenizer(directory)
     template = encoder.template.text
-    with pytest.raises(ParityError, match="the export must have the chat template of the training"):
+    with pytest.raises(ParityError, match="the export's chat template differs from the training's"):
         tokenizer_parity.compare_chats(exported, encoder.tokenizer, template + "x", ["a"])
     exported = tokenizer_parity.load_tokenizer(directory, split_special_tokens=True)
-    with pytest.raises(ParityError, match="a conversation must have the token ids of training, .* 'a'$"):
+    with pytest.raises(ParityError, match="the export gives a conversation other token ids than the training: .*'a'$"):
         tokenizer_parity.compare_chats(exported, encoder.tokenizer, template, ["a"])

@@ -10,7 +10,7 @@ from stages.lib import manifest
 from stages.lib.contamination import rules
 from stages.lib.contamination.items import read_lines
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens import training_text
+from stages.lib.tokens import pretokenized
 from tests.helpers.contamination_fixtures import source_of, write_items
 from tests.helpers.data_fixtures import SYLLABLES, make, refused, run, tokenized, trained
 
@@ -119,7 +119,9 @@ def test_an_example_names_the_document(place):
     for row in rows:
         example = row["example"]
         part = place / f"tokens/main/{example['source']}/{example['part']:05d}.json"
-        texts = dict(training_text.documents(manifest.read(part), Tokenizer(place / "tokenizers/main/manifest.json")))
+        texts = dict(
+            pretokenized.training_documents(manifest.read(part), Tokenizer(place / "tokenizers/main/manifest.json"))
+        )
         assert "--" in texts[example["document"]]
 
 

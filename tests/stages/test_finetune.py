@@ -17,7 +17,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.sources import examples
 from stages.lib.tokenizer.tokenizer import Tokenizer

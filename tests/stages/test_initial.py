@@ -11,7 +11,7 @@ from stages import pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, model_files
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
 from tests.helpers.export_fixtures import random_model, write_settings

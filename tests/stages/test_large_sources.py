@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from stages.lib.sources import documents, duplicates, reading, source, spans
 from stages.lib.sources.entries import Malformed
-from stages.lib.sources.kinds import text as text_kind
+from stages.lib.sources.kinds import lines
 from stages.lib.sources.source import SourceRecipe
 from tests.helpers.data_fixtures import listed, texts, tokenized, trained, write_jsonl
 
@@ -28,7 +28,7 @@ CUT_ABOVE = 64  # bytes, in place of 16 MiB
 def small_files_are_large(monkeypatch):
     """Treat files from 64 bytes on as those of more than 16 MiB."""
     monkeypatch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
-    monkeypatch.setattr(text_kind, "SEGMENT_BYTES", CUT_ABOVE)
+    monkeypatch.setattr(lines, "SEGMENT_BYTES", CUT_ABOVE)
 
 
 def documents_of_parts(recipe, paths, parts):
@@ -107,7 +107,7 @@ def test_a_segment_holds_the_lines_that_begin_in_it_without_those_that_are_too_l
         position += len(line)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spans, "WHOLE_BYTES", CUT_ABOVE)
-        patch.setattr(text_kind, "SEGMENT_BYTES", CUT_ABOVE)
+        patch.setattr(lines, "SEGMENT_BYTES", CUT_ABOVE)
         patch.setattr(reading, "LINE_BYTES", 100)
         found = [
             entry

@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM
 from stages import convert, pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
-from stages.lib.huggingface import adapter_files
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.huggingface import export
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.transformer import Transformer
+from stages.lib.parity import adapter_parity
 from tests.helpers import export_cases, training
 from tests.helpers.training import (
     MODEL,
@@ -200,7 +201,13 @@ def test_adapters_are_exported_beside_the_merged_model_as_peft_loads_them(made, 
 
 
 def test_damaged_adapter_fails_the_parity_check(made, uninterrupted, tmp_path, monkeypatch):
-    monkeypatch.setattr(adapter_files, "pairs_to_halves", lambda tensor, heads: tensor)
+    whole = export.peft_tensors
+
+    def damaged(*arguments):
+        return {key: tensor.flip(0) if "lora_B" in key else tensor for key, tensor in whole(*arguments).items()}
+
+    for module in (export, adapter_parity):
+        monkeypatch.setattr(module, "peft_tensors", damaged)
     assert converted(made, uninterrupted, tmp_path, merge=False) == 1
     report = json.loads((tmp_path / "parity.json").read_text())
     assert report["failure"].startswith("logits differ by ")

@@ -8,7 +8,7 @@ import pytest
 from stages import predict, summarize
 from stages.lib import manifest
 from stages.lib import recipe as recipes
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import parameter_count
 from stages.lib.scaling_law import law, outcome
 from stages.lib.scaling_law.law import Law

@@ -148,7 +148,7 @@ def test_a_tuned_run_has_the_model_of_its_initial_run_and_masks(config, launched
 
 def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
     from stages.lib.huggingface import config_json
-    from stages.lib.model.architectures.llama import LlamaRecipe
+    from stages.lib.model.architectures import LlamaRecipe
 
     ids = {"vocab_size": 77, "bos": 1, "eos": 2, "bos_added": True}
     (tmp_path / "llama").mkdir()

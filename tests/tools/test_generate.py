@@ -187,7 +187,7 @@ def test_a_hugging_face_directory_without_a_tokenizer_takes_the_given_one(result
     form, export = model(results, "export's directory")
     expected = say(form, export, "--prompt", "ka", "--temperature", 0)
     (export / "tokenizer.json").unlink()
-    assert "must hold tokenizer.json" in refusal(form, export, "--prompt", "ka")
+    assert "lacks tokenizer.json" in refusal(form, export, "--prompt", "ka")
     tokenizer = results / "tokenizers/main/manifest.json"
     assert say(form, export, "--prompt", "ka", "--temperature", 0, "--tokenizer", tokenizer) == expected
     corpus = results / "tokens/main/manifest.json"

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from stages.lib.checkpoints import find_model
 from stages.lib.huggingface import config_json, export
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.model_recipe import RopeScaling
 from tests.helpers.export_fixtures import random_model, write_settings
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS

@@ -286,6 +286,6 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer
         (of_corpus | {"run": "x", "step": 1, "documents": 2}, "--documents must be left out for a step"),
         ({"source": source, "documents": -1}, "--documents must be at least 0, got -1"),
         ({"source": source, "sample_mb": 0}, "--sample-mb must be at least 1, got 0"),
-        ({"source": corpus}, f"{corpus} must be the manifest of stages.list, and is that of stages.index"),
+        ({"source": corpus}, f"{corpus} is the manifest of stages.index, expected one of stages.list"),
     ):
         assert refused(capsys, **options) == f"inspect: {expected}"

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from stages.lib.tokens import ledger
-from stages.lib.tokens.best_fit import BestFitGroup
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
-from stages.lib.tokens.packing import ConcatGroup
+from stages.lib.tokens.packing import BestFitGroup, ConcatGroup
 from tests.helpers.data_fixtures import tiny_corpus
 from tests.helpers.training import RECIPE, run_directory, train, train_on
 from tools import replay_ledger

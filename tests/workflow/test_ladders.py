@@ -10,8 +10,7 @@ from scripts.config_check import ConfigError, checked, load_schema
 from scripts.sweeps import ladders
 from scripts.sweeps.ladders import planned_tokens
 from stages.lib import recipe as recipes
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.flops import active_count
 from stages.pretrain import PretrainRecipe
 from tests.helpers.training import MODEL, MODELS

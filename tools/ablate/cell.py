@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from stages.lib import files, stage
-from stages.lib.model.architectures.registry import ARCHITECTURES
-from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.architectures import ARCHITECTURES
+from stages.lib.model.key_table import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.training.settings import requirements
@@ -65,13 +65,13 @@ def run(arguments: argparse.Namespace, recipe: CellRecipe) -> None:
 
     from stages.lib.distributed import collectives
     from stages.lib.distributed.process_group import process_group
-    from stages.lib.training import sharding
+    from stages.lib.training import parallelize
     from stages.lib.training.settings import requirements
 
     with process_group() as device:
         with collectives.raise_on_all_ranks():
             recipe.check_ranks(dist.get_world_size(), arguments.stage_name)
-            sharding.check(recipe, arguments.stage_name, device)
+            parallelize.check(recipe, arguments.stage_name, device)
             requirements.check_device(recipe, arguments.stage_name, device)
         figures = measure(recipe, device)
         with collectives.raise_on_all_ranks():

@@ -39,7 +39,7 @@ from stages.lib import recipe as recipes
 from stages.lib.checkpoints import model_files
 from stages.lib.checkpoints.commit import read_marker
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.sources import source
 from stages.lib.space import amount

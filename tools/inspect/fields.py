@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib.render.numbers import several
 from stages.lib.render.table import Table
 from stages.lib.sources import storage
-from stages.lib.sources.kinds import jsonl
+from stages.lib.sources.kinds import lines
 from stages.lib.sources.kinds.example_kinds import PARQUET
 from stages.lib.sources.kinds.registry import kind_of
 from tools.inspect import terminal
@@ -74,7 +74,7 @@ def _print_of_lines(recipe: SourceRecipe, places: Sequence[Place]) -> None:
     fields: dict[str, Field] = {}
     num_records = 0
     for place in places:
-        records = (record for span in place.spans for _, record in jsonl.records(span))
+        records = (record for span in place.spans for _, record in lines.records(span))
         for record in itertools.islice(records, RECORDS):
             if isinstance(record, dict) and record:
                 num_records += 1

@@ -27,13 +27,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from stages.lib.distributed import local_shards, row_exchange
+from stages.lib.distributed import collectives, row_exchange
 from stages.lib.model import experts, loss, transformer
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import cuda_graphs, sharding
-from stages.lib.training.activation_checkpointing import Outputs
+from stages.lib.training import cuda_graphs, parallelize
 from stages.lib.training.objectives.dpo import Dpo
 from stages.lib.training.optimizers import adamw, muon, optimizer, registry
+from stages.lib.training.parallelize import Outputs
 from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from stages.lib.training.state import State
 from stages.lib.training.step import Stepper
@@ -205,7 +205,7 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
     with _fake_ranks(subject), FakeTensorMode(allow_non_fake_inputs=True), _substitutes(is_gpu):
         log = AllocationLog(is_gloo=not is_gpu)
         with log.resizes(), log:
-            sharding.check(recipe, subject.where, CPU)
+            parallelize.check(recipe, subject.where, CPU)
             state = State(recipe, recipe.model, recipe.vocab_size, CPU, recipe.lora)
             stepper = Stepper(recipe, state, CPU, 0 if recipe.document_mask else None)
             if isinstance(stepper.objective, Dpo):
@@ -213,7 +213,7 @@ def take(subject: Subject, is_gpu: bool) -> FakeStep:
             _watch(log, state)
             # a step after the first has the optimizer's state from its beginning
             log.mark(registry.named_state(state.model, state.optimizer), OPTIMIZER)
-            log.mark(list(map(local_shards.local_tensor, state.model.parameters())), WEIGHTS)
+            log.mark(list(map(collectives.local_tensor, state.model.parameters())), WEIGHTS)
             if recipe.cuda_graphs:
                 cuda_graphs.allocate_gradients(state.model)
                 log.mark([parameter.grad for parameter in state.model.parameters()], GRADIENTS)
@@ -241,9 +241,9 @@ def _substitutes(is_gpu: bool) -> Iterator[None]:
         def replace(module: Any, name: str, value: Any) -> None:
             stack.enter_context(mock.patch.object(module, name, value))
 
-        replace(sharding, "mesh_of", _real(sharding.mesh_of))
+        replace(parallelize, "mesh_of", _real(parallelize.mesh_of))
         offsets = "compute_local_shape_and_global_offset"
-        replace(local_shards, offsets, _real(getattr(local_shards, offsets)))
+        replace(collectives, offsets, _real(getattr(collectives, offsets)))
         replace(row_exchange, "ranks_of", _real(row_exchange.ranks_of))
         replace(torch.nn.Module, "_apply", _applied(torch.nn.Module._apply))
         replace(experts, "looped_product", _balanced_product)
@@ -321,7 +321,7 @@ def _watch(log: AllocationLog, state: State) -> None:
 
     def marked_zero_grad() -> None:
         gradients = [parameter.grad for parameter in state.model.parameters() if parameter.grad is not None]
-        log.mark(list(map(local_shards.local_tensor, gradients)), GRADIENTS)
+        log.mark(list(map(collectives.local_tensor, gradients)), GRADIENTS)
         zero_grad()
 
     trunk.register_forward_pre_hook(lambda *_: enter("embedding", ACTIVATIONS))

@@ -10,12 +10,12 @@ from typing import Any
 
 from stages.lib import manifest
 from stages.lib import recipe as recipes
-from stages.lib.model.architectures.registry import ARCHITECTURES
-from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.architectures import ARCHITECTURES
+from stages.lib.model.key_table import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import horizon, identity
 from stages.lib.sources.entries import TRAIN, VALIDATION
-from stages.lib.tokens import mixture
+from stages.lib.tokens import data_order
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import DpoRecipe, TrainRecipe
 
@@ -50,7 +50,7 @@ class PlannedRecipe(TrainRecipe):
 
     @property
     def objective(self) -> str:
-        """Name of the objective, see `objectives.registry`."""
+        """Name of the objective, see `step.OBJECTIVES`."""
         return "next_token" if self.dpo is None else "dpo"
 
     def check(self, where: str) -> None:
@@ -100,7 +100,7 @@ def by_source(keys: dict[str, Any], steps: int, tokens_per_sample: int, corpus: 
     """
     batch = keys["global_batch_size"]
     changes = [(stage["step"] * batch, stage["weights"]) for stage in keys.get("data_stages", ())]
-    samples = mixture.from_history([(0, keys["weights"]), *changes]).taken(steps * batch)
+    samples = data_order.from_history([(0, keys["weights"]), *changes]).taken(steps * batch)
     known = _tokens_of(corpus, TRAIN)
     by_name = {}
     for source, number in samples.items():

@@ -107,7 +107,17 @@ class Sandbox:
 
     def _ask(self, request: bytes) -> bytes:
         """Return the line with which the process answers a request. Raises LimitError if it ends."""
-        process = self._running()
+        if self._process is None:
+            limits = (f"{self.SECONDS:g}", str(self.BYTES))
+            self._process = subprocess.Popen(  # its signals are its own: Ctrl-C ends an answer, not this process
+                [sys.executable, "-P", environment.__file__, *limits],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            atexit.register(self.stop)
+        process = self._process
         assert process.stdin is not None and process.stdout is not None
         line = b""
         with contextlib.suppress(BrokenPipeError):
@@ -120,19 +130,6 @@ class Sandbox:
             reason = f"takes more than {self.SECONDS:g} s" if time_is_up else "ends the process that renders it"
             raise LimitError(f"it {reason}")
         return line
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            limits = (f"{self.SECONDS:g}", str(self.BYTES))
-            self._process = subprocess.Popen(  # its signals are its own: Ctrl-C ends an answer, not this process
-                [sys.executable, "-P", environment.__file__, *limits],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            atexit.register(self.stop)
-        return self._process
 
     def stop(self) -> None:
         """End the process, unless it is that of a process that this one was forked from."""

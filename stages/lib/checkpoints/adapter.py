@@ -19,9 +19,8 @@ from stages.lib.checkpoints import dcp, model_files
 from stages.lib.checkpoints.commit import COMMIT
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export import Read
-from stages.lib.model.key_table import KeyTable
+from stages.lib.model.key_table import KeyTable, LoraRecipe
 from stages.lib.model.lora import adapted_weights, adapter_shapes, merged
-from stages.lib.model.lora_recipe import LoraRecipe
 
 BASE = "base.json"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}

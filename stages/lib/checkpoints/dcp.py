@@ -166,7 +166,7 @@ def _load_tensors(reader: _Reader, keys: Sequence[str]) -> dict[str, torch.Tenso
     known: dict[str, Any] = metadata.state_dict_metadata
     for key in keys:
         if key not in known:
-            raise UserError(f"{reader.path} must hold {key}, and does not")
+            raise UserError(f"{reader.path} lacks {key}")
     with _in_one_sentence(f"{reader.path} could not be read", Exception):
         return {key: read(Path(reader.path), key, known[key], metadata.storage_data) for key in keys}
 

@@ -28,7 +28,7 @@ from stages.lib.huggingface import load_hf
 from stages.lib.huggingface.export import Read
 from stages.lib.huggingface.weight_files import CONFIG
 from stages.lib.model import key_table
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.key_table import KeyTable
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer

@@ -285,7 +285,7 @@ def _by_current_name(path: Path, tied: bool) -> dict[str, StoredTensor]:
     if tied and EMBEDDING not in stored and HEAD in stored:  # safetensors stores one name of a tensor with two
         stored[EMBEDDING] = stored[HEAD]
     if EMBEDDING not in stored:
-        raise UserError(f"{path} must hold {EMBEDDING} as a {model_files.KIND} does, and does not")
+        raise UserError(f"{path} lacks {EMBEDDING}, which a {model_files.KIND} has")
     return stored
 
 
@@ -338,7 +338,7 @@ def _size(stored: Stored, name: str, dimension: int) -> int:
 
 def _check_names(path: Path, names: set[str], stored: Stored, table: KeyTable) -> None:
     if missing := sorted(names - stored.keys()):
-        raise UserError(f"{path} must hold {weight_files.listed(missing)} by its config, and does not")
+        raise UserError(f"{path} lacks {weight_files.listed(missing)}, which its config requires")
     if extra := sorted(stored.keys() - names - ({HEAD} if table.tied else set())):
         listed = weight_files.listed([stored[name].key for name in extra])
         raise UserError(f"{path} must hold only the tensors of its config's model, found {listed}")

@@ -27,7 +27,7 @@ from stages.lib.checkpoints.commit import (
     remove,
     verify,
 )
-from stages.lib.distributed import collectives, local_shards
+from stages.lib.distributed import collectives
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.run_directory.events import Lineage, read_events
@@ -80,7 +80,12 @@ class CheckpointManager:
         for step in collectives.broadcast_object(candidates):
             directory = directory_of(self.directory, step)
             commit = collectives.broadcast_object(read_commit(directory) if first else None)
-            self._check_owner(directory, commit)
+            key = self.identity.first_difference(commit, OWNER_KEYS)
+            if key is not None:
+                raise UserError(
+                    f"{directory} belongs to another {key} ({_short(commit.get(key))}) than this run "
+                    f"({_short(self.identity.to_json().get(key))}); move it away"
+                )
             try:
                 with collectives.raise_on_all_ranks():
                     verify(directory, commit, dist.get_rank(), dist.get_world_size())
@@ -125,14 +130,6 @@ class CheckpointManager:
     def commit_digest(self, step: int) -> str:
         """Return the sha256 of a checkpoint's commit.json, which names its content in events.jsonl."""
         return manifest.describe(directory_of(self.directory, step) / COMMIT)["sha256"]
-
-    def _check_owner(self, directory: Path, commit: dict[str, Any]) -> None:
-        key = self.identity.first_difference(commit, OWNER_KEYS)
-        if key is not None:
-            raise UserError(
-                f"{directory} belongs to another {key} ({_short(commit.get(key))}) than this run "
-                f"({_short(self.identity.to_json().get(key))}); move it away"
-            )
 
     def load(self, step: int, tensors: dict[str, Any]) -> None:
         """Fill `tensors`, nested as for `save`, from the checkpoint of a step."""
@@ -272,12 +269,12 @@ def _copied(value: Any, buffers: Any) -> Any:
     """Return a CPU copy of nested tensors, in the memory of the earlier copy `buffers` if it is not None."""
     if isinstance(value, dict):
         return {key: _copied(item, None if buffers is None else buffers[key]) for key, item in value.items()}
-    source = local_shards.local_tensor(value)
+    source = collectives.local_tensor(value)
     if buffers is None:
         pinned = source.device.type == "cuda"
         target = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
     else:
-        target = local_shards.local_tensor(buffers)
+        target = collectives.local_tensor(buffers)
     target.copy_(source.detach(), non_blocking=True)
     # DTensor.from_local would move the copy back to the mesh's device
     return DTensor(target, value._spec, requires_grad=False) if isinstance(value, DTensor) else target

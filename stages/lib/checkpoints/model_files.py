@@ -82,7 +82,8 @@ def digest_of(path: Path | str, where: str, cache: Path | None = None, config: P
     """
     path = Path(path)
     if (fms := find_fms(path)) is not None:
-        return _digest_of_fms(path, fms[1], cache, config)
+        paths = {"weights": path} if path.is_file() else {file.name: file for file in fms[1]}  # a file may be renamed
+        return _digest_of_files(paths if config is None else {**paths, CONFIG: config}, cache)
     if config is not None:
         raise UserError(f"{where} {path} holds its own config; leave out {config}")
     if path.is_file():
@@ -105,11 +106,6 @@ def _digest_of_hf(directory: Path, cache: Path | None) -> str:
     tied = isinstance(config, dict) and config.get("tie_word_embeddings") is True
     names = weight_files.names_of(directory, tied)
     return _digest_of_files({name: directory / name for name in names}, cache)
-
-
-def _digest_of_fms(path: Path, found: list[Path], cache: Path | None, config: Path | None) -> str:
-    paths = {"weights": path} if path.is_file() else {file.name: file for file in found}  # a file may be renamed
-    return _digest_of_files(paths if config is None else {**paths, CONFIG: config}, cache)
 
 
 def _digest_of_files(paths: Mapping[str, Path], cache: Path | None) -> str:

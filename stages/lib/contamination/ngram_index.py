@@ -68,20 +68,16 @@ class NgramTable:
             same = self.hashes[np.minimum(at, self.num_rows - 1)] == hashes
             same &= at < self.num_rows
             at, hashes, places = at[same], hashes[same], places[same]
-            equal = self._equal(ids, places, at)
+            equal = np.ones(len(at), bool)
+            starts = self.starts[at]
+            for offset in range(self.n):
+                equal &= ids[places + offset] == self.ids[starts + offset]
             rows_found.append(at[equal])
             places_found.append(places[equal])
             at = at + 1
         return np.concatenate([np.empty(0, np.int64), *rows_found]), np.concatenate(
             [np.empty(0, np.int64), *places_found]
         )
-
-    def _equal(self, ids: np.ndarray, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        equal = np.ones(len(rows), bool)
-        starts = self.starts[rows]
-        for offset in range(self.n):
-            equal &= ids[places + offset] == self.ids[starts + offset]
-        return equal
 
 
 def window_hashes(values: np.ndarray, n: int) -> np.ndarray:

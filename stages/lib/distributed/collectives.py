@@ -1,4 +1,4 @@
-"""Collectives of Python objects, agreement of all ranks on an error, and a gather without waiting."""
+"""Collectives of Python objects, agreement of all ranks on an error, a gather without waiting, and local shards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from stages.lib.errors import UserError
 
@@ -87,3 +89,21 @@ def raise_on_all_ranks(group: dist.ProcessGroup | None = None) -> Iterator[None]
     for message in all_gather_object(None if failed is None else str(failed), group):
         if message is not None:
             raise CollectiveError(message)
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return this rank's rows of a parameter, and the global index of the first of them.
+
+    Raises AssertionError if the parameter is sharded along another dimension.
+    """
+    if not isinstance(parameter, DTensor):
+        return parameter, 0
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    if shape[1:] != parameter.shape[1:]:
+        raise AssertionError(f"parameters must be sharded by rows only, found {parameter.placements}")
+    return parameter.to_local(), offset[0]

@@ -185,7 +185,15 @@ def process_group() -> Iterator[torch.device]:
     device = _device()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     enable_flight_recorder()
-    _initialize(backend)
+    if "RANK" not in os.environ:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    elif mpi.is_started():
+        rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        with rendezvous():
+            store = join(TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(backend, timeout=TIMEOUT)
     all_ranks_leave = False
     try:
         yield device
@@ -201,18 +209,6 @@ def process_group() -> Iterator[torch.device]:
         # A rank that fails alone keeps the group: otherwise other ranks would fail, and log, before it logs its error.
         if all_ranks_leave or dist.get_world_size() == 1:
             dist.destroy_process_group()
-
-
-def _initialize(backend: str) -> None:
-    if "RANK" not in os.environ:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    elif mpi.is_started():
-        rank, world_size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
-        with rendezvous():
-            store = join(TIMEOUT)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
-    else:
-        dist.init_process_group(backend, timeout=TIMEOUT)
 
 
 def enable_flight_recorder() -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from stages.lib.distributed.local_shards import local_rows
+from stages.lib.distributed.collectives import local_rows
 
 OWNED_BYTES = 64 << 20
 """Matrices that a rank owns in one round, in bytes: more only if one matrix is larger."""
@@ -103,14 +103,11 @@ class RowExchange:
         costs = [cost(matrix.rows, matrix.columns) for matrix in matrices]
         self.rounds = rounds_of(assign(matrices, costs, self.num_ranks), self.num_shards, dtype.itemsize)
         for matrix in matrices:
-            self._check(matrix)
-
-    def _check(self, matrix: Matrix) -> None:
-        local, first = local_rows(matrix.parameter)
-        whole = Matrix(parameter=matrix.parameter, first=0, rows=len(matrix.parameter))
-        begin, end = whole.rows_of(self.shard, self.num_shards)
-        if len(local) != end - begin or (len(local) and first != begin):
-            raise AssertionError(f"a shard must have the rows of torch.chunk, {begin} to {end}, found {first}")
+            local, first = local_rows(matrix.parameter)
+            whole = Matrix(parameter=matrix.parameter, first=0, rows=len(matrix.parameter))
+            begin, end = whole.rows_of(self.shard, self.num_shards)
+            if len(local) != end - begin or (len(local) and first != begin):
+                raise AssertionError(f"a shard must have the rows of torch.chunk, {begin} to {end}, found {first}")
 
     def local(self, matrix: Matrix, tensor: torch.Tensor) -> torch.Tensor:
         """Return this rank's rows of a matrix, [its rows, columns]: a view of `tensor`, sharded as the parameter."""

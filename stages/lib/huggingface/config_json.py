@@ -15,7 +15,7 @@ from typing import Any
 from stages.lib import files, recipe
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import CONFIG
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe, RopeScaling
 
 GENERATION_CONFIG = "generation_config.json"
@@ -70,7 +70,18 @@ def read_config(config: Any, path: Path | str) -> tuple[ModelRecipe, int]:
     """(model config, vocabulary size) of a config.json's content. Raises UserError naming `path` and the key."""
     if not isinstance(config, dict):
         raise UserError(f"{path} must hold a mapping as transformers writes it, found a {type(config).__name__}")
-    architecture = _architecture(config, path)
+    model_type = config.get("model_type")
+    known = ARCHITECTURES.types
+    if model_type is not None and (not isinstance(model_type, str) or model_type not in known):
+        raise _refusal(path, "model_type", f"be {' or '.join(map(json.dumps, known))}", model_type)
+    architecture = known[ARCHITECTURES.default if model_type is None else model_type]
+    for key, value in {
+        "architectures": [architecture.hf_class],
+        **architecture.fixed,
+        "quantization_config": None,
+    }.items():
+        if config.get(key) not in (None, value):
+            raise _refusal(path, key, f"be {json.dumps(value)}", config[key])
     theta, scaling = _rope(config, path, architecture.hf_defaults.get("rope_theta", 10000.0))
     keys = {name: _value(config, name, architecture, path) for name in _plain_fields(architecture)}
     # our defaults: so an export gives the recipe that was trained
@@ -91,19 +102,6 @@ def model_identity(path: Path | str, overrides: dict[str, Any]) -> dict[str, Any
     model_config, _ = read_config(files.read_json(file), file)
     keys = recipe.written(model_config, "identity") | overrides
     return recipe.written(recipe.load(ARCHITECTURES, keys, "model"), "identity")
-
-
-def _architecture(config: dict[str, Any], path: Path | str) -> type[ModelRecipe]:
-    """The architecture by model_type; the other keys of a config.json must not contradict it."""
-    model_type = config.get("model_type")
-    known = ARCHITECTURES.types
-    if model_type is not None and (not isinstance(model_type, str) or model_type not in known):
-        raise _refusal(path, "model_type", f"be {' or '.join(map(json.dumps, known))}", model_type)
-    found = known[ARCHITECTURES.default if model_type is None else model_type]
-    for key, value in {"architectures": [found.hf_class], **found.fixed, "quantization_config": None}.items():
-        if config.get(key) not in (None, value):
-            raise _refusal(path, key, f"be {json.dumps(value)}", config[key])
-    return found
 
 
 def _value(config: dict[str, Any], name: str, architecture: type[ModelRecipe], path: Path | str) -> Any:

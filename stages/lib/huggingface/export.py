@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
-from stages.lib import files, memory, space
+from stages.lib import files, space
 from stages.lib.errors import UserError
 from stages.lib.huggingface.weight_files import INDEX, WEIGHTS
 from stages.lib.model import key_table
-from stages.lib.model.key_table import KeyTable, Weight, keys_of
+from stages.lib.model.key_table import KeyTable, LoraRecipe, Weight, keys_of
+from stages.lib.model.lora import MATRICES, adapted_weights, adapter_key
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.render.terminal import track
 
@@ -77,7 +78,7 @@ def write_weights(
     def tensors(groups: Iterable[list[Weight]]) -> Iterator[tuple[str, torch.Tensor]]:
         for group in groups:
             yield from hf_tensors(cut(read(keys_of(group)), table), group).items()
-            memory.trim()
+            space.trim_memory()
 
     if dtype is None:
         dtypes = {name: tensor.dtype for name, tensor in tensors(table.groups)}
@@ -246,3 +247,52 @@ def _in_one_sentence(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from None
+
+
+# LoRA adapters in peft's format lie in a folder of their own, not beside an export's config.json: transformers would
+# load a directory that has an adapter_config.json as the base with the adapters, and never read the weights there.
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+ReadAdapters = Callable[[Sequence[str]], Mapping[str, torch.Tensor]]
+"""Keys of adapters (lora.adapter_key) -> {key: tensor}."""
+
+
+def adapter_config(table: KeyTable, recipe: LoraRecipe, base: str) -> dict[str, Any]:
+    """The content of adapter_config.json. `table`, `base`: of the base model, its name or path."""
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": recipe.rank,
+        "lora_alpha": int(recipe.alpha) if recipe.alpha.is_integer() else recipe.alpha,
+        "lora_dropout": recipe.dropout,
+        "target_modules": recipe.targets_of(table),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "inference_mode": True,
+    }
+
+
+def peft_tensors(table: KeyTable, recipe: LoraRecipe, read: ReadAdapters) -> dict[str, torch.Tensor]:
+    """{peft's key: tensor} of all adapters. The rows of lora_B are those of transformers' matrix."""
+    tensors = {}
+    for weight in adapted_weights(table, recipe):
+        for part in weight.parts:
+            if part.projection in recipe.targets:
+                keys = [adapter_key(weight, part, matrix) for matrix in MATRICES]
+                a, b = (tensor.contiguous() for tensor in map(read(keys).__getitem__, keys))
+                b = b if part.rotary_heads is None else pairs_to_halves(b, part.rotary_heads)
+                for matrix, tensor in (("lora_A", a), ("lora_B", b)):
+                    tensors[f"base_model.model.{part.module}.{matrix}.weight"] = tensor
+    return tensors
+
+
+def write_adapters(folder: Path, table: KeyTable, recipe: LoraRecipe, read: ReadAdapters, base: str) -> None:
+    """Write the adapters into a new folder."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    save_file(peft_tensors(table, recipe, read), folder / ADAPTER_WEIGHTS, {"format": "pt"})
+    files.write_json(folder / ADAPTER_CONFIG, adapter_config(table, recipe, base))

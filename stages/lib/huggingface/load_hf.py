@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from stages.lib import files
-from stages.lib.distributed.local_shards import local_rows
+from stages.lib.distributed.collectives import local_rows
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, weight_files
 from stages.lib.huggingface.export import Read

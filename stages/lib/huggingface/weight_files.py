@@ -34,9 +34,17 @@ def file_of_tensors(directory: Path) -> dict[str, str]:
 def _files(directory: Path) -> list[str]:
     if (directory / WEIGHTS).exists():
         return [WEIGHTS]
-    if not (directory / INDEX).exists():
+    path = directory / INDEX
+    if not path.exists():
         raise UserError(f"{directory} must hold {WEIGHTS} or {INDEX}, found neither")
-    return _shards(directory / INDEX)
+    index = files.read_json(path)
+    listed = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise UserError(f"{path}: weight_map must map tensors to files")
+    for name in listed.values():
+        if Path(name).name != name:
+            raise UserError(f"{path}: weight_map must name files beside it, got {name}")
+    return sorted(set(listed.values()))
 
 
 def names_of(directory: Path, tied: bool) -> set[str]:
@@ -57,22 +65,10 @@ def digest(paths: Mapping[str, Path], sha256: Callable[[Path], str] = files.sha2
     return manifest.digest_of(dict(zip(paths, hashes, strict=True)))
 
 
-def _shards(path: Path) -> list[str]:
-    """The file names of an index; they must be in its directory."""
-    index = files.read_json(path)
-    listed = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise UserError(f"{path}: weight_map must map tensors to files")
-    for name in listed.values():
-        if Path(name).name != name:
-            raise UserError(f"{path}: weight_map must name files beside it, got {name}")
-    return sorted(set(listed.values()))
-
-
 def check(directory: Path, file_of: dict[str, str], shapes: dict[str, list[int]]) -> None:
     """Raise UserError unless the tensors of `file_of` are those of `shapes`, in floating point."""
     if missing := sorted(shapes.keys() - file_of):
-        raise UserError(f"{directory} must hold {listed(missing)} by its config.json, and does not")
+        raise UserError(f"{directory} lacks {listed(missing)}, which its config.json requires")
     if extra := sorted(file_of.keys() - shapes):
         raise UserError(f"{directory} must hold only the tensors of its config.json's model, found {listed(extra)}")
     for tensor, name in file_of.items():

@@ -83,7 +83,7 @@ def repeated_flops_per_token(model_config: ModelRecipe, seq_len: int, mode: str,
     num_repeated = num_layers
     if mode == "ratio":
         assert ratio is not None
-        num_repeated = int(ratio * num_layers + 0.5)  # rounded as activation_checkpointing.chosen does
+        num_repeated = int(ratio * num_layers + 0.5)  # rounded as parallelize.chosen does
     repeated = products if model_config.router is not None else products[:-1]
     return (2 * sum(repeated) + attention) * num_repeated
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import torch
 
-from stages.lib.distributed.local_shards import local_rows
+from stages.lib.distributed.collectives import local_rows
 from stages.lib.model import key_table
 from stages.lib.model.transformer import Transformer
 

@@ -19,8 +19,7 @@ from torch.nn import functional
 
 from stages.lib.model import key_table
 from stages.lib.model.initialize import mixed_seed
-from stages.lib.model.key_table import KeyTable, Part, Weight
-from stages.lib.model.lora_recipe import LoraRecipe
+from stages.lib.model.key_table import KeyTable, LoraRecipe, Part, Weight
 from stages.lib.model.transformer import Transformer
 
 

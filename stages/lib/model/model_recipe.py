@@ -1,7 +1,7 @@
 """The config of a model: the keys that all architectures share. Imports no torch.
 
-An architecture is a subclass, one file each in `architectures/`, with its own keys and what it tells the Transformer; a
-recipe is read with `architectures.registry`.
+An architecture is a subclass in `architectures.py` with its own keys and what it tells the Transformer; a recipe is
+read with `architectures.ARCHITECTURES`.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ class Transformer(nn.Module):
     ) -> tuple[torch.Tensor, Routing | None]:
         """(ln p(target) of each target, 0 where it is -100: [B, L], at least float32; routing). See `forward`.
 
-        `sharding.shard` registers it, so that FSDP gathers weights as in `forward`.
+        `parallelize.shard` registers it, so that FSDP gathers weights as in `forward`.
         """
         hidden_states, routed = self.base_model(tokens, documents)
         log_probs = chunked_log_probs(hidden_states.flatten(0, 1), self.head.weight, targets.flatten())

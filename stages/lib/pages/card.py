@@ -5,7 +5,7 @@ See https://huggingface.co/docs/hub/model-cards and https://github.com/huggingfa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stages.lib.pages.card_data import data_lines, hub_datasets, sources_of, training_lines
@@ -21,6 +21,7 @@ FILE = "README.md"
 
 def text(inputs: CardInputs, license_: str | None, languages: list[str], description: str | None) -> str:
     """Return the card as Markdown. `description`: Markdown of the user, which follows the title."""
+    sentences = [*_use(inputs, languages), *_length(inputs), *_amount(inputs), *_limits_of_scores(inputs)]
     parts = [
         _metadata(inputs, license_, languages),
         _overview(inputs, description),
@@ -28,7 +29,7 @@ def text(inputs: CardInputs, license_: str | None, languages: list[str], descrip
         training_lines(inputs),
         score_lines(inputs),
         check_lines(inputs),
-        _limits(inputs, languages),
+        ["## Known limits", "", *(f"- {sentence}" for sentence in sentences)],
     ]
     return "\n".join(line for part in parts for line in part) + "\n"
 
@@ -106,7 +107,10 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     config, parameters = inputs.config, inputs.export.record.get("parameters")
     if inputs.is_tuned:
         yield "tuned from", code(inputs.initial_name or "") or "another model"
-        yield "tuned by", _method(inputs.recipe)
+        lora, dpo = inputs.recipe.get("lora"), inputs.recipe.get("dpo")
+        weights = f"LoRA of rank {lora['rank']}; the adapters are added to these weights" if lora else "all weights"
+        loss = f"direct preference optimization (DPO), beta {dpo['beta']}" if dpo else "next-token prediction"
+        yield "tuned by", f"{loss}; {weights}"
         if any(name.startswith("adapter/") for name in inputs.export.identity["outputs"]):
             yield "adapters", "`adapter`, in peft's format: for the model that was tuned"
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
@@ -126,14 +130,6 @@ def _facts(inputs: CardInputs) -> Iterable[tuple[str, str]]:
     yield "dtype of the weights", code(config.get("dtype", config.get("torch_dtype", "unknown")))
 
 
-def _method(recipe: Mapping[str, Any]) -> str:
-    """Return how a model was tuned, in words: which weights, and which loss."""
-    lora, dpo = recipe.get("lora"), recipe.get("dpo")
-    weights = f"LoRA of rank {lora['rank']}; the adapters are added to these weights" if lora else "all weights"
-    loss = f"direct preference optimization (DPO), beta {dpo['beta']}" if dpo else "next-token prediction"
-    return f"{loss}; {weights}"
-
-
 def _usage(inputs: CardInputs) -> list[str]:
     begins = inputs.corpus.identity["tokenizer"]["bos_added"]
     first = "The tokenizer puts the BOS before each text, as in training." if begins else "No BOS stands before a text."
@@ -149,12 +145,6 @@ COMPUTE_OPTIMAL = 20
 
 USEFUL_EPOCHS = 4
 """Epochs up to which repeated text is nearly as good as new text (arXiv 2305.16264)."""
-
-
-def _limits(inputs: CardInputs, languages: list[str]) -> list[str]:
-    """Return the lines of the section."""
-    sentences = [*_use(inputs, languages), *_length(inputs), *_amount(inputs), *_limits_of_scores(inputs)]
-    return ["## Known limits", "", *(f"- {sentence}" for sentence in sentences)]
 
 
 def _use(inputs: CardInputs, languages: list[str]) -> Iterator[str]:

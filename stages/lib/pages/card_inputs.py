@@ -178,4 +178,4 @@ def _check_results(result: Manifest) -> None:
     """Raise UserError if a manifest has no results by task."""
     results = result.identity.get("results")
     if not isinstance(results, dict) or not all(isinstance(of_task, dict) for of_task in results.values()):
-        raise UserError(f"{result.path} must have results by task, and has none")
+        raise UserError(f"{result.path} has no results by task")

@@ -32,7 +32,11 @@ def text(inputs: ReportInputs, places: Sequence[Path], predictions: Sequence[str
         # tasks in a table before and after tuning, of this run or of one tuned from it
         shown = {row["task"] for other, compared in tuned.items() for _, rows in compared for row in rows
                  if name in (other, (results.tuned_from(other) or ("",))[0])}  # fmt: skip
-        references = _references(inputs, name)
+        evaluations = inputs.results.evaluations.items()
+        corpora = {
+            evaluation.identity.get("corpus", "") for (run_name, *_), evaluation in evaluations if run_name == name
+        }
+        references = [row for row in inputs.references if row["corpus"] in corpora]
         lines += [*_run(inputs, name), *_scores(of_run, references, shown)]
         lines += [*_before_and_after(inputs, name, tuned.get(name, ())), *_contaminated(inputs.rows, name), ""]
     if not lines:
@@ -86,13 +90,6 @@ def _validation(source: str, scores: Mapping[str, float]) -> str:
         f"  validation {source}: the chosen completion has the higher reward in {scores['rewards/accuracies']:.1%} of "
         f"the pairs; margin {scores['rewards/margins']:.3f}"
     )
-
-
-def _references(inputs: ReportInputs, name: str) -> list[ScoreRow]:
-    """Return the references that were scored on the corpus of a run."""
-    evaluations = inputs.results.evaluations.items()
-    corpora = {evaluation.identity.get("corpus", "") for (run_name, *_), evaluation in evaluations if run_name == name}
-    return [row for row in inputs.references if row["corpus"] in corpora]
 
 
 def _scores(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], compared: set[str]) -> list[str]:

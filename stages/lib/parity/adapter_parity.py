@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from stages.lib.huggingface import export, weight_files
-from stages.lib.huggingface.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_of, peft_tensors
+from stages.lib.huggingface.export import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_config, peft_tensors
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity, parity_rows
@@ -23,7 +23,7 @@ from stages.lib.parity.tensor_parity import compare_bits, empty_exported
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stages.lib.model.lora_recipe import LoraRecipe
+    from stages.lib.model.key_table import LoraRecipe
     from stages.lib.parity.tensor_parity import Export
     from stages.lib.tokens.corpus import Corpus
 
@@ -54,7 +54,7 @@ def compare(
     `exported`: the export of the merged model. `whole`: compare logits, too, which holds both models in memory. Raises
     ParityError naming what differs first.
     """
-    compare_contents(folder, {ADAPTER_CONFIG: config_of(exported.table, adapter.recipe, adapter.base_name)})
+    compare_contents(folder, {ADAPTER_CONFIG: adapter_config(exported.table, adapter.recipe, adapter.base_name)})
     with weight_files.opened(folder / ADAPTER_WEIGHTS) as file:
         found = {name: file.get_tensor(name) for name in sorted(file.keys())}
     _compare_names({name: list(tensor.shape) for name, tensor in found.items()}, exported.directory, folder)

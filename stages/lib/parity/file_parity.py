@@ -30,7 +30,7 @@ def compare_contents(directory: Path, expected: Mapping[str, Any]) -> None:
             if _canonical(found) != _canonical(content):  # a vocabulary has many keys: names only for a difference
                 _compare(f"{name}:", content, found)
         elif files.sha256_file(directory / name) != content:
-            raise ParityError(f"{name} must be that of the tokenizer, and has another content")
+            raise ParityError(f"{name} differs from the tokenizer's; rerun with -R convert")
 
 
 def _canonical(content: Any) -> str:
@@ -74,21 +74,16 @@ def compare_loaded(directory: Path, config: Mapping[str, Any], model_config: Mod
     from transformers import AutoConfig, GenerationConfig
 
     loaded = [AutoConfig.from_pretrained(directory), GenerationConfig.from_pretrained(directory)]
-    for key, value in _meant(model_config).items():
+    rope: dict[str, Any] = {"rope_theta": model_config.rope_theta, "rope_type": "default"}
+    if model_config.rope_scaling is not None:
+        rope |= {"rope_type": "llama3", **dataclasses.asdict(model_config.rope_scaling)}
+    for key, value in (shape_of(model_config) | {"rope_parameters": rope}).items():
         found = getattr(loaded[0], key, None)
         if isinstance(value, dict) and isinstance(found, dict):
             found = {name: found.get(name) for name in value}
         if found != value:
-            raise ParityError(f"transformers must load {key} as {value}, and loads {found}")
+            raise ParityError(f"transformers loads {key} as {found}, expected {value}")
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         for found in (getattr(one, key) for one in loaded):
             if found != config[key]:
-                raise ParityError(f"transformers must load {key} as {config[key]}, and loads {found}")
-
-
-def _meant(model_config: ModelRecipe) -> dict[str, Any]:
-    """Return what a model computes by, as attributes of transformers' config."""
-    rope: dict[str, Any] = {"rope_theta": model_config.rope_theta, "rope_type": "default"}
-    if model_config.rope_scaling is not None:
-        rope |= {"rope_type": "llama3", **dataclasses.asdict(model_config.rope_scaling)}
-    return shape_of(model_config) | {"rope_parameters": rope}
+                raise ParityError(f"transformers loads {key} as {found}, expected {config[key]}")

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stages.lib import memory
+from stages.lib import space
 from stages.lib.huggingface import export
 from stages.lib.model.experts import choice_margins, router_probabilities
 from stages.lib.model.key_table import Weight
@@ -146,7 +146,7 @@ class _Pairs:
             for module in (ours, theirs):
                 module.to("meta")
             outputs.clear()
-            memory.trim()
+            space.trim_memory()
 
         with contextlib.ExitStack() as hooks:
             hooks.callback(theirs.register_forward_pre_hook(load).remove)

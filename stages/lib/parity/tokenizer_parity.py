@@ -17,8 +17,7 @@ from stages.lib.errors import UserError
 from stages.lib.parity.parity import ParityError
 from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer, load_package, special_tokens
-from stages.lib.tokens import validation_text
-from stages.lib.tokens.corpus import Corpus
+from stages.lib.tokens.corpus import Corpus, compared_documents, validation_documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +93,7 @@ def validation_texts(corpus: Manifest, source: str, limit: int) -> Iterator[str]
 
     `corpus`: its manifest.
     """
-    for _, text in validation_text.documents(corpus, source):
+    for _, text in validation_documents(corpus, source):
         yield text[:limit]
         limit -= len(text)
         if limit <= 0:
@@ -110,7 +109,7 @@ def compare_corpus_tokens(exported: Any, corpus: Corpus) -> None:
     def encode(texts: list[str], _: Any) -> list[np.ndarray]:
         return [np.array(exported.encode(text, add_special_tokens=False), np.int64) for text in texts]
 
-    for source, name, _, is_same in validation_text.compared(corpus, encode):
+    for source, name, _, is_same in compared_documents(corpus, encode):
         if not is_same:
             raise ParityError(f"validation document {name} of {source} has other tokens in the corpus than here")
 
@@ -122,7 +121,7 @@ def compare_chats(exported: Any, tokenizer: Tokenizer, template: str, texts: Ite
     refuses are left out. Raises ParityError naming the first text that differs.
     """
     if exported.chat_template != template:
-        raise ParityError("the export must have the chat template of the training, and has another")
+        raise ParityError("the export's chat template differs from the training's")
     compiled = ChatTemplate(template, special_tokens(tokenizer.manifest), "of the training")
     special, count = tokenizer.special_texts(), 0
     for text in texts:
@@ -138,7 +137,7 @@ def compare_chats(exported: Any, tokenizer: Tokenizer, template: str, texts: Ite
                 continue
             ((ids, _),) = tokenizer.encode_markup([rendered])
             if exported.apply_chat_template(messages, return_dict=False) != ids.tolist():
-                raise ParityError(f"a conversation must have the token ids of training, and has others: {text[:80]!r}")
+                raise ParityError(f"the export gives a conversation other token ids than the training: {text[:80]!r}")
             count += 1
     return {"conversations": count}
 

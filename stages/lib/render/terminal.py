@@ -94,18 +94,15 @@ class Progress:
             logger.info("%s", line)
         if self.terminal and (done == self.total or now - self.shown >= self.TERMINAL_SECONDS):
             self.shown = now
-            self._rewrite(line, "\n" if done == self.total else "")
+            try:
+                print(f"{CLEAR}{line}", end="\n" if done == self.total else "", file=self.stream, flush=True)
+            except OSError:  # the terminal was closed, which must not end the training
+                self.terminal = False
 
     def advance(self) -> None:
         """Show that one more is done, and the share of the total."""
         self.done += 1
         self.show(self.done, f"({self.done / self.total:.0%})")
-
-    def _rewrite(self, line: str, end: str) -> None:
-        try:
-            print(f"{CLEAR}{line}", end=end, file=self.stream, flush=True)
-        except OSError:  # the terminal was closed, which must not end the training
-            self.terminal = False
 
 
 def track(title: str, items: Sequence[Item], stream: TextIO | None = None) -> Iterator[Item]:

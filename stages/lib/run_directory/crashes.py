@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.lib.errors import UserError
-from stages.lib.run_directory import history, job, journal
+from stages.lib.run_directory import history, journal
 from stages.lib.run_directory.events import ATTEMPT, FILE, read_events
+from stages.lib.run_directory.lease import job_number
 
 
 def begin_attempt(directory: Path, automatic: bool) -> None:
@@ -25,7 +26,7 @@ def begin_attempt(directory: Path, automatic: bool) -> None:
     events, step = read_events(directory), max((e["step"] for e in entries if "validation" not in e), default=0)
     if automatic:
         _check(directory, events, step)
-    event = {"time": time.time(), "event": ATTEMPT, "step": step, "job": job.number()}
+    event = {"time": time.time(), "event": ATTEMPT, "step": step, "job": job_number()}
     journal.append(directory / FILE, event)
 
 

@@ -1,4 +1,4 @@
-"""The lease on a run directory: one trainer at a time, on any host.
+"""The lease on a run directory: one trainer at a time, on any host; and the scheduler's job around this process.
 
 lease.json holds who holds it (`Holder`) and its heartbeat. It is created complete, by a hard link that fails if the
 file exists. Shared file systems support that, while flock may be missing or local to a node.
@@ -15,6 +15,7 @@ import dataclasses
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import uuid
@@ -24,7 +25,46 @@ from pathlib import Path
 from stages.lib import files
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.run_directory import job, journal
+from stages.lib.run_directory import journal
+
+ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+}
+"""Slurm's states of a job that does not run and will not."""
+
+
+def job_number() -> str | None:
+    """Return the number of this job; None outside a job. A launcher passes that of another scheduler."""
+    return os.environ.get("CARAVAN_JOB_ID") or os.environ.get("SLURM_JOB_ID")
+
+
+def job_cluster() -> str | None:
+    """Return the name of the cluster: job numbers are unique only within it."""
+    return os.environ.get("SLURM_CLUSTER_NAME")
+
+
+def job_restarts() -> int:
+    """Return the number of times that the scheduler requeued this job.
+
+    The launcher passes it, because Snakemake's Slurm plugin drops SLURM_RESTART_COUNT.
+    """
+    restarts = os.environ.get("CARAVAN_JOB_RESTARTS") or os.environ.get("SLURM_RESTART_COUNT") or ""
+    return int(restarts) if restarts.isdecimal() else 0
+
+
+def job_has_ended(job: str) -> bool:
+    """Return True if Slurm lists a job of this cluster as ended.
+
+    A job that squeue does not list may still run: sites hide the jobs of other users (PrivateData=jobs).
+    """
+    command = ["squeue", "--noheader", "--states=all", "--jobs", job, "--format", "%T"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    states = set(done.stdout.split())
+    return not done.returncode and bool(states) and states <= ENDED
+
 
 LATE_SECONDS = 30
 """Age of a heartbeat from which the end of the holder's job is believed: three heartbeats are missing."""
@@ -79,9 +119,9 @@ class Holder:
             started=(_state_and_start(os.getpid()) or (None, None))[1],
             boot_id=boot_id,
             pid_namespace=pid_namespace,
-            job=job.number(),
-            cluster=job.cluster(),
-            restarts=job.restarts(),
+            job=job_number(),
+            cluster=job_cluster(),
+            restarts=job_restarts(),
             heartbeat=time.time(),
             token=token,
         )
@@ -125,11 +165,11 @@ class Holder:
         return found[0] != "Z" and found[1] == self.started
 
     def _job_ended(self) -> bool:
-        if self.job is None or self.cluster != job.cluster():
+        if self.job is None or self.cluster != job_cluster():
             return False
-        if self.job == job.number():
-            return self.restarts < job.restarts()  # this job was requeued, and this was its earlier start
-        return self.cluster is not None and job.has_ended(self.job)
+        if self.job == job_number():
+            return self.restarts < job_restarts()  # this job was requeued, and this was its earlier start
+        return self.cluster is not None and job_has_ended(self.job)
 
 
 def _place() -> tuple[str | None, str | None]:

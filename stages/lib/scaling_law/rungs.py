@@ -10,7 +10,7 @@ from typing import Any
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 

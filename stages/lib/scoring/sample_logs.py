@@ -114,7 +114,14 @@ def read_logs(evaluation: Manifest, suite: str, task: str) -> SampleLog | None:
 def _read_into(log: SampleLog, path: Path, is_local: bool) -> None:
     task = path.name.removesuffix(SUFFIX)
     for number, line in _lines(path):
-        entry = _parse(line, f"{path} line {number}")
+        where = f"{path} line {number}"
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise UserError(f"{where} is not valid JSON: {error}") from None
+        for key, kind in KEYS.items():
+            if not isinstance(entry, dict) or not isinstance(entry.get(key), kind):
+                raise UserError(f"{where} has no {key} ({kind.__name__})")
         of_filter = log.samples.setdefault(entry["filter"], {})
         document = (task, entry["doc_id"])
         if document in of_filter:
@@ -132,17 +139,6 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} line {number + 1} cannot be decompressed: {error}") from None
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        entry = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{where} is not valid JSON: {error}") from None
-    for key, kind in KEYS.items():
-        if not isinstance(entry, dict) or not isinstance(entry.get(key), kind):
-            raise UserError(f"{where} has no {key} ({kind.__name__})")
-    return entry
 
 
 FILE = "scored_tasks.json"

@@ -71,7 +71,7 @@ def of_baseline(path: str, revision: str | None) -> ScoredModel:
     directory = Path(path) if Path(path).is_dir() else downloaded(path, revision)
     found = [file for pattern in FILES for file in directory.glob(pattern)]
     if not (directory / CONFIG).exists() or not any(file.suffix == ".safetensors" for file in found):
-        raise UserError(f"baseline {path} must hold {CONFIG} and *.safetensors, and does not")
+        raise UserError(f"baseline {path} lacks {CONFIG} or *.safetensors; name a directory with both")
     _check_layers(files.read_json_object(directory / CONFIG), directory / CONFIG)
     return ScoredModel(
         directory, {"baseline": digest_of_files(directory)}, _tokenizer(directory, path), _positions(directory)

@@ -374,5 +374,5 @@ def _of_info(system: AbstractFileSystem, url: str, info: Mapping[str, Any]) -> S
     etags = [info.get("ETag"), info.get("etag"), lfs.get("sha256"), info.get("blob_id"), info.get("xet_hash")]
     etag = next(filter(None, etags), None) or system.ukey(url if url.startswith(HTTP) else info["name"])
     if info.get("size") is None:
-        raise UserError(f"the store of {url} must report its size in bytes, and does not")
+        raise UserError(f"the store of {url} does not report its size in bytes")
     return Status(info["size"], str(etag).strip('"'))

@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _package(path: Path) -> tokenizers.Tokenizer:
     if not path.exists():
-        raise UserError(f"{path.parent} must hold {path.name}, and does not; name a tokenizer with --tokenizer")
+        raise UserError(f"{path.parent} lacks {path.name}; name a tokenizer with --tokenizer")
     try:
         package = load_package(path.read_text(encoding="utf-8"))
     except ValueError as error:

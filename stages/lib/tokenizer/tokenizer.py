@@ -57,7 +57,9 @@ class Tokenizer:
         # scored and used with the package, so its ids are the reference.
         model = self._checked_model(path) if "pieces" in self.manifest.identity else None
         if model is not None and self.manifest.identity["recipe"].get("model", "bpe") == "bpe":
-            self.library, self._processor = "sentencepiece", _sentencepiece(model)
+            import sentencepiece
+
+            self.library, self._processor = "sentencepiece", sentencepiece.SentencePieceProcessor(model_file=str(model))
             self._encode = functools.partial(self._processor.encode, return_type="numpy")
         else:
             self.library, self._encode = "tokenizers", package_encoder(self.package)
@@ -167,12 +169,6 @@ def special_tokens(tokenizer: Manifest) -> dict[str, str]:
     config = files.read_json_object(tokenizer.output(PACKAGE[1]))
     found = {name: config[name] for name in ("bos_token", "eos_token", "unk_token") if name in config}
     return found | {"pad_token": config["eos_token" if tokenizer.identity.get("unk") is None else "unk_token"]}
-
-
-def _sentencepiece(model: Path) -> SentencePieceProcessor:
-    import sentencepiece
-
-    return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 
 def load_package(text: str) -> library.Tokenizer:

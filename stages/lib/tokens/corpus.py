@@ -1,4 +1,4 @@
-"""A corpus by its manifest, and the token streams of its sources.
+"""A corpus by its manifest, the token streams of its sources, and its validation documents as text.
 
 The manifest gives the byte at which the tokens of each record batch of a shard begin, so any segment of a stream is one
 `pread`. Before the first read, the size and the Arrow magic of every shard are checked by many threads, since a shared
@@ -7,10 +7,12 @@ file system has a high latency but serves many requests at once; 10,000 shards o
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import resource
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib import manifest
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
+from stages.lib.sources.documents import Document
+from stages.lib.sources.entries import VALIDATION
+from stages.lib.tokens import bos_eos
+from stages.lib.tokens.bos_eos import Encode
 
 MAGIC = b"ARROW1"
 THREADS = 32
@@ -88,7 +95,7 @@ class Corpus:
         finally:
             os.close(descriptor)
         if head != MAGIC or tail != MAGIC:
-            raise UserError(f"{path} must be an Arrow file, and does not begin and end with {MAGIC.decode()}")
+            raise UserError(f"{path} must be an Arrow file: it does not begin and end with {MAGIC.decode()}")
 
 
 @dataclass(frozen=True)
@@ -290,3 +297,41 @@ class TokenStream:
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
+
+
+def validation_documents(corpus: Manifest, source: str) -> Iterator[tuple[str, str]]:
+    """Yield (id, text) of a source's validation documents, in the order of its validation shards.
+
+    Raises UserError if a file is missing or changed since the manifest was written.
+    """
+    for described in corpus.identity["sources"][source]["validation"]["texts"]:
+        path = corpus.directory / described["path"]
+        manifest.check_size(path, described["bytes"], corpus.path)
+        if files.sha256_file(path) != described["sha256"]:
+            raise UserError(f"{path} changed since {corpus.path} was written; delete both and run the workflow again")
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                document = json.loads(line)
+                yield document["id"], document["text"]
+
+
+def compared_documents(corpus: Corpus, encode: Encode, num_documents: int = 8) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield (source, id, text, True if `encode` gives the tokens of the shards) of each source's first documents.
+
+    Pre-tokenized sources are left out: their ids need not be those of their text. A source ends with the first document
+    that differs, whose length in the shards is not known.
+    """
+    tokenizer = corpus.tokenizer
+    for source in sorted(corpus.sources):
+        if "ids" in corpus.sources[source]:
+            continue
+        stream, at = corpus.stream(source, VALIDATION), 0
+        for name, text in itertools.islice(validation_documents(corpus.manifest, source), num_documents):
+            (ids,) = bos_eos.ids_of([Document(name, text, VALIDATION)], encode, np.int64)
+            expected = [*[tokenizer["bos"]] * tokenizer["bos_added"], *ids.tolist(), tokenizer["eos"]]
+            is_same = at + len(expected) <= len(stream) and stream.read(at, len(expected)).tolist() == expected
+            yield source, name, text, is_same
+            if not is_same:
+                break
+            at += len(expected)
+        stream.close()

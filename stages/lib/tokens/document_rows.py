@@ -26,7 +26,7 @@ import numpy as np
 
 from stages.lib.errors import UserError
 from stages.lib.tokens.corpus import Segments, TokenStream
-from stages.lib.tokens.permutation import permute, positions_of
+from stages.lib.tokens.data_order import permute, positions_of
 
 IN_MEMORY = 1 << 24
 """Documents of a source whose boundaries are held in memory: 128 MiB."""

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stages.lib.errors import UserError
-from stages.lib.tokens import mixture
+from stages.lib.tokens import data_order
 from stages.lib.tokens.corpus import Corpus, Segments, ranges
 from stages.lib.tokens.packing import CHUNK, PACKINGS
 
@@ -46,8 +46,9 @@ def check_named(weights: Iterable[str], corpus: Corpus, where: str) -> None:
 class Samples:
     """All training samples of a corpus under a recipe, by global number.
 
-    `weights`: {source: weight}, or a history of the mixture [(first sample, weights)], see mixture.py. `document_end`:
-    the token that ends a document, if attention must stay within documents. `packing`: chunk, concat or best_fit.
+    `weights`: {source: weight}, or a history of the mixture [(first sample, weights)], see data_order.py.
+    `document_end`: the token that ends a document, if attention must stay within documents. `packing`: chunk, concat or
+    best_fit.
 
     `rows`: rows of each source per epoch, int64 [sources].
 
@@ -66,7 +67,7 @@ class Samples:
         history = [(0, weights)] if isinstance(weights, Mapping) else weights
         for _, named in history:
             check_named(named, corpus, "pretrain.weights")
-        self.corpus, self.mixture = corpus, mixture.from_history(history)
+        self.corpus, self.mixture = corpus, data_order.from_history(history)
         self.seq_len, self.seed, self.document_end, self.packing = seq_len, seed, document_end, packing
         self.streams = [corpus.stream(source) for source in self.mixture.sources]
         self.layouts = [

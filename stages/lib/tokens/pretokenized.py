@@ -1,4 +1,6 @@
-"""Pre-tokenized documents: their text, and a check that it has the same ids by the corpus' tokenizer."""
+"""Documents by their token ids: text of pre-tokenized ones, checked by the tokenizer, and that of training shards."""
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -6,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Manifest
 from stages.lib.sources.documents import Document, Entry
-from stages.lib.sources.entries import Malformed
+from stages.lib.sources.entries import TRAIN, Malformed
 from stages.lib.tokenizer.fast import CHECK_CHARACTERS, CHECK_EVERY, CHECK_FIRST
 from stages.lib.tokenizer.tokenizer import Tokenizer
 
@@ -138,3 +142,44 @@ class PretokenizedCheck:
     def record(self) -> dict[str, Any]:
         """Return the entry of a manifest's record; empty if no document is pre-tokenized."""
         return {"given_ids": {"compared": self.compared, "same": self.same}} if self.documents else {}
+
+
+def training_documents(part: Manifest, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of the documents in a part's training shards, in their order, in bounded memory.
+
+    Raises UserError if a shard is missing or changed since the manifest was written.
+    """
+    number = 0
+    for batch in _batches_of_ids(part):
+        alone = len(batch) == 1  # perhaps longer than a batch: decoded in segments
+        texts = [text_of(batch[0], tokenizer.decode)] if alone else tokenizer.decode_batch(batch)
+        yield from enumerate(texts, number)
+        number += len(texts)
+
+
+def _batches_of_ids(part: Manifest) -> Iterator[list[np.ndarray]]:
+    """Yield lists of documents' ids, each of about SEGMENT_IDS; a longer document is alone."""
+    held: list[np.ndarray] = []
+    size = 0
+    for ids in _ids_of_shards(part):
+        if held and size + len(ids) > SEGMENT_IDS:
+            yield held
+            held, size = [], 0
+        held.append(ids)
+        size += len(ids)
+    if held:
+        yield held
+
+
+def _ids_of_shards(part: Manifest) -> Iterator[np.ndarray]:
+    import pyarrow as pa
+
+    for shard in part.identity[TRAIN]["shards"]:
+        path = part.directory / shard["path"]
+        manifest.check_content(path, shard, part.path)
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+            for number in range(reader.num_record_batches):
+                column = reader.get_batch(number).column(0)
+                bounds, values = column.offsets.to_numpy(), column.values.to_numpy()
+                for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+                    yield values[begin:end]

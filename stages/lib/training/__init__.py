@@ -5,10 +5,9 @@
     initial.py                     the weights of another model to start from
     trainer.py                     the loop: steps, saves, evaluations, the end
     step.py                        one optimizer step
-    state.py, sharding.py          model, optimizer and loss guard, sharded
-    activation_checkpointing.py    what the backward pass keeps, and what it recomputes
+    state.py                       model, optimizer and loss guard
+    parallelize.py                 sharding, and what the backward pass keeps or recomputes
     float8.py, cuda_graphs.py      faster products, and passes that the GPU starts at once
-    position.py                    the place in the run, and the return to an earlier one
     stop_requests.py, watchdog.py  requests to stop, and the end of a training that hangs
     step_metrics.py                the line of a step in metrics.jsonl
     validation.py                  the loss on the validation split

@@ -16,7 +16,8 @@ from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, load_hf
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import PACKAGE, package_encoder
-from stages.lib.tokens import loader, validation_text
+from stages.lib.tokens import loader
+from stages.lib.tokens.corpus import compared_documents
 from stages.lib.training.optimizers.recipe import DEFAULT_OPTIMIZER
 from stages.lib.training.settings.recipe import InitialRecipe
 
@@ -59,7 +60,16 @@ class Initial:
         self.commit = self.found.commit
         if model_config is not None:
             self._check_model(model_config, where)
-        self._check_tokenizer(corpus)
+        vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
+        is_other = self.found.tokenizer not in (None, corpus.tokenizer["digest"])
+        if rows < vocab_size or (is_other and rows != vocab_size):
+            raise UserError(
+                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), got {rows}"
+            )
+        if rows > vocab_size:  # padding, as published models have it
+            logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
+        if is_other:
+            raise UserError(f"--initial {self.path} was trained with a different tokenizer than this corpus")
         if self.commit is None:
             for key, value in dataclasses.asdict(recipe).items():
                 if value != "reset":
@@ -100,18 +110,6 @@ class Initial:
             if field.name not in FREE and value != found:
                 raise UserError(f"{where}.model.{field.name} is {value}, but {found} in --initial {self.path}")
 
-    def _check_tokenizer(self, corpus: Corpus) -> None:
-        vocab_size, rows = corpus.tokenizer["vocab_size"], self.found.vocab_size
-        is_other = self.found.tokenizer not in (None, corpus.tokenizer["digest"])
-        if rows < vocab_size or (is_other and rows != vocab_size):
-            raise UserError(
-                f"--initial {self.path} must have the vocab_size of the data's tokenizer ({vocab_size}), got {rows}"
-            )
-        if rows > vocab_size:  # padding, as published models have it
-            logger.info("--initial has %s rows for the %s ids of the tokenizer; the others stay", rows, vocab_size)
-        if is_other:
-            raise UserError(f"--initial {self.path} was trained with a different tokenizer than this corpus")
-
     def _compare_tokens(self, corpus: Corpus) -> None:
         """Compare the ids that the tokenizer beside imported weights gives with those of the corpus.
 
@@ -122,7 +120,7 @@ class Initial:
             reason = f"no {package.name} lies beside its weights"
         else:
             encode, compared = package_encoder(package), 0
-            for source, name, text, is_same in validation_text.compared(corpus, lambda texts, _: encode(texts)):
+            for source, name, text, is_same in compared_documents(corpus, lambda texts, _: encode(texts)):
                 if not is_same:
                     raise UserError(
                         f"--initial {self.path} was trained with a different tokenizer than this corpus: {package} "

@@ -25,7 +25,7 @@ from stages.lib.model import flops
 from stages.lib.run_directory import history
 from stages.lib.run_directory.events import Lineage, read_events
 from stages.lib.run_directory.run_identity import DIRECTORY_KEYS, RunIdentity
-from stages.lib.training import run_lock, sharding, stop_requests
+from stages.lib.training import parallelize, run_lock, stop_requests
 from stages.lib.training.metrics.callback import ProgressLine
 from stages.lib.training.metrics.trackers import Trackers
 from stages.lib.training.objectives.objective import Preparation
@@ -81,7 +81,7 @@ def train_to_milestone(arguments: argparse.Namespace, run: Run, read_data: Calla
     else:
         with collectives.raise_on_all_ranks():
             run.recipe.check_ranks(dist.get_world_size(), where)
-            sharding.check(run.recipe, where, run.device)
+            parallelize.check(run.recipe, where, run.device)
             requirements.check_device(run.recipe, where, run.device)
             if run.recipe.float8:  # of a fine-tuning the model is known only now
                 requirements.check_float8(run.recipe, where, run.model_config, has_lora=run.lora is not None)
@@ -180,7 +180,7 @@ def resume(trainer: Trainer, until: int) -> None:
         micro_batch_size=recipe.micro_batch_size,
         directory=trainer.directory,
         init_weights=lambda: state.init_weights(run.initial),
-        reshard=lambda: sharding.reshard(state.model),
+        reshard=lambda: parallelize.reshard(state.model),
         poll=poll,
     )
     try:

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from stages.lib.distributed import collectives
 from stages.lib.errors import Preempted, UserError
 from stages.lib.log import logger
-from stages.lib.run_directory import crashes, events, history, job, journal
-from stages.lib.run_directory.lease import FILE, HeldError, Lease
+from stages.lib.run_directory import crashes, events, history, journal
+from stages.lib.run_directory.lease import FILE, HeldError, Lease, job_number
 from stages.lib.training.stop_requests import REASONS, STOP_FILE, StopRequests
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _try_lease(directory: Path) -> tuple[Lease | None, str | None]:
                 return Lease(directory), None
             except HeldError as error:
                 text = f"{error}; wait for it, or stop it with `{_stop_command(directory, error)}` (it saves first)"
-                if job.number() is None:
+                if job_number() is None:
                     raise UserError(text) from None
                 return None, text
     return None, None

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stages.lib.distributed import local_shards
+from stages.lib.distributed import collectives
 from stages.lib.model.initialize import initialize, initialize_adapters
 from stages.lib.model.lora import add_adapters
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import activation_checkpointing, cuda_graphs, float8, sharding
+from stages.lib.training import cuda_graphs, float8, parallelize
 from stages.lib.training.optimizers import registry
 from stages.lib.training.settings.recipe import LossGuardRecipe
 
 if TYPE_CHECKING:
-    from stages.lib.model.lora_recipe import LoraRecipe
+    from stages.lib.model.key_table import LoraRecipe
     from stages.lib.training.initial import Initial
     from stages.lib.training.settings.recipe import TrainRecipe
 
@@ -92,14 +92,14 @@ class State:
             self._has_base = False
         if recipe.float8:
             float8.apply(self.model)
-        if sharding.casts_weights(recipe):
+        if parallelize.casts_weights(recipe):
             cuda_graphs.cast_weights(self.model)
-        activation_checkpointing.apply(self.model, recipe.activation_checkpointing)
+        parallelize.apply_activation_checkpointing(self.model, recipe.activation_checkpointing)
         if recipe.compile:
             for block in self.model.base_model.layers:
                 # the hooks of FSDP and StragglerTimer stay outside
                 block.forward = torch.compile(block.forward)  # type: ignore[method-assign, arg-type]
-        self.shard_group = sharding.shard(self.model, recipe, device)
+        self.shard_group = parallelize.shard(self.model, recipe, device)
         self.optimizer = registry.build(self.model, recipe.optimizer)
         self.loss_guard = LossGuard(recipe.loss_guard, device)
 
@@ -159,6 +159,6 @@ class State:
         local = total = 0
         for _, parameter in self._trained():
             width = parameter.element_size() + self.optimizer.state_bytes(parameter)
-            local += local_shards.local_tensor(parameter).numel() * width
+            local += collectives.local_tensor(parameter).numel() * width
             total += parameter.numel() * width
         return local, total

@@ -1,19 +1,28 @@
 """One optimizer step: forward and backward passes over the micro-batches, clipping, the loss guard, the update."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from stages.lib.training import sharding
+from stages.lib.training import parallelize
 from stages.lib.training.cuda_graphs import MicroBatchGraph
-from stages.lib.training.objectives import registry as objectives
+from stages.lib.training.objectives import dpo, objective
+from stages.lib.training.objectives.objective import Balance, Objective
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.optimizer import clip_gradients, set_learning_rate
 from stages.lib.training.optimizers.schedule import learning_rate
 from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State
+
+OBJECTIVES: dict[str, Callable[[Any, Balance], Objective]] = {
+    "next_token": objective.build_next_token,
+    "dpo": dpo.build,
+}
+"""{name: function of the recipe of a training and the balance of its model's experts}; the recipe's property
+`objective` chooses the entry."""
 
 
 class Stepper:
@@ -37,7 +46,7 @@ class Stepper:
         """
         self.recipe, self.state, self.device = recipe, state, device
         self.document_end, self.steps_before = document_end, steps_before
-        self.objective = objectives.build(recipe, state.model.recipe)
+        self.objective = OBJECTIVES[recipe.objective](recipe, Balance(state.model.recipe))
         self.names = (*self.objective.figures, "grad_norm", "bad", "bad_steps")
         """Names of the numbers of a step."""
         # the plan of a run takes a step with fake tensors of a CPU
@@ -69,7 +78,7 @@ class Stepper:
             end = row + len(micro_batch[0]) * self.objective.rows_per_sample
             self.state.set_rows(range(row, end))
             row = end
-            sharding.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
+            parallelize.set_gradient_sync(model, self.recipe.sharding, number == len(micro_batches) - 1)
             sums += (self.graph or self._passes)(micro_batch, count)
         norm = clip_gradients(list(model.parameters()), self.recipe.optimizer.max_grad_norm, self.state.shard_group)
         dist.all_reduce(sums)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from stages.lib.distributed.collectives import CollectiveError
 from stages.lib.errors import UserError
 from stages.lib.model.loss import IGNORED
-from stages.lib.tokens.permutation import permute
+from stages.lib.tokens.data_order import permute
 
 if TYPE_CHECKING:
     from stages.lib.model.transformer import Transformer

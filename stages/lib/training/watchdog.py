@@ -161,7 +161,11 @@ class Watchdog(Callback):
             sentence = f"{SENTENCES[call['phase']].format(**call)} ({where}); stacks of the ranks: {pattern}"
             write_stacks(self.directory, call["stamp"], self.rank, f"{sentence}\n{self._here()}")
             if call["rank"] == self.rank:
-                self._write_event(call)
+                entry = {"time": time.time(), "event": "hang", "world_size": self.world_size, **call}
+                try:
+                    journal.append(self.directory / "events.jsonl", entry)
+                except UserError as error:
+                    print(error, file=sys.stderr, flush=True)
             code = self._on_hang(sentence)
             answered = self._wait_for_all(pattern)
             # The others read the call within one check. Until they end as well, the main thread must not run: it would
@@ -176,13 +180,6 @@ class Watchdog(Callback):
         name, step, _ = self._phase
         host, process = socket.gethostname(), os.getpid()
         return f"rank {self.rank} of {self.world_size}, host {host}, process {process}, phase {name}, step {step}"
-
-    def _write_event(self, call: dict[str, Any]) -> None:
-        entry = {"time": time.time(), "event": "hang", "world_size": self.world_size, **call}
-        try:
-            journal.append(self.directory / "events.jsonl", entry)
-        except UserError as error:
-            print(error, file=sys.stderr, flush=True)
 
     def _wait_for_all(self, pattern: Path) -> bool:
         """Wait for the stacks of all ranks; return False if some are missing after ANSWER_SECONDS."""

@@ -8,8 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from stages.lib.tokens.mixture import Mixture
-from stages.lib.tokens.permutation import permute
+from stages.lib.tokens.data_order import Mixture, permute
 
 VALIDATION_SEED = 0  # runs of all seeds have the same validation rows
 

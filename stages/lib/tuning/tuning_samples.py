@@ -18,7 +18,7 @@ import numpy as np
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens.best_fit import best_fit
+from stages.lib.tokens.packing import best_fit
 from stages.lib.tuning.encoded_examples import Encoded
 from stages.lib.tuning.mixed_samples import VALIDATION_SEED, MixedSamples, chosen_for_validation
 

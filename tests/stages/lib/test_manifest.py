@@ -43,7 +43,8 @@ def test_an_output_that_is_there_is_found(path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "payload is missing, but .*m.json lists it"), (b"1", "payload must have 5 bytes")]
+    ("content", "said"),
+    [(None, "payload is missing, but .*m.json lists it"), (b"1", "payload has 1 bytes, but .*m.json lists 5")],
 )
 def test_an_output_that_vanished_or_changed_its_size_is_named_with_what_to_do(path, content, said):
     (path.parent / "payload").unlink()
@@ -107,7 +108,7 @@ def test_an_edited_manifest_is_refused_with_what_to_do(path, part):
 
 def test_the_manifest_of_another_stage_is_refused(path):
     assert manifest.read(path, "index").stage == manifest.read(path, "tokenize", "index").stage == "index"
-    expected = r"m\.json must be the manifest of stages\.pretrain or stages\.finetune, and is that of stages\.index"
+    expected = r"m\.json is the manifest of stages\.index, expected one of stages\.pretrain or stages\.finetune"
     with pytest.raises(UserError, match=expected):
         manifest.read(path, *manifest.TRAINING)
 

@@ -57,8 +57,8 @@ def test_an_output_that_is_no_file_is_refused_before_the_work(module, tmp_path, 
     os.mkfifo(pipe)
     file.touch()
     for output, said in (
-        (pipe, "must be a new name or a regular file, and is a device, a pipe or a socket"),
-        (tmp_path, "must be a new name or a regular file, and is a directory"),
+        (pipe, "is a device, a pipe or a socket, expected a new name or a regular file"),
+        (tmp_path, "is a directory, expected a new name or a regular file"),
         (file / "a.json", "must be in a directory that can be written: Not a directory"),
     ):
         assert module.main([*OPTIONS[module], "--output", str(output)]) == 2

@@ -14,7 +14,7 @@ from scripts.config.references import ConfigError, listed
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import model_identity
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.flops import active_count
 from stages.lib.model.model_recipe import ModelRecipe
 

@@ -12,7 +12,7 @@ from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.scoring.tasks import task_files
 from stages.lib.scoring.tasks.task import Row, TaskOptions, TextTask, ValidationText
-from stages.lib.tokens import validation_text
+from stages.lib.tokens.corpus import validation_documents
 
 PIECE_BYTES = 2048  # the start of a piece has no context, which changes its bits by less than 1%
 
@@ -28,7 +28,7 @@ def read(corpus: Manifest, seed: int, num_bytes: int, sources: Sequence[str] | N
             raise UserError(f"evaluate.sources must name sources of {corpus.path} ({', '.join(known)}), got {source!r}")
     pools = {}
     for source in known if sources is None else sorted(sources):
-        pool = sample(_pieces(validation_text.documents(corpus, source), source), seed, num_bytes)
+        pool = sample(_pieces(validation_documents(corpus, source), source), seed, num_bytes)
         if pool:
             pools[source] = pool
         else:

@@ -18,9 +18,9 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources import reading, storage
 from stages.lib.sources.entries import field_of
-from stages.lib.sources.kinds import jsonl, tables
+from stages.lib.sources.kinds import lines, tables
 from stages.lib.sources.kinds.kind import JSON_LINES_ENDINGS, ConversationRecord, PreferenceRecord, SourceKind, Text
-from stages.lib.sources.kinds.parquet import Parquet
+from stages.lib.sources.kinds.tables import Parquet
 from stages.lib.sources.spans import Span
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _lines(name: str, fields: Sequence[str | None]) -> Iterator[Record]:
                 continue
             where = f"{name}, line {number}"
             try:
-                entry = jsonl.parse(text)
+                entry = lines.parse(text)
             except ValueError as error:
                 raise UserError(f"{where} must be a JSON object: {error}") from None
             if _is_deep(entry):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stages.lib.sources.kinds.arrow import Arrow
 from stages.lib.sources.kinds.example_kinds import Chat, Preference, PromptCompletion
-from stages.lib.sources.kinds.jsonl import Jsonl
 from stages.lib.sources.kinds.kind import SourceKind
-from stages.lib.sources.kinds.parquet import Parquet
+from stages.lib.sources.kinds.lines import Jsonl, Text
 from stages.lib.sources.kinds.python_kinds import PythonCode, PythonProse, PythonStatements
-from stages.lib.sources.kinds.text import Text
+from stages.lib.sources.kinds.tables import Arrow, Parquet
 
 if TYPE_CHECKING:
     from stages.lib.sources.kinds.kind import SourceFields

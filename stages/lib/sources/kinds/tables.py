@@ -1,4 +1,4 @@
-"""The rows of parquet and Arrow files as mappings, in memory that does not grow with the files.
+"""The kinds `parquet` and `arrow`: rows as mappings, in memory that does not grow with the files.
 
 A malformed row is its reason, a str. A damaged file is a UserError that names it.
 """
@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stages.lib.errors import UserError
+from stages.lib.sources import storage
+from stages.lib.sources.kinds.kind import FIELDS_OF_TABLE, SourceKind
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow import parquet
 
     from stages.lib.sources.kinds.kind import SourceFields
+    from stages.lib.sources.spans import Span
+
 
 Row = dict[str, Any] | str
 
@@ -186,3 +191,190 @@ def _values(column: pyarrow.Array) -> list[Any]:
         values = values.fill_null(0)
     values, offsets = values.to_numpy(), offsets - first
     return [values[offsets[at] : offsets[at + 1]] if valid[at] else None for at in range(len(column))]
+
+
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class Arrow(SourceKind):
+    """A document is a row. A record batch is held in memory as a whole."""
+
+    name = "arrow"
+    fields = FIELDS_OF_TABLE
+    endings = (".arrow", ".feather", ".ipc")
+    owns_endings = True
+    has_columns = True
+
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, Row]]:
+        """Yield (id, row), a row as a mapping of the columns that the recipe names."""
+        with arrow_errors(span.name), storage.open_binary(span.name) as raw:
+            reader, batches = _open(raw)
+            columns = columns_to_read(fields_of_document(recipe), reader.schema, span.name)
+            outer = outer_columns(columns, reader.schema)
+            found = (flattened(_validated(batch.select(outer)), columns) for batch in batches)
+            slices = (rows for batch in found for rows in slices_of(batch))
+            yield from numbered_rows(span.name, 0, slices)
+
+    def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
+        """Return (Arrow schema, values of the first row or None without one) of a file."""
+        with arrow_errors(name), storage.open_binary(name) as raw:
+            reader, batches = _open(raw)
+            slices = (rows for batch in batches for rows in slices_of(batch))
+            return reader.schema, first_row(slices)
+
+
+def _open(
+    raw: BinaryIO,
+) -> tuple[pyarrow.ipc.RecordBatchFileReader | pyarrow.ipc.RecordBatchStreamReader, Iterable[pyarrow.RecordBatch]]:
+    """Return (reader, batches) of an open file in either of Arrow's two formats."""
+    import pyarrow
+
+    try:
+        reader = pyarrow.ipc.open_file(raw)
+    except pyarrow.ArrowInvalid:
+        raw.seek(max(0, raw.seek(0, 2) - len(END_OF_STREAM)))
+        if raw.read() != END_OF_STREAM:  # a stream that is cut between two batches reads as a whole one
+            raise OSError("its end is neither that of an Arrow file nor that of an Arrow stream") from None
+        raw.seek(0)
+        reader = pyarrow.ipc.open_stream(raw)
+        return reader, reader
+    return reader, (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+
+def _validated(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    """Return the batch if all offsets lie in its buffers: Arrow does not check what it reads, and would crash."""
+    import pyarrow
+
+    for column in batch.columns:
+        column.validate()
+        if pyarrow.types.is_dictionary(column.type):
+            values = _as_bytes(column.dictionary)
+            values.validate(full=True)
+            pyarrow.DictionaryArray.from_arrays(column.indices, values)  # validates the indices
+        else:
+            _as_bytes(column).validate(full=True)
+    return batch
+
+
+def _as_bytes(column: pyarrow.Array) -> pyarrow.Array:
+    """Return text as bytes, so that validation does not check UTF-8: that is checked per row."""
+    import pyarrow
+
+    types = {
+        pyarrow.string(): pyarrow.binary(),
+        pyarrow.large_string(): pyarrow.large_binary(),
+        pyarrow.string_view(): pyarrow.binary_view(),
+    }
+    return column.view(types[column.type]) if column.type in types else column
+
+
+LARGE_GROUP_BYTES = 64 << 20  # a larger row group is read by few rows at a time
+BUFFER_BYTES = 1 << 20
+
+
+class Parquet(SourceKind):
+    """A document is a row. A page is held in memory as a whole."""
+
+    name = "parquet"
+    fields = FIELDS_OF_TABLE
+    endings = (".parquet",)
+    owns_endings = True
+    has_columns = True
+
+    def can_be_cut(self, name: str) -> bool:
+        """Return True: a file is cut between row groups."""
+        return True
+
+    def cut_positions(self, name: str, size: int) -> list[int]:
+        """Return the positions of the row groups."""
+        return _group_positions(name)
+
+    def extent(self, span: Span) -> tuple[int, int | None]:
+        """Return the bytes of the row groups that begin in a span."""
+        if span.end is None:
+            return 0, None
+        return span.first, min((begin for begin in _group_positions(span.name) if begin >= span.end), default=None)
+
+    def records(self, recipe: SourceFields, span: Span) -> Iterator[tuple[str, Row]]:
+        """Yield (id, row), a row as a mapping of the columns that the recipe names."""
+        return self.rows(fields_of_document(recipe), span)
+
+    def rows(self, fields: Sequence[str | None], span: Span) -> Iterator[tuple[str, Row]]:
+        """Yield (id, row) of a span; `fields`: the columns, None for one that is not read."""
+        from pyarrow import parquet
+
+        options = {"buffer_size": BUFFER_BYTES, "page_checksum_verification": True}  # if the file has checksums
+        with (
+            arrow_errors(span.name),
+            storage.open_binary(span.name) as raw,
+            parquet.ParquetFile(raw, **options) as file,
+        ):
+            columns = columns_to_read(fields, file.schema_arrow, span.name)
+            outer = outer_columns(columns, file.schema_arrow)
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            _check_rows("its row groups have", sum(group.num_rows for group in groups), file.metadata.num_rows)
+            before = 0
+            for number, group in enumerate(groups):
+                if _position_of(group) in span:
+                    rows = _rows_at_once(file.schema_arrow, outer, group)
+                    batches = file.iter_batches(rows, row_groups=[number], columns=columns)
+                    found = (flattened(batch, columns) for batch in _complete(batches, number, group))
+                    slices = (rows for batch in found for rows in slices_of(batch))
+                    yield from numbered_rows(span.name, before, slices)
+                before += group.num_rows
+
+    def schema(self, name: str) -> tuple[pyarrow.Schema, list[Any] | None]:
+        """Return (Arrow schema, values of the first row or None without one) of a file."""
+        from pyarrow import parquet
+
+        with (
+            arrow_errors(name),
+            storage.open_binary(name) as raw,
+            parquet.ParquetFile(raw, buffer_size=BUFFER_BYTES) as file,
+        ):
+            return file.schema_arrow, first_row(file.iter_batches(1))
+
+
+def _complete(
+    batches: Iterable[pyarrow.RecordBatch], number: int, group: parquet.RowGroupMetaData
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches of a row group. Raises OSError if rows are missing.
+
+    A damaged page header ends its column early, and Arrow does not report it.
+    """
+    found = 0
+    for batch in batches:
+        found += batch.num_rows
+        yield batch
+    _check_rows(f"row group {number} has", found, group.num_rows)
+
+
+def _check_rows(what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise OSError(f"{what} {found} rows in place of {expected}")
+
+
+def _group_positions(name: str) -> list[int]:
+    """Return the positions of the first bytes of a file's row groups."""
+    from pyarrow import parquet
+
+    with arrow_errors(name), storage.open_binary(name) as raw, parquet.ParquetFile(raw) as file:
+        return [_position_of(file.metadata.row_group(number)) for number in range(file.num_row_groups)]
+
+
+def _position_of(group: parquet.RowGroupMetaData) -> int:
+    """Return the position of a row group's first byte."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    return min(
+        position
+        for column in columns
+        for position in (column.dictionary_page_offset, column.data_page_offset)
+        if position is not None
+    )
+
+
+def _rows_at_once(schema: pyarrow.Schema, columns: Sequence[str], group: parquet.RowGroupMetaData) -> int:
+    """Return how many rows of a row group Arrow reads at a time. Each batch also has the group's shared values."""
+    size = group.total_byte_size
+    few = size > LARGE_GROUP_BYTES and not has_shared_values(schema.field(name) for name in columns)
+    return max(1, min(FEW_ROWS if few else ROWS, ROWS_BYTES * group.num_rows // max(1, size)))

@@ -1,4 +1,4 @@
-"""The interface of an objective, and the auxiliary loss of a sparse model in it."""
+"""The interface of an objective, the auxiliary loss of a sparse model in it, and next-token prediction."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    import numpy as np
+from stages.lib.model.loss import IGNORED
+from stages.lib.model.transformer import documents_of
 
+if TYPE_CHECKING:
     from stages.lib.model.experts import Routing
     from stages.lib.model.model_recipe import ModelRecipe
     from stages.lib.model.transformer import Transformer
+    from stages.lib.training.settings.recipe import TrainRecipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +115,35 @@ def with_load(numbers: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
     size = len(loads) // num_layers
     layers = [[round(load, 4) for load in loads[first : first + size]] for first in range(0, len(loads), size)]
     return others | {LOAD: layers, f"{LOAD}_min": min(loads) * size, f"{LOAD}_max": max(loads) * size}
+
+
+class NextToken(Objective):
+    """The cross-entropy of each target, plus the z-loss.
+
+    A unit is a target. A batch is (inputs, targets), [samples, L] each.
+    """
+
+    figures: tuple[str, ...] = ("loss", "z_loss")
+
+    def __init__(self, z_loss: float = 0.0, balance: Balance | None = None) -> None:
+        """`z_loss`: weight of the z-loss."""
+        self.z_loss, self.balance = z_loss, balance or Balance()
+        self.figures = (*self.figures, *self.balance.figures)
+
+    def count(self, batch: Sequence[np.ndarray]) -> int:
+        """Return the number of targets."""
+        return int(np.count_nonzero(batch[1] != IGNORED))
+
+    def sums(
+        self, model: Transformer, micro_batch: Sequence[torch.Tensor], document_end: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sums of cross-entropy and z-loss, and of a sparse model's auxiliary loss."""
+        tokens, targets = micro_batch
+        loss, z_loss, routing = model(tokens, targets, documents_of(tokens, document_end), self.z_loss)
+        figures = torch.stack([loss.detach(), z_loss.detach()]).double()
+        return self.balance.add(loss + z_loss, figures, routing, (targets != IGNORED).sum(1))
+
+
+def build_next_token(recipe: TrainRecipe, balance: Balance) -> NextToken:
+    """Build next-token prediction for a recipe."""
+    return NextToken(recipe.z_loss, balance)

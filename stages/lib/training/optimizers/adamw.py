@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from stages.lib.distributed import local_shards
+from stages.lib.distributed import collectives
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
 CACHED, ON_GPU = 1 << 18, 1 << 24
@@ -47,8 +47,8 @@ class AdamWBF16(torch.optim.Optimizer):
             self.state[parameter] = self.empty_state(parameter)
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         assert parameter.grad is not None
-        changed = map(local_shards.local_tensor, (parameter, *(state[name] for name in MOMENTS)))
-        flat = [local_shards.local_tensor(parameter.grad).reshape(-1), *(tensor.view(-1) for tensor in changed)]
+        changed = map(collectives.local_tensor, (parameter, *(state[name] for name in MOMENTS)))
+        flat = [collectives.local_tensor(parameter.grad).reshape(-1), *(tensor.view(-1) for tensor in changed)]
         size = elements_at_a_time(parameter)
         state["step"] += 1
         for gradient, weight, *kept in zip(*(tensor.split(size) for tensor in flat), strict=True):

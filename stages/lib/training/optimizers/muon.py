@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stages.lib.distributed import local_shards
+from stages.lib.distributed import collectives
 from stages.lib.distributed.row_exchange import Matrix, RowExchange, device_of
 from stages.lib.model import key_table
 from stages.lib.training.optimizers.optimizer import LR_RATIO
@@ -149,8 +149,8 @@ class Muon(torch.optim.Optimizer):
         if not self.state[parameter]:
             self.state[parameter] = self.empty_state(parameter)
         assert parameter.grad is not None
-        gradient = local_shards.local_tensor(parameter.grad)
-        momentum = local_shards.local_tensor(self.state[parameter]["momentum_buffer"])
+        gradient = collectives.local_tensor(parameter.grad)
+        momentum = collectives.local_tensor(self.state[parameter]["momentum_buffer"])
         new = momentum.to(gradient.dtype).lerp(gradient, 1 - self.recipe.momentum)
         replace(momentum, new.to(momentum.dtype), self.found_inf)
 

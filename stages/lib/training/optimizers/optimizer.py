@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from stages.lib.distributed import local_shards
+from stages.lib.distributed import collectives
 
 LR_RATIO = "lr_ratio"
 """Key of a group whose learning rate is this multiple of the recipe's."""
@@ -40,7 +40,7 @@ def clip_gradients(
     Squares are summed in float64 on the CPU (in float32 within a tensor on a GPU, where float64 is slow) and reduced
     over the ranks as one number: torch's own clip_grad_norm_ differs by 3e-5 between 1 rank and 2.
     """
-    gradients = [local_shards.local_tensor(p.grad) for p in parameters if p.grad is not None]
+    gradients = [collectives.local_tensor(p.grad) for p in parameters if p.grad is not None]
     square = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
     for gradient in gradients:
         square += precise(gradient).square().sum()

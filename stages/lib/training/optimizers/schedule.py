@@ -97,16 +97,12 @@ def learning_rate(recipe: ScheduleRecipe, peak: float, step: int, steps: int) ->
     parabolic warm-up and annealing as in fms-fsdp's main_training_llama.py.
     """
     if step < recipe.warmup_steps:
-        return _warmup_rate(recipe, peak, step)
+        if recipe.warmup == "linear":
+            return peak * (step + 1) / (recipe.warmup_steps + 1)
+        left = 1 - (step + 1) / (recipe.warmup_steps + 1)
+        return peak * (1 - left * left)
     factor = _decay_factor(recipe, step, steps)
     return peak * (recipe.min_lr_ratio + (1 - recipe.min_lr_ratio) * factor)
-
-
-def _warmup_rate(recipe: ScheduleRecipe, peak: float, step: int) -> float:
-    if recipe.warmup == "linear":
-        return peak * (step + 1) / (recipe.warmup_steps + 1)
-    left = 1 - (step + 1) / (recipe.warmup_steps + 1)
-    return peak * (1 - left * left)
 
 
 def _decay_factor(recipe: ScheduleRecipe, step: int, steps: int) -> float:

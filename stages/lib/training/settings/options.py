@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.lib.errors import UserError
-from stages.lib.run_directory import job
+from stages.lib.run_directory.lease import job_restarts
 
 DEADLINE = "CARAVAN_DEADLINE"
 """Environment variable in which workflow/launch passes the end of its job, in seconds since 1970."""
@@ -51,7 +51,7 @@ class Start:
             stage=arguments.stage_name,
             deadline=min((end for end in (by_option, by_job) if end is not None), default=None),
             end_of_job=by_job,
-            automatic=arguments.attempt > 1 or job.restarts() > 0,
+            automatic=arguments.attempt > 1 or job_restarts() > 0,
             profile_steps=None if arguments.profile_steps is None else parse_steps(arguments.profile_steps),
             memory_snapshot=arguments.memory_snapshot,
         )

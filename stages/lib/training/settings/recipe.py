@@ -217,7 +217,7 @@ class TrainRecipe:
 
     @property
     def objective(self) -> str:
-        """Name of the objective, see `objectives.registry`."""
+        """Name of the objective, see `step.OBJECTIVES`."""
         return "next_token"
 
     def validation_tokens(self, num_sources: int, milestones: Collection[int], steps: int | None = None) -> int:

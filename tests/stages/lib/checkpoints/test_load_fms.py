@@ -15,8 +15,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from stages.lib.checkpoints import find_model, model_files
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.mixtral import MixtralRecipe
+from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.training import run_on
@@ -171,8 +170,8 @@ def test_a_checkpoint_without_a_config_is_one_sentence(tmp_path):
 
 NORM = "base_model.layers.1.ln.weight"
 CHANGED_STATES = [
-    (lambda state: state.pop(NORM), f"PATH must hold {NORM} by its config, and does not"),
-    (lambda state: state.pop("base_model.embedding.weight"), "PATH must hold base_model.embedding.weight as a"),
+    (lambda state: state.pop(NORM), f"PATH lacks {NORM}, which its config requires"),
+    (lambda state: state.pop("base_model.embedding.weight"), "PATH lacks base_model.embedding.weight, which a"),
     (lambda state: state.pop("head.weight"), "pretrain.model.tie_word_embeddings must be true for PATH, which has no"),
     (
         lambda state: state.update({"base_model.layers.0.attn.dense.bias": torch.ones(32)}),
@@ -215,7 +214,7 @@ def test_a_part_that_is_missing_is_named(tmp_path):
     del state["base_model.layers.1.attn.in_proj.key.weight"]
     FORMATS["model.pth"](tmp_path / "model.pth", state)
     message = refusal(tmp_path / "model.pth")
-    assert message == "PATH must hold base_model.layers.1.attn.in_proj.key.weight by its config, and does not"
+    assert message == "PATH lacks base_model.layers.1.attn.in_proj.key.weight, which its config requires"
 
 
 def test_a_tensor_in_two_files_is_named(tmp_path):

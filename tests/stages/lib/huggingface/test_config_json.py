@@ -4,7 +4,7 @@ import pytest
 
 from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import read_config
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.model_recipe import RopeScaling
 
 LLAMA_2 = {  # as transformers 4 writes it

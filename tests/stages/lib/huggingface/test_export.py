@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, weight_files
 from stages.lib.huggingface.export import RoundingWriter
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity
 from tests.helpers.export_cases import CASES, SMALL, TOKENIZER, VOCABULARY, reader, recipe_of, write_export

@@ -14,7 +14,7 @@ from stages.lib.checkpoints import model_files
 from stages.lib.errors import UserError
 from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.key_table import keys_of
 from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.model.transformer import Transformer
@@ -147,7 +147,7 @@ def refusal(directory):
 
 def test_a_missing_tensor_is_named(directory):
     change_weights(directory, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
-    assert "must hold model.layers.1.mlp.up_proj.weight by its config.json" in refusal(directory)
+    assert "lacks model.layers.1.mlp.up_proj.weight, which its config.json requires" in refusal(directory)
 
 
 def test_a_tensor_too_many_is_named(directory):

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.lib.model import flops, key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.mixtral import MixtralRecipe
+from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
+from stages.lib.model.key_table import LoraRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
-from stages.lib.model.lora_recipe import LoraRecipe
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import activation_checkpointing
+from stages.lib.training import parallelize
 
 SIZES = {
     "num_hidden_layers": 3,
@@ -78,9 +77,7 @@ def counted(mode, ratio=None, lora=None, config=SMALL):
     model = Transformer(config, VOCABULARY)
     if lora is not None:
         add_adapters(model, lora)
-    activation_checkpointing.apply(
-        model, activation_checkpointing.ActivationCheckpointingRecipe(mode=mode, ratio=ratio)
-    )
+    parallelize.apply_activation_checkpointing(model, parallelize.ActivationCheckpointingRecipe(mode=mode, ratio=ratio))
     tokens = torch.randint(VOCABULARY, (2, SEQ_LEN))
 
     def attention(query, key, *_, **__):

@@ -5,7 +5,7 @@ import torch
 
 from stages.lib.errors import UserError
 from stages.lib.model import generation
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from tests.helpers.export_fixtures import random_model
 
 VOCABULARY = 70

@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from stages.lib.model import key_table, transformer
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES, LlamaRecipe
 from stages.lib.model.transformer import Transformer, documents_of
 from tests.helpers.export_fixtures import random_model
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from stages.lib.huggingface import export
 from stages.lib.model import key_table
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import model_parity, parity, tensor_parity
 from stages.lib.parity.parity import ParityError

@@ -86,5 +86,5 @@ def test_true_is_not_one(tmp_path):
 def test_a_changed_sentencepiece_model_is_named(tokenizer, tmp_path):
     tokenizer_files.copy(tmp_path, tokenizer, True)
     (tmp_path / "tokenizer.model").write_bytes(b"another")
-    with pytest.raises(ParityError, match=r"tokenizer\.model must be that of the tokenizer"):
+    with pytest.raises(ParityError, match=r"tokenizer\.model differs from the tokenizer's"):
         file_parity.compare_contents(tmp_path, tokenizer_files.contents(tokenizer, True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stages.lib.huggingface import config_json, export
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import parity, parity_rows
 from stages.lib.tokens.corpus import Corpus

@@ -113,7 +113,7 @@ def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
     source_list = write(tmp_path, records())
     with open(tmp_path / "qa.jsonl", "a") as file:
         file.write(GOOD)
-    with pytest.raises(UserError, match=r"qa.jsonl must have .* bytes"):
+    with pytest.raises(UserError, match=r"qa.jsonl has .* bytes, but .* lists"):
         examples.read_pairs(source_list)
 
 

@@ -124,7 +124,7 @@ def test_ends_of_a_text(tmp_path, eos, ends):
 
 
 def test_a_directory_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(UserError, match="must hold tokenizer.json, and does not; name a tokenizer with --tokenizer"):
+    with pytest.raises(UserError, match=" lacks tokenizer.json; name a tokenizer with --tokenizer"):
         prompt_tokenizer.of_directory(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="must be a tokenizer of Hugging Face's tokenizers"):

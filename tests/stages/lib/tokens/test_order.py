@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
-from stages.lib.tokens.best_fit import best_fit, best_fit_rows
-from stages.lib.tokens.mixture import SLOTS, Mixture
-from stages.lib.tokens.permutation import BLOCK, permute, positions_of
+from stages.lib.tokens.data_order import BLOCK, SLOTS, Mixture, permute, positions_of
+from stages.lib.tokens.packing import best_fit, best_fit_rows
 
 few = settings(max_examples=15, deadline=None)
 weights = st.dictionaries(st.text("abcde", min_size=1, max_size=3), st.floats(0.05, 20), min_size=1, max_size=8)

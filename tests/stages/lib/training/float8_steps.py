@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.tokens.loader import share_of
 from stages.lib.training.settings.recipe import TrainRecipe
 from stages.lib.training.state import State

@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 
 from stages.lib import stage
-from stages.lib.distributed import collectives, local_shards
+from stages.lib.distributed import collectives
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import activation_checkpointing, sharding
+from stages.lib.training import parallelize
 from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe, TrainRecipe
 
 
@@ -33,17 +33,19 @@ def measure(kind, how, device):
     forwards = []
     for block in model.base_model.layers:
         block.forward = _counted(block.forward, forwards)
-    activation_checkpointing.apply(
+    parallelize.apply_activation_checkpointing(
         model, ActivationCheckpointingRecipe(mode=kind, ratio=0.5 if kind == "ratio" else None)
     )
-    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32", sharding=how), device)
+    parallelize.shard(
+        model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32", sharding=how), device
+    )
     initialize(model, seed=3)
     tokens = torch.randint(0, 70, (1, 48), generator=torch.Generator().manual_seed(dist.get_rank()))
     loss, *_ = model(tokens, tokens.roll(-1))
     loss.backward()
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(local_shards.local_tensor(parameter.grad).numpy().tobytes())
+        digest.update(collectives.local_tensor(parameter.grad).numpy().tobytes())
     return {"gradients": digest.hexdigest(), "forwards": len(forwards)}
 
 

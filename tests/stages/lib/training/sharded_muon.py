@@ -12,10 +12,10 @@ from torch.distributed.tensor import DTensor
 from stages.lib import stage
 from stages.lib.distributed import row_exchange
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import sharding
+from stages.lib.training import parallelize
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.settings.recipe import TrainRecipe
@@ -32,7 +32,7 @@ def stepped(device, keys):
         model = Transformer(MODEL, 13).double()
     if keys:
         recipe = TrainRecipe(steps=1, seq_len=48, global_batch_size=4, dtype="float64", **keys)
-        sharding.shard(model, recipe, device)
+        parallelize.shard(model, recipe, device)
     else:
         model.to_empty(device=device)
     initialize(model, seed=3)

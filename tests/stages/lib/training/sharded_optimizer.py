@@ -9,10 +9,10 @@ from torch.distributed.tensor import DTensor
 
 from stages.lib import stage
 from stages.lib.distributed.process_group import process_group
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import sharding
+from stages.lib.training import parallelize
 from stages.lib.training.optimizers import registry
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 from stages.lib.training.settings.recipe import TrainRecipe
@@ -24,7 +24,7 @@ def digests(moments, device):
         model = Transformer(
             LlamaRecipe(num_hidden_layers=1, hidden_size=32, num_attention_heads=4, intermediate_size=48), 70
         )
-    sharding.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32"), device)
+    parallelize.shard(model, TrainRecipe(steps=1, seq_len=48, global_batch_size=2, dtype="float32"), device)
     initialize(model, seed=3)
     built = registry.build(model, OptimizerRecipe(state_dtype=moments))
     found = []

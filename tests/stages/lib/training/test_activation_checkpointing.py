@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.lib import recipe
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer, documents_of
-from stages.lib.training import activation_checkpointing
+from stages.lib.training import parallelize
 from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
 
@@ -35,7 +35,7 @@ def built(kind, dtype=torch.float32, architecture="llama"):
     model = Transformer(recipe.load(ARCHITECTURES, SIZES | {"architecture": architecture}, "model"), 70)
     initialize(model, seed=3)
     model.to(dtype)
-    activation_checkpointing.apply(
+    parallelize.apply_activation_checkpointing(
         model, ActivationCheckpointingRecipe(mode=kind, ratio=0.5 if kind == "ratio" else None)
     )
     return model
@@ -119,9 +119,9 @@ def test_a_ratio_chooses_evenly_spread_blocks(layers, ratio):
         with pytest.raises(
             UserError, match=f"activation_checkpointing.ratio must choose at least one of the {layers} blocks, got"
         ):
-            activation_checkpointing.chosen(layers, ratio)
+            parallelize.chosen(layers, ratio)
         return
-    numbers = activation_checkpointing.chosen(layers, ratio)
+    numbers = parallelize.chosen(layers, ratio)
     assert abs(len(numbers) - ratio * layers) <= 0.5
     gaps = {after - before for before, after in itertools.pairwise(numbers)}
     assert len(gaps) <= 2 and max(gaps, default=0) - min(gaps, default=0) <= 1
@@ -133,7 +133,7 @@ def test_a_ratio_chooses_the_blocks_that_fms_fsdp_chooses():
         if number / 4 >= cut_off:
             cut_off += 1
             chosen.append(number - 1)
-    assert activation_checkpointing.chosen(32, 1 / 4) == chosen
+    assert parallelize.chosen(32, 1 / 4) == chosen
 
 
 def test_a_ratio_belongs_to_the_kind_ratio():

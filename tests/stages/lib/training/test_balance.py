@@ -3,14 +3,12 @@
 import pytest
 import torch
 
-from stages.lib.model.architectures.llama import LlamaRecipe
-from stages.lib.model.architectures.mixtral import MixtralRecipe
+from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
 from stages.lib.model.initialize import initialize
 from stages.lib.model.loss import IGNORED
 from stages.lib.model.transformer import Transformer
 from stages.lib.training.objectives.dpo import Dpo
-from stages.lib.training.objectives.next_token import NextToken
-from stages.lib.training.objectives.objective import Balance, with_load
+from stages.lib.training.objectives.objective import Balance, NextToken, with_load
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8}
 RECIPE = MixtralRecipe(architecture="mixtral", **SIZES, num_local_experts=4, router_aux_loss_coef=0.5)

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from stages.lib import recipe
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
-from stages.lib.training import activation_checkpointing, float8
+from stages.lib.training import float8, parallelize
 from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
 
@@ -124,7 +124,7 @@ def test_only_the_matrices_of_blocks_are_multiplied_in_float8_and_no_key_changes
 @pytest.mark.parametrize("mode", ["selective", "full"])
 def test_activation_checkpointing_changes_no_gradient(mode):
     plain, model = gradients(built()), built()
-    activation_checkpointing.apply(model, ActivationCheckpointingRecipe(mode=mode))
+    parallelize.apply_activation_checkpointing(model, ActivationCheckpointingRecipe(mode=mode))
     again = gradients(model)
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 

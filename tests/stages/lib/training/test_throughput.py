@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.lib.model import flops
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.training.step_metrics import Throughput
 
 MODEL = LlamaRecipe(

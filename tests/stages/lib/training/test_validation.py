@@ -9,13 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.loss import IGNORED
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from stages.lib.tokens import validation_text
-from stages.lib.tokens.corpus import BYTES_OF_IDS, Corpus
+from stages.lib.tokens.corpus import BYTES_OF_IDS, Corpus, validation_documents
 from stages.lib.training import validation
-from stages.lib.training.objectives.next_token import NextToken
+from stages.lib.training.objectives.objective import NextToken
 from tests.helpers.data_fixtures import tiny_corpus
 from tests.helpers.export_fixtures import random_model
 
@@ -89,7 +88,7 @@ def test_bits_per_byte_are_the_bits_of_all_targets_by_the_bytes_of_the_text(tmp_
     with process_group() as device:
         scores = scored.evaluate(NextToken(), model, 8, device)["a"]
     targets = int((scored.windows["a"][1] != IGNORED).sum())
-    text = "".join(text for _, text in validation_text.documents(corpus.manifest, "a"))
+    text = "".join(text for _, text in validation_documents(corpus.manifest, "a"))
     bits = scores["loss"] * targets / math.log(2)
     # without BOS, the first token of all has nothing before it, and is none that a model could be asked for
     assert scores["loss_bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=1e-12 if bos else 1 / targets)

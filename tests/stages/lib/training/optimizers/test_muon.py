@@ -11,7 +11,7 @@ from stages.lib.distributed.row_exchange import Matrix
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export import hf_tensors
 from stages.lib.model import key_table
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
 from stages.lib.model.transformer import Transformer
 from stages.lib.training.optimizers import muon, registry

@@ -8,7 +8,7 @@ import torch
 from stages.lib import recipe
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
-from stages.lib.model.architectures.llama import LlamaRecipe
+from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
 from stages.lib.training.optimizers import adamw, registry
 from stages.lib.training.optimizers.optimizer import clip_gradients

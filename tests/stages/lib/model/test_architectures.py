@@ -13,7 +13,7 @@ from stages.lib import files, recipe
 from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import config_of, read_config, shape_of
 from stages.lib.huggingface.load_hf import open_directory
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.generation import Sampler, continuations
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import model_parity, parity

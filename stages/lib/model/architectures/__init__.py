@@ -1,1 +1,0 @@
-"""Architectures, one file each, and their registry."""
