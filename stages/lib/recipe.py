@@ -474,7 +474,9 @@ def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
             name += f" of keys to {'values' if is_group(arguments[1]) else 'lists'}"
         number = bounds.get("entries", 0)
         entries = f" with at least {NUMBERS[number]} {'entry' if number == 1 else 'entries'}" if number else ""
-        return f"{name}{entries}{' and none of them twice' if 'unique' in bounds and origin is list else ''}"
+        is_unique = "unique" in bounds and origin is list
+        repeated = " and none of them twice" if entries else " without repeated entries"
+        return name + entries + (repeated if is_unique else "")
     name = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[hint]
     words = {"minimum": "at least", "above": "greater than", "maximum": "at most"}
     limits = [f"{word} {bounds[bound]}" for bound, word in words.items() if bound in bounds]

@@ -47,8 +47,6 @@ class KeysReader(Reader):
         return foreign_key(where, key) or super().meant(recipe_type, key, where)
 
 
-SECTIONS_OF_NAMES = ("sources", "tokenizers", "corpora", "suites", "runs")
-
 FOREIGN = {
     "runs.*.pretrain": {
         "optimizer.learning_rate": "lr learning_rate max_lr",
@@ -102,19 +100,11 @@ of `pretrain` as well."""
 
 def foreign_key(group: str, name: str) -> str | None:
     """Return the key of a group, a dotted path in a config, that other libraries call `name`; None without one."""
-    path = group.split(".") if group else []
-    own = [*path[:1], "*", *path[2:]] if len(path) > 1 and path[0] in SECTIONS_OF_NAMES else path
-    for parts in (own, _pattern(path).split(".")):
+    path = ["*" if at == 1 else part for at, part in enumerate(group.split("."))]
+    for parts in (path, ["pretrain" if part == "finetune" else part for part in path]):
         for length in range(len(parts), 1, -1):  # pretrain has the names of optimizer.learning_rate
             inside = "".join(f"{part}." for part in parts[length:])
             for key, names in FOREIGN.get(".".join(parts[:length]), {}).items():
                 if name in names.split() and key.startswith(inside):
                     return key.removeprefix(inside)
     return None
-
-
-def _pattern(path: list[str]) -> str:
-    parts = ["pretrain" if at == 2 and part == "finetune" else part for at, part in enumerate(path)]
-    if len(parts) > 1 and parts[0] in SECTIONS_OF_NAMES:
-        parts[1] = "*"
-    return ".".join(parts)

@@ -68,8 +68,8 @@ def _with(config: Mapping[str, Any], hint: Any, key: str, value: Any, where: str
     here, rest = joined(where, name), key[len(name) + 1 :]
     if typing.get_origin(hint) is dict and groups_of(below(hint, name)) and name not in config:
         nearest = difflib.get_close_matches(name, config, n=1)
-        hint = f"did you mean {joined(where, nearest[0])}? " if nearest else ""
-        raise UserError(f"the config has no {here}; {hint}{where}: {', '.join(sorted(map(str, config))) or 'none'}")
+        meant = f"did you mean {joined(where, nearest[0])}? " if nearest else ""
+        raise UserError(f"the config has no {here}; {meant}{where}: {', '.join(sorted(map(str, config))) or 'none'}")
     if not rest:
         return {**config, name: value}
     part = config.get(name)
@@ -119,12 +119,12 @@ def identity_of(recipe_type: type, written: Mapping[str, Any]) -> dict[str, Any]
 
 def _plain(hint: Any, value: Any) -> Any:
     """Return a list or mapping of groups with each group's identity, any other value unchanged."""
-    inner = next(iter(groups_of(next(iter(typing.get_args(hint)[-1:]), None))), None)
-    if inner is None or not isinstance(value, (list, dict)):
+    groups = groups_of(typing.get_args(hint)[-1]) if typing.get_origin(hint) in (list, dict) else []
+    if not groups:
         return value
     if isinstance(value, list):
-        return [identity_of(inner, item) for item in value]
-    return {name: identity_of(inner, item) for name, item in value.items()}
+        return [identity_of(groups[0], item) for item in value]
+    return {name: identity_of(groups[0], item) for name, item in value.items()}
 
 
 def defaults_of(recipe_type: type, prefix: str = "") -> dict[str, Any]:
