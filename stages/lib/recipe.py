@@ -234,12 +234,10 @@ def _check_missing(
     """Raise UserError for a key that is missing: a required one, or one that another key needs."""
     replacing = next((key for key, field in fields.items() if "replaces_required" in field.metadata), None)
     for key, field in fields.items():
-        if key in data:
-            continue
         needing = [
             other for other in data if key in fields[other].metadata.get("needs", ()) and data[other] is not None
         ]
-        if needing or (is_required(field) and replacing not in data):
+        if (needing and data.get(key) is None) or (is_required(field) and not {key, replacing} & data.keys()):
             reason = f" (or set {where.rpartition('.')[2]}.{replacing})" if replacing else ""
             reason = f", since {joined(where, needing[0])} is set" if needing else reason
             expected = describe(hints[key], field.metadata)
