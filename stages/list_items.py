@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class ItemsRecipe:
     """The part of a suite that its items depend on."""
 
-    tasks: list[str] = identity()
+    tasks: list[str] = identity(entries=1)
     """The suite's tasks."""
 
     include_path: str | None = identity(None)
@@ -44,9 +44,7 @@ class ItemsRecipe:
     """Run the Python code that task files name."""
 
     def check(self, where: str) -> None:
-        """Raise UserError if there is no task, or `include_path` is no directory or has code."""
-        if not self.tasks:
-            raise UserError(f"{where}.tasks must list at least one task, got none")
+        """Raise UserError if `include_path` is no directory, or has code."""
         if self.include_path is not None:
             if not Path(self.include_path).is_dir():
                 raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")

@@ -49,12 +49,9 @@ class Stage:
 
     @functools.cached_property
     def recipe_type(self) -> type | None:
-        """The class of the recipe. None without one, or if its packages are installed only where jobs run."""
+        """The class of the recipe; None without one."""
         module, _, name = self.recipe.rpartition(":")
-        try:
-            return getattr(importlib.import_module(module or self.module), name) if name else None
-        except ImportError:
-            return None
+        return getattr(importlib.import_module(module or self.module), name) if name else None
 
     @functools.cached_property
     def path(self) -> re.Pattern[str]:

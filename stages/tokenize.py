@@ -61,7 +61,7 @@ class TokenizeRecipe:
     any other. drop: one of them stays, a validation document before others; the text is read once more, before all
     else. Pre-tokenized documents are compared with each other only, id by id, and never with text."""
 
-    decontaminate: list[str] = identity([])
+    decontaminate: list[str] = identity([], unique=True)
     """Suites whose items must not stand in the training text: a training document with a run of
     `decontaminate_ngram` words of an item is dropped. Items are the documents of tasks that are not local."""
 
@@ -70,11 +70,6 @@ class TokenizeRecipe:
 
     shuffle_seed: int = identity(0, minimum=0)
     """Seed of the order of the documents within a part's training shards."""
-
-    def check(self, where: str) -> None:
-        """Raise UserError if a suite is listed twice."""
-        if len(set(self.decontaminate)) != len(self.decontaminate):
-            raise UserError(f"{where}.decontaminate must list each suite once, got {', '.join(self.decontaminate)}")
 
 
 def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:

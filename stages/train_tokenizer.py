@@ -53,13 +53,13 @@ class TokenizerRecipe:
     model: str = identity("bpe", choices=("bpe", "unigram"))
     """The algorithm: byte-pair encoding (bpe), or a unigram language model."""
 
-    sample: dict[str, float] | None = identity(None, above=0)
+    sample: dict[str, float] | None = identity(None, above=0, needs=("vocab_size",))
     """The sources to train on, each with its weight in the sample."""
 
     sample_mb: float = identity(100.0, above=0)
     """Size of the sample in millions of bytes; a source that is smaller than its share gives all its text."""
 
-    path: str | None = identity(None)
+    path: str | None = identity(None, needs=("bos", "eos"))
     """A custom tokenizer in place of all above: a tokenizer.json, relative to the working directory. Only its content
     matters, not its path."""
 
@@ -78,9 +78,6 @@ class TokenizerRecipe:
             for name in (*trained_fields, "model", "sample_mb"):
                 if getattr(self, name) != defaults[name].default:
                     raise UserError(f"{where}.{name} must be left out beside {where}.path: nothing is trained")
-            for name in custom_fields:
-                if name not in given:
-                    raise UserError(f"{where}.{name} is missing: it must be the text of a token of {where}.path")
         elif given:
             raise UserError(
                 f"{where}.{given[0]} must be left out without {where}.path: a trained tokenizer has its own tokens"

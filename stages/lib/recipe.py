@@ -28,12 +28,18 @@ from stages.lib import files
 from stages.lib.errors import UserError
 
 KINDS = ("identity", "operation", "horizon")
+NO_BOUNDS: Mapping[str, Any] = types.MappingProxyType({})
 MAXIMUM, MAXIMUM_FLOAT = 1 << 63, 1e308
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 _SHORT.maxlist = _SHORT.maxdict = 20
 _SHORT.maxlong = 40
 _SHORT.maxlevel = 3
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""A name of the user's, by which files and directories are named."""
+
+NAME_IN_WORDS = "a name of up to 100 letters, digits, dots, dashes and underscores"
+NUMBERS = ("no", "one", "two", "three")
 WITH_EXPONENT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?[eE][+-]?[0-9]{1,2}")
 """A whole number that YAML reads as text: 1e3."""
 Recipe = TypeVar("Recipe")
@@ -52,8 +58,35 @@ class Variants(Generic[Recipe]):
         return next(iter(self.types))
 
 
-def _field(kind: str, default: Any, bounds: Mapping[str, Any]) -> Any:
-    metadata = {"kind": kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
+def field(
+    kind: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: Iterable[str] | None = None,
+    entries: int | None = None,
+    unique: bool | None = None,
+    names: bool | None = None,
+    needs: Iterable[str] | None = None,
+    replaces_required: bool | None = None,
+    variants: Variants[Any] | None = None,
+    like: str | None = None,
+) -> Any:
+    """Declare a field of a kind.
+
+    minimum, maximum, above, choices: bounds of a number or text, or of those in a list or mapping; inclusive except
+    `above`. entries: the fewest entries of a list or mapping (at most 3). unique: no entry of a list is in it twice.
+    names: the keys of a mapping are names, see NAME. needs: keys that must stand beside this one.
+    replaces_required: beside this key no other is required. variants: the recipes of which the field has one. like: the
+    field whose keys it shares, for the config's README.
+    """
+    values = dict(
+        minimum=minimum, maximum=maximum, above=above, choices=choices, entries=entries, unique=unique, names=names,
+        needs=needs, replaces_required=replaces_required, variants=variants, like=like,
+    )  # fmt: skip
+    metadata = {"kind": kind, **{name: value for name, value in values.items() if value is not None}}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     if isinstance(default, (dict, list)):
@@ -61,38 +94,14 @@ def _field(kind: str, default: Any, bounds: Mapping[str, Any]) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def identity(
-    default: Any = dataclasses.MISSING,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    choices: Iterable[str] | None = None,
-    variants: Variants[Any] | None = None,
-) -> Any:
-    """Declare a field that changes the result; bounds are inclusive except `above`.
+identity = functools.partial(field, "identity")
+"""Declare a field that changes the result."""
 
-    `variants`: the recipes of which the field has one.
-    """
-    bounds = dict(minimum=minimum, maximum=maximum, above=above, choices=choices, variants=variants)
-    return _field("identity", default, bounds)
+operation = functools.partial(field, "operation")
+"""Declare a field that may change in the middle of a run and does not change the result."""
 
-
-def operation(
-    default: Any = dataclasses.MISSING,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    choices: Iterable[str] | None = None,
-) -> Any:
-    """Declare a field that may change in the middle of a run and does not change the result."""
-    return _field("operation", default, dict(minimum=minimum, maximum=maximum, above=above, choices=choices))
-
-
-def horizon(default: Any = dataclasses.MISSING, *, minimum: float | None = None) -> Any:
-    """Declare a field for the length of a run."""
-    return _field("horizon", default, dict(minimum=minimum))
+horizon = functools.partial(field, "horizon")
+"""Declare a field for the length of a run."""
 
 
 def load(recipe_type: type[Recipe] | Variants[Recipe], data: Any, where: str) -> Recipe:
@@ -101,32 +110,152 @@ def load(recipe_type: type[Recipe] | Variants[Recipe], data: Any, where: str) ->
     `where`: the dotted key under which the user wrote the data, for errors.
     Raises UserError on an unknown or missing key, a wrong type or a value out of bounds.
     """
-    if not isinstance(data, dict):
-        raise UserError(f"{where} must be a mapping of keys to values, got {shown(data)}")
-    variants = None
-    if isinstance(recipe_type, Variants):
-        variants = recipe_type
-        recipe_type = _chosen(variants, data, where)
-    fields = {field.name: field for field in dataclasses.fields(recipe_type)}  # type: ignore[arg-type]
+    return Reader().group(recipe_type, data, where)
+
+
+class Reader:
+    """Reads plain data as the types of recipes; a subclass may make other objects of them, or take other values.
+
+    Each method takes `where`, the dotted key of its data for errors, and raises UserError for the first mistake.
+    """
+
+    is_partial = False
+    """True if keys may be missing, and any value may be null: the data are differences from others."""
+
+    def make(self, recipe_type: type, keys: dict[str, Any], where: str) -> Any:
+        """Return the recipe with these keys, which are read."""
+        recipe = recipe_type(**keys)
+        if hasattr(recipe, "check"):
+            recipe.check(where)
+        return recipe
+
+    def of_text(self, hint: Any, text: str) -> Any:
+        """Return the value that a text stands for."""
+        return text
+
+    def meant(self, recipe_type: type, key: str, where: str) -> str | None:
+        """Return the key of a recipe, or of a group in it, that an unknown one may be; None without a similar one."""
+        hints = hints_of(recipe_type)
+        inner = [
+            f"{name}.{key}" for name, hint in hints.items() if any(key in hints_of(group) for group in groups_of(hint))
+        ]
+        return next(iter([*difflib.get_close_matches(key, hints, n=1), *inner]), None)
+
+    def group(self, recipe_type: Any, data: Any, where: str) -> Any:
+        """Return what `make` returns for a mapping with the keys of a recipe, or of one of its variants."""
+        if not isinstance(data, dict):
+            raise UserError(f"{where or 'the config'} must be a mapping of keys to values, got {shown(data)}")
+        check_keys(data, where)
+        variants = None
+        if isinstance(recipe_type, Variants):
+            variants = recipe_type
+            recipe_type = _chosen(variants, data, where)
+        fields, hints = fields_of(recipe_type), hints_of(recipe_type)
+        for key in data:
+            if key not in fields:
+                if variants is not None:
+                    _check_variant(recipe_type, variants, key, where)
+                meant = self.meant(recipe_type, key, where)
+                hint = f"did you mean {joined(where, meant)}? " if meant else ""
+                raise UserError(f"unknown key {joined(where, key)}; {hint}known here: {', '.join(sorted(fields))}")
+        if not self.is_partial:
+            _check_missing(fields, hints, data, where)
+        keys = {
+            fields[key].name: self.value(hints[key], value, joined(where, key), fields[key].metadata)
+            for key, value in data.items()
+        }
+        return self.make(recipe_type, keys, where)
+
+    def value(self, hint: Any, value: Any, where: str, bounds: Mapping[str, Any] = NO_BOUNDS) -> Any:
+        """Return a value of a type, read."""
+        if value is None and self.is_partial:
+            return None
+        if isinstance(value, str):
+            value = self.of_text(hint, value)
+        if is_union(hint):
+            words = words_of(hint)
+            if (value is None and None in words) or (isinstance(value, str) and value in words):
+                return value
+            if isinstance(value, str) and any(words):
+                raise _wrong(hint, bounds, value, where)
+            return self.value(_member(hint, value), value, where, bounds)
+        if is_group(hint):
+            return self.group(hint, value, where)
+        if typing.get_origin(hint) in (list, dict):
+            return self._collection(hint, value, where, bounds)
+        return value if hint is Any else _scalar(hint, value, where, bounds)
+
+    def _collection(self, hint: Any, value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
+        is_list = typing.get_origin(hint) is list
+        collections: Any = (list, tuple) if is_list else dict
+        if not isinstance(value, collections) or len(value) < bounds.get("entries", 0):
+            raise _wrong(hint, bounds, value, where)
+        item_type = typing.get_args(hint)[-1]
+        if is_list:
+            items = [self.value(item_type, item, f"{where}[{at}]", bounds) for at, item in enumerate(value)]
+            if "unique" in bounds and any(item in items[:at] for at, item in enumerate(items)):
+                raise _wrong(hint, bounds, value, where)
+            return items
+        check_keys(value, where)
+        for key in value if "names" in bounds else ():
+            if not NAME.fullmatch(key):
+                raise UserError(f"{ascii(joined(where, key))[1:-1]:.200} must be {NAME_IN_WORDS}")
+        return {key: self.value(item_type, item, joined(where, key), bounds) for key, item in value.items()}
+
+
+def _scalar(hint: Any, value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
+    if hint is float:
+        value = _convert_float(value, where)
+    if hint is int and isinstance(value, str) and WITH_EXPONENT.fullmatch(value) and float(value).is_integer():
+        value = int(float(value))
+    if type(value) is not hint:
+        raise _wrong(hint, bounds, value, where)
+    if isinstance(value, str):
+        _check_text(value, where)
+    elif isinstance(value, int) and abs(value) >= MAXIMUM:
+        raise UserError(f"{where} must be a whole number below 2^63, got {shown(value)}")
+    if (
+        ("choices" in bounds and value not in bounds["choices"])
+        or ("minimum" in bounds and value < bounds["minimum"])
+        or ("maximum" in bounds and value > bounds["maximum"])
+        or ("above" in bounds and value <= bounds["above"])
+    ):
+        raise _wrong(hint, bounds, value, where)
+    return value
+
+
+def _wrong(hint: Any, bounds: Mapping[str, Any], value: Any, where: str) -> UserError:
+    return UserError(f"{where} must be {describe(hint, bounds)}, got {shown(value)}")
+
+
+def _check_missing(
+    fields: Mapping[str, dataclasses.Field[Any]], hints: Mapping[str, Any], data: Mapping[str, Any], where: str
+) -> None:
+    """Raise UserError for a key that is missing: a required one, or one that another key needs."""
+    replacing = next((key for key, field in fields.items() if "replaces_required" in field.metadata), None)
+    for key, field in fields.items():
+        needing = [
+            other for other in data if key in fields[other].metadata.get("needs", ()) and data[other] is not None
+        ]
+        if (needing and data.get(key) is None) or (is_required(field) and not {key, replacing} & data.keys()):
+            reason = f" (or set {where.rpartition('.')[2]}.{replacing})" if replacing else ""
+            reason = f", since {joined(where, needing[0])} is set" if needing else reason
+            expected = describe(hints[key], field.metadata)
+            raise UserError(f"{joined(where, key)} is missing: it must be {expected}{reason}")
+
+
+def check_keys(data: Mapping[Any, Any], where: str) -> None:
+    """Raise UserError for a key of a mapping that is not text."""
     for key in data:
-        if key not in fields:
-            if variants is not None:
-                _check_variant(recipe_type, variants, key, where)
-            nearest = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {where}.{nearest[0]}? " if nearest else ""
-            raise UserError(f"unknown key {where}.{key}; {hint}known here: {', '.join(sorted(fields))}")
-    hints = hints_of(recipe_type)  # type: ignore[arg-type]
-    values = {}
-    for name, field in fields.items():
-        if name in data:
-            values[name] = _convert(hints[name], data[name], f"{where}.{name}")
-            _check_bounds(field.metadata, values[name], f"{where}.{name}")
-        elif is_required(field):
-            raise UserError(f"{where}.{name} is missing: it must be {describe(hints[name], field.metadata)}")
-    recipe = recipe_type(**values)
-    if hasattr(recipe, "check"):
-        recipe.check(where)
-    return recipe
+        if not isinstance(key, str):
+            raise UserError(
+                f"{where or 'the config'} has the key {key!r}, which YAML reads as another type than text: quote it"
+            )
+
+
+def joined(where: str, key: str) -> str:
+    """Return the dotted key of a key below `where`, "" for the config itself."""
+    return f"{where}.{key}" if where else key
 
 
 def _chosen(variants: Variants[Recipe], data: dict[str, Any], where: str) -> type[Recipe]:
@@ -139,17 +268,42 @@ def _chosen(variants: Variants[Recipe], data: dict[str, Any], where: str) -> typ
 
 def _check_variant(recipe_type: type, variants: Variants[Any], key: str, where: str) -> None:
     """Raise UserError if a key belongs to other variants than the one that is loaded."""
-    named = {name: {field.name for field in dataclasses.fields(variant)} for name, variant in variants.types.items()}
-    if owners := [name for name, fields in named.items() if key in fields]:
+    if owners := [name for name, variant in variants.types.items() if key in fields_of(variant)]:  # type: ignore[arg-type]
         (name,) = (name for name, variant in variants.types.items() if variant is recipe_type)
         raise UserError(f"{where}.{key} must be left out for {variants.key} {name}: it is a key of {', '.join(owners)}")
 
 
 @functools.cache
+def fields_of(recipe_type: type) -> dict[str, dataclasses.Field[Any]]:
+    """Return {key: field} of a recipe. A key that is a keyword of Python has an underscore at its end in Python."""
+    return {field.name.rstrip("_"): field for field in dataclasses.fields(recipe_type)}
+
+
+@functools.cache
 def hints_of(recipe_type: type) -> dict[str, Any]:
-    """Return the types of a recipe's fields, or their Variants; to resolve them takes longer than to check a recipe."""
+    """Return the types of a recipe's keys, or their Variants; to resolve them takes longer than to check a recipe."""
     hints = typing.get_type_hints(recipe_type)
-    return {field.name: field.metadata.get("variants", hints[field.name]) for field in dataclasses.fields(recipe_type)}
+    return {key: field.metadata.get("variants", hints[field.name]) for key, field in fields_of(recipe_type).items()}
+
+
+def is_group(hint: Any) -> bool:
+    """Return True for a recipe, or the variants of one."""
+    return isinstance(hint, Variants) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
+
+
+def groups_of(hint: Any) -> list[type]:
+    """Return the recipe that a value of a type may be, beside null or other types; [] if it may be none."""
+    return [part for part in members_of(hint) if isinstance(part, type) and dataclasses.is_dataclass(part)]
+
+
+def below(hint: Any, key: str) -> Any:
+    """Return the type of a key of a group, or of an entry of a mapping; None for an unknown key."""
+    for part in members_of(hint):
+        if part in groups_of(hint) and key in hints_of(part):
+            return hints_of(part)[key]
+        if typing.get_origin(part) is dict:
+            return typing.get_args(part)[1]
+    return None
 
 
 def load_texts(
@@ -235,32 +389,10 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
     return default_of(field) is dataclasses.MISSING
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    if is_union(hint):
-        words = words_of(hint)
-        if (value is None and None in words) or (isinstance(value, str) and value in words):
-            return value
-        if isinstance(value, str) and any(words):
-            raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
-        return _convert(without_words(hint), value, where)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, Variants) or (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
-        return load(hint, value, where)
-    if origin is list and isinstance(value, (list, tuple)):
-        return [_convert(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
-    if origin is dict and isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float:
-        return _convert_float(value, where)
-    if hint is int and isinstance(value, str) and WITH_EXPONENT.fullmatch(value) and float(value).is_integer():
-        value = int(float(value))
-    if hint in (int, str, bool) and type(value) is hint:
-        if isinstance(value, str):
-            _check_text(value, where)
-        elif abs(value) >= MAXIMUM:
-            raise UserError(f"{where} must be a whole number below 2^63, got {shown(value)}")
-        return value
-    raise UserError(f"{where} must be {describe(hint, {})}, got {shown(value)}")
+def has_default(field: dataclasses.Field[Any], hint: Any) -> bool:
+    """Return True if a key has a default of its type; None for a type that may not be null says that it may be left
+    out, and what that means is said elsewhere."""
+    return not is_required(field) and (default_of(field) is not None or may_be_null(hint))
 
 
 def is_union(hint: Any) -> bool:
@@ -277,14 +409,21 @@ def words_of(hint: Any) -> list[str | None]:
     return words
 
 
-def without_words(hint: Any) -> Any:
-    """Return the type of a union beside its words."""
-    (kept,) = [
-        part
-        for part in typing.get_args(hint)
-        if part is not types.NoneType and typing.get_origin(part) is not typing.Literal
-    ]
-    return kept
+def may_be_null(hint: Any) -> bool:
+    """Return True for a type beside None."""
+    return is_union(hint) and None in words_of(hint)
+
+
+def members_of(hint: Any) -> list[Any]:
+    """Return the types of a union beside its words; of another type, itself."""
+    parts = typing.get_args(hint) if is_union(hint) else [hint]
+    return [part for part in parts if part is not types.NoneType and typing.get_origin(part) is not typing.Literal]
+
+
+def _member(hint: Any, value: Any) -> Any:
+    """Return the type of a union that a value may have: a mapping is a group, if the union has one."""
+    members = members_of(hint)
+    return next((part for part in members if is_group(part) == isinstance(value, dict)), members[0])
 
 
 def _check_text(value: str, where: str) -> None:
@@ -295,6 +434,8 @@ def _check_text(value: str, where: str) -> None:
 
 def shown(value: Any) -> str:
     """Return a value for a message, shortened: it may be megabytes of text, or anchors of YAML that explode."""
+    if value is None:
+        return "null"
     try:
         return _SHORT.repr(value)[:300]
     except ValueError:  # more digits than Python converts
@@ -316,43 +457,25 @@ def _convert_float(value: Any, where: str) -> float:
     return number
 
 
-def _check_bounds(bounds: Mapping[str, Any], value: Any, where: str) -> None:
-    if value is None or (isinstance(value, str) and "choices" not in bounds):
-        return
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_bounds(bounds, item, f"{where}.{key}")
-        return
-    if isinstance(value, list):
-        for number, item in enumerate(value):
-            _check_bounds(bounds, item, f"{where}[{number}]")
-        return
-    broken = (
-        ("minimum" in bounds and value < bounds["minimum"])
-        or ("maximum" in bounds and value > bounds["maximum"])
-        or ("above" in bounds and value <= bounds["above"])
-        or ("choices" in bounds and value not in bounds["choices"])
-    )
-    if broken:
-        raise UserError(f"{where} must be {describe(type(value), bounds)}, got {shown(value)}")
-
-
 def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
     """Describe in words what a value must be: a whole number at least 1."""
     if "choices" in bounds:
         return "one of " + ", ".join(map(str, bounds["choices"]))
     if is_union(hint):
-        return " or ".join([describe(without_words(hint), bounds), *filter(None, words_of(hint))])
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    name = names.get(hint) if isinstance(hint, type) else None
-    if name is None:
-        origin = typing.get_origin(hint)
-        name = {list: "a list", dict: "a mapping"}.get(origin, "a mapping of keys to values")
-    limits = []
-    if "minimum" in bounds:
-        limits.append(f"at least {bounds['minimum']}")
-    if "above" in bounds:
-        limits.append(f"greater than {bounds['above']}")
-    if "maximum" in bounds:
-        limits.append(f"at most {bounds['maximum']}")
+        return " or ".join([*(describe(part, bounds) for part in members_of(hint)), *filter(None, words_of(hint))])
+    if is_group(hint):
+        return "a mapping of keys to values"
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (list, dict):
+        name = "a list" if origin is list else "a mapping"
+        if origin is dict and (is_group(arguments[1]) or typing.get_origin(arguments[1]) is list):
+            name += f" of keys to {'values' if is_group(arguments[1]) else 'lists'}"
+        number = bounds.get("entries", 0)
+        entries = f" with at least {NUMBERS[number]} {'entry' if number == 1 else 'entries'}" if number else ""
+        is_unique = "unique" in bounds and origin is list
+        repeated = " and none of them twice" if entries else " without repeated entries"
+        return name + entries + (repeated if is_unique else "")
+    name = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[hint]
+    words = {"minimum": "at least", "above": "greater than", "maximum": "at most"}
+    limits = [f"{word} {bounds[bound]}" for bound, word in words.items() if bound in bounds]
     return " ".join([name, " and ".join(limits)]).strip()

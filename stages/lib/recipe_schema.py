@@ -1,4 +1,4 @@
-"""JSON schemas of recipes, from their types, bounds and the docstrings under their fields."""
+"""JSON schemas of recipes, from their types, bounds and the docstrings under their fields: for editors and people."""
 
 import ast
 import dataclasses
@@ -9,46 +9,53 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from stages.lib.recipe import Variants, default_of, describe, hints_of, is_required, is_union, without_words, words_of
+from stages.lib import recipe as recipes
+from stages.lib.recipe import NO_BOUNDS, Variants, default_of, fields_of, hints_of, is_required
 
 
 @functools.cache
 def docs_of(recipe_type: type) -> dict[str, str]:
-    """Return the docstring under each field of a recipe and of the recipes that it extends, by the field's name."""
+    """Return the docstring under each field of a recipe and of the recipes that it extends, by the field's key."""
     docs: dict[str, str] = {}
     for ancestor in filter(dataclasses.is_dataclass, reversed(recipe_type.__mro__)):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
+        try:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
+        except OSError:  # the recipes of several were joined, see the config's model
+            continue
         assert isinstance(tree, ast.ClassDef)
         for statement, following in zip(tree.body, tree.body[1:], strict=False):
             if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-                docs[ast.unparse(statement.target)] = " ".join(ast.literal_eval(following.value).split())
+                text = " ".join(ast.literal_eval(following.value).split())
+                docs[ast.unparse(statement.target).rstrip("_")] = text
     return docs
 
 
 def json_schema(recipe_type: type | Variants[Any]) -> dict[str, Any]:
     """Return the JSON schema of a recipe: types, bounds, kinds (`x-kind`), defaults and descriptions.
 
-    `x-expected` describes a value in words, for errors: the config's check, which imports no stage, reads it. Variants
-    have the keys of all of them; a stage refuses those of another one.
+    Variants have the keys of all of them; a stage refuses those of another one.
     """
     if isinstance(recipe_type, Variants):
         return _schema_of_variants(recipe_type)
-    hints = hints_of(recipe_type)
     properties: dict[str, Any] = {}
-    required: list[str] = []
-    for field in dataclasses.fields(recipe_type):
-        part = _schema_of(hints[field.name], field.metadata)
-        part["description"] = docs_of(recipe_type)[field.name]
-        part["x-kind"] = field.metadata["kind"]
-        default = default_of(field)
-        if is_required(field):
-            required.append(field.name)
-        elif not dataclasses.is_dataclass(default):
+    needs: dict[str, list[str]] = {}
+    replacing = None
+    for key, field in fields_of(recipe_type).items():
+        hint, default = hints_of(recipe_type)[key], default_of(field)
+        part = _schema_of(hint, field.metadata)
+        part |= {"description": docs_of(recipe_type)[key], "x-kind": field.metadata["kind"]}
+        if "like" in field.metadata:
+            part["x-like"] = field.metadata["like"]
+        if recipes.has_default(field, hint) and not dataclasses.is_dataclass(default):
             part["default"] = default
-        properties[field.name] = part
+        properties[key] = part
+        needs |= {key: list(field.metadata["needs"])} if "needs" in field.metadata else {}
+        replacing = key if "replaces_required" in field.metadata else replacing
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": properties}
-    schema["x-expected"] = "a mapping of keys to values"
-    return schema | ({"required": required} if required else {})
+    if required := [key for key, field in fields_of(recipe_type).items() if is_required(field)]:
+        needed = {"required": required}
+        schema |= {"if": {"not": {"required": [replacing]}}, "then": needed} if replacing else needed
+    return schema | ({"dependentRequired": needs} if needs else {})
 
 
 def _schema_of_variants(variants: Variants[Any]) -> dict[str, Any]:
@@ -58,39 +65,33 @@ def _schema_of_variants(variants: Variants[Any]) -> dict[str, Any]:
     properties = dict(first["properties"])
     for schema in others:
         properties |= {key: part for key, part in schema["properties"].items() if key not in properties}
-    names = {"enum": list(schemas), "x-expected": describe(str, {"choices": list(schemas)})}
-    properties[variants.key] = properties[variants.key] | names
+    properties[variants.key] = properties[variants.key] | {"enum": list(schemas)}
     required = [key for key in first["required"] if all(key in schema["required"] for schema in others)]
     return first | {"properties": properties, "required": required}
 
 
 def _schema_of(hint: Any, bounds: Mapping[str, Any]) -> dict[str, Any]:
-    if is_union(hint):
-        words = [_schema_of_word(word) for word in words_of(hint)]
-        return {"anyOf": [_schema_of(without_words(hint), bounds), *words]}
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, Variants) or (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
+    if recipes.is_union(hint):
+        parts = [_schema_of(part, bounds) for part in recipes.members_of(hint)]
+        words = recipes.words_of(hint)
+        return {"anyOf": parts + [{"type": "string", "enum": [w]} if w else {"type": "null"} for w in words]}
+    if recipes.is_group(hint):
         return json_schema(hint)
-    expected = {"x-expected": describe(hint, bounds)}
+    if hint is Any:
+        return {}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    entries = bounds.get("entries")
     if origin is list:
-        return {"type": "array", "items": _schema_of(arguments[0], bounds), "x-expected": describe(hint, {})}
+        items = {"items": _schema_of(arguments[0], bounds)} if arguments[0] is not Any else {}
+        unique = {"uniqueItems": True} if "unique" in bounds else {}
+        return {"type": "array", **items, **({"minItems": entries} if entries else {}), **unique}
     if origin is dict:
-        return {
-            "type": "object",
-            "additionalProperties": _schema_of(arguments[1], bounds),
-            "x-expected": describe(hint, {}),
-        }
-    if hint is float:  # YAML 1.1 reads 1e-3 as a string, so the bounds hold for numbers only
-        return {"type": ["number", "string"]} | _schema_bounds(bounds) | expected
-    return {"type": {int: "integer", str: "string", bool: "boolean"}[hint]} | _schema_bounds(bounds) | expected
-
-
-def _schema_of_word(word: str | None) -> dict[str, Any]:
-    if word is None:
-        return {"type": "null", "x-expected": "null"}
-    return {"type": "string", "enum": [word], "x-expected": word}
-
-
-def _schema_bounds(bounds: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum", "choices": "enum"}
-    return {names[name]: list(bound) if name == "choices" else bound for name, bound in bounds.items() if name in names}
+        names = {"propertyNames": {"pattern": f"^{recipes.NAME.pattern}$"}} if "names" in bounds else {}
+        below = NO_BOUNDS if recipes.is_group(arguments[1]) else bounds
+        values = {"additionalProperties": _schema_of(arguments[1], below)}
+        return {"type": "object", **values, **({"minProperties": entries} if entries else {}), **names}
+    # YAML 1.1 reads 1e-3 as a string, so the bounds hold for numbers only
+    type_name = {float: ["number", "string"], int: "integer", str: "string", bool: "boolean"}[hint]
+    names_of_bounds = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum", "choices": "enum"}
+    limits = {name: bounds[bound] for bound, name in names_of_bounds.items() if bound in bounds}
+    return {"type": type_name} | limits | ({"enum": list(limits["enum"])} if "enum" in limits else {})

@@ -8,7 +8,7 @@ import chess
 import pytest
 import yaml
 
-from scripts.config_check import checked, load_schema
+from scripts.config_check import checked
 from stages.lib import recipe
 from stages.lib.huggingface import config_json, export
 from stages.lib.model.architectures import LlamaRecipe
@@ -19,7 +19,6 @@ from tests.helpers.export_fixtures import random_model, write_settings
 from tests.test_end_to_end import snakemake
 from tests.workflow.checkout import HOME
 
-SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
 TEXT = (HOME / "config/chess.yaml").read_text(encoding="utf-8")
 CODE_LLAMA_7B = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008}
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
@@ -28,7 +27,7 @@ BATCH = 64
 
 
 def config_of(text=TEXT):
-    return checked(yaml.safe_load(text), SCHEMA)
+    return checked(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])

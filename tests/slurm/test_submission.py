@@ -10,7 +10,7 @@ import yaml
 
 from stages.registry import STAGES
 from tests.slurm.place import Place
-from tests.workflow.checkout import FAKE_STAGE, copy_project
+from tests.workflow.checkout import copy_project
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -58,8 +58,7 @@ def submitted(place, rule, of, which=0):
 def place(cluster, tmp_path_factory):
     """A checkout of pretending stages where all was made under profiles/slurm as it is, each rule at least once."""
     checkout = copy_project(tmp_path_factory.mktemp("pretending"))
-    for stage in STAGES.values():
-        (checkout.path / f"{stage.module.replace('.', '/')}.py").write_text(FAKE_STAGE, encoding="utf-8")
+    checkout.pretend(*STAGES.values())
     config = checkout.default_config
     config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
     config["tokenizers"]["main"]["sample"] = {"code": 1}

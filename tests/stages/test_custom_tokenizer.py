@@ -174,7 +174,7 @@ def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
     [
         ({"path": "nowhere.json"}, "path must name a tokenizer.json, and nowhere.json cannot be read: No such file"),
         ({"bos": "<s>"}, "bos must be a token of {path}, got '<s>'"),
-        ({"bos": None}, "bos is missing: it must be the text of a token of train_tokenizer.path"),
+        ({"bos": None}, "bos is missing: it must be text, since train_tokenizer.path is set"),
         ({"path": None}, "bos must be left out without train_tokenizer.path: a trained tokenizer has its own tokens"),
         ({"vocab_size": 300}, "vocab_size must be left out beside train_tokenizer.path: nothing is trained"),
     ],

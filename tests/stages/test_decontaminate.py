@@ -117,7 +117,7 @@ def test_items_of_other_suites_than_the_recipe_names_are_refused(place, tmp_path
     line = refused(capsys, tokenize, **options_of(place, output, ["mine"]))
     assert "--items must be left out without decontaminate, got mine" in line
     line = refused(capsys, tokenize, **options_of(place, output, decontaminate=["mine", "mine"]))
-    assert "tokenize.decontaminate must list each suite once, got mine, mine" in line
+    assert "tokenize.decontaminate must be a list without repeated entries, got ['mine', 'mine']" in line
     line = refused(capsys, tokenize, **options_of(place, output, **RECIPE, decontaminate_ngram=3))
     assert "tokenize.decontaminate_ngram must be a whole number at least 4 and at most 100, got 3" in line
 

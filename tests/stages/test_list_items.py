@@ -76,7 +76,7 @@ def test_a_task_that_cannot_be_loaded_is_refused(tasks, tmp_path, capsys):
     line = refused(capsys, list_items, **options_of(tmp_path, tasks=["questions"], include_path=str(tasks)))
     assert "list_items.tasks: questions cannot be loaded: " in line
     line = refused(capsys, list_items, **options_of(tmp_path, tasks=[]))
-    assert "list_items.tasks must list at least one task, got none" in line
+    assert "list_items.tasks must be a list with at least one entry, got []" in line
 
 
 def test_a_document_without_what_its_template_names_is_refused(tasks, tmp_path, capsys):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from stages.registry import STAGES
-from tests.workflow.checkout import FAKE_STAGE, HOME, Checkout, copy_project
+from tests.workflow.checkout import HOME, Checkout, copy_project
 
 DEFAULT_CONFIG = Checkout(HOME).default_config
 
@@ -41,6 +41,5 @@ def pretending(tmp_path):
     path = tmp_path / "it's a $HOME; path"
     path.mkdir()
     made = copy_project(path)
-    for stage in STAGES.values():
-        (path / f"{stage.module.replace('.', '/')}.py").write_text(FAKE_STAGE, encoding="utf-8")
+    made.pretend(*STAGES.values())
     return made

@@ -4,16 +4,14 @@ import copy
 
 import pytest
 
-from scripts.config_check import ConfigError, checked, load_schema
-from tests.workflow.checkout import HOME
-
-SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
+from scripts.config_check import checked
+from stages.lib.errors import UserError
 
 
 def runs_with(config, **runs):
     """The checked runs of a config with more runs."""
     config["runs"] |= runs
-    return checked(config, SCHEMA)["runs"]
+    return checked(config)["runs"]
 
 
 def test_a_derived_run_equals_the_run_in_full(config):
@@ -58,7 +56,7 @@ def test_a_run_may_replace_how_it_is_trained(config):
 MISTAKES = [
     ({"from": "bsae"}, "runs.mine.from must be one of the config's runs (base, mine, statements), got 'bsae'; did you"),
     ({"from": "mine"}, "runs.mine.from must not form a cycle, got runs.mine again"),
-    ({"from": ["base"]}, "runs.mine.from must be one of the config's runs (base, mine, statements), got ['base']"),
+    ({"from": ["base"]}, "runs.mine.from must be text, got ['base']"),
     ({"from": "base", "pretrain": {"stps": None}}, "unknown key runs.mine.pretrain.stps; did you mean runs.mine.pret"),
     ({"from": "base", "pretrain": {"z_loss": None}}, "runs.mine.pretrain.z_loss must be a number"),
     (
@@ -71,17 +69,17 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("run", "sentence"), MISTAKES, ids=[sentence for _, sentence in MISTAKES])
 def test_a_mistake_is_one_sentence(config, run, sentence):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(UserError) as raised:
         runs_with(config, mine=run)
     assert str(raised.value).startswith(sentence)
 
 
 def test_a_cycle_of_several_runs_is_named(config):
-    with pytest.raises(ConfigError, match=r"^runs\.a\.from must not form a cycle, got runs\.a again$"):
+    with pytest.raises(UserError, match=r"^runs\.a\.from must not form a cycle, got runs\.a again$"):
         runs_with(config, a={"from": "b"}, b={"from": "c"}, c={"from": "a"})
 
 
 def test_a_mistake_that_a_derived_run_takes_over_is_named_where_it_stands(config):
     config["runs"]["base"]["pretrain"]["steps"] = 0
-    with pytest.raises(ConfigError, match=r"^runs\.base\.pretrain\.steps must be a whole number at least 1, got 0$"):
+    with pytest.raises(UserError, match=r"^runs\.base\.pretrain\.steps must be a whole number at least 1, got 0$"):
         runs_with(config, a={"from": "base"})

@@ -5,14 +5,13 @@ import copy
 import pytest
 import yaml
 
+from scripts.config.sections import Model, Pretrain
 from scripts.config.values import identity_of
-from scripts.config_check import checked, load_schema
+from scripts.config_check import checked
 from stages.lib import recipe
 from stages.pretrain import PretrainRecipe
 from tests.workflow.checkout import HOME
 
-SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
-RUN = SCHEMA["properties"]["runs"]["additionalProperties"]["properties"]
 DEFAULT = yaml.safe_load((HOME / "config/config.yaml").read_text(encoding="utf-8"))
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
@@ -55,6 +54,6 @@ def test_recipe_in_the_config_has_the_identity_of_the_manifest(more):
     run["model"] = written["model"]
     if written.get("initial"):
         run["initial"] = {"path": "model"}
-    run = checked(config, SCHEMA)["runs"]["base"]
-    found = identity_of(RUN["pretrain"], run["pretrain"]) | {"model": identity_of(RUN["model"], run["model"])}
+    run = checked(config)["runs"]["base"]
+    found = identity_of(Pretrain, run["pretrain"]) | {"model": identity_of(Model, run["model"])}
     assert found == recipe.written(recipe.load(PretrainRecipe, written, "pretrain"), "identity")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.checkout import ENVIRONMENT, FAKE_STAGE, HOME, copy_project, is_alive, wait_for_ranks
+from stages.registry import STAGES
+from tests.workflow.checkout import ENVIRONMENT, HOME, copy_project, is_alive, wait_for_ranks
 
 EVALUATION = "results/runs/base/eval/00000002/validation.json"
 
@@ -134,7 +135,7 @@ def test_recipe_larger_than_a_command_line_argument_goes_through_a_file(pretendi
 @pytest.mark.long
 def test_summary_gets_a_recipe_larger_than_a_command_line_argument(tmp_path, small):
     checkout = copy_project(tmp_path)
-    (checkout.path / "stages/summarize.py").write_text(FAKE_STAGE, encoding="utf-8")
+    checkout.pretend(STAGES["summarize"])
     long = "/".join(15 * [200 * "x"])
     (checkout.path / long).mkdir(parents=True)
     suites = {f"suite{number}": {"tasks": ["next_line"], "include_path": long} for number in range(50)}
@@ -269,11 +270,12 @@ def test_every_job_has_a_log_and_a_software_environment():
 
 
 def test_ctrl_c_leaves_no_trainer_behind(pretending, small, tmp_path):
-    (pretending.path / "stages/pretrain.py").write_text(
+    code = (
         "import os, pathlib, time\n"
         f"pathlib.Path({str(tmp_path)!r}, 'rank' + os.environ['RANK']).write_text(str(os.getpid()))\n"
         "time.sleep(100)\n"
     )
+    pretending.pretend(STAGES["pretrain"], code=code)
     given = ["models", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
     command = [sys.executable, "-m", "snakemake", *given]
     snakemake = subprocess.Popen(

@@ -5,7 +5,6 @@ import os
 import shutil
 
 import pytest
-import yaml
 
 from stages.lib import manifest
 from stages.lib import recipe as recipes
@@ -165,14 +164,13 @@ def test_the_order_of_keys_and_the_notation_of_a_number_plan_nothing(finished, c
     assert finished.plan(config=config) == {}
 
 
-def test_a_new_optional_key_with_a_default_plans_nothing(finished):
-    path = finished.path / "workflow/schemas/config.schema.yaml"
-    schema = yaml.safe_load(path.read_text(encoding="utf-8"))
-    run = schema["properties"]["runs"]["additionalProperties"]["properties"]
-    for recipe in (run["pretrain"], run["convert"], schema["properties"]["suites"]["additionalProperties"]):
-        recipe["properties"]["novelty"] = {"type": "integer", "default": 3, "x-kind": "identity", "description": "new"}
-    path.write_text(yaml.safe_dump(schema), encoding="utf-8")
-    assert finished.plan() == {}
+def test_a_new_optional_key_with_a_default_trains_and_scores_nothing(finished):
+    path, key = finished.path / "stages/pretrain.py", "    document_mask: bool = identity(False)\n"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(key, f'    novelty: int = identity(3)\n    """New."""\n\n{key}'), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") != text
+    done = finished.python("-m", "snakemake", "-n", "all")  # the other plans run in a process with this project's code
+    assert rules(finished.jobs(done.stdout)) == {"summarize", "all"}  # the report compares code
 
 
 def test_a_comment_and_a_docstring_in_a_stage_plan_nothing(finished):

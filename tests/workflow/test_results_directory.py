@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from scripts.config.references import ConfigError
 from scripts.results_directory import check_below_storage, directory_of
 from stages.lib import manifest
+from stages.lib.errors import UserError
 from tests.workflow.checkout import HOME
 
 MODEL = "runs/base/models/00000040.json"
@@ -76,14 +76,14 @@ def test_prefix_of_a_module_comes_before_it(pretending):
 )
 def test_path_that_cannot_hold_results_is_refused(given, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(UserError) as refused:
         directory_of({"results": given}, HOME)
     assert sentence in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("given", ["/abs", "../x"])
 def test_path_outside_of_the_storage_is_refused(given):
-    with pytest.raises(ConfigError, match="results must be a path below the default storage prefix, got"):
+    with pytest.raises(UserError, match="results must be a path below the default storage prefix, got"):
         check_below_storage(given)
 
 

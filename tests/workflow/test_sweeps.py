@@ -7,17 +7,17 @@ import pytest
 import yaml
 
 from scripts.config.references import corpus_of
-from scripts.config_check import ConfigError, checked, load_schema
+from scripts.config_check import checked
+from stages.lib.errors import UserError
 from tests.workflow.checkout import HOME
 
-SCHEMA = load_schema(HOME / "workflow/schemas/config.schema.yaml")
 RATE = "pretrain.optimizer.learning_rate"
 
 
 def runs_of(config, grid, base="base"):
     """The checked runs of a config with a sweep `lr`."""
     config["sweeps"] = {"lr": {"base": base, "grid": grid}}
-    return checked(config, SCHEMA)["runs"]
+    return checked(config)["runs"]
 
 
 def names_of(config, grid):
@@ -108,7 +108,7 @@ def test_a_run_may_start_from_the_best_of_a_sweep(finished, config):
 
 def test_a_tuned_run_has_the_corpus_of_the_sweep(config):
     tuned = {key: value for key, value in config["runs"]["statements"].items() if key != "initial"}
-    runs = checked(with_final(config, BEST, tuned), SCHEMA)["runs"]
+    runs = checked(with_final(config, BEST, tuned))["runs"]
     assert corpus_of(runs, "final") == "main"
 
 
@@ -134,16 +134,16 @@ def test_a_tuned_run_has_the_corpus_of_the_sweep(config):
     ],
 )
 def test_a_mistake_in_the_best_is_one_sentence(config, best, initial, sentence):
-    with pytest.raises(ConfigError) as raised:
-        checked(with_final(config, best, LONGER, **initial), SCHEMA)
+    with pytest.raises(UserError) as raised:
+        checked(with_final(config, best, LONGER, **initial))
     assert str(raised.value).startswith(sentence)
 
 
 def test_a_sweep_cannot_start_from_its_own_best(config):
     config["sweeps"] = {"lr": {"base": "again", "grid": {"seed": [1, 2]}, "best": BEST}}
     config["runs"]["again"] = LONGER | {"initial": {"sweep": "lr"}}
-    with pytest.raises(ConfigError, match=r"initial must not form a cycle, got runs\.lr-seed_1 again$"):
-        checked(config, SCHEMA)
+    with pytest.raises(UserError, match=r"initial must not form a cycle, got runs\.lr-seed_1 again$"):
+        checked(config)
 
 
 def test_the_runs_of_a_sweep_to_start_from_have_one_tokenizer(config):
@@ -155,8 +155,8 @@ def test_the_runs_of_a_sweep_to_start_from_have_one_tokenizer(config):
         "runs.final.initial.sweep must be a sweep whose runs have the same tokenizer, got main of lr-corpus_main and "
         "other of lr-corpus_other"
     )
-    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
-        checked(config, SCHEMA)
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
+        checked(config)
 
 
 MISTAKES = [
@@ -202,22 +202,20 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("grid", "sentence"), MISTAKES, ids=[sentence for _, sentence in MISTAKES])
 def test_a_mistake_is_one_sentence(config, grid, sentence):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(UserError) as raised:
         runs_of(config, grid)
     assert str(raised.value).startswith(sentence)
 
 
 def test_a_name_that_exists_is_refused(config):
     config["runs"]["lr-seed_5"] = config["runs"]["base"]
-    with pytest.raises(
-        ConfigError, match=r"^sweeps\.lr makes the run lr-seed_5, and runs has one of that name: rename"
-    ):
+    with pytest.raises(UserError, match=r"^sweeps\.lr makes the run lr-seed_5, and runs has one of that name: rename"):
         runs_of(config, {"seed": [5]})
 
 
 def test_an_unknown_base_is_named(config):
     with pytest.raises(
-        ConfigError, match=r"^sweeps\.lr\.base must be one of the config's runs \(base, statements\), got"
+        UserError, match=r"^sweeps\.lr\.base must be one of the config's runs \(base, statements\), got"
     ):
         runs_of(config, {"seed": [5]}, base="bsae")
 

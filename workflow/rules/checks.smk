@@ -5,7 +5,7 @@ IS_MODULE = Path(workflow.main_snakefile).resolve() != HOME / "workflow/Snakefil
 
 
 def wanted_files():
-    """Return the files that the command line asks for; ConfigError for a target that does not exist."""
+    """Return the files that the command line asks for; UserError for a target that does not exist."""
     found = []
     for target in workflow.dag_settings.targets or ["all"]:
         rules = [target] if target in ("all", *TARGETS) else []
@@ -25,12 +25,12 @@ def as_in_plan(target):
 
 
 def check_file(path):
-    """Raise ConfigError if no rule makes a file that is wanted, or the config has no such run, milestone, ..."""
+    """Raise UserError if no rule makes a file that is wanted, or the config has no such run, milestone, ..."""
     place = str(workflow.modifier.path_modifier.apply_default_storage(path))  # of the local copy, as rules have it
     makers = [made for made in workflow.rules if made.is_producer(place)]
     if not makers and not Path(path).exists():
         names = ", ".join(["all", "report", "plan", *TARGETS])
-        raise ConfigError(f"the target {path} must be one of {names}, or a file that a rule makes")
+        raise UserError(f"the target {path} must be one of {names}, or a file that a rule makes")
     for maker in makers:
         wildcards = SimpleNamespace(**maker.get_wildcards(place))
         for function in filter(callable, maker.input):
@@ -89,7 +89,7 @@ def first_model(run):
 
 
 def check_all():
-    """Check everything, and name what is odd. ConfigError or WorkflowError for a mistake."""
+    """Check everything, and name what is odd. UserError or WorkflowError for a mistake."""
     check_profile()
     if workflow.storage_settings.default_storage_provider:
         check_below_storage(RESULTS)
@@ -104,13 +104,13 @@ def check_all():
 
 
 def check_profile():
-    """Raise ConfigError for keys of the profile that do not apply, since an importing workflow has renamed their rules."""
+    """Raise UserError for keys of the profile that do not apply, since an importing workflow has renamed their rules."""
     settings = workflow.resource_settings
     named = {*settings.overwrite_resources, *settings.overwrite_threads, *workflow.group_settings.overwrite_groups}
     renamed = {rule: name_of_rule(rule) for rule in sorted(named) if not workflow.is_rule(rule)}
     renamed = {rule: new for rule, new in renamed.items() if new and workflow.is_rule(new) and new not in named}
     if renamed:
-        raise ConfigError(
+        raise UserError(
             f"the profile sets resources, threads or groups of {', '.join(renamed)}, which do not apply: this workflow "
             f"imports these rules as {', '.join(renamed.values())}; give them these names in the profile, or import "
             "them without `as`"
@@ -132,7 +132,7 @@ def prepare_dag(*arguments, prepare=workflow._prepare_dag, **options):
     global CHECKED
     try:
         CHECKED = check_all()
-    except (ConfigError, WorkflowError) as error:
+    except (UserError, WorkflowError) as error:
         sys.exit(f"config: {error}")
     made = prepare(*arguments, **options)
     if reruns_stale():

@@ -8,13 +8,18 @@ writes workflow/schemas/config.schema.yaml and config/README.md, below DIRECTORY
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(HOME / "workflow"))
 
-from scripts.schema import Schema, config_schema  # noqa: E402
+from scripts.config.sections import Config  # noqa: E402
+from stages.lib.recipe_schema import json_schema  # noqa: E402
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 INTRODUCTION = """\
 # The config
@@ -126,10 +131,14 @@ def _type_of(schema: Schema) -> str:
 
 def main(directory: Path | str = HOME) -> None:
     """Write both files below `directory`."""
-    schema = config_schema()
+    schema = {"$schema": DIALECT, "title": "The config of Caravan", **json_schema(Config)}
+    page = readme(schema)
+    runs = schema["properties"]["runs"]
+    # a run that copies another may lack any key, and remove keys by null
+    runs["additionalProperties"] = {"anyOf": [runs["additionalProperties"], {"type": "object", "required": ["from"]}]}
     text = "# Made by `python workflow/scripts/generate_schema.py` from the stages' recipes.\n"
     text += yaml.safe_dump(schema, sort_keys=False, width=120, allow_unicode=True)
-    for path, content in (("workflow/schemas/config.schema.yaml", text), ("config/README.md", readme(schema))):
+    for path, content in (("workflow/schemas/config.schema.yaml", text), ("config/README.md", page)):
         Path(directory, path).parent.mkdir(parents=True, exist_ok=True)
         Path(directory, path).write_text(content, encoding="utf-8")
 

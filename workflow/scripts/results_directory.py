@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.config.references import ConfigError
+from stages.lib.errors import UserError
 
 DEFAULT = "results"
 CODE = ("workflow", "stages", "tools", "config", "profiles", "tests", "benchmarks", "docs", ".git", ".venv")
@@ -21,40 +21,38 @@ WILDCARDS = "{}<>"
 def directory_of(config: Mapping[str, Any], home: Path) -> str:
     """Return the directory of the results of a checked config: `results` by default.
 
-    Raises ConfigError if it cannot be one. `home`: the checkout.
+    Raises UserError if it cannot be one. `home`: the checkout.
     """
     given = config.get("results", DEFAULT)
     if not given or not given.isprintable() or set(given) & set(WILDCARDS) or given.startswith("~"):
-        raise ConfigError(
+        raise UserError(
             "results must be a path of printable characters, without { } < > and without ~ at its beginning, "
             f"got {given!a:.200}"
         )
     directory = os.path.normpath(given)
     place = Path(os.path.abspath(directory))
     if place in (Path.cwd(), *Path.cwd().parents, home, *home.parents):
-        raise ConfigError(
-            f"results must be a directory of its own, and {given} holds the working directory or the code"
-        )
+        raise UserError(f"results must be a directory of its own, and {given} holds the working directory or the code")
     if place.is_relative_to(home) and place.relative_to(home).parts[0] in CODE:
-        raise ConfigError(f"results must be a directory outside Caravan's code, got {given}")
+        raise UserError(f"results must be a directory outside Caravan's code, got {given}")
     if ".snakemake" in place.parts:
-        raise ConfigError(f"results must be a directory outside Snakemake's own, got {given}")
+        raise UserError(f"results must be a directory outside Snakemake's own, got {given}")
     if os.path.lexists(place) and not place.is_dir():
-        raise ConfigError(f"results must be a directory, and {given} is a file")
+        raise UserError(f"results must be a directory, and {given} is a file")
     return directory
 
 
 def check_below_storage(directory: str) -> None:
-    """Raise ConfigError if a directory is not below the prefix of a default storage provider."""
+    """Raise UserError if a directory is not below the prefix of a default storage provider."""
     if os.path.isabs(directory) or directory.startswith(".."):
-        raise ConfigError(f"results must be a path below the default storage prefix, got {directory}")
+        raise UserError(f"results must be a path below the default storage prefix, got {directory}")
 
 
 def check_writable(directory: Path) -> None:
-    """Raise ConfigError if a directory, or the place where it will be made, cannot be written."""
+    """Raise UserError if a directory, or the place where it will be made, cannot be written."""
     place = next(path for path in (directory.absolute(), *directory.absolute().parents) if os.path.lexists(path))
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"{directory} must be a directory that can be written, and {place} cannot be written")
+        raise UserError(f"{directory} must be a directory that can be written, and {place} cannot be written")
 
 
 def sentence_of_others(directory: str, runs: Iterable[str], stale: Iterable[str], again: bool) -> str | None:

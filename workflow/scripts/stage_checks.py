@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.config.references import ConfigError
+from stages.lib.errors import UserError
 
 USER_MISTAKE = 2
 
@@ -31,10 +31,9 @@ class Checked:
 
 
 def check_stages(plan: Mapping[str, Any], home: Path) -> Checked:
-    """Return what `tools.check` of the checkout `home` finds. Raises ConfigError for a mistake in a recipe.
+    """Return what `tools.check` of the checkout `home` finds. Raises UserError for a mistake in a recipe.
 
-    Where this Python lacks the stages' packages (they run in a container or a conda environment), the jobs check their
-    recipes themselves.
+    If it cannot run (its container is missing here), the jobs check their recipes themselves.
     """
     container = shlex.split(os.environ.get("CARAVAN_CONTAINER", ""))
     command = [*container, "python"] if container else [sys.executable]
@@ -49,7 +48,7 @@ def check_stages(plan: Mapping[str, Any], home: Path) -> Checked:
     )
     last = (done.stderr.strip().splitlines() or ["no output"])[-1]
     if done.returncode == USER_MISTAKE:
-        raise ConfigError(last.removeprefix("check: "))
+        raise UserError(last.removeprefix("check: "))
     if done.returncode != 0:
         return Checked(warnings=[f"the recipes are checked only by their jobs, since tools.check failed: {last}"])
     return Checked(**json.loads(done.stdout))

@@ -109,7 +109,7 @@ def _value(config: dict[str, Any], name: str, architecture: type[ModelRecipe], p
     (field,) = (field for field in dataclasses.fields(architecture) if field.name == name)
     hint = typing.get_type_hints(architecture)[name]
     if recipe.is_union(hint):
-        hint = recipe.without_words(hint)
+        (hint,) = recipe.members_of(hint)
         if name in config and config[name] is None:
             return None
     default = architecture.hf_defaults.get(name, recipe.default_of(field))

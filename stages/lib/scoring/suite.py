@@ -43,13 +43,13 @@ class TaskRecipe:
 class EvaluateRecipe:
     """A suite of tasks."""
 
-    tasks: list[str] = identity()
+    tasks: list[str] = identity(entries=1, unique=True)
     """`bits_per_byte` and `next_line` are made from validation text, `completion_choice` (which of four completions
     belongs to a prompt), `completion_bits` (bits per byte of the right completion) and `completion_match` (exact match
     of the completion that the model generates, and the share that it ends) from the validation pairs of a source;
     others come from `include_path` or from lm-evaluation-harness."""
 
-    sources: list[str] | None = identity(None)
+    sources: list[str] | None = identity(None, entries=1, unique=True)
     """The sources of the corpus whose validation text bits_per_byte and next_line are made from. Default: all. A source
     whose documents have one line each gives no question for next_line: it is left out there with a warning."""
 
@@ -109,17 +109,10 @@ class EvaluateRecipe:
         return [task for task in self.tasks if task not in local_tasks.NAMES]
 
     def check(self, where: str) -> None:
-        """Raise UserError for no task, one that is listed twice or has needless keys, a wrong backend or path."""
-        if not self.tasks or len(set(self.tasks)) != len(self.tasks):
-            raise UserError(f"{where}.tasks must list at least one task, and each only once, got {self.tasks}")
-        if self.sources is not None:
-            if not self.sources or len(set(self.sources)) != len(self.sources):
-                raise UserError(
-                    f"{where}.sources must list at least one source, and each only once, got {self.sources}"
-                )
-            if not set(self.tasks) & set(local_tasks.OF_TEXT):
-                known = " or ".join(local_tasks.OF_TEXT)
-                raise UserError(f"{where}.tasks must have {known}: no other task reads {where}.sources")
+        """Raise UserError for a key that no task reads, a wrong backend or path."""
+        if self.sources is not None and not set(self.tasks) & set(local_tasks.OF_TEXT):
+            known = " or ".join(local_tasks.OF_TEXT)
+            raise UserError(f"{where}.tasks must have {known}: no other task reads {where}.sources")
         for task in self.per_task:
             if task not in self.others:
                 raise UserError(f"{where}.per_task.{task} must name one of {where}.tasks that is not made here")

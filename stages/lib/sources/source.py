@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.recipe import default_of, identity
+from stages.lib.recipe import NAME, NAME_IN_WORDS, default_of, identity
 from stages.lib.recipe import load as load_recipe
 from stages.lib.sources import reading, spans, storage
 from stages.lib.sources.kinds.kind import SourceFields, SourceKind
@@ -74,10 +73,8 @@ class SourceRecipe(SourceFields):
 
 def check_name(name: str) -> None:
     """Raise UserError unless `name` can be the name of a source, by which files and directories are named."""
-    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
-        raise UserError(
-            f"--name must be a name of up to 100 letters, digits, dots, dashes and underscores, got {name!a:.200}"
-        )
+    if not NAME.fullmatch(name):
+        raise UserError(f"--name must be {NAME_IN_WORDS}, got {name!a:.200}")
 
 
 def read_list(path: Path | str) -> tuple[Manifest, str, SourceRecipe]:

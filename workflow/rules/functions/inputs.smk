@@ -38,8 +38,7 @@ def list_of_part(wildcards):
 
 def parts_of(corpus):
     """Return the number of parts of each source of a corpus."""
-    default = keys_of("corpora", "tokenize")["parts"]["default"]
-    return named("corpora", corpus).get("tokenize", {}).get("parts", default)
+    return named("corpora", corpus).get("tokenize", {}).get("parts", TokenizeRecipe.parts)
 
 
 def parts_of_wildcard(wildcards):
@@ -78,7 +77,7 @@ def items_of_suite(wildcards):
 
 def has_items(suite):
     """Return true if a suite has a task that is not made from validation data."""
-    return not set(suite["tasks"]) <= set(LOCAL_TASKS)
+    return not set(suite["tasks"]) <= set(local_tasks.NAMES)
 
 
 def part_of_corpus(wildcards):

@@ -117,7 +117,7 @@ def resource_of(stage, name):
 
 
 def hardware_of(stage):
-    """Return where a stage trains by the profile, as `tools.plan` reads it. ConfigError for text in place of a number."""
+    """Return where a stage trains by the profile, as `tools.plan` reads it. UserError for text in place of a number."""
     found = {"ranks": "auto" if resource_of(stage, "ranks") == "auto" else ranks_per_node(stage)}
     nodes = resource_of(stage, "nodes") or ""
     if nodes.isdigit():
@@ -130,7 +130,7 @@ def hardware_of(stage):
             if text is not None:
                 found["price" if name == "gpu_hour_price" else name] = kind(text)
         except ValueError:
-            raise ConfigError(f"the resource {name} of {stage} must be a number, got {text!r}") from None
+            raise UserError(f"the resource {name} of {stage} must be a number, got {text!r}") from None
     return found
 
 

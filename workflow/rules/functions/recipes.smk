@@ -5,19 +5,6 @@ MODULES = list(dict.fromkeys(stage.module for stage in STAGES.values()))
 CODE = {name.removeprefix("stages."): code for name, code in fingerprints(MODULES, HOME).items()}
 
 
-def schema_of(section, *names):
-    """Return the schema of a part of a section's entries."""
-    schema = SCHEMA["properties"][section]["additionalProperties"]
-    for name in names:
-        schema = schema["properties"][name]
-    return schema
-
-
-def keys_of(section, *names):
-    """Return the schema's keys of a part of a section's entries, with kinds and defaults."""
-    return schema_of(section, *names)["properties"]
-
-
 def as_json(data):
     """Return JSON that is the same for the same data: in `params`, a changed text is a changed job."""
     return json.dumps(data, sort_keys=True)
@@ -62,12 +49,12 @@ def recipe_of(rule_name):
 
 def source_recipe(wildcards):
     """Identity keys of a source's recipe."""
-    return argument_of(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("identity",)))
+    return argument_of(of_kinds(SourceRecipe, named("sources", wildcards.source), "identity"))
 
 
 def source_operation(wildcards):
     """Operation keys of a source's recipe: they pass through `resources`, which triggers nothing."""
-    return argument_of(of_kinds(named("sources", wildcards.source), keys_of("sources"), ("operation",)))
+    return argument_of(of_kinds(SourceRecipe, named("sources", wildcards.source), "operation"))
 
 
 def max_malformed_of_part(wildcards):
@@ -82,7 +69,7 @@ def max_malformed_of_corpus(wildcards):
 
 def max_malformed_of(source):
     """Return `max_malformed` of a source by the config: its list may be older."""
-    return named("sources", source).get("max_malformed", keys_of("sources")["max_malformed"]["default"])
+    return named("sources", source).get("max_malformed", SourceRecipe.max_malformed)
 
 
 def training_recipe(wildcards):
@@ -103,19 +90,7 @@ def training_keys(run, *kinds):
     """Return the keys of these kinds that the user wrote for a run's training, as data."""
     recipe = named("runs", run)
     stage = training_of(recipe)
-    return of_kinds(recipe[stage], keys_of("runs", stage), kinds)
-
-
-def of_kinds(recipe, schema, kinds):
-    """Return the part of a recipe whose keys are of these kinds, groups of keys included."""
-    kept = {}
-    for key, value in recipe.items():
-        if "properties" not in schema[key]:
-            if schema[key]["x-kind"] in kinds:
-                kept[key] = value
-        elif group := of_kinds(value, schema[key]["properties"], kinds):
-            kept[key] = group
-    return kept
+    return of_kinds(TRAININGS[stage], recipe[stage], *kinds)
 
 
 def training_operation(wildcards):
@@ -161,7 +136,7 @@ def expected(wildcards):
 
 def defaults_of_runs(stage, runs):
     """Return the defaults of the keys of a stage that any of its runs sets: a new optional key changes nothing here."""
-    defaults = defaults_of(schema_of("runs", stage)) | defaults_of(schema_of("runs", "model"), "model.")
+    defaults = defaults_of(TRAININGS[stage]) | defaults_of(Model, "model.")
     written = set().union(*(dotted(run.get(stage, {})) for run in runs))
     return {key: default for key, default in defaults.items() if key in written}
 
@@ -178,17 +153,17 @@ def expected_initial(run, initial):
 def expected_of_run(run, recipe):
     """Return what the config says of one run, recipes as their manifests have them."""
     stage = training_of(recipe)
-    training = identity_of(schema_of("runs", stage), {k: v for k, v in recipe[stage].items() if k != "milestones"})
+    training = identity_of(TRAININGS[stage], recipe[stage])
     model = {key: value for key, value in recipe.get("model", {}).items() if key != "from"}
     if model:
-        training["model"] = identity_of(schema_of("runs", "model"), model)
+        training["model"] = identity_of(Model, model)
     return {
         stage: training,
         "model_config": recipe.get("model", {}).get("from"),
-        "convert": identity_of(schema_of("runs", "convert"), recipe.get("convert", {})),
+        "convert": identity_of(ConvertRecipe, recipe.get("convert", {})),
         "corpus": corpus_name(run),
         "milestones": [*MILESTONES[run]],
-        "suites": {suite: identity_of(schema_of("suites"), recipe_of_suite(suite)) for suite in recipe["suites"]},
+        "suites": {suite: identity_of(Suite, recipe_of_suite(suite)) for suite in recipe["suites"]},
         **({"initial": expected_initial(run, recipe["initial"])} if "initial" in recipe else {}),
     }
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stages.lib.chat.template import SHIPPED
+from stages.lib.errors import UserError
+from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.kinds.registry import CHAT_KINDS, PREFERENCE_KINDS, PROMPT_COMPLETION_KINDS
 
 TRAINED_BY = ("pretrain", "finetune")
@@ -43,27 +46,7 @@ def tuned_runs(runs: dict[str, Any]) -> list[str]:
     return [name for name, run in runs.items() if training_of(run) == "finetune"]
 
 
-BASELINE_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Files of a baseline in a directory."""
-
-SHIPPED_TEMPLATES = ("chatml", "tulu")
-"""Chat templates that a name stands for; any other is a file."""
-
-OF_PROMPT_COMPLETION = ("completion_choice", "completion_bits", "completion_match")
-"""Tasks that read prompt-completion data."""
-
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-
-LOCAL_METRICS = {
-    "bits_per_byte": ("bits_per_byte", "byte_perplexity"),
-    "next_line": ("acc_mutual_info",),
-    "completion_choice": ("acc_mutual_info",),
-    "completion_bits": ("bits_per_byte",),
-    "completion_match": ("exact_match", "stopped"),
-}
-"""Tasks that are made from validation data, and have no items that could stand in every corpus, with their metrics."""
-
-LOCAL_TASKS = tuple(LOCAL_METRICS)
 
 SHOWN = 10
 """Names that a sentence has at most."""
@@ -71,12 +54,8 @@ SHOWN = 10
 Config = dict[str, Any]
 
 
-class ConfigError(Exception):
-    """A mistake in the config: one sentence."""
-
-
 def check_references(config: Config) -> None:
-    """Raise ConfigError for the first mistake of a config that is valid by the schema."""
+    """Raise UserError for the first mistake of a config whose keys and values are valid."""
     for section, check in CHECKS.items():
         for name, entry in config.get(section, {}).items():
             check(config, f"{section}.{name}", entry)
@@ -88,12 +67,12 @@ def check_references(config: Config) -> None:
 
 
 def _check_sources_of_suites(config: Config, where: str, suites: Sequence[str], corpus: str) -> None:
-    """Raise ConfigError for a suite that is made from a source that the corpus of a run does not have."""
+    """Raise UserError for a suite that is made from a source that the corpus of a run does not have."""
     sources = config["corpora"][corpus]["sources"]
     for suite in suites:
         for source in config["suites"][suite].get("sources") or ():
             if source not in sources:
-                raise ConfigError(
+                raise UserError(
                     f"suites.{suite}.sources must name sources of corpus {corpus} ({listed(sources)}), with which "
                     f"{where} is scored, got {source!r}"
                 )
@@ -101,7 +80,7 @@ def _check_sources_of_suites(config: Config, where: str, suites: Sequence[str], 
 
 def _must_be_one_of(section: str, config: Config, where: str, name: str) -> None:
     if name not in config[section]:
-        raise ConfigError(
+        raise UserError(
             f"{where} must be one of the config's {section} ({listed(sorted(config[section]))}), got {name!r}"
         )
 
@@ -117,20 +96,20 @@ def _must_be_a_source(config: Config, where: str, name: str, prompt_completion: 
     fits = kind in PROMPT_COMPLETION_KINDS if prompt_completion else kind not in (*PROMPT_COMPLETION_KINDS, *CHAT_KINDS)
     if not fits:
         kinds = f"prompt-completion data (kind {' or '.join(PROMPT_COMPLETION_KINDS)})"
-        raise ConfigError(
+        raise UserError(
             f"{where} must be a source of {kinds if prompt_completion else 'text'}, got {name!r} of the kind {kind}"
         )
 
 
 def _must_have_validation(config: Config, where: str, source: str) -> None:
     if config["sources"][source].get("validation") == 0:
-        raise ConfigError(f"sources.{source}.validation must be greater than 0 for {where}, got 0")
+        raise UserError(f"sources.{source}.validation must be greater than 0 for {where}, got 0")
 
 
 def _check_input_file(where: str, path: str) -> None:
-    """Raise ConfigError if a path cannot be an input of a rule: Snakemake takes braces for wildcards."""
+    """Raise UserError if a path cannot be an input of a rule: Snakemake takes braces for wildcards."""
     if set(path) & set("{}") or not path.isprintable() or any(len(part.encode()) > 255 for part in path.split("/")):
-        raise ConfigError(f"{where} must be a path of printable characters without braces, got {path!a:.300}")
+        raise UserError(f"{where} must be a path of printable characters without braces, got {path!a:.300}")
 
 
 def _check_tokenizer(config: Config, where: str, tokenizer: Config) -> None:
@@ -147,26 +126,26 @@ def _check_corpus(config: Config, where: str, corpus: Config) -> None:
         _must_have_validation(config, where, source)
     for suite in corpus.get("tokenize", {}).get("decontaminate", ()):
         _must_be_one_of("suites", config, f"{where}.tokenize.decontaminate", suite)
-        if set(config["suites"][suite]["tasks"]) <= set(LOCAL_TASKS):
-            raise ConfigError(
+        if set(config["suites"][suite]["tasks"]) <= set(local_tasks.NAMES):
+            raise UserError(
                 f"{where}.tokenize.decontaminate must name suites with other tasks than those of validation data "
-                f"({', '.join(LOCAL_TASKS)}), got {suite!r}"
+                f"({', '.join(local_tasks.NAMES)}), got {suite!r}"
             )
 
 
 def _check_suite(config: Config, where: str, suite: Config) -> None:
     for source in suite.get("sources") or ():
         _must_be_a_source(config, f"{where}.sources", source)
-    reading = [task for task in suite["tasks"] if task in OF_PROMPT_COMPLETION]
+    reading = [task for task in suite["tasks"] if task in local_tasks.OF_PROMPT_COMPLETION]
     if "prompt_completion" in suite:
         _must_be_a_source(config, f"{where}.prompt_completion", suite["prompt_completion"], prompt_completion=True)
         if not reading:
-            raise ConfigError(
-                f"{where}.tasks must have {' or '.join(OF_PROMPT_COMPLETION)}: no other task reads "
+            raise UserError(
+                f"{where}.tasks must have {' or '.join(local_tasks.OF_PROMPT_COMPLETION)}: no other task reads "
                 f"{where}.prompt_completion"
             )
     elif reading:
-        raise ConfigError(
+        raise UserError(
             f"{where}.prompt_completion is missing: it must be the prompt-completion source that {reading[0]} reads"
         )
 
@@ -175,7 +154,7 @@ def _check_run(config: Config, where: str, run: Config) -> None:
     given = [name for name in TRAINED_BY if name in run]
     if len(given) != 1:
         found = " and ".join(given) or "neither"
-        raise ConfigError(f"{where} must have pretrain, or finetune for a tuned run, got {found}")
+        raise UserError(f"{where} must have pretrain, or finetune for a tuned run, got {found}")
     for suite in run["suites"]:
         _must_be_one_of("suites", config, f"{where}.suites", suite)
     if "corpus" in run:
@@ -185,24 +164,24 @@ def _check_run(config: Config, where: str, run: Config) -> None:
         _check_initial(config, where, run["initial"])
     (_check_pretrained if "pretrain" in run else _check_tuned)(config, where, run)
     if not run.get("convert", {}).get("merge", True) and run.get("finetune", {}).get("lora") is None:
-        raise ConfigError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
+        raise UserError(f"{where}.convert.merge must be true without {where}.finetune.lora, got false")
     _check_milestones(f"{where}.{given[0]}.milestones", run[given[0]], length_of(run))
 
 
 def _check_length(where: str, run: Config) -> None:
     if "finetune" in run and ("steps" in run["finetune"]) == ("epochs" in run["finetune"]):
         found = "both" if "steps" in run["finetune"] else "neither"
-        raise ConfigError(f"{where}.finetune must have steps or epochs, got {found}")
+        raise UserError(f"{where}.finetune must have steps or epochs, got {found}")
 
 
 def _check_pretrained(config: Config, where: str, run: Config) -> None:
     if "config" in run.get("initial", {}):
-        raise ConfigError(f"{where}.initial.config must be omitted: a run with pretrain has the config in model")
+        raise UserError(f"{where}.initial.config must be omitted: a run with pretrain has the config in model")
     if ("initial" in run) != (run["pretrain"].get("initial") is not None):
         missing, other = f"{where}.pretrain.initial", f"{where}.initial"
         if "initial" not in run:
             missing, other = other, missing
-        raise ConfigError(f"{missing} is missing: {other} makes the training start from another model")
+        raise UserError(f"{missing} is missing: {other} makes the training start from another model")
     if "from" in run.get("model", {}):
         _check_input_file(f"{where}.model.from", run["model"]["from"])
     sources = config["corpora"][run["corpus"]]["sources"]
@@ -211,7 +190,7 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
     for key, weights in ({"weights": run["pretrain"]["weights"]} | given).items():
         for source in weights:
             if source not in sources:
-                raise ConfigError(
+                raise UserError(
                     f"{where}.pretrain.{key} must name sources of corpus {run['corpus']} ({', '.join(sources)}), "
                     f"got {source!r}"
                 )
@@ -220,13 +199,13 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
 def _check_tuned(config: Config, where: str, run: Config) -> None:
     _check_tuning_data(config, f"{where}.finetune", run["finetune"], run["initial"])
     if "model" in run:
-        raise ConfigError(f"{where}.model must be omitted: a tuned run has the model of its initial run")
+        raise UserError(f"{where}.model must be omitted: a tuned run has the model of its initial run")
     if "run" in run["initial"] and "corpus" in run:
-        raise ConfigError(f"{where}.corpus must be omitted: a tuned run has the corpus of its initial run")
+        raise UserError(f"{where}.corpus must be omitted: a tuned run has the corpus of its initial run")
     if "path" in run["initial"] and "corpus" not in run:
-        raise ConfigError(f"{where}.corpus is missing: it must be the corpus that scores {where}.initial.path")
+        raise UserError(f"{where}.corpus is missing: it must be the corpus that scores {where}.initial.path")
     if "run" in run["initial"] and "config" in run["initial"]:
-        raise ConfigError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
+        raise UserError(f"{where}.initial.config must be omitted: {where}.initial.run has its config")
 
 
 def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Config) -> None:
@@ -239,20 +218,18 @@ def _check_tuning_data(config: Config, where: str, recipe: Config, initial: Conf
 
 
 def _check_template(config: Config, where: str, recipe: Config, initial: Config) -> None:
-    """Raise ConfigError if a template is missing, or has no effect. Preferences may be conversations or not."""
+    """Raise UserError if a template is missing, or has no effect. Preferences may be conversations or not."""
     kinds = {source: config["sources"][source]["kind"] for source in recipe["weights"]}
     chats = [source for source, kind in kinds.items() if kind in CHAT_KINDS]
     template = recipe.get("template")
     if chats and template is None and not _may_have_template(config, initial):
-        raise ConfigError(
+        raise UserError(
             f"{where}.template is missing: the source {chats[0]} has conversations (kind chat), and the initial model "
             "has no chat template"
         )
     if template is not None and not chats and recipe.get("dpo") is None:
-        raise ConfigError(
-            f"{where}.template must be omitted: no source of {where}.weights has conversations (kind chat)"
-        )
-    if template is not None and template not in SHIPPED_TEMPLATES:
+        raise UserError(f"{where}.template must be omitted: no source of {where}.weights has conversations (kind chat)")
+    if template is not None and template not in SHIPPED:
         _check_input_file(f"{where}.template", template)
 
 
@@ -272,7 +249,7 @@ def _check_preferences(config: Config, where: str, recipe: Config) -> None:
     kinds = {source: config["sources"][source]["kind"] for source in recipe["weights"]}
     if len(kinds) != 1 or not set(kinds.values()) <= set(PREFERENCE_KINDS):
         found = ", ".join(f"{source} ({kind})" for source, kind in kinds.items())
-        raise ConfigError(
+        raise UserError(
             f"{where}.weights must name one source of the kind {' or '.join(PREFERENCE_KINDS)} beside {where}.dpo, "
             f"got {found}"
         )
@@ -281,12 +258,12 @@ def _check_preferences(config: Config, where: str, recipe: Config) -> None:
 def _check_initial(config: Config, where: str, initial: Config) -> None:
     if set(initial) - {"config"} not in ({"run", "step"}, {"path"}, {"sweep", "run"}):
         found = " and ".join(initial) or "nothing"
-        raise ConfigError(f"{where}.initial must have run and step, or sweep, or path, got {found}")
+        raise UserError(f"{where}.initial must have run and step, or sweep, or path, got {found}")
     line, at = [where], initial
     while "run" in at:
         _must_be_one_of("runs", config, f"{line[-1]}.initial.run", at["run"])
         if f"runs.{at['run']}" in line:
-            raise ConfigError(f"{where}.initial must not form a cycle, got runs.{at['run']} again")
+            raise UserError(f"{where}.initial must not form a cycle, got runs.{at['run']} again")
         line.append(f"runs.{at['run']}")
         at = config["runs"][at["run"]].get("initial", {})
     if "step" in initial:
@@ -298,23 +275,23 @@ def _check_step(where: str, initial: Config, run: Config) -> None:
     milestones = milestones_of(run) if set(TRAINED_BY) & set(run) else []
     if initial["step"] not in milestones:
         known = ", ".join(map(str, milestones))
-        raise ConfigError(f"{where} must be a milestone of run {initial['run']} ({known}), got {initial['step']}")
+        raise UserError(f"{where} must be a milestone of run {initial['run']} ({known}), got {initial['step']}")
 
 
 def _check_one_tokenizer(config: Config, where: str, run: Config) -> None:
     before = corpus_of(config["runs"], run["initial"]["run"])
     expected, found = (config["corpora"][corpus]["tokenizer"] for corpus in (before, run["corpus"]))
     if expected != found:
-        raise ConfigError(f"{where}.corpus must have the tokenizer of its initial run ({expected}), got {found}")
+        raise UserError(f"{where}.corpus must have the tokenizer of its initial run ({expected}), got {found}")
 
 
 def _check_milestones(where: str, recipe: Config, length: str) -> None:
     milestones = recipe.get("milestones", [])
     for earlier, later in itertools.pairwise(milestones):
         if later <= earlier:
-            raise ConfigError(f"{where} must increase, got {later} after {earlier}")
+            raise UserError(f"{where} must increase, got {later} after {earlier}")
     if milestones and milestones[-1] > recipe[length]:
-        raise ConfigError(f"{where} must be at most {length} ({recipe[length]}), got {milestones[-1]}")
+        raise UserError(f"{where} must be at most {length} ({recipe[length]}), got {milestones[-1]}")
 
 
 def _check_baseline(config: Config, where: str, baseline: Config) -> None:
@@ -322,9 +299,9 @@ def _check_baseline(config: Config, where: str, baseline: Config) -> None:
     _check_input_file(f"{where}.path", path)
     if Path(path).is_dir():
         if "revision" in baseline:
-            raise ConfigError(f"{where}.revision must be omitted: {where}.path is a directory")
+            raise UserError(f"{where}.revision must be omitted: {where}.path is a directory")
     elif not REPOSITORY.fullmatch(path):
-        raise ConfigError(f"{where}.path must be a directory, or a repository of the Hub (ORG/NAME), got {path!r}")
+        raise UserError(f"{where}.path must be a directory, or a repository of the Hub (ORG/NAME), got {path!r}")
 
 
 CHECKS = {

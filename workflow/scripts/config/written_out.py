@@ -9,8 +9,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scripts.config.references import ConfigError, listed
-from scripts.config.values import schema_of_key
+from scripts.config.references import listed
+from scripts.config.sections import Run
+from stages.lib.errors import UserError
+from stages.lib.recipe import below, may_be_null
 from stages.lib.sources.kinds.registry import CHAT_KINDS, PROMPT_COMPLETION_KINDS
 
 FROM = "from"
@@ -18,13 +20,13 @@ FROM = "from"
 Keys = dict[str, Any]
 
 
-def written_out(runs: Mapping[str, Any], schema: Keys) -> Keys:
-    """Return the runs without `from`. `schema`: that of a run. Raises ConfigError for an unknown run or a cycle."""
+def written_out(runs: Mapping[str, Any]) -> Keys:
+    """Return the runs without `from`. Raises UserError for an unknown run or a cycle."""
     done: Keys = {name: run for name, run in runs.items() if not is_derived(run)}
     for name in runs:
         for derived in reversed(_line(name, runs, done)):
             differences = {key: value for key, value in runs[derived].items() if key != FROM}
-            done[derived] = merged(done[runs[derived][FROM]], differences, schema)
+            done[derived] = merged(done[runs[derived][FROM]], differences, Run)
     return {name: done[name] for name in runs}
 
 
@@ -38,43 +40,37 @@ def _line(name: str, runs: Mapping[str, Any], done: Mapping[str, Any]) -> list[s
     line: list[str] = []
     while name not in done:
         if name in line:
-            raise ConfigError(f"runs.{line[0]}.from must not form a cycle, got runs.{name} again")
+            raise UserError(f"runs.{line[0]}.from must not form a cycle, got runs.{name} again")
         line.append(name)
         name = known_run(f"runs.{name}.from", runs[name][FROM], runs)
     return line
 
 
 def known_run(where: str, name: Any, runs: Mapping[str, Any]) -> str:
-    """Return the name of a run that exists and is a mapping of keys. Raises ConfigError for any other value."""
+    """Return the name of a run that exists and is a mapping of keys. Raises UserError for any other value."""
     if isinstance(name, str) and isinstance(runs.get(name), dict):
         return name
     near = difflib.get_close_matches(str(name), runs, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"{where} must be one of the config's runs ({listed(sorted(runs))}), got {name!r}{hint}")
+    raise UserError(f"{where} must be one of the config's runs ({listed(sorted(runs))}), got {name!r}{hint}")
 
 
-def merged(base: Any, differences: Keys, schema: Keys) -> Keys:
+def merged(base: Any, differences: Keys, hint: Any) -> Keys:
     """Return a mapping with differences: mappings are merged, other values replaced, `null` removes a key.
 
-    If a key may be null by its schema, `null` is its value. A `null` that removes nothing stays, and the check of the
-    config names it.
+    `hint`: their type. If a key may be null by its type, `null` is its value. A `null` that removes nothing stays, and
+    the check of the config names it.
     """
     made = dict(base)
     for key, value in differences.items():
-        below = schema_of_key(schema, key)
-        if value is None and key in made and not may_be_null(below):
+        of_key = below(hint, key)
+        if value is None and key in made and not may_be_null(of_key):
             del made[key]
         elif isinstance(value, dict) and isinstance(made.get(key), dict):
-            made[key] = merged(made[key], value, below)
+            made[key] = merged(made[key], value, of_key)
         else:
             made[key] = value
     return made
-
-
-def may_be_null(schema: Keys) -> bool:
-    """Return True if a key may be null."""
-    types = [part.get("type") for part in (schema, *schema.get("anyOf", ()))]
-    return any(kind == "null" or (isinstance(kind, list) and "null" in kind) for kind in types)
 
 
 Config = dict[str, Any]
@@ -127,13 +123,13 @@ def _with_only(entry: Config, key: str, config: Config, section: str) -> Config:
 
 
 def check_left_out(config: Config) -> None:
-    """Raise ConfigError for a key that a valid config leaves out, and that could name several entries, or none."""
+    """Raise UserError for a key that a valid config leaves out, and that could name several entries, or none."""
     for name, tokenizer in config["tokenizers"].items():
         if "vocab_size" in tokenizer and "sample" not in tokenizer and "path" not in tokenizer:
-            raise ConfigError(f"tokenizers.{name}.sample is missing: the config has no source of text")
+            raise UserError(f"tokenizers.{name}.sample is missing: the config has no source of text")
     for name, corpus in config["corpora"].items():
         if "sources" not in corpus:
-            raise ConfigError(f"corpora.{name}.sources is missing: the config has no source of text")
+            raise UserError(f"corpora.{name}.sources is missing: the config has no source of text")
         _check_key(config, corpus, f"corpora.{name}.tokenizer", "tokenizers")
     for name, run in config["runs"].items():
         _check_key(config, run, f"runs.{name}.suites", "suites")
@@ -144,4 +140,4 @@ def check_left_out(config: Config) -> None:
 def _check_key(config: Config, entry: Config, where: str, section: str) -> None:
     if where.rpartition(".")[2] not in entry:
         known = listed(sorted(config[section]))
-        raise ConfigError(f"{where} is missing: the config has several {section} ({known})")
+        raise UserError(f"{where} is missing: the config has several {section} ({known})")

@@ -10,7 +10,8 @@ import functools
 import math
 from typing import Any
 
-from scripts.config.references import ConfigError, listed
+from scripts.config.references import listed
+from scripts.config.sections import PretrainRecipe
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.huggingface.config_json import model_identity
@@ -112,20 +113,20 @@ SHAPE_KEYS = (
 SCALED_STEPS = ("warmup_steps", "decay_steps")
 
 
-def with_ladders(config: Config, schema: Config) -> Config:
+def with_ladders(config: Config) -> Config:
     """Return the config with the runs of its ladders; `ladders.NAME.runs` lists their names.
 
-    Raises ConfigError for a ladder from which nothing can be predicted. `schema`: that of the config, for defaults.
+    Raises UserError for a ladder from which nothing can be predicted.
     """
     if "ladders" not in config:
         return config
     config = config | {"runs": dict(config["runs"]), "ladders": dict(config["ladders"])}
     targets = dict(config["runs"])
     for name, ladder in config["ladders"].items():
-        made = _runs_of(f"ladders.{name}", name, ladder, config | {"runs": targets}, schema)
+        made = _runs_of(f"ladders.{name}", name, ladder, config | {"runs": targets})
         for run in made:
             if run in config["runs"]:
-                raise ConfigError(f"runs.{run} must have another name: ladders.{name} makes a run of this name")
+                raise UserError(f"runs.{run} must have another name: ladders.{name} makes a run of this name")
         config["runs"] |= made
         config["ladders"][name] = ladder | {"runs": list(made)}
     return config
@@ -142,12 +143,12 @@ def planned_tokens(run: Config) -> int:
     return recipe["steps"] * recipe["global_batch_size"] * recipe["seq_len"]
 
 
-def _runs_of(where: str, name: str, ladder: Config, config: Config, schema: Config) -> Config:
+def _runs_of(where: str, name: str, ladder: Config, config: Config) -> Config:
     target = _target(where, ladder, config)
     _check_number(where, ladder)
     vocab_size = _vocab_size(where, ladder, config["corpora"][target["corpus"]], config)
     shape = _shape_of(where, target["model"])
-    recipe = _with_defaults(target["pretrain"], schema)
+    recipe = _with_defaults(target["pretrain"])
     largest = num_parameters(shape, vocab_size)
     made: Config = {}
     for number, size in enumerate(ladder["sizes"]):
@@ -156,18 +157,18 @@ def _runs_of(where: str, name: str, ladder: Config, config: Config, schema: Conf
         model, parameters = _model_of(here, given, shape, vocab_size)
         asked = given.get("parameters", parameters)
         if parameters >= largest:
-            raise ConfigError(
+            raise UserError(
                 f"{here} must be smaller than the target {ladder['target']} ({largest:,} parameters), got {asked:,.0f}"
             )
         if not 1 / MOST_OFF < parameters / asked < MOST_OFF:
-            raise ConfigError(
+            raise UserError(
                 f"{here} must be near a model with the target's head size and vocabulary: the nearest has "
                 f"{parameters:,} parameters, got {asked:,.0f}"
             )
         for ratio in ladder["tokens_per_parameter"]:
             run = f"{name}-{_short(parameters)}-{ratio:g}"
             if run in made:
-                raise ConfigError(
+                raise UserError(
                     f"{here} must be another model than the sizes before it: {_short(parameters)} parameters are the "
                     "nearest with the target's head size"
                 )
@@ -183,7 +184,7 @@ def _target(where: str, ladder: Config, config: Config) -> Config:
     target = config["runs"].get(ladder["target"], {})
     if "pretrain" not in target or "initial" in target:
         known = [name for name, run in config["runs"].items() if "pretrain" in run and "initial" not in run]
-        raise ConfigError(
+        raise UserError(
             f"{where}.target must be a run with pretrain and without initial ({listed(known)}), "
             f"got {ladder['target']!r}"
         )
@@ -193,7 +194,7 @@ def _target(where: str, ladder: Config, config: Config) -> Config:
 def _check_number(where: str, ladder: Config) -> None:
     sizes, ratios = len(ladder["sizes"]), len(ladder["tokens_per_parameter"])
     if sizes * ratios < MIN_RUNS:
-        raise ConfigError(
+        raise UserError(
             f"{where} must have at least {MIN_RUNS} runs (sizes x tokens_per_parameter), since 5 constants are fitted, "
             f"got {sizes} x {ratios}"
         )
@@ -203,11 +204,11 @@ def _vocab_size(where: str, ladder: Config, corpus: Config, config: Config) -> i
     name = corpus["tokenizer"]
     known = config["tokenizers"][name].get("vocab_size")
     if known is None and "vocab_size" not in ladder:
-        raise ConfigError(
+        raise UserError(
             f"{where}.vocab_size is missing: it must be the number of token ids of the custom tokenizer {name}"
         )
     if known is not None and "vocab_size" in ladder:
-        raise ConfigError(f"{where}.vocab_size must be omitted: tokenizers.{name} has it")
+        raise UserError(f"{where}.vocab_size must be omitted: tokenizers.{name} has it")
     return ladder["vocab_size"] if known is None else known
 
 
@@ -218,16 +219,14 @@ def _shape_of(where: str, model: Config) -> ModelRecipe:
         keys = model_identity(model["from"], overrides) if "from" in model else model
         return recipes.load(ARCHITECTURES, keys, "model")
     except UserError as error:
-        raise ConfigError(f"{where}.target must have a valid model: {error}") from None
+        raise UserError(f"{where}.target must have a valid model: {error}") from None
 
 
-def _with_defaults(recipe: Config, schema: Config) -> Config:
+def _with_defaults(recipe: Config) -> Config:
     """Return the target's recipe with the defaults of the keys that a smaller model changes."""
-    keys = schema["properties"]["runs"]["additionalProperties"]["properties"]["pretrain"]["properties"]
-    filled = {"micro_batch_size": keys["micro_batch_size"]["default"]} | recipe
+    filled = {"micro_batch_size": PretrainRecipe.micro_batch_size} | recipe
     for group, key in (("optimizer", "learning_rate"), ("schedule", "warmup_steps")):
-        default = keys[group]["properties"][key]["default"]
-        filled[group] = {key: default} | recipe.get(group, {})
+        filled[group] = {key: getattr(getattr(PretrainRecipe, group), key)} | recipe.get(group, {})
     return filled
 
 
@@ -237,7 +236,7 @@ def _model_of(where: str, given: Config, shape: ModelRecipe, vocab_size: int) ->
     if ("parameters" in given) == bool(explicit) or not {"hidden_size", "num_hidden_layers"} <= explicit.keys() | (
         {"hidden_size", "num_hidden_layers"} if "parameters" in given else set()
     ):
-        raise ConfigError(f"{where} must have parameters, or hidden_size and num_hidden_layers")
+        raise UserError(f"{where} must have parameters, or hidden_size and num_hidden_layers")
     model = of_shape(shape, explicit) if explicit else of_size(shape, given["parameters"], vocab_size)
     keys = {key: getattr(model, key) for key in SHAPE_KEYS}
     return {key: value for key, value in keys.items() if value is not None}, num_parameters(model, vocab_size)
@@ -250,7 +249,7 @@ def _training_of(where: str, given: Config, recipe: Config, sizes: tuple[int, in
     batch = given.get("global_batch_size") or _batch(recipe["global_batch_size"], scale)
     steps = round(ratio * parameters / (batch * recipe["seq_len"]))
     if steps < MIN_STEPS:
-        raise ConfigError(
+        raise UserError(
             f"{where} must be trained for at least {MIN_STEPS} steps, and {ratio:g} tokens per parameter are {steps} "
             f"steps of {batch * recipe['seq_len']:,} tokens; give it a smaller global_batch_size"
         )

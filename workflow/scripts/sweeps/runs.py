@@ -12,23 +12,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scripts.config.references import (
-    LOCAL_METRICS,
-    LOCAL_TASKS,
-    TRAINED_BY,
-    ConfigError,
-    corpus_of,
-    length_of,
-    listed,
-    training_of,
-)
-from scripts.config.values import copied, identity_of, schema_of_key
+from scripts.config.keys import KeysReader
+from scripts.config.references import TRAINED_BY, corpus_of, length_of, listed, training_of
+from scripts.config.sections import Run
+from scripts.config.values import identity_of
 from scripts.config.written_out import FROM, Keys, known_run
+from stages.lib.errors import UserError
+from stages.lib.recipe import below, groups_of, hints_of
+from stages.lib.scoring.tasks import local_tasks
 
 
-def check_sweeps(config: Keys, schema: Keys) -> None:
-    """Raise ConfigError for a sweep with equal runs, or whose best cannot be another run's initial model."""
-    _check_equal_runs(config, schema)
+def check_sweeps(config: Keys) -> None:
+    """Raise UserError for a sweep with equal runs, or whose best cannot be another run's initial model."""
+    _check_equal_runs(config)
     for name, sweep in config.get("sweeps", {}).items():
         if "best" in sweep:
             _check_best(config, f"sweeps.{name}.best", sweep)
@@ -38,29 +34,29 @@ def check_sweeps(config: Keys, schema: Keys) -> None:
 
 
 def _check_best(config: Keys, where: str, sweep: Keys) -> None:
-    """Raise ConfigError if no suite of the runs has the score; only lm-evaluation-harness knows those of its tasks."""
+    """Raise UserError if no suite of the runs has the score; only lm-evaluation-harness knows those of its tasks."""
     suites = {suite for run in sweep["runs"] for suite in config["runs"][run]["suites"]}
     tasks = {task for suite in suites for task in config["suites"][suite]["tasks"]}
-    if not tasks <= set(LOCAL_TASKS):
+    if not tasks <= set(local_tasks.NAMES):
         return
     best = sweep["best"]
     given = best.get("task")
     # a task of validation text has one task per source: bits_per_byte_code
     named = {task for task in tasks if given is None or given == task or given.startswith(f"{task}_")}
     if not named:
-        raise ConfigError(
+        raise UserError(
             f"{where}.task must be a task of the runs' suites ({listed(sorted(tasks))}, or one of their sources, as "
             f"bits_per_byte_SOURCE), got {given!r}"
         )
-    metrics = sorted({metric for task in named for metric in LOCAL_METRICS[task]})
+    metrics = sorted({metric for task in named for metric in local_tasks.METRICS[task]})
     if best["metric"] not in metrics:
-        raise ConfigError(
+        raise UserError(
             f"{where}.metric must be a metric of {given or 'the suites'} ({listed(metrics)}), got {best['metric']!r}"
         )
 
 
 def _check_one_corpus(config: Keys, where: str, run: Keys) -> None:
-    """Raise ConfigError if runs of a sweep have other corpora (or tokenizers, if `run` has its own corpus)."""
+    """Raise UserError if runs of a sweep have other corpora (or tokenizers, if `run` has its own corpus)."""
     corpora = {other: corpus_of(config["runs"], other) for other in config["sweeps"][run["initial"]["sweep"]]["runs"]}
     own = "corpus" in run
     found = {other: config["corpora"][corpus]["tokenizer"] if own else corpus for other, corpus in corpora.items()}
@@ -68,32 +64,31 @@ def _check_one_corpus(config: Keys, where: str, run: Keys) -> None:
     for other in others:
         if found[other] != found[first]:
             word = "tokenizer" if own else "corpus"
-            raise ConfigError(
+            raise UserError(
                 f"{where} must be a sweep whose runs have the same {word}, got {found[first]} of {first} and "
                 f"{found[other]} of {other}"
             )
 
 
-def _check_equal_runs(config: Keys, schema: Keys) -> None:
-    """Raise ConfigError if two runs of a sweep of a valid config are equal: no key between them changes the result."""
-    of_run = schema["properties"]["runs"]["additionalProperties"]
+def _check_equal_runs(config: Keys) -> None:
+    """Raise UserError if two runs of a sweep of a valid config are equal: no key between them changes the result."""
     for name, sweep in config.get("sweeps", {}).items():
         seen: dict[str, str] = {}
         for run in sweep["runs"]:
-            other = seen.setdefault(_identity(config["runs"][run], of_run), run)
+            other = seen.setdefault(_identity(config["runs"][run]), run)
             if other != run:
-                raise ConfigError(
+                raise UserError(
                     f"sweeps.{name}.grid must make runs that differ, got equal runs {other} and {run}: no key between "
                     "them changes the model or its scores"
                 )
 
 
-def _identity(run: Keys, schema: Keys) -> str:
+def _identity(run: Keys) -> str:
     """Return, as text, all of a run that changes its model or its scores."""
     stage = training_of(run)
-    recipes = {key: {k: v for k, v in run.get(key, {}).items() if k != "milestones"} for key in (stage, "convert")}
+    recipes = {key: run.get(key, {}) for key in (stage, "convert")}
     recipes["model"] = {key: value for key, value in run.get("model", {}).items() if key != FROM}
-    found = {key: identity_of(schema["properties"][key], recipe) for key, recipe in recipes.items()}
+    found = {key: identity_of(below(Run, key), recipe) for key, recipe in recipes.items()}
     length, shape = run[stage][length_of(run)], run.get("model", {}).get(FROM)
     rest = [run.get(key) for key in ("corpus", "initial", "suites")]
     return json.dumps([found, length, shape, rest], sort_keys=True)
@@ -155,52 +150,50 @@ MAX_RUNS = 1000
 """Runs of one sweep."""
 
 SEED = "seed"
-DEEPEST = 8  # groups within groups, of the keys that a message may suggest
 
 Member = dict[str, Any]
 """The values of one run of a sweep: {axis as the user wrote it: value}"""
 
 
-def members(name: str, sweep: Keys, schema: Keys) -> dict[str, Member]:
-    """Return {run: its values} of a sweep, the last axis fastest. `schema`: that of a run. Raises ConfigError."""
+def members(name: str, sweep: Keys) -> dict[str, Member]:
+    """Return {run: its values} of a sweep, the last axis fastest. Raises UserError."""
     where = f"sweeps.{name}.grid"
     number = math.prod(len(values) for values in sweep["grid"].values())
     if number > MAX_RUNS:
-        raise ConfigError(f"{where} must make at most {MAX_RUNS:,} runs, got {number:,}")
-    axes = {key: _values(f"{where}.{key}", key, values, schema) for key, values in sweep["grid"].items()}
+        raise UserError(f"{where} must make at most {MAX_RUNS:,} runs, got {number:,}")
+    axes = {key: _values(f"{where}.{key}", key, values) for key, values in sweep["grid"].items()}
     _check_apart(where, axes)
     found: dict[str, Member] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
         run = name_of(name, values)
         if run in found:
-            raise ConfigError(f"{where} must make runs of different names, got {run} twice")
+            raise UserError(f"{where} must make runs of different names, got {run} twice")
         found[run] = values
     return found
 
 
-def runs_of(name: str, sweep: Keys, runs: Mapping[str, Any], schema: Keys) -> dict[str, Keys]:
-    """Return the runs of a sweep, each as its differences `from` the base. Raises ConfigError."""
+def runs_of(name: str, sweep: Keys, runs: Mapping[str, Any]) -> dict[str, Keys]:
+    """Return the runs of a sweep, each as its differences `from` the base. Raises UserError."""
     base = known_run(f"sweeps.{name}.base", sweep["base"], runs)
     trained_by = _trained_by(base, runs)
     made = {}
-    for run, values in members(name, sweep, schema).items():
+    for run, values in members(name, sweep).items():
         if run in runs:
-            raise ConfigError(f"sweeps.{name} makes the run {run}, and runs has one of that name: rename one of them")
+            raise UserError(f"sweeps.{name} makes the run {run}, and runs has one of that name: rename one of them")
         made[run] = {FROM: base}
         for key, value in values.items():
             _set(made[run], f"{trained_by}.{SEED}" if key == SEED else key, value)
     return made
 
 
-def with_runs(config: Keys, schema: Keys) -> Keys:
+def with_runs(config: Keys) -> Keys:
     """Return a valid config with more: `runs` of each sweep, {name: values}, and `initial.run` beside `initial.sweep`.
 
     That run, the first of the sweep, stands for all of them where the best is not known yet: corpus, template, cycles.
     """
-    of_run = schema["properties"]["runs"]["additionalProperties"]
     written = config.get("sweeps", {})
-    sweeps = {name: sweep | {"runs": members(name, sweep, of_run)} for name, sweep in written.items()}
+    sweeps = {name: sweep | {"runs": members(name, sweep)} for name, sweep in written.items()}
     runs = {name: _with_first_run(name, run, sweeps) for name, run in config["runs"].items()}
     return config | {"runs": runs} | ({"sweeps": sweeps} if sweeps else {})
 
@@ -212,36 +205,36 @@ def _with_first_run(name: str, run: Keys, sweeps: Keys) -> Keys:
     where, sweep = f"runs.{name}.initial", initial["sweep"]
     if len(initial) > 1:
         other = next(key for key in initial if key != "sweep")
-        raise ConfigError(f"{where} must have sweep, or run and step, or path, got sweep and {other}")
+        raise UserError(f"{where} must have sweep, or run and step, or path, got sweep and {other}")
     if "best" not in sweeps.get(sweep, {}):
         known = ", ".join(key for key in sweeps if "best" in sweeps[key]) or "none"
-        raise ConfigError(f"{where}.sweep must be one of the config's sweeps with best ({known}), got {sweep!r}")
+        raise UserError(f"{where}.sweep must be one of the config's sweeps with best ({known}), got {sweep!r}")
     return run | {"initial": initial | {"run": next(iter(sweeps[sweep]["runs"]))}}
 
 
-def _values(where: str, key: str, values: list[Any], schema: Keys) -> list[Any]:
-    """Return the values of an axis, with numbers as numbers. Raises ConfigError for an unknown key or equal values."""
-    of_key = _schema_of_axis(where, key, schema)
-    made = [copied(value, of_key, f"{where}[{number}]") for number, value in enumerate(values)]
+def _values(where: str, key: str, values: list[Any]) -> list[Any]:
+    """Return the values of an axis, with numbers as numbers. Raises UserError for an unknown key or equal values."""
+    of_key, reader = _type_of_axis(where, key), KeysReader(is_partial=True)
+    made = [reader.value(of_key, value, f"{where}[{number}]") for number, value in enumerate(values)]
     seen = set()
     for value in made:
         text = json.dumps(value, sort_keys=True)
         if text in seen:
-            raise ConfigError(f"{where} must have each value once, got {shown(value)} twice: it makes equal runs")
+            raise UserError(f"{where} must have each value once, got {shown(value)} twice: it makes equal runs")
         seen.add(text)
     return made
 
 
-def _schema_of_axis(where: str, key: str, schema: Keys) -> Keys:
-    at = schema
+def _type_of_axis(where: str, key: str) -> Any:
+    hint: Any = Run
     for part in ["pretrain", SEED] if key == SEED else key.split("."):
-        at = schema_of_key(at, part)
-        if not at or key == FROM:
-            known = [SEED, *_keys(schema)]
+        hint = below(hint, part)
+        if hint is None or key == FROM:
+            known = [SEED, *_keys(Run)]
             near = difflib.get_close_matches(key, known, n=1) or _of_last_part(key, known)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{where} must be a key of a run, as pretrain.optimizer.learning_rate, or seed{hint}")
-    return at
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise UserError(f"{where} must be a key of a run, as pretrain.optimizer.learning_rate, or seed{meant}")
+    return hint
 
 
 def _of_last_part(key: str, known: list[str]) -> list[str]:
@@ -250,20 +243,20 @@ def _of_last_part(key: str, known: list[str]) -> list[str]:
     return [lasts[last] for last in difflib.get_close_matches(key.rpartition(".")[2], lasts, n=1)]
 
 
-def _keys(schema: Keys, prefix: str = "", depth: int = DEEPEST) -> Iterator[str]:
+def _keys(hint: Any, prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of a run."""
-    for part in (schema, *schema.get("anyOf", ())):
-        for key, below in part.get("properties", {}).items() if depth else ():
+    for group in groups_of(hint):
+        for key, of_key in hints_of(group).items():
             if prefix or key != FROM:
                 yield f"{prefix}{key}"
-                yield from _keys(below, f"{prefix}{key}.", depth - 1)
+                yield from _keys(of_key, f"{prefix}{key}.")
 
 
 def _check_apart(where: str, axes: Mapping[str, Any]) -> None:
-    """Raise ConfigError if an axis stands within another one."""
+    """Raise UserError if an axis stands within another one."""
     for outer, inner in itertools.permutations(axes, 2):
         if inner.startswith(f"{outer}.") or (outer == SEED and inner in [f"{stage}.{SEED}" for stage in TRAINED_BY]):
-            raise ConfigError(f"{where}.{inner} must not stand beside {where}.{outer}, which sets it too")
+            raise UserError(f"{where}.{inner} must not stand beside {where}.{outer}, which sets it too")
 
 
 def _trained_by(base: str, runs: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), C
 NAMES = tuple(task.name for task in TASKS)
 OF_TEXT = tuple(task.name for task in TASKS if isinstance(task, TextTask))
 OF_PROMPT_COMPLETION = tuple(task.name for task in TASKS if isinstance(task, PromptCompletionTask))
+METRICS = {task.name: [metric["metric"] for metric in task.format.config["metric_list"]] for task in TASKS}
 GENERATING = tuple(task.name for task in TASKS if task.format.config["output_type"] == "generate_until")
 
 

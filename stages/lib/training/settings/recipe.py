@@ -140,8 +140,9 @@ class TrainRecipe:
     steps: int = horizon(minimum=1)
     """Optimizer steps of the whole run: the learning-rate schedule ends here."""
 
-    milestones: list[int] = horizon([])  # noqa: RUF009 (a field)
-    """Milestones of the run, in steps or epochs: at each the validation loss is measured."""
+    milestones: list[int] = horizon([])
+    """Milestones: steps (or epochs) whose checkpoints are kept, exported and scored. Increasing, at most `steps` (or
+    `epochs`); one job each. Appending one resumes from the last. Default: the last step."""
 
     seq_len: int = identity(minimum=2)
     """Tokens per sample."""
