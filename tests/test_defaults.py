@@ -52,6 +52,8 @@ TRAINING = {
     "loss_guard.max_rollbacks": 3,
 }
 
+RULES = ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality")
+
 FROZEN = {
     "SourceRecipe": {
         "paths": [],
@@ -71,6 +73,7 @@ FROZEN = {
         "filters.max_words": None,
         "filters.max_symbols": None,
         "filters.max_repeated_lines": None,
+        **dict.fromkeys((f"filters.{rules}" for rules in RULES), None),
     },
     "TokenizerRecipe": {
         **{"vocab_size": None, "model": "bpe", "sample": None, "sample_mb": 100.0},

@@ -361,7 +361,8 @@ def written(recipe: Any, kind: str) -> dict[str, Any]:
     for field in dataclasses.fields(recipe):
         value = getattr(recipe, field.name)
         if dataclasses.is_dataclass(value):
-            if nested := written(value, kind):
+            nested = written(value, kind)
+            if nested or (default_of(field) is None and field.metadata["kind"] == kind):  # `{}` switches it on
                 result[field.name] = nested
         elif field.metadata["kind"] == kind and (is_required(field) or value != default_of(field)):
             result[field.name] = _plain(value, kind)

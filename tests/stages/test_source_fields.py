@@ -204,7 +204,7 @@ def test_the_share_of_malformed_records_is_that_of_the_source_and_changes_no_ide
     ],
 )
 def test_filters_reject_documents_that_break_them(recipe, kept, dropped):
-    found = filters.first_broken(FilterRecipe(**recipe), [*kept.split("|"), dropped])
+    found = [reason for reason, _ in filters.judged(FilterRecipe(**recipe), [*kept.split("|"), dropped])]
     assert found == [None] * (1 + kept.count("|")) + [f"filters.{next(iter(recipe))}"]
 
 
@@ -234,7 +234,7 @@ def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
     monkeypatch.setattr(filters, "LINES_CHARACTERS", 8)
     recipe = FilterRecipe(max_repeated_lines=0.3)
     texts = ["one\none\ntwo three four five", "one\ntwo\none\none\none"]
-    assert filters.first_broken(recipe, texts) == ["filters.max_repeated_lines", None]
+    assert [reason for reason, _ in filters.judged(recipe, texts)] == ["filters.max_repeated_lines", None]
 
 
 def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):

@@ -104,10 +104,9 @@ def _sentences(inputs: CardInputs, source: str) -> Iterable[str]:
     places = [shown for path in recipe.paths if (shown := public(path))]
     if places:
         yield f"read from {', '.join(map(code, places))}"
-    filters = {field.name: getattr(recipe.filters, field.name) for field in dataclasses.fields(recipe.filters)}
-    used = {name: value for name, value in filters.items() if value is not None}
+    used = recipes.written(recipe.filters, "identity")
     if used:
-        yield f"filtered by {', '.join(code(f'{name}: {value}') for name, value in used.items())}"
+        yield f"filtered by {', '.join(code(f'{key}: {value_text(value)}') for key, value in flat(used).items())}"
     dropped = inputs.corpus.record.get("dropped", {}).get(source, {})
     if dropped:
         reasons = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())

@@ -41,13 +41,13 @@ def _recipe(model: Manifest, run: Mapping[str, Any]) -> Recipe:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> Recipe:
-    """Return nested mappings as {dotted key: value}, with lists as JSON."""
+    """Return nested mappings as {dotted key: value}, with lists, and a group without keys, as JSON."""
     flattened: Recipe = {}
     for key, value in data.items():
-        if isinstance(value, Mapping):
+        if value and isinstance(value, Mapping):
             flattened |= flat(value, f"{prefix}{key}.")
         else:
-            flattened[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+            flattened[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, (list, Mapping)) else value
     return flattened
 
 

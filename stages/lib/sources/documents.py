@@ -5,6 +5,7 @@ A source of which too many records are malformed is refused.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -137,11 +138,16 @@ def read(
 def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
     """Yield the entries, with Filtered in place of each document that a filter rejects; many are filtered together."""
     for batch in batched(entries, FILTERED_AT_ONCE):
-        texts = [entry.text for entry in batch if isinstance(entry, Document)]
-        broken = iter(filters.first_broken(recipe, texts))
+        results = iter(filters.judged(recipe, [entry.text or "" for entry in batch if isinstance(entry, Document)]))
         for entry in batch:
-            reason = next(broken) if isinstance(entry, Document) else None
-            yield entry if reason is None else Filtered(entry.id, reason, entry.text or "")
+            if not isinstance(entry, Document):
+                yield entry
+                continue
+            reason, text = next(results)
+            if reason is not None:
+                yield Filtered(entry.id, reason, entry.text or "")
+            else:
+                yield entry if text == entry.text else dataclasses.replace(entry, text=text)
 
 
 def batched(entries: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:

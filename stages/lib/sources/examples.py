@@ -84,7 +84,7 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         return
     counts: Counter[str] = Counter()
     while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
-        broken = filters.first_broken(recipe.filters, [example.text for example in batch])
+        broken = [reason for reason, _ in filters.judged(recipe.filters, [example.text for example in batch])]
         counts.update(reason for reason in broken if reason is not None)
         yield from (example for example, reason in zip(batch, broken, strict=True) if reason is None)
     for reason, count in counts.most_common():

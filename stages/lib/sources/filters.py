@@ -1,7 +1,7 @@
-"""Filters of documents by simple measures of their text, taken of many documents at once.
+"""Filters of documents by measures of their text, taken of many documents at once.
 
-The measures are like Gopher's rules (arXiv 2112.11446, table A1): cheap, and enough to find a menu, a table of numbers
-or a page of one repeated line.
+Bounds on single measures are cheap, and enough to find a menu, a table of numbers or a page of one repeated line; the
+sets of rules with names are published ones: see quality_rules.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
+from stages.lib.sources import quality_rules
+from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
 
 if TYPE_CHECKING:  # the workflow reads the recipe, and may run without packages
     import numpy as np
@@ -48,6 +50,19 @@ class FilterRecipe:
     """The maximum share of the text's bytes in lines that repeat an earlier line of the document; blank lines do not
     count. Only the first 1,048,576 characters of a text are measured."""
 
+    gopher_repetition: GopherRepetition | None = identity(None)
+    """Gopher's rules about repeated lines, paragraphs and runs of words; `{}` for the published thresholds."""
+
+    gopher_quality: GopherQuality | None = identity(None)
+    """Gopher's rules about words and lines; `{}` for the published thresholds. Its stop words are English."""
+
+    c4_quality: C4Quality | None = identity(None)
+    """C4's rules; `{}` for the published ones. They remove lines, so text that stays may be shorter."""
+
+    fineweb_quality: FinewebQuality | None = identity(None)
+    """FineWeb's rules beside those of Gopher and C4; `{}` for the published thresholds. The sets of rules are applied
+    in this order, as for FineWeb, each to the text that those before it leave."""
+
     def check(self, where: str) -> None:
         """Raise UserError if a minimum is above its maximum."""
         for what in ("bytes", "words"):
@@ -61,8 +76,27 @@ class FilterRecipe:
         return any(getattr(self, field.name) is not None for field in dataclasses.fields(self))
 
 
-def first_broken(recipe: FilterRecipe, texts: Sequence[str | None]) -> list[str | None]:
-    """Return for each text the first condition that it does not meet, as `filters.FIELD`; None if it meets all."""
+def judged(recipe: FilterRecipe, texts: Sequence[str]) -> list[tuple[str | None, str]]:
+    """Return for each text the first rule that it breaks, as `filters.KEY`, or None, and the text that stays of it."""
+    kept = list(texts)
+    reasons = _first_broken(recipe, kept)
+    batch = quality_rules.Batch(kept)
+    for name in ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality"):
+        rules = getattr(recipe, name)
+        if rules is None:
+            continue
+        if name == "c4_quality":
+            cleaned = [quality_rules.c4_quality(rules, text) for text in kept]
+            found, kept = [reason for reason, _ in cleaned], [text for _, text in cleaned]
+            batch = quality_rules.Batch(kept)
+        else:
+            found = getattr(quality_rules, name)(rules, batch)
+        reasons = [earlier or (reason and f"filters.{reason}") for earlier, reason in zip(reasons, found, strict=True)]
+    return list(zip(reasons, kept, strict=True))
+
+
+def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> list[str | None]:
+    """Return for each text the first bound on a single measure that it does not keep, as `filters.KEY`, or None."""
     import numpy as np
     import pyarrow
 
@@ -70,10 +104,10 @@ def first_broken(recipe: FilterRecipe, texts: Sequence[str | None]) -> list[str 
     found = np.full(len(texts), None, dtype=object)
     measured = {}
     for field in dataclasses.fields(recipe):
-        bound = getattr(recipe, field.name)
-        if bound is None:
-            continue
         bound_name, _, what = field.name.partition("_")
+        bound = getattr(recipe, field.name)
+        if what not in MEASURES or bound is None:
+            continue
         if what not in measured:
             measured[what] = MEASURES[what](column)
         broken = measured[what] < bound if bound_name == "min" else measured[what] > bound

@@ -61,6 +61,10 @@ class SourceRecipe(SourceFields):
             raise UserError(f"{where}.text_field must be left out beside token_ids_field, got {self.text_field}")
         if self.token_ids_field is not None and self.filters.some:
             raise UserError(f"{where}.filters must be left out beside token_ids_field: filters read text")
+        if self.filters.c4_quality is not None and not kind.has_documents:
+            raise UserError(
+                f"{where}.filters.c4_quality must be left out for the kind {self.kind}: it removes lines of documents"
+            )
         for number, path in enumerate(self.paths):
             if secret := storage.credential_of(path):
                 instead = "remove it from the URL and put it into ~/.netrc, or where the tools of the store read it"

@@ -1,0 +1,466 @@
+"""Published rules of text quality, with the thresholds of their authors as defaults.
+
+    gopher_repetition   Rae et al., arXiv 2112.11446, table A1
+    gopher_quality      the same, section A.1.1
+    c4_quality          Raffel et al., arXiv 1910.10683, section 2.2: removes lines, and documents
+    fineweb_quality     Penedo et al., arXiv 2406.17557, section 3.6
+
+Keys and their defaults are those of datatrove, whose decisions are the same for the same words. A word is a run of
+characters that are not white space, as in the papers; datatrove cuts punctuation and clitics off by a tokenizer of the
+language (spaCy), which moves some documents over a threshold. A sentence of c4_quality ends in a mark and white space.
+
+Words and their n-grams are compared as numbers, many documents at once. Only the first 1,048,576 characters of a text
+are measured; c4_quality reads all of its lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stages.lib.errors import UserError
+from stages.lib.recipe import identity
+
+if TYPE_CHECKING:  # the workflow reads the recipes, and may run without packages
+    import numpy as np
+
+MEASURED_CHARACTERS = 1 << 20
+"""Characters of a text that are measured: a word or a line is an object of 50 bytes or more."""
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+END_PUNCTUATION = (".", "?", "!", '"', "'")
+BULLETS, ELLIPSES = ("\u2022", "-"), ("...", "\u2026")
+CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+SENTENCE_END = re.compile(r"[.!?\u2026]+[\"')\]\u201d\u2019]*\s+(?=\S)")
+PARAGRAPH_BREAK, LINE_BREAK = re.compile(r"\n{2,}"), re.compile(r"\n+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GopherRepetition:
+    """Rules of Gopher about text that repeats itself; null turns one off. Shares are of the document's characters."""
+
+    dup_para_frac: float | None = identity(0.3, minimum=0, maximum=1)
+    """The maximum share of paragraphs that repeat an earlier one."""
+
+    dup_para_char_frac: float | None = identity(0.2, minimum=0, maximum=1)
+    """The maximum share of characters in paragraphs that repeat an earlier one."""
+
+    dup_line_frac: float | None = identity(0.3, minimum=0, maximum=1)
+    """The maximum share of lines that repeat an earlier one."""
+
+    dup_line_char_frac: float | None = identity(0.2, minimum=0, maximum=1)
+    """The maximum share of characters in lines that repeat an earlier one."""
+
+    top_2_gram: float | None = identity(0.2, minimum=0, maximum=1)
+    """The maximum share of characters in the most common pair of words."""
+
+    top_3_gram: float | None = identity(0.18, minimum=0, maximum=1)
+    """The maximum share of characters in the most common run of 3 words."""
+
+    top_4_gram: float | None = identity(0.16, minimum=0, maximum=1)
+    """The maximum share of characters in the most common run of 4 words."""
+
+    dup_5_gram: float | None = identity(0.15, minimum=0, maximum=1)
+    """The maximum share of characters in runs of 5 words that repeat an earlier one."""
+
+    dup_6_gram: float | None = identity(0.14, minimum=0, maximum=1)
+    """The maximum share of characters in runs of 6 words that repeat an earlier one."""
+
+    dup_7_gram: float | None = identity(0.13, minimum=0, maximum=1)
+    """The maximum share of characters in runs of 7 words that repeat an earlier one."""
+
+    dup_8_gram: float | None = identity(0.12, minimum=0, maximum=1)
+    """The maximum share of characters in runs of 8 words that repeat an earlier one."""
+
+    dup_9_gram: float | None = identity(0.11, minimum=0, maximum=1)
+    """The maximum share of characters in runs of 9 words that repeat an earlier one."""
+
+    dup_10_gram: float | None = identity(0.1, minimum=0, maximum=1)
+    """The maximum share of characters in runs of 10 words that repeat an earlier one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GopherQuality:
+    """Rules of Gopher about words and lines; null turns one off. The stop words are English."""
+
+    min_doc_words: int | None = identity(50, minimum=1)
+    """The minimum number of words that are more than punctuation."""
+
+    max_doc_words: int | None = identity(100_000, minimum=1)
+    """The maximum number of words that are more than punctuation."""
+
+    min_avg_word_length: float | None = identity(3.0, minimum=0)
+    """The minimum mean length, in characters, of words that are more than punctuation."""
+
+    max_avg_word_length: float | None = identity(10.0, minimum=0)
+    """The maximum mean length, in characters, of words that are more than punctuation."""
+
+    max_symbol_word_ratio: float | None = identity(0.1, minimum=0)
+    """The maximum number of hash signs per word, and of ellipses per word."""
+
+    max_bullet_lines_ratio: float | None = identity(0.9, minimum=0, maximum=1)
+    """The maximum share of lines that begin with a bullet or a dash."""
+
+    max_ellipsis_lines_ratio: float | None = identity(0.3, minimum=0, maximum=1)
+    """The maximum share of lines that end with an ellipsis."""
+
+    max_non_alpha_words_ratio: float | None = identity(0.8, minimum=0, maximum=1)
+    """The minimum share of words with a letter. (The name is datatrove's.)"""
+
+    min_stop_words: int | None = identity(2, minimum=1, maximum=len(STOP_WORDS))
+    """The minimum number of different words among the, be, to, of, and, that, have, with."""
+
+    def check(self, where: str) -> None:
+        """Raise UserError if a minimum is above its maximum."""
+        for what in ("doc_words", "avg_word_length"):
+            minimum, maximum = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if minimum is not None and maximum is not None and minimum > maximum:
+                raise UserError(f"{where}.min_{what} must be at most {where}.max_{what} ({maximum}), got {minimum}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class C4Quality:
+    """Rules of C4: lines without the form of a sentence are removed, then documents with few sentences are filtered."""
+
+    max_word_length: int | None = identity(1000, minimum=1)
+    """Remove lines with a word of more characters."""
+
+    remove_citations: bool = identity(True)
+    """Remove Wikipedia's marks of citations: [1], [edit], [citation needed]."""
+
+    filter_no_terminal_punct: bool = identity(True)
+    """Remove lines that do not end with a period, question mark, exclamation mark or quotation mark, or end with three
+    dots."""
+
+    min_words_per_line: int | None = identity(3, minimum=1)
+    """Remove lines with fewer words."""
+
+    filter_lorem_ipsum: bool = identity(True)
+    """Filter documents with the words lorem ipsum in a line that stays up to here."""
+
+    filter_javascript: bool = identity(True)
+    """Remove lines with the word javascript."""
+
+    filter_curly_bracket: bool = identity(True)
+    """Filter documents with an opening curly bracket in a line that stays up to here. Set false for code."""
+
+    filter_policy: bool = identity(True)
+    """Remove lines with terms of use, privacy policy, cookie policy, uses cookies, use of cookies or use cookies."""
+
+    min_num_sentences: int | None = identity(5, minimum=1)
+    """The minimum number of sentences in the lines that stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinewebQuality:
+    """Rules that FineWeb adds to those of Gopher and C4; null turns one off. Blank lines do not count."""
+
+    line_punct_thr: float | None = identity(0.12, minimum=0, maximum=1)
+    """The minimum share of lines that end with a mark that ends sentences, of any script."""
+
+    short_line_thr: float | None = identity(0.67, minimum=0, maximum=1)
+    """The maximum share of lines of at most `short_line_length` characters."""
+
+    short_line_length: int = identity(30, minimum=0)
+    """The maximum length of a short line, in characters."""
+
+    char_duplicates_ratio: float | None = identity(0.01, minimum=0, maximum=1)
+    """The maximum share of characters in lines that repeat an earlier one."""
+
+    new_line_ratio: float | None = identity(0.3, minimum=0)
+    """The maximum number of line ends per word."""
+
+
+class Batch:
+    """The measured beginnings of some texts, with what several rules need of them. Shapes: T texts, W words of all."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = [text[:MEASURED_CHARACTERS] for text in texts]
+
+    @functools.cached_property
+    def words(self) -> Words:
+        """The words of all texts."""
+        return Words([text.split() for text in self.texts])
+
+    @functools.cached_property
+    def characters(self) -> np.ndarray:
+        """The number of characters of each text, [T]; at least 1."""
+        import numpy as np
+
+        return np.maximum(1, [len(text) for text in self.texts])
+
+    def of_each(self, measure: Callable[[str], float]) -> np.ndarray:
+        """Return a measure of each text, [T]."""
+        import numpy as np
+
+        return np.array([measure(text) for text in self.texts], dtype=float)
+
+
+class Words:
+    """The words of texts as numbers, equal for equal words: `ids` [W], of the text `owners` [W], `counts` [T]."""
+
+    def __init__(self, texts: Sequence[Sequence[str]]) -> None:
+        import numpy as np
+        import pyarrow
+
+        flat = [word for words in texts for word in words]
+        encoded = pyarrow.array(flat, pyarrow.large_string()).dictionary_encode()
+        self.texts, self.different = texts, encoded.dictionary.to_pylist()
+        self.ids = encoded.indices.to_numpy().astype(np.int64)
+        self.counts = np.array([len(words) for words in texts], dtype=np.int64)
+        self.owners = np.repeat(np.arange(len(texts)), self.counts)
+        self.begins = np.cumsum(self.counts) - self.counts
+        self.lengths = np.array([len(word) for word in self.different], dtype=np.int64)[self.ids]
+
+    def number_with(self, test: Callable[[str], bool]) -> np.ndarray:
+        """Return the number of words of each text that pass a test, [T]."""
+        return self.sum_over(self.passing(test))
+
+    def passing(self, test: Callable[[str], bool]) -> np.ndarray:
+        """Return whether each word passes a test, [W]."""
+        import numpy as np
+
+        return np.fromiter(map(test, self.different), dtype=bool, count=len(self.different))[self.ids]
+
+    def sum_over(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of values [W] over each text, [T]."""
+        import numpy as np
+
+        return np.bincount(self.owners, weights=values, minlength=len(self.counts))
+
+    def ngrams(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places [N] of all runs of `length` words in one text, and their numbers [N] (64-bit hashes).
+
+        Runs of different texts have different numbers.
+        """
+        import numpy as np
+
+        starts = np.arange(max(0, len(self.ids) - length + 1))
+        starts = starts[self.owners[starts] == self.owners[starts + length - 1]]
+        with np.errstate(over="ignore"):
+            numbers = _mixed(self.owners[starts].astype(np.uint64) + np.uint64(1))
+            for offset in range(length):
+                numbers = _mixed(numbers ^ self.ids[starts + offset].astype(np.uint64))
+        return starts, numbers
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Return the finalizer of splitmix64 of each number, a bijection of 64 bits."""
+    import numpy as np
+
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+class Broken:
+    """The first rule that each text breaks."""
+
+    def __init__(self, prefix: str, total: int) -> None:
+        self.prefix = prefix
+        self.reasons: list[str | None] = [None] * total
+
+    def add(self, name: str, broken: Iterable[bool]) -> None:
+        """Note the rule `name` for each text that breaks it, and no rule before."""
+        for number, is_broken in enumerate(broken):
+            if is_broken and self.reasons[number] is None:
+                self.reasons[number] = f"{self.prefix}.{name}"
+
+
+def gopher_repetition(rules: GopherRepetition, batch: Batch) -> list[str | None]:
+    """Return the first rule that each text breaks, as `gopher_repetition.RULE`; None if it keeps all."""
+    import numpy as np
+
+    found = Broken("gopher_repetition", len(batch.texts))
+    for what, parts in (
+        ("para", [PARAGRAPH_BREAK.split(text.strip()) for text in batch.texts]),
+        ("line", [LINE_BREAK.split(text) for text in batch.texts]),
+    ):
+        repeats = np.array([_repeats(of_text) for of_text in parts], dtype=float).reshape(-1, 2)
+        for name, share in (
+            (f"dup_{what}_frac", repeats[:, 0] / [len(of_text) for of_text in parts]),
+            (f"dup_{what}_char_frac", repeats[:, 1] / batch.characters),
+        ):
+            if (limit := getattr(rules, name)) is not None:
+                found.add(name, share > limit)
+    for length in (2, 3, 4):
+        if (limit := getattr(rules, f"top_{length}_gram")) is not None:
+            found.add(f"top_{length}_gram", _characters_of_top(batch.words, length) / batch.characters > limit)
+    lengths = [length for length in range(5, 11) if getattr(rules, f"dup_{length}_gram") is not None]
+    if lengths:
+        # what longer runs repeat, shorter ones do: most texts need no more than this
+        bound = _characters_of_repeated(batch.words, lengths[0]) / batch.characters
+        for length in lengths:
+            limit = getattr(rules, f"dup_{length}_gram")
+            suspects = np.flatnonzero(bound > limit)
+            shares = np.zeros(len(batch.texts))
+            for number in suspects:
+                shares[number] = _repeated_in_order(batch.words.texts[number], length) / batch.characters[number]
+            found.add(f"dup_{length}_gram", shares > limit)
+    return found.reasons
+
+
+def _repeats(parts: Sequence[str]) -> tuple[int, int]:
+    """Return the number, and the characters, of parts that repeat an earlier one."""
+    before: set[str] = set()
+    number = characters = 0
+    for part in parts:
+        if part in before:
+            number, characters = number + 1, characters + len(part)
+        else:
+            before.add(part)
+    return number, characters
+
+
+def _characters_of_top(words: Words, length: int) -> np.ndarray:
+    """Return the characters of all occurrences of each text's most common n-gram, the first of equals, [T]."""
+    import numpy as np
+
+    starts, numbers = words.ngrams(length)
+    result = np.zeros(len(words.counts))
+    if not len(starts):
+        return result
+    _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    places, owners = starts[first], words.owners[starts[first]]
+    order = np.lexsort((places, -counts, owners))
+    is_top = np.r_[True, np.diff(owners[order]) != 0]
+    tops = order[is_top]
+    ends = np.r_[0, np.cumsum(words.lengths)]
+    characters = ends[places[tops] + length] - ends[places[tops]] + length - 1  # with the spaces between
+    result[owners[tops]] = characters * counts[tops]
+    return result
+
+
+def _characters_of_repeated(words: Words, length: int) -> np.ndarray:
+    """Return the characters of the words of each text that stand in an n-gram which repeats an earlier one, [T]."""
+    import numpy as np
+
+    starts, numbers = words.ngrams(length)
+    again = np.ones(len(starts), dtype=bool)
+    again[np.unique(numbers, return_index=True)[1]] = False
+    steps = np.zeros(len(words.ids) + 1, dtype=np.int64)
+    np.add.at(steps, starts[again], 1)
+    np.add.at(steps, starts[again] + length, -1)
+    return words.sum_over(words.lengths * (np.cumsum(steps)[:-1] > 0))
+
+
+def _repeated_in_order(words: Sequence[str], length: int) -> int:
+    """Return the characters of the n-grams that repeat an earlier one; after such a one, its words are passed over."""
+    before: set[str] = set()
+    characters = at = 0
+    while at <= len(words) - length:
+        ngram = "".join(words[at : at + length])
+        if ngram in before:
+            characters, at = characters + len(ngram), at + length
+        else:
+            before.add(ngram)
+            at += 1
+    return characters
+
+
+@functools.cache
+def _is_mark(character: str) -> bool:
+    """Return True for punctuation, a symbol or a control character."""
+    return unicodedata.category(character)[0] in "PSC"
+
+
+def gopher_quality(rules: GopherQuality, batch: Batch) -> list[str | None]:
+    """Return the first rule that each text breaks, as `gopher_quality.RULE`; None if it keeps all."""
+    import numpy as np
+
+    found, words = Broken("gopher_quality", len(batch.texts)), batch.words
+    is_word = words.passing(lambda word: not all(map(_is_mark, word)))
+    number = words.sum_over(is_word)
+    if rules.min_doc_words is not None:
+        found.add("min_doc_words", number < rules.min_doc_words)
+    if rules.max_doc_words is not None:
+        found.add("max_doc_words", number > rules.max_doc_words)
+    mean = words.sum_over(words.lengths * is_word) / np.maximum(1, number)
+    if rules.min_avg_word_length is not None:
+        found.add("min_avg_word_length", mean < rules.min_avg_word_length)
+    if rules.max_avg_word_length is not None:
+        found.add("max_avg_word_length", mean > rules.max_avg_word_length)
+    total = np.maximum(1, words.counts)
+    if (limit := rules.max_symbol_word_ratio) is not None:
+        hashes = batch.of_each(lambda text: text.count("#"))
+        ellipses = batch.of_each(lambda text: sum(map(text.count, ELLIPSES)))
+        found.add("max_symbol_word_ratio", (hashes / total > limit) | (ellipses / total > limit))
+    lines = [text.splitlines() or [""] for text in batch.texts]
+    if (limit := rules.max_bullet_lines_ratio) is not None:
+        bullets = (sum(line.lstrip().startswith(BULLETS) for line in of_text) / len(of_text) for of_text in lines)
+        found.add("max_bullet_lines_ratio", (share > limit for share in bullets))
+    if (limit := rules.max_ellipsis_lines_ratio) is not None:
+        ends = (sum(line.rstrip().endswith(ELLIPSES) for line in of_text) / len(of_text) for of_text in lines)
+        found.add("max_ellipsis_lines_ratio", (share > limit for share in ends))
+    if (limit := rules.max_non_alpha_words_ratio) is not None:
+        alphabetic = words.number_with(lambda word: any(map(str.isalpha, word)))
+        found.add("max_non_alpha_words_ratio", alphabetic / total < limit)
+    if rules.min_stop_words is not None:
+        different = sum(words.number_with(stop_word.__eq__) > 0 for stop_word in STOP_WORDS)
+        found.add("min_stop_words", different < rules.min_stop_words)
+    return found.reasons
+
+
+@functools.cache
+def _ends_sentence(character: str) -> bool:
+    """Return True for a character that ends sentences, of any script."""
+    import regex
+
+    return regex.fullmatch(r"\p{Sentence_Terminal}", character) is not None
+
+
+def fineweb_quality(rules: FinewebQuality, batch: Batch) -> list[str | None]:
+    """Return the first rule that each text breaks, as `fineweb_quality.RULE`; None if it keeps all."""
+    import numpy as np
+
+    found = Broken("fineweb_quality", len(batch.texts))
+    lines = [[line for line in text.split("\n") if line.strip()] or [""] for text in batch.texts]
+    if (limit := rules.line_punct_thr) is not None:
+        ended = (sum(_ends_sentence(line[-1:]) for line in some) / len(some) for some in lines)
+        found.add("line_punct_thr", (share < limit for share in ended))
+    if (limit := rules.short_line_thr) is not None:
+        short = (sum(len(line) <= rules.short_line_length for line in some) / len(some) for some in lines)
+        found.add("short_line_thr", (share > limit for share in short))
+    if (limit := rules.char_duplicates_ratio) is not None:
+        characters = np.maximum(1, batch.of_each(lambda text: len(text) - text.count("\n")))
+        found.add("char_duplicates_ratio", [_repeats(some)[1] for some in lines] / characters > limit)
+    if (limit := rules.new_line_ratio) is not None:
+        ends_of_lines = batch.of_each(lambda text: text.count("\n"))
+        found.add("new_line_ratio", ends_of_lines / np.maximum(1, batch.words.counts) > limit)
+    return found.reasons
+
+
+def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str]:
+    """Return the first rule that a text breaks, as `c4_quality.RULE`, or None, and the lines of the text that stay."""
+    lines, num_sentences = [], 0
+    for whole in text.splitlines():
+        line = whole.strip()
+        words = line.split()
+        if rules.max_word_length is not None and max(map(len, words), default=0) > rules.max_word_length:
+            continue
+        if rules.remove_citations:
+            line = CITATION.sub("", line)
+        if rules.filter_no_terminal_punct and (not line.endswith(END_PUNCTUATION) or line.endswith("...")):
+            continue
+        if rules.min_words_per_line is not None and len(words) < rules.min_words_per_line:
+            continue
+        lower = line.lower()
+        if rules.filter_lorem_ipsum and "lorem ipsum" in lower:
+            return "c4_quality.filter_lorem_ipsum", ""
+        if rules.filter_javascript and "javascript" in lower:
+            continue
+        if rules.filter_curly_bracket and "{" in line:
+            return "c4_quality.filter_curly_bracket", ""
+        if rules.filter_policy and any(policy in lower for policy in POLICIES):
+            continue
+        lines.append(line)
+        num_sentences += 1 + len(SENTENCE_END.findall(line))
+    if rules.min_num_sentences is not None and num_sentences < rules.min_num_sentences:
+        return "c4_quality.min_num_sentences", ""
+    return None, "\n".join(lines).strip()
