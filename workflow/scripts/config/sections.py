@@ -14,7 +14,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from stages.lib.model.architectures.registry import ARCHITECTURES
+from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.recipe import field, horizon, identity
 from stages.registry import STAGES
 
