@@ -84,9 +84,12 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         return
     counts: Counter[str] = Counter()
     while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
-        broken = [reason for reason, _ in filters.judged(recipe.filters, [example.text for example in batch])]
-        counts.update(reason for reason in broken if reason is not None)
-        yield from (example for example, reason in zip(batch, broken, strict=True) if reason is None)
+        results = filters.judged(recipe.filters, [example.text for example in batch])
+        for example, (reason, _) in zip(batch, results, strict=True):
+            if reason is None:
+                yield example
+            else:
+                counts[reason] += 1
     for reason, count in counts.most_common():
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
 

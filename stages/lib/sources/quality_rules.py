@@ -233,19 +233,19 @@ class Words:
 
         return np.bincount(self.owners, weights=values, minlength=len(self.counts))
 
-    def ngrams(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+    def ngrams(self, length: int, texts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the places [N] of all runs of `length` words in one text, and their numbers [N] (64-bit hashes).
 
-        Runs of different texts have different numbers.
+        Runs of different texts have different numbers. `texts`: [T], False for texts to leave out.
         """
         import numpy as np
 
         starts = np.arange(max(0, len(self.ids) - length + 1))
-        starts = starts[self.owners[starts] == self.owners[starts + length - 1]]
-        with np.errstate(over="ignore"):
-            numbers = _mixed(self.owners[starts].astype(np.uint64) + np.uint64(1))
-            for offset in range(length):
-                numbers = _mixed(numbers ^ self.ids[starts + offset].astype(np.uint64))
+        inside = self.owners[starts] == self.owners[starts + length - 1]
+        starts = starts[inside if texts is None else inside & texts[self.owners[starts]]]
+        numbers = _mixed(self.owners[starts].astype(np.uint64) + np.uint64(1))
+        for offset in range(length):
+            numbers = _mixed(numbers ^ self.ids[starts + offset].astype(np.uint64))
         return starts, numbers
 
 
@@ -292,17 +292,20 @@ def gopher_repetition(rules: GopherRepetition, batch: Batch) -> list[str | None]
     for length in (2, 3, 4):
         if (limit := getattr(rules, f"top_{length}_gram")) is not None:
             found.add(f"top_{length}_gram", _characters_of_top(batch.words, length) / batch.characters > limit)
-    lengths = [length for length in range(5, 11) if getattr(rules, f"dup_{length}_gram") is not None]
-    if lengths:
-        # what longer runs repeat, shorter ones do: most texts need no more than this
-        bound = _characters_of_repeated(batch.words, lengths[0]) / batch.characters
-        for length in lengths:
-            limit = getattr(rules, f"dup_{length}_gram")
-            suspects = np.flatnonzero(bound > limit)
-            shares = np.zeros(len(batch.texts))
-            for number in suspects:
-                shares[number] = _repeated_in_order(batch.words.texts[number], length) / batch.characters[number]
-            found.add(f"dup_{length}_gram", shares > limit)
+    suspects = np.array([reason is None for reason in found.reasons])
+    for length in range(5, 11):
+        limit = getattr(rules, f"dup_{length}_gram")
+        if limit is None or not suspects.any():
+            continue
+        starts, numbers = batch.words.ngrams(length, suspects)
+        # the rule passes over the words of each repeated run; without that it is a bound, which few texts reach
+        near = _characters_of_repeated(batch.words, length, starts, numbers) / batch.characters > limit
+        shares = np.zeros(len(batch.texts))
+        for number in np.flatnonzero(near):
+            first, end = np.searchsorted(batch.words.owners[starts], (number, number + 1))
+            shares[number] = _repeated_in_order(batch.words, length, starts[first:end], numbers[first:end])
+        found.add(f"dup_{length}_gram", shares / batch.characters > limit)
+        suspects &= [reason is None for reason in found.reasons]
     return found.reasons
 
 
@@ -337,30 +340,30 @@ def _characters_of_top(words: Words, length: int) -> np.ndarray:
     return result
 
 
-def _characters_of_repeated(words: Words, length: int) -> np.ndarray:
+def _characters_of_repeated(words: Words, length: int, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return the characters of the words of each text that stand in an n-gram which repeats an earlier one, [T]."""
     import numpy as np
 
-    starts, numbers = words.ngrams(length)
     again = np.ones(len(starts), dtype=bool)
     again[np.unique(numbers, return_index=True)[1]] = False
-    steps = np.zeros(len(words.ids) + 1, dtype=np.int64)
-    np.add.at(steps, starts[again], 1)
-    np.add.at(steps, starts[again] + length, -1)
-    return words.sum_over(words.lengths * (np.cumsum(steps)[:-1] > 0))
+    changes = np.zeros(len(words.ids) + 1, dtype=np.int64)
+    changes[starts[again]] += 1
+    changes[starts[again] + length] -= 1
+    return words.sum_over(words.lengths * (np.cumsum(changes)[:-1] > 0))
 
 
-def _repeated_in_order(words: Sequence[str], length: int) -> int:
-    """Return the characters of the n-grams that repeat an earlier one; after such a one, its words are passed over."""
-    before: set[str] = set()
-    characters = at = 0
-    while at <= len(words) - length:
-        ngram = "".join(words[at : at + length])
-        if ngram in before:
-            characters, at = characters + len(ngram), at + length
+def _repeated_in_order(words: Words, length: int, starts: np.ndarray, numbers: np.ndarray) -> int:
+    """Return the characters of the n-grams of a text that repeat an earlier one, whose words are then passed over."""
+    before: set[int] = set()
+    characters = following = 0
+    for start, number in zip(starts.tolist(), numbers.tolist(), strict=True):
+        if start < following:
+            continue
+        if number in before:
+            characters += int(words.lengths[start : start + length].sum())
+            following = start + length
         else:
-            before.add(ngram)
-            at += 1
+            before.add(number)
     return characters
 
 
@@ -402,8 +405,8 @@ def gopher_quality(rules: GopherQuality, batch: Batch) -> list[str | None]:
         alphabetic = words.number_with(lambda word: any(map(str.isalpha, word)))
         found.add("max_non_alpha_words_ratio", alphabetic / total < limit)
     if rules.min_stop_words is not None:
-        different = sum(words.number_with(stop_word.__eq__) > 0 for stop_word in STOP_WORDS)
-        found.add("min_stop_words", different < rules.min_stop_words)
+        has_word = [words.number_with(stop_word.__eq__) > 0 for stop_word in STOP_WORDS]
+        found.add("min_stop_words", np.sum(has_word, axis=0) < rules.min_stop_words)
     return found.reasons
 
 
