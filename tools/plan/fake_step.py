@@ -110,7 +110,7 @@ class AllocationLog(TorchDispatchMode):
                 self._change(number, size - self._sizes[number])
             return result
 
-        torch.UntypedStorage.resize_ = recorded  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = recorded  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:

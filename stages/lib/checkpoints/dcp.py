@@ -78,7 +78,9 @@ def map_record(directory: Path, place: _StorageInfo) -> torch.Tensor:
         storage = described.untyped_storage()
         if not storage.nbytes():
             return torch.empty(described.shape, dtype=described.dtype)
-        start = place.offset + storage._checkpoint_offset  # where torch.load(map_location="meta") keeps it
+        offset = storage._checkpoint_offset  # where torch.load(map_location="meta") keeps it
+        assert offset is not None
+        start = place.offset + offset
         if start + storage.nbytes() > place.offset + place.length:
             raise ValueError(f"a record of {place.relative_path} ends within its data")
         before = start % mmap.ALLOCATIONGRANULARITY

@@ -98,7 +98,7 @@ def rounded_group(table: KeyTable, group: Sequence[Weight], read: Read, dtype: s
 def rounded_state(model_config: ModelRecipe, vocab_size: int, read: Read, dtype: str) -> dict[str, torch.Tensor]:
     """Our own model's float32 state dict with the weights as exported: rounded to `dtype`, cut to the vocabulary."""
     table = key_table.build(model_config, vocab_size)
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for group in table.groups:
         tensors |= {key: tensor.float() for key, tensor in rounded_group(table, group, read, dtype).items()}
     return {key: tensors[weight.key] for key, weight in table.by_key.items()}
@@ -140,7 +140,7 @@ class RoundingWriter:
                 rounded = buffer[: part.numel() * dtype.itemsize]
                 rounded.view(dtype).copy_(part)
                 self._wait()
-                future = self._pool.submit(_write_all, self._file.fileno(), memoryview(rounded.numpy()), position)
+                future = self._pool.submit(_write_all, self._file.fileno(), memoryview(rounded.numpy().data), position)
                 self._writing = future, buffer
                 position += rounded.numel()
 

@@ -111,7 +111,8 @@ def opened(path: Path, framework: str = "pt") -> Any:
 
 def read_tensors(directory: Path, file_of: Mapping[str, str], tensors: Iterable[str]) -> dict[str, Any]:
     """{tensor: torch tensor in its file's dtype}, for some tensors. `file_of`: from `file_of_tensors`."""
-    found, names = {}, list(tensors)
+    found: dict[str, Any] = {}
+    names = list(tensors)
     for name in sorted({file_of[tensor] for tensor in names}):
         with opened(directory / name) as file:
             found |= {tensor: file.get_tensor(tensor) for tensor in names if file_of[tensor] == name}

@@ -76,7 +76,8 @@ SHOWN = 12  # mixes with bars; the table under Data has all
 def planned_mix(model: Manifest) -> dict[str, float]:
     """Return {source: its planned share of the samples}, over all data stages; {} if the mixture is not recorded."""
     stages: Sequence[Mapping[str, Any]] = model.record.get("data", {}).get("mixture", [])
-    samples, totals = model.identity.get("samples", 0), {}
+    samples = model.identity.get("samples", 0)
+    totals: dict[str, float] = {}
     ends = [*(stage["from_sample"] for stage in stages[1:]), samples]
     for stage, end in zip(stages, ends, strict=True) if stages else ():
         length = max(min(end, samples) - stage["from_sample"], 0)
@@ -104,7 +105,7 @@ def mix_bars(inputs: ReportInputs) -> Iterator[Block]:
     """Yield bars of the planned and seen mix of the runs; runs with the same mix, to a percent, share their bars."""
     rows: list[tuple[str, str, Mapping[str, float]]] = []
     runs: dict[str, list[str]] = {}  # those of the same mix are one
-    mixes = {}
+    mixes: dict[str, Any] = {}
     for name, model in inputs.last_models().items():
         of_run = {"planned": planned_mix(model), "seen": seen_mix(inputs, name)}
         key = repr([{source: round(share, 2) for source, share in mix.items()} for mix in of_run.values()])

@@ -89,7 +89,7 @@ def training_chart(
 
 def levels_of(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_trivial: bool = True) -> dict[str, float]:
     """Return {label: score} of each task's baselines, and of its best trivial reader."""
-    levels = {}
+    levels: dict[str, float] = {}
     for row in {row["task"]: row for row in rows}.values():
         others = beside(row, references)
         if len({other["corpus"] for other in others}) > 1:

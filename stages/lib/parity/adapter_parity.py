@@ -89,7 +89,8 @@ def _ours(exported: Export, adapter: Adapter) -> Transformer:
     with torch.device("meta"):
         model = Transformer(exported.model_config, exported.vocab_size)
         add_adapters(model, adapter.recipe)
-    table, state = exported.table, {}
+    table = exported.table
+    state: dict[str, torch.Tensor] = {}
     for group in table.groups:
         state |= export.cut(adapter.read_frozen([weight.key for weight in group]), table)
     state |= adapter.tensors(list(adapter_shapes(table, adapter.recipe)))
@@ -104,7 +105,8 @@ def _theirs(exported: Export, folder: Path, adapter: Adapter) -> Any:
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_config(parity.config_of(exported.directory), dtype=torch.float32)
-    table, state = exported.table, {}
+    table = exported.table
+    state: dict[str, torch.Tensor] = {}
     for group in table.groups:
         frozen = export.cut(adapter.read_frozen([weight.key for weight in group]), table)
         state |= {name: tensor.float() for name, tensor in export.hf_tensors(frozen, group).items()}

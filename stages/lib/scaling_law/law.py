@@ -234,7 +234,8 @@ def resampled_laws(points: Points, law: Law, seed: int, num_resamples: int) -> l
 
     A draw that cannot tell all constants is drawn again: too few different points, parameters or tokens.
     """
-    random, laws = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    laws: list[Law] = []
     while len(laws) < num_resamples:
         drawn = points.take(random.integers(len(points), size=len(points)))
         if drawn.is_enough():

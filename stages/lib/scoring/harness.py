@@ -244,7 +244,7 @@ def evaluate(
         raise TaskError(f"{place}: {reason}") from error
     samples = found["samples"]
     results: Results = {}
-    groups = {}
+    groups: dict[str, list[str]] = {}
     for name, entries in found["results"].items():
         members = _members(name, found["group_subtasks"])
         groups |= {name: members} if members != [name] else {}

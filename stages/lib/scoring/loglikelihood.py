@@ -61,7 +61,7 @@ def rows_of(pairs: Iterable[tuple[Ids, Ids]], window: int, shared: bool) -> list
     by_context: dict[Ids, dict[Ids, None]] = {}
     for context, continuation in pairs:
         by_context.setdefault(context, {})[continuation] = None
-    rows = []
+    rows: list[Row] = []
     for context, continuations in by_context.items():
         rows += _packed(context, continuations, window if shared else 0)
     return sorted(rows, key=lambda row: (-row.num_tokens, row.context, row.continuations))
@@ -93,7 +93,9 @@ def score(model: Any, rows: Sequence[Row]) -> dict[tuple[Ids, Ids], Score]:
     """
     device, length = model.device, max(row.num_tokens for row in rows)
     tokens, positions, segments = (torch.full((len(rows), length), fill, dtype=torch.long) for fill in (0, 0, PADDING))
-    at_row, at_column, targets = [], [], []
+    at_row: list[int] = []
+    at_column: list[int] = []
+    targets: list[int] = []
     for number, row in enumerate(rows):
         column = len(row.context)
         tokens[number, :column] = torch.tensor(row.context)

@@ -58,6 +58,8 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._load: Any
+        self._fast: Any
         self._load, self._fast = _loaded(tokenizer) if fast else (None, None)
         self._until_reload, self._seen, self.compared = RELOAD_CHARACTERS, 0, 0
         library = "gigatoken" if self._fast else tokenizer.library

@@ -100,7 +100,7 @@ class MicroBatchGraph:
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero where they are."""
-        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
+        torch._foreach_zero_([parameter.grad for parameter in self.parameters])  # type: ignore[misc]
 
     def _outside(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Run a micro-batch without a graph, on the stream of the capture: autograd remembers streams."""

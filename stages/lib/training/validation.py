@@ -124,7 +124,7 @@ def _windows(stream: Any, source: str, seq_len: int, limit: int, tokenizer: Mapp
     """
     total = max(0, len(stream) - 1)
     count = -(-total // seq_len)
-    chosen = permute(np.arange(min(count, -(-limit // seq_len))), count, f"validation/{source}") if count else []
+    chosen: Any = permute(np.arange(min(count, -(-limit // seq_len))), count, f"validation/{source}") if count else []
     inputs = np.zeros((len(chosen), seq_len), np.int64)
     targets = np.full((len(chosen), seq_len), IGNORED, np.int64)
     for row, (window, number) in enumerate(sorted((int(window), number) for number, window in enumerate(chosen))):

@@ -24,7 +24,7 @@ class Combined:
         self.optimizers = optimizers
         self.param_groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self.state: Any = defaultdict(dict)
-        self._optimizer_of = {}
+        self._optimizer_of: dict[torch.Tensor, Optimizer] = {}
         for optimizer in optimizers:
             optimizer.state = self.state
             for group in optimizer.param_groups:
