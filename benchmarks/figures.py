@@ -226,7 +226,7 @@ QUOTES = {
         "on two idle cores, {workflow.demo.whole.seconds:.0f} s on an\n{workflow.processor} with AVX-512",
         "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, AVX-512), ",
         "All measured on 2 CPU cores of an {README.processors} "
-        "(LoRA and the search for contaminated items: {README.older_processors}), beside",
+        "(LoRA, Muon and the search for contaminated items: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
         "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
         "memory | transformers {train_cpu.versions.transformers} |",
@@ -240,9 +240,9 @@ QUOTES = {
         "{loader.figures.4096.datasets.speed:.0f}, datasets {loader.versions.datasets} |",
         "| search for contaminated items, tokens per CPU-second | {contamination.ratio:.1f} x | "
         "lm-evaluation-harness {contamination.versions.lm_eval}, Janitor |",
-        "| the demo's model after {optimizers.recipe.steps} steps of Muon, validation loss in bits per byte, by the "
-        "mean bytes per token ({optimizers.num_seeds} seeds) | {optimizers.summary.muon.bits_per_byte:.3f} | "
-        "{optimizers.summary.adamw.bits_per_byte:.3f}, AdamW ",
+        "| the demo's model after {optimizers.recipe.steps} steps of Muon, validation loss in bits per byte "
+        "({optimizers.num_seeds} seeds) | {optimizers.summary.muon.loss_bits_per_byte:.3f} | "
+        "{optimizers.summary.adamw.loss_bits_per_byte:.3f}, AdamW ",
         "| scoring the demo's model, CPU-seconds | {evaluate.ratio.cpu_seconds:.2f} x | "
         "the command line of lm-evaluation-harness {evaluate.versions.lm_eval} |",
     ),
@@ -263,7 +263,7 @@ QUOTES = {
         "| validation loss in bits per byte after {optimizers.recipe.steps} steps |",
         *(
             f"| {shown} | {{{of}.seeds[0]:.3f}} | {{{of}.seeds[1]:.3f}} | {{{of}.seeds[2]:.3f}} | "
-            f"{bold}{{{of}.bits_per_byte:.3f}}{bold} | {{{of}.step_seconds:.2f}} |"
+            f"{bold}{{{of}.loss_bits_per_byte:.3f}}{bold} | {{{of}.step_seconds:.2f}} |"
             for shown, of, bold in (
                 ("AdamW", "optimizers.summary.adamw", ""),
                 ("Muon", "optimizers.summary.muon", "**"),
@@ -318,8 +318,8 @@ def pages():
     found = facts()
     processors = lambda *names: " and ".join(dict.fromkeys(found[name].processor for name in names))  # noqa: E731
     found["README"] = SimpleNamespace(
-        processors=processors("train_cpu", "tokenize", "loader", "optimizers", "evaluate"),
-        older_processors=processors("lora", "contamination"),
+        processors=processors("train_cpu", "tokenize", "loader", "evaluate"),
+        other_processors=processors("lora", "contamination", "optimizers"),
     )
     texts = {page: (HOME / page).read_text(encoding="utf-8") for page in (README, PAGE)}
     before, _, rest = texts[PAGE].partition(BEGIN)

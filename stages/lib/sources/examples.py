@@ -84,7 +84,7 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         return
     counts: Counter[str] = Counter()
     while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
-        results = filters.judged(recipe.filters, [example.text for example in batch])
+        results = filters.judged(recipe.filters, [example.text or "" for example in batch])
         for example, (reason, _) in zip(batch, results, strict=True):
             if reason is None:
                 yield example
