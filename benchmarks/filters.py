@@ -11,6 +11,7 @@ case, what is left are differences of the rules.
 """
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -101,6 +102,10 @@ def main():
     parser.add_argument("--megabytes", type=float, default=60, help="size of the text that documents are taken from")
     parser.add_argument("--peers-python", default=sys.executable, help="the interpreter with datatrove and spacy")
     arguments = parser.parse_args()
+    if subprocess.run(
+        [arguments.peers_python, "-c", "import datatrove, spacy"], capture_output=True, check=False
+    ).returncode:
+        parser.error(f"--peers-python {arguments.peers_python} has no datatrove, or no spacy")
     with tempfile.TemporaryDirectory() as directory:
         (path,), _ = texts.build(Path(directory), arguments.megabytes, 1)
         chosen = read(path, arguments.documents)
