@@ -71,6 +71,7 @@ def field(
     names: bool | None = None,
     needs: Iterable[str] | None = None,
     replaces_required: bool | None = None,
+    switch: bool | None = None,
     variants: Variants[Any] | None = None,
     like: str | None = None,
 ) -> Any:
@@ -79,12 +80,12 @@ def field(
     minimum, maximum, above, choices: bounds of a number or text, or of those in a list or mapping; inclusive except
     `above`. entries: the fewest entries of a list or mapping (at most 3). unique: no entry of a list is in it twice.
     names: the keys of a mapping are names, see NAME. needs: keys that must stand beside this one.
-    replaces_required: beside this key no other is required. variants: the recipes of which the field has one. like: the
-    field whose keys it shares, for the config's README.
+    replaces_required: beside this key no other is required. switch: a group without keys is not what null is. variants:
+    the recipes of which the field has one. like: the field whose keys it shares, for the config's README.
     """
     values = dict(
         minimum=minimum, maximum=maximum, above=above, choices=choices, entries=entries, unique=unique, names=names,
-        needs=needs, replaces_required=replaces_required, variants=variants, like=like,
+        needs=needs, replaces_required=replaces_required, switch=switch, variants=variants, like=like,
     )  # fmt: skip
     metadata = {"kind": kind, **{name: value for name, value in values.items() if value is not None}}
     if default is dataclasses.MISSING:
@@ -362,7 +363,7 @@ def written(recipe: Any, kind: str) -> dict[str, Any]:
         value = getattr(recipe, field.name)
         if dataclasses.is_dataclass(value):
             nested = written(value, kind)
-            if nested or (default_of(field) is None and field.metadata["kind"] == kind):  # `{}` switches it on
+            if nested or (field.metadata.get("switch") and field.metadata["kind"] == kind):
                 result[field.name] = nested
         elif field.metadata["kind"] == kind and (is_required(field) or value != default_of(field)):
             result[field.name] = _plain(value, kind)

@@ -196,7 +196,7 @@ def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsy
         (index, {"tokenizer": tokenizer, "parts": [made]}),
     ):
         line = refused(capsys, stage, output=output, **options)
-        assert " must be " in line
+        assert " is the manifest of stages." in line and ", expected one of stages." in line
         assert str(made if stage in (find_duplicates, index) else tokenizer) in line
 
 

@@ -203,7 +203,7 @@ def test_a_completion_is_scored_after_the_ids_that_fine_tuning_reads(made, tmp_p
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "only once"]),
+        ({"tasks": ["next_line", "next_line"]}, ["evaluate.tasks", "none of them twice"]),
         ({"num_examples": 3}, ["evaluate.num_examples", "at least 4", "3"]),
         ({"per_task": {"next_line": {"limit": 3}}}, ["evaluate.per_task.next_line", "not made here"]),
         ({"per_task": {"piqa": {"limit": 0}}}, ["evaluate.per_task.piqa.limit", "at least 1"]),

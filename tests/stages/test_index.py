@@ -99,7 +99,7 @@ def test_what_kills_left_beside_manifest_and_receipt_is_cleared(corpus):
     ("spoil", "said"),
     [
         ("flip", "{shard} changed since {part} was written: its sha256 differs; delete {part} and run"),
-        ("truncate", "{shard} must have "),
+        ("truncate", "{shard} has "),
         ("remove", "{shard} is missing, but {part} lists it; delete {part} and run"),
     ],
 )

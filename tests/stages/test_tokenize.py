@@ -247,7 +247,7 @@ def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, toke
     file = tmp_path / "texts/3.jsonl"
     file.write_bytes(file.read_bytes() + b"\n")
     line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=tmp_path / "0" / "00000.json")
-    assert line.startswith(f"tokenize: {file} must have ")
+    assert line.startswith(f"tokenize: {file} has ")
     file.unlink()
     line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, output=tmp_path / "0" / "00000.json")
     assert line.startswith(f"tokenize: {file} is missing, but {source} lists it")

@@ -39,7 +39,7 @@ def flip(path):
     ("spoil", "reason"),
     [
         (flip, "changed since"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "must have"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "has"),
         (lambda path: path.unlink(), "is missing"),
     ],
 )

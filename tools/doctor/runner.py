@@ -59,7 +59,7 @@ class Result:
 
 @dataclass
 class Check:
-    """What is collected on all ranks at once, and the lines that the first rank makes of it."""
+    """Facts that all ranks collect at once, and the lines that the first rank makes of them."""
 
     timeout_seconds: float
     """Longest time that `collect` takes."""

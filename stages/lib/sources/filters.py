@@ -50,16 +50,16 @@ class FilterRecipe:
     """The maximum share of the text's bytes in lines that repeat an earlier line of the document; blank lines do not
     count. Only the first 1,048,576 characters of a text are measured."""
 
-    gopher_repetition: GopherRepetition | None = identity(None)
+    gopher_repetition: GopherRepetition | None = identity(None, switch=True)
     """Gopher's rules about repeated lines, paragraphs and runs of words; `{}` for the published thresholds."""
 
-    gopher_quality: GopherQuality | None = identity(None)
+    gopher_quality: GopherQuality | None = identity(None, switch=True)
     """Gopher's rules about words and lines; `{}` for the published thresholds. Its stop words are English."""
 
-    c4_quality: C4Quality | None = identity(None)
+    c4_quality: C4Quality | None = identity(None, switch=True)
     """C4's rules; `{}` for the published ones. They remove lines, so text that stays may be shorter."""
 
-    fineweb_quality: FinewebQuality | None = identity(None)
+    fineweb_quality: FinewebQuality | None = identity(None, switch=True)
     """FineWeb's rules beside those of Gopher and C4; `{}` for the published thresholds. The sets of rules are applied
     in this order, as for FineWeb, each to the text that those before it leave."""
 

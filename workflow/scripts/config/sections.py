@@ -53,7 +53,7 @@ class Corpus:
     """Its sources; a run mixes them by its weights. Default: all sources of text."""
 
     tokenize: TokenizeRecipe = identity(None)
-    """How its text becomes shards."""
+    """The shards of its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,16 +256,16 @@ class Config:
     """The config of Caravan."""
 
     sources: dict[str, SourceRecipe] = section()
-    """Where text comes from."""
+    """The places of text."""
 
     tokenizers: dict[str, Tokenizer] = section()
-    """How text becomes tokens."""
+    """The ways from text to tokens."""
 
     corpora: dict[str, Corpus] = section()
     """Sources, tokenized and cut into shards."""
 
     suites: dict[str, Suite] = section()
-    """What a model is scored by."""
+    """Tasks that a model is scored by."""
 
     runs: dict[str, Run] = section()
     """Models, each trained on a corpus (`pretrain`) or on conversations, prompts and completions, or text
@@ -282,7 +282,7 @@ class Config:
     """Other models that the suites of all runs score, to compare with."""
 
     contamination: ContaminationRecipe = identity(None)
-    """How contaminated items are found."""
+    """The search for contaminated items."""
 
     results: str = workflow("results")
     """The directory of all results, logs and the summary, relative to the working directory or absolute; two configs

@@ -108,7 +108,8 @@ def identity_of(recipe_type: type, written: Mapping[str, Any]) -> dict[str, Any]
         field, hint = fields_of(recipe_type)[key], hints_of(recipe_type)[key]
         groups = groups_of(hint)
         if groups and isinstance(value, dict):
-            if group := identity_of(groups[0], value):
+            group = identity_of(groups[0], value)
+            if group or field.metadata.get("switch"):
                 result[key] = group
         elif field.metadata["kind"] == "identity":
             plain = _plain(hint, value)
