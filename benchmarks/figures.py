@@ -269,8 +269,8 @@ QUOTES = {
                 ("Muon", "optimizers.summary.muon", "**"),
             )
         ),
-        "(`--processes 4`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",
-        "inside its 95% interval in {ladder.inside.loss}\nof {ladder.seeds} seeds",
+        "(`--processes 2`, {ladder.cpu_seconds:,} CPU-seconds of an {ladder.processor}; sizes",
+        "inside its 95% interval in {ladder.inside.loss} of {ladder.seeds} seeds",
         "off by {ladder.errors[0]:.1%} to {ladder.errors[9]:.1%}, {ladder.error:.1%} in the median, and the intervals "
         "reach {ladder.reaches[0]:.0%} to {ladder.reaches[19]:.0%} to each",
         "`loader`, on {loader.hardware.cores} idle cores of an {loader.processor} (medians of {loader.num_turns} "
