@@ -44,7 +44,7 @@ class ItemsRecipe:
     """Run the Python code that task files name."""
 
     def check(self, where: str) -> None:
-        """Raise UserError if `include_path` is no directory, or has code."""
+        """Raise UserError if `include_path` is not a directory, or has code."""
         if self.include_path is not None:
             if not Path(self.include_path).is_dir():
                 raise UserError(f"{where}.include_path must be a directory, got {self.include_path}")

@@ -14,7 +14,7 @@ from pyarrow import dataset, parquet
 
 from stages import index, tokenize
 from stages.lib import manifest
-from stages.lib.sources import documents, examples, filters, source, spans
+from stages.lib.sources import documents, examples, filters, quality_rules, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import (
@@ -231,7 +231,7 @@ def test_filters_measure_as_one_would_by_hand(made):
 
 
 def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
-    monkeypatch.setattr(filters, "LINES_CHARACTERS", 8)
+    monkeypatch.setattr(quality_rules, "MEASURED_CHARACTERS", 8)
     recipe = FilterRecipe(max_repeated_lines=0.3)
     texts = ["one\none\ntwo three four five", "one\ntwo\none\none\none"]
     assert [reason for reason, _ in filters.judged(recipe, texts)] == ["filters.max_repeated_lines", None]

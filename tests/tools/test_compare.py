@@ -292,3 +292,22 @@ def test_score_that_is_not_finite_has_no_difference(tmp_path, capsys):
     write_run(tmp_path, "nan", {"arc_easy": ({"acc": {"value": None, "stderr": None, "n": 40}}, None)})
     assert differences(tmp_path, "base", "nan")["nan", "arc_easy"]["verdict"] == "unknown"
     assert "not finite" in capsys.readouterr().out
+
+
+def test_few_documents_that_differ_are_not_significant_although_all_favor_one_model(tmp_path):
+    write_run(tmp_path, "base", {"arc_easy": accuracy([0] * 5 + [1] * 195)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy([1] * 200)})
+    row = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    assert float(row["p"]) == pytest.approx(two_sided(0, 5), abs=0.01)
+    assert row["verdict"] == "not significant"
+
+
+def test_swapped_models_have_the_negative_difference(tmp_path):
+    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
+    there = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    back = differences(tmp_path, "wide", "base")["base", "arc_easy"]
+    assert float(there["difference"]) == -float(back["difference"])
+    assert float(there["low"]) == pytest.approx(-float(back["high"]))
+    assert float(there["high"]) == pytest.approx(-float(back["low"]))
+    assert there["p"] == back["p"]

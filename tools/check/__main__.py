@@ -63,9 +63,8 @@ def load_recipes(plan: dict[str, Any]) -> dict[str, Any]:
     """Return {where: recipe}. Raises UserError for the first recipe that is not valid."""
     loaded: dict[str, Any] = {}
     for where, part in plan["recipes"].items():
-        kind, keys = STAGES[part["stage"]].recipe_type, dict(part["keys"])
-        if kind is None:
-            continue
+        kind: Any = STAGES[part["stage"]].recipe_type
+        keys = dict(part["keys"])
         if "model" in part:
             keys["model"] = model_keys(part["model"], where)
         recipe: Any = recipes.load(kind, keys, where)

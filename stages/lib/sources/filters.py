@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stages.lib.errors import UserError
 from stages.lib.recipe import identity
 from stages.lib.sources import quality_rules
 from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
@@ -23,7 +22,6 @@ if TYPE_CHECKING:  # the workflow reads the recipe, and may run without packages
 SPACE = r"\s\v\x1c-\x1f\x85\p{Z}"
 """White space as of str.isspace(); \\s of Arrow's expressions is that of ASCII."""
 WORD = rf"[^{SPACE}]+"
-LINES_CHARACTERS = 1 << 20  # of a text whose lines are measured: short lines take a hundred times their size in memory
 SYMBOL = rf"[^\p{{L}}\p{{M}}\p{{N}}{SPACE}]"
 
 
@@ -65,10 +63,7 @@ class FilterRecipe:
 
     def check(self, where: str) -> None:
         """Raise UserError if a minimum is above its maximum."""
-        for what in ("bytes", "words"):
-            minimum, maximum = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
-            if minimum is not None and maximum is not None and minimum > maximum:
-                raise UserError(f"{where}.min_{what} must be at most {where}.max_{what} ({maximum}), got {minimum}")
+        quality_rules.check_ranges(self, where, "bytes", "words")
 
     @property
     def some(self) -> bool:
@@ -139,7 +134,7 @@ def _repeated_lines(column: pyarrow.Array) -> np.ndarray:
     import numpy as np
     import pyarrow.compute as pc
 
-    split = pc.split_pattern(pc.utf8_slice_codeunits(column, 0, LINES_CHARACTERS), "\n")
+    split = pc.split_pattern(pc.utf8_slice_codeunits(column, 0, quality_rules.MEASURED_CHARACTERS), "\n")
     lines = pc.utf8_trim_whitespace(pc.list_flatten(split))
     sizes = pc.binary_length(lines).to_numpy()
     owners = pc.list_parent_indices(split).to_numpy()

@@ -5,7 +5,8 @@
     c4_quality          Raffel et al., arXiv 1910.10683, section 2.2: removes lines, and documents
     fineweb_quality     Penedo et al., arXiv 2406.17557, section 3.6
 
-Keys and their defaults are those of datatrove, whose decisions are the same for the same words. A word is a run of
+The thresholds are datatrove's defaults, under its names but for those of n-grams. Its decisions are the same for the
+same words. A word is a run of
 characters that are not white space, as in the papers; datatrove cuts punctuation and clitics off by a tokenizer of the
 language (spaCy), which moves some documents over a threshold. A sentence of c4_quality ends in a mark and white space.
 
@@ -20,7 +21,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import identity
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # the workflow reads the recipes, and may run without package
     import numpy as np
 
 MEASURED_CHARACTERS = 1 << 20
-"""Characters of a text that are measured: a word or a line is an object of 50 bytes or more."""
+"""Characters of a text that are measured: short lines, or words, take up to a hundred times their size in memory."""
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 END_PUNCTUATION = (".", "?", "!", '"', "'")
@@ -38,6 +39,14 @@ CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 SENTENCE_END = re.compile(r"[.!?\u2026]+[\"')\]\u201d\u2019]*\s+(?=\S)")
 PARAGRAPH_BREAK, LINE_BREAK = re.compile(r"\n{2,}"), re.compile(r"\n+")
+
+
+def check_ranges(recipe: Any, where: str, *names: str) -> None:
+    """Raise UserError if a recipe's `min_NAME` is above its `max_NAME`."""
+    for name in names:
+        minimum, maximum = getattr(recipe, f"min_{name}"), getattr(recipe, f"max_{name}")
+        if minimum is not None and maximum is not None and minimum > maximum:
+            raise UserError(f"{where}.min_{name} must be at most {where}.max_{name} ({maximum}), got {minimum}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +126,7 @@ class GopherQuality:
 
     def check(self, where: str) -> None:
         """Raise UserError if a minimum is above its maximum."""
-        for what in ("doc_words", "avg_word_length"):
-            minimum, maximum = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
-            if minimum is not None and maximum is not None and minimum > maximum:
-                raise UserError(f"{where}.min_{what} must be at most {where}.max_{what} ({maximum}), got {minimum}")
+        check_ranges(self, where, "doc_words", "avg_word_length")
 
 
 @dataclass(frozen=True, kw_only=True)

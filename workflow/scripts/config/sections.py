@@ -256,10 +256,10 @@ class Config:
     """The config of Caravan."""
 
     sources: dict[str, SourceRecipe] = section()
-    """The places of text."""
+    """Text, or examples to fine-tune on."""
 
     tokenizers: dict[str, Tokenizer] = section()
-    """The ways from text to tokens."""
+    """Tokenizers, trained or custom."""
 
     corpora: dict[str, Corpus] = section()
     """Sources, tokenized and cut into shards."""
