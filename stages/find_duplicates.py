@@ -11,14 +11,11 @@ file per part beside the manifest. `stages.tokenize` reads it.
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import files, manifest, stage
-from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
 from stages.lib.sources import duplicates
 
 
@@ -26,11 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the numbers of the duplicates."""
     clock = manifest.Clock(arguments.code)
     files.clear_leftovers(arguments.output)
-    parts = [_hashes(path) for path in arguments.hashes]
-    parts.sort(key=_place)
-    for first, second in itertools.pairwise(parts):
-        if _place(first) == _place(second):
-            raise UserError(f"--hashes must name each part once: {first.path} and {second.path} are the same part")
+    parts = duplicates.parts_in_order(arguments.hashes, "hash_documents")
     runs = [[part.directory / name for name in part.identity["outputs"]] for part in parts]
     found = duplicates.repeated(runs)
     directory = arguments.output.parent
@@ -38,25 +31,11 @@ def run(arguments: argparse.Namespace) -> None:
     for part, numbers in zip(parts, found, strict=True):
         entry = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
         name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
-        files.clear_leftovers(directory / name)
-        duplicates.save(directory / name, numbers)
-        outputs[name] = manifest.describe(directory / name)
+        outputs[name] = duplicates.saved(directory / name, numbers)
         described.append(entry | {"duplicates": len(numbers), "path": name})
     total, num_duplicates = sum(part["documents"] for part in described), sum(map(len, found))
     logger.info("%s of %s documents repeat another", f"{num_duplicates:,}", f"{total:,}")
     manifest.write(arguments.output, arguments.stage_name, {"parts": described, "outputs": outputs}, clock.record())
-
-
-def _hashes(path: Path) -> Manifest:
-    """Read the manifest of a part's hashes. Raises UserError if it is another manifest, or the hashes do not fit it."""
-    made = manifest.read(path, "hash_documents")
-    for name, described in made.identity["outputs"].items():
-        manifest.check_content(made.directory / name, described, made.path)
-    return made
-
-
-def _place(part: Manifest) -> tuple[str, int]:
-    return part.identity["source"], part.identity["part"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,42 +14,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import files, manifest, stage
-from stages.lib.errors import UserError
-from stages.lib.sources import documents, duplicates, source
-from stages.lib.sources.documents import is_empty
+from stages.lib.sources import documents, duplicates
 from stages.lib.sources.entries import VALIDATION
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the hashes."""
     clock = manifest.Clock(arguments.code)
-    if not 0 <= arguments.part < arguments.parts:
-        raise UserError(f"--part must be from 0 to {arguments.parts - 1}, got {arguments.part}")
-    listed, name, recipe = source.read_list(arguments.list)
-    chosen = source.spans_of_part(recipe, listed.identity["files"], arguments.part, arguments.parts)
-    before = source.states_of(recipe, listed, chosen)
-    read = source.inputs_of_part(recipe, listed, chosen)
-    every_name = [file["name"] for file in listed.identity["files"]]
+    part = documents.Part(arguments.list, arguments.part, arguments.parts)
     payload = files.payload_of(arguments.output)
     files.clear_leftovers(arguments.output)
     with files.atomic_directory(payload) as making:
         runs, number = duplicates.Runs(making), 0
-        for entry in documents.read(recipe, chosen, every_name, before):
-            if isinstance(entry, documents.Document):
-                if not is_empty(entry):
-                    runs.add(duplicates.hash_of(entry), number, entry.split == VALIDATION)
-                number += 1
+        for number, document in enumerate(part.documents(), 1):
+            if not documents.is_empty(document):
+                runs.add(duplicates.hash_of(document), number - 1, document.split == VALIDATION)
         runs.flush()
         outputs = {f"{payload.name}/{run}": manifest.describe(making / run) for run in runs.names}
-    identity = {
-        "source": name,
-        "source_recipe": listed.identity["recipe"],
-        "part": arguments.part,
-        "parts": arguments.parts,
-        "inputs": read,
-        "documents": number,
-        "outputs": outputs,
-    }
+    identity = part.identity | {"documents": number, "outputs": outputs}
     manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 
 

@@ -84,6 +84,23 @@ STAGES = {
         Stage("hash_documents", output="hashes/{corpus}/{source}/{part}.json", makes="hashes"),
         Stage("find_duplicates", output="hashes/{corpus}/manifest.json", makes="duplicates"),
         Stage(
+            "sketch",
+            output="sketches/{corpus}/{source}/{part}.json",
+            makes="sketches",
+            recipe="stages.lib.sources.near_duplicates:SketchRecipe",
+            config="corpora.{corpus}.near_duplicates.sketch",
+        ),
+        Stage("find_candidates", output="near_duplicates/{corpus}/candidates.json", makes="candidates"),
+        Stage("copy_candidates", output="near_duplicates/{corpus}/{source}/{part}.json", makes="copies"),
+        Stage(
+            "verify_duplicates",
+            output="near_duplicates/{corpus}/manifest.json",
+            makes="near duplicates",
+            recipe="stages.lib.sources.near_duplicates:NearDuplicatesRecipe",
+            config="corpora.{corpus}.near_duplicates",
+            inputs={"candidates": "candidates", "duplicates": "duplicates"},
+        ),
+        Stage(
             "list_items",
             output="suites/{suite}/items.json",
             makes="items",

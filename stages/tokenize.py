@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
         "inputs": source.inputs_of_part(source_recipe, listed, chosen),
     }
-    drop = _duplicates(arguments.duplicates, recipe, known)
+    drop = _duplicates(arguments, recipe, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
     files.clear_leftovers(arguments.output)
     payload = files.payload_of(arguments.output)
@@ -128,32 +128,32 @@ def _of_list(listed: Manifest) -> dict[str, Any]:
 
 
 def _duplicates(
-    path: Path | None, recipe: TokenizeRecipe, known: dict[str, Any]
+    arguments: argparse.Namespace, recipe: TokenizeRecipe, known: dict[str, Any]
 ) -> Callable[[Iterable[Entry]], Iterator[Entry]]:
-    """Return a function that drops the part's duplicates; adds their digest to `known`.
+    """Return a function that drops the part's duplicates; adds the digests of their lists to `known`.
 
-    `path`: the manifest of find_duplicates. Raises UserError if it is missing, not expected, or made of other text.
+    Raises UserError if a manifest is missing, not expected, or made of other text.
     """
-    if (path is None) != (recipe.duplicates == "keep"):
-        expected = "be left out" if path else "name the manifest of find_duplicates"
+    if (arguments.duplicates is None) != (recipe.duplicates == "keep"):
+        expected = "be left out" if arguments.duplicates else "name the manifest of find_duplicates"
         raise UserError(f"--duplicates must {expected} if tokenize.duplicates is {recipe.duplicates}")
+    numbers, total, path, rerun = {}, 0, None, ""
+    of_part = known | {"parts": recipe.parts}
+    for option, reason, made_by, made_from in (
+        ("duplicates", "duplicate", "find_duplicates", "hash_documents"),
+        ("near_duplicates", "near duplicate", "verify_duplicates", "sketch"),
+    ):
+        path_of_option = getattr(arguments, option)
+        if path_of_option is None:
+            continue
+        made = manifest.read(path_of_option, made_by)
+        entry = duplicates.entry_of_part(made, of_part, f"--{option.replace('_', '-')}", made_from)
+        numbers[reason], total = np.load(made.directory / entry["path"]), entry["documents"]
+        path, rerun = path_of_option, made_from
+        known[option] = made.identity["outputs"][entry["path"]]["sha256"]
     if path is None:
         return iter
-    made = manifest.read(path, "find_duplicates")
-    for part in made.identity["parts"]:
-        if (part["source"], part["part"], part["parts"]) == (known["source"], known["part"], recipe.parts):
-            others = part | {"source_recipe": source.comparable(part["source_recipe"])}
-            if any(others[key] != known[key] for key in ("inputs", "source_recipe")):
-                raise UserError(
-                    f"--duplicates {path} is older than the part's current files; rerun with -R hash_documents"
-                )
-            described, numbers = made.identity["outputs"][part["path"]], made.directory / part["path"]
-            manifest.check_content(numbers, described, made.path)
-            known["duplicates"] = described["sha256"]
-            return functools.partial(duplicates.without, numbers=np.load(numbers), total=part["documents"], path=path)
-    raise UserError(
-        f"--duplicates {path} lacks part {known['part']} of {known['source']}; rerun with -R find_duplicates"
-    )
+    return functools.partial(duplicates.without, numbers=numbers, total=total, path=path, rerun=rerun)
 
 
 def _contaminated(
@@ -287,6 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--max-malformed", type=float, metavar="SHARE", help="max_malformed of the source, if it is not that of --list"
     )
     parser.add_argument("--duplicates", type=Path, help="manifest of find_duplicates, if duplicates are dropped")
+    parser.add_argument("--near-duplicates", type=Path, help="manifest of verify_duplicates, if the corpus has one")
     parser.add_argument(
         "--items", type=Path, nargs="+", default=[], metavar="MANIFEST", help="items of the suites of decontaminate"
     )

@@ -78,11 +78,92 @@ rule find_duplicates:
         "python -m stages.find_duplicates --hashes {input:q} --output {output:q} --log {log:q} --code {resources.code}"
 
 
+# Only for a corpus with `near_duplicates`: its text is read once to be sketched, and once to copy the candidates.
+rule sketch:
+    input:
+        list=list_of_part,
+    output:
+        result("sketch"),
+    log:
+        log_of("sketch"),
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["sketch"],
+    params:
+        recipe=recipe_of("sketch"),
+        parts=parts_of_wildcard,
+        code=rerun_on_code("sketch"),
+    shell:
+        "python -m stages.sketch --list {input.list:q} --part {wildcards.part} --parts {params.parts}"
+        " --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+
+
+rule find_candidates:
+    input:
+        sketches_of_corpus,
+    output:
+        result("find_candidates"),
+    log:
+        log_of("find_candidates"),
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["find_candidates"],
+    params:
+        code=rerun_on_code("find_candidates"),
+    shell:
+        "python -m stages.find_candidates --sketches {input:q} --output {output:q} --log {log:q} --code {resources.code}"
+
+
+rule copy_candidates:
+    input:
+        list=list_of_part,
+        candidates=candidates_of_corpus,
+    output:
+        result("copy_candidates"),
+    log:
+        log_of("copy_candidates"),
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["copy_candidates"],
+    params:
+        parts=parts_of_wildcard,
+        code=rerun_on_code("copy_candidates"),
+    shell:
+        "python -m stages.copy_candidates --candidates {input.candidates:q} --list {input.list:q}"
+        " --part {wildcards.part} --parts {params.parts} --output {output:q} --log {log:q} --code {resources.code}"
+
+
+rule verify_duplicates:
+    input:
+        candidates=candidates_of_corpus,
+        copies=copies_of_corpus,
+        duplicates=duplicates_of_corpus,
+    output:
+        result("verify_duplicates"),
+    log:
+        log_of("verify_duplicates"),
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["verify_duplicates"],
+    params:
+        recipe=recipe_of("verify_duplicates"),
+        duplicates=duplicates_option,
+        code=rerun_on_code("verify_duplicates"),
+    shell:
+        "python -m stages.verify_duplicates --candidates {input.candidates:q} --copies {input.copies:q}"
+        " {params.duplicates:q} --output {output:q} --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
+
+
 rule tokenize:
     input:
         list=list_of_part,
         tokenizer=tokenizer_of_corpus,
         duplicates=duplicates_of_corpus,
+        near_duplicates=near_duplicates_of_corpus,
         suite_items=items_of_corpus,
     output:
         result("tokenize"),

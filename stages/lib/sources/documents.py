@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import filters
+from stages.lib.sources import filters, source
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
 
@@ -133,6 +134,30 @@ def read(
         )
     entries = kind.documents(recipe, chosen, every_name, before or {})
     return _filtered(recipe.filters, entries) if recipe.filters.some else entries
+
+
+class Part:
+    """A part of a listed source, whose documents several stages read and number alike."""
+
+    def __init__(self, list_path: Path, part: int, parts: int) -> None:
+        if not 0 <= part < parts:
+            raise UserError(f"--part must be from 0 to {parts - 1} for {parts} parts, got {part}")
+        listed, name, self._recipe = source.read_list(list_path)
+        self._every_name = [file["name"] for file in listed.identity["files"]]
+        self._chosen = source.spans_of_part(self._recipe, listed.identity["files"], part, parts)
+        self._before = source.states_of(self._recipe, listed, self._chosen)
+        self.identity: dict[str, Any] = {
+            "source": name,
+            "source_recipe": listed.identity["recipe"],
+            "part": part,
+            "parts": parts,
+            "inputs": source.inputs_of_part(self._recipe, listed, self._chosen),
+        }
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents; those that are malformed or filtered have no number, so they are left out."""
+        entries = read(self._recipe, self._chosen, self._every_name, self._before)
+        return (entry for entry in entries if isinstance(entry, Document))
 
 
 def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:

@@ -7,15 +7,19 @@ probability of 10^-15). The hashes are stored in sorted runs, so that any number
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from stages.lib import files
+from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.manifest import Manifest
+from stages.lib.sources import source
 from stages.lib.sources.documents import Entry
 from stages.lib.sources.entries import Document, Filtered
 
@@ -23,6 +27,9 @@ RUN = 1 << 22
 """Documents of a run: 100 MB."""
 
 SEGMENT_CHARACTERS = 1 << 20  # of a text that is split into words at once: each word is an object of 50 bytes or more
+
+NONE = (-1, "")
+"""Number and reason of no document."""
 
 VALIDATION_BIT = np.uint64(1 << 63)
 """Not set in the number of a validation document, so that it sorts before all training documents."""
@@ -63,6 +70,51 @@ def save(path: Path, found: np.ndarray) -> None:
     """Write an array as .npy atomically. (numpy alone loses the system's reason if writing fails.)"""
     with files.atomic(path) as file:
         np.save(files.HashingWriter(file), found)
+
+
+def saved(path: Path, found: np.ndarray) -> dict[str, Any]:
+    """As `save`, without what killed writers left beside `path`; return the file's description for a manifest."""
+    files.clear_leftovers(path)
+    save(path, found)
+    return manifest.describe(path)
+
+
+def parts_in_order(paths: Iterable[Path], made_by: str) -> list[Manifest]:
+    """Return the manifests that a stage made of the parts of a corpus, by source and part, their files compared.
+
+    Raises UserError if one is of another stage, damaged or given twice.
+    """
+    parts = [manifest.read(path, made_by) for path in paths]
+    for part in parts:
+        for name, described in part.identity["outputs"].items():
+            manifest.check_content(part.directory / name, described, part.path)
+    parts.sort(key=_place)
+    for first, second in itertools.pairwise(parts):
+        if _place(first) == _place(second):
+            raise UserError(f"each part must be given once: {first.path} and {second.path} are the same part")
+    return parts
+
+
+def _place(part: Manifest) -> tuple[str, int]:
+    return part.identity["source"], part.identity["part"]
+
+
+def entry_of_part(found: Manifest, part: Mapping[str, Any], option: str, rerun: str) -> dict[str, Any]:
+    """Return the entry of a part in a manifest of all parts, with its file compared.
+
+    `part`: source, source_recipe, part, parts and inputs as they are now. Raises UserError naming the `option` if the
+    manifest has no such part, or one of other files: stage `rerun` makes its inputs.
+    """
+    for entry in found.identity["parts"]:
+        if all(entry[key] == part[key] for key in ("source", "part", "parts")):
+            recipes = [source.comparable(one["source_recipe"]) for one in (entry, part)]
+            if entry["inputs"] != part["inputs"] or recipes[0] != recipes[1]:
+                raise UserError(f"{option} {found.path} is older than the part's current files; rerun with -R {rerun}")
+            manifest.check_content(
+                found.directory / entry["path"], found.identity["outputs"][entry["path"]], found.path
+            )
+            return dict(entry)
+    raise UserError(f"{option} {found.path} lacks part {part['part']} of {part['source']}; rerun with -R {found.stage}")
 
 
 def hash_of(document: Document) -> bytes:
@@ -162,24 +214,26 @@ def _without_bit(numbers: np.ndarray) -> np.ndarray:
     return (numbers & ~VALIDATION_BIT).astype(np.int64)
 
 
-def without(found: Iterable[Entry], numbers: np.ndarray, total: int, path: Path | str) -> Iterator[Entry]:
-    """Yield the entries of `documents.read`, with Filtered in place of each document whose number is in `numbers`.
+def without(
+    found: Iterable[Entry], numbers: Mapping[str, np.ndarray], total: int, path: Path | str, rerun: str
+) -> Iterator[Entry]:
+    """Yield the entries of `documents.read`, with Filtered in place of each document that is removed.
 
-    `numbers`: sorted, from the file `path`. Raises UserError naming it unless there are `total` documents.
+    `numbers`: {reason: sorted numbers of documents}; no document has two. Raises UserError naming the manifest `path`
+    unless there are `total` documents; stage `rerun` makes its inputs.
     """
-    waiting = iter(numbers.tolist())
-    following, number = next(waiting, None), 0
+    reasons = [[(number, reason) for number in of_reason.tolist()] for reason, of_reason in numbers.items()]
+    waiting = heapq.merge(*reasons)
+    (following, reason), number = next(waiting, NONE), 0
     for entry in found:
         if not isinstance(entry, Document):
             yield entry
             continue
         if number == following:
-            following = next(waiting, None)
-            yield Filtered(entry.id, "duplicate", entry.text or "")
+            yield Filtered(entry.id, reason, entry.text or "")
+            following, reason = next(waiting, NONE)
         else:
             yield entry
         number += 1
     if number != total:
-        raise UserError(
-            f"--duplicates {path} was built from {total} documents, but {number} are read; rerun with -R hash_documents"
-        )
+        raise UserError(f"{path} was built from {total} documents, but {number} are read; rerun with -R {rerun}")

@@ -68,6 +68,29 @@ def duplicates_of_corpus(wildcards):
     return expand(DUPLICATES, corpus=wildcards.corpus) if drops else []
 
 
+def sketches_of_corpus(wildcards):
+    """Manifests of the sketches of all parts of a corpus."""
+    return of_all_parts(SKETCHES, wildcards.corpus)
+
+
+def candidates_of_corpus(wildcards):
+    """Manifest of the candidates of near duplicates of a corpus. WorkflowError if its near duplicates stay."""
+    if named("corpora", wildcards.corpus).get("near_duplicates") is None:
+        raise WorkflowError(f"corpora.{wildcards.corpus} has no near_duplicates: its keys say which are removed")
+    return expand(CANDIDATES, corpus=wildcards.corpus)
+
+
+def copies_of_corpus(wildcards):
+    """Manifests of the copied candidates of all parts of a corpus."""
+    return of_all_parts(COPIES, wildcards.corpus)
+
+
+def near_duplicates_of_corpus(wildcards):
+    """Manifest of verify_duplicates for a corpus; [] if near duplicates stay."""
+    drops = named("corpora", wildcards.corpus).get("near_duplicates") is not None
+    return expand(NEAR_DUPLICATES, corpus=wildcards.corpus) if drops else []
+
+
 def items_of_suite(wildcards):
     """Items of a suite. WorkflowError if it does not exist, or its tasks are all local."""
     if not has_items(named("suites", wildcards.suite)):

@@ -8,6 +8,9 @@ def recipes_to_check():
         found[f"tokenizers.{name}"] = {"stage": "train_tokenizer", "keys": keys}
     for name, corpus in CONFIG["corpora"].items():
         found[f"corpora.{name}.tokenize"] = {"stage": "tokenize", "keys": corpus.get("tokenize", {})}
+        if (near := corpus.get("near_duplicates")) is not None:
+            found[f"corpora.{name}.near_duplicates"] = {"stage": "verify_duplicates", "keys": near}
+            found[f"corpora.{name}.near_duplicates.sketch"] = {"stage": "sketch", "keys": near.get("sketch", {})}
     for name in CONFIG["suites"]:
         found[f"suites.{name}"] = {"stage": "evaluate", "keys": recipe_of_suite(name)}
         found[f"suites.{name}.items"] = {"stage": "list_items", "keys": items_recipe_of(name)}

@@ -14,6 +14,9 @@ def log_of(stage):
 
 LIST, TOKENIZER, PART, CORPUS = map(result, ("list", "train_tokenizer", "tokenize", "index"))
 HASHES, DUPLICATES = map(result, ("hash_documents", "find_duplicates"))
+SKETCHES, CANDIDATES, COPIES, NEAR_DUPLICATES = map(
+    result, ("sketch", "find_candidates", "copy_candidates", "verify_duplicates")
+)
 ITEMS, OVERLAPS, CONTAMINATION = map(result, ("list_items", "find_overlaps", "find_contamination"))
 MODEL, EXPORT, CARD = map(result, ("pretrain", "convert", "describe"))
 EVALUATION, BASELINE = map(result, ("evaluate", "evaluate_baseline"))

@@ -41,7 +41,7 @@ def recipe_of(rule_name):
     def recipe(wildcards):
         keys = named(section, name.format(**dict(wildcards.items())))
         for group in groups:
-            keys = keys.get(group, {})
+            keys = keys.get(group) or {}
         return argument_of(keys)
 
     return recipe
@@ -170,10 +170,16 @@ def expected_of_run(run, recipe):
 
 def leaving_out_options(wildcards, input):
     """Return tokenize's options for the duplicates and the contaminated documents to filter; empty without them."""
-    duplicates, items = input.get("duplicates"), input.get("suite_items")
-    options = ["--duplicates", str(duplicates)] if duplicates else []
+    items = input.get("suite_items")
+    options = duplicates_option(wildcards, input)
+    options += ["--near-duplicates", str(input.near_duplicates)] if input.get("near_duplicates") else []
     options += ["--items", *([items] if isinstance(items, str) else items)] if items else []
     return shlex.join(options)
+
+
+def duplicates_option(wildcards, input):
+    """Return the option for the exact duplicates of a corpus; [] if they stay."""
+    return ["--duplicates", str(input.duplicates)] if input.get("duplicates") else []
 
 
 def previous_option(wildcards, input):

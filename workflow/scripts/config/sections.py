@@ -32,6 +32,7 @@ SourceRecipe, TokenizerRecipe, TokenizeRecipe = map(recipe_of, ("list", "train_t
 PretrainRecipe, FinetuneRecipe = map(recipe_of, ("pretrain", "finetune"))
 ConvertRecipe, EvaluateRecipe, DescribeRecipe = map(recipe_of, ("convert", "evaluate", "describe"))
 BestRecipe, ContaminationRecipe = map(recipe_of, ("select_best", "find_contamination"))
+NearDuplicatesRecipe = recipe_of("verify_duplicates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,11 @@ class Corpus:
 
     tokenize: TokenizeRecipe = identity(None)
     """The shards of its text."""
+
+    near_duplicates: NearDuplicatesRecipe | None = identity(None, switch=True)
+    """Remove near duplicates within and across its sources, verified by comparing the texts; `{}` for the defaults.
+    Default: they stay. The text is read twice more, and words of equal documents are compared without case and
+    punctuation; `tokenize.duplicates: drop` beside it also finds documents without a word and pre-tokenized ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

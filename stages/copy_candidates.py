@@ -1,0 +1,90 @@
+"""Copy the candidates of near duplicates in one part of a source, as `verify_duplicates` compares them.
+
+    python -m stages.copy_candidates --candidates results/near_duplicates/main/candidates.json \\
+        --list results/sources/web/list.json --part 0 --parts 16 --output results/near_duplicates/main/web/00000.json
+
+The part's text is read once more, unless it has no candidate. The copies are the documents' shingles, in their order.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from stages.lib import files, manifest, stage
+from stages.lib.errors import UserError
+from stages.lib.sources import documents, duplicates, near_duplicates, shingles
+from stages.lib.sources.near_duplicates import SketchRecipe
+
+COPIES = "copies.arrow"
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the copies."""
+    clock = manifest.Clock(arguments.code)
+    part = documents.Part(arguments.list, arguments.part, arguments.parts)
+    candidates = manifest.read(arguments.candidates, "find_candidates")
+    entry = duplicates.entry_of_part(candidates, part.identity, "--candidates", "sketch")
+    numbers = np.load(candidates.directory / entry["path"])
+    length = candidates.identity["recipe"].get("shingle_words", SketchRecipe.shingle_words)
+    payload = files.payload_of(arguments.output)
+    files.clear_leftovers(arguments.output)
+    with files.atomic_directory(payload) as making:
+        schema = near_duplicates.schema_of_copies()
+        with files.atomic(making / COPIES) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
+            for batch in _batches(part, numbers, entry["documents"], arguments.candidates):
+                writer.write_batch(near_duplicates.copies_of(batch, length))
+        outputs = {f"{payload.name}/{COPIES}": manifest.describe(making / COPIES)}
+    identity = part.identity | {
+        "candidates": candidates.identity["outputs"][entry["path"]]["sha256"],
+        "shingle_words": length,
+        "documents": len(numbers),
+        "outputs": outputs,
+    }
+    manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
+
+
+def _batches(part: documents.Part, numbers: np.ndarray, total: int, path: Path) -> Iterator[list[tuple[int, str, str]]]:
+    """Yield the documents with the sorted `numbers` as lists of (number, id, text), each of bounded size.
+
+    Raises UserError naming the manifest of the candidates, `path`, unless the part has `total` documents.
+    """
+    if not len(numbers):
+        return
+    waiting = iter(numbers.tolist())
+    following, number, size = next(waiting), -1, 0
+    batch: list[tuple[int, str, str]] = []
+    for number, document in enumerate(part.documents()):
+        if number != following:
+            continue
+        following = next(waiting, -1)
+        batch.append((number, document.id, document.text or ""))
+        size += len(batch[-1][2])
+        if size >= shingles.AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+    if number + 1 != total:
+        raise UserError(
+            f"--candidates {path} was built from {total} documents, but {number + 1} are read; rerun with -R sketch"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the stage; return its exit code."""
+    parser = stage.parser("stages.copy_candidates", __doc__)
+    parser.add_argument("--candidates", type=Path, required=True, help="manifest of find_candidates")
+    parser.add_argument("--list", type=Path, required=True, help="the list of the source")
+    parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
+    parser.add_argument("--parts", type=int, required=True, help="number of parts of the source")
+    parser.add_argument("--output", type=Path, required=True, help="manifest; the copies are in a directory beside it")
+    return stage.execute(parser, run, argv)
+
+
+if __name__ == "__main__":
+    stage.leave(main())
