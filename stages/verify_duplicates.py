@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
         "recipe": recipes.written(recipe, "identity"),
         "candidates": candidates.digest,
         "copies": [copy.digest for copy in copies],
-        "duplicates": exact,
+        **({"duplicates": exact} if exact else {}),
         "parts": described,
         "outputs": outputs,
     }

@@ -1,4 +1,4 @@
-"""Preview a source before it is tokenized, a corpus, or the samples of a training step.
+"""Preview a source before it is tokenized, a corpus, its near duplicates, or the samples of a training step.
 
     python -m tools.inspect --recipe '{"kind": "jsonl", "paths": ["texts/"]}'
     python -m tools.inspect --source results/sources/web/list.json --tokenizer results/tokenizers/main/manifest.json
@@ -16,6 +16,11 @@ prints the size of each source, and checks BOS and EOS in a sample of its docume
 
 prints for each sample of a step its source, epoch, position in the source's stream, and text. A step's entry is its
 last one in metrics.jsonl: training that was resumed or rolled back wrote some steps twice.
+
+    python -m tools.inspect --duplicates results/near_duplicates/main/manifest.json --documents 10
+
+prints how many documents were removed for documents of which source, and pairs of a removed document and the one that
+stays for it, side by side. Run it where the workflow runs: the texts are read again.
 """
 
 from __future__ import annotations
@@ -32,20 +37,27 @@ from stages.lib.errors import UserError
 from stages.lib.sources import source
 from stages.lib.tokenizer.tokenizer import Tokenizer
 
-STEP, CORPUS, SOURCE = "step", "corpus", "source"
+STEP, CORPUS, SOURCE, DUPLICATES = "step", "corpus", "source", "duplicates"
 MINIMUMS = {"samples": 1, "documents": 0, "sample_mb": 1}
-DEFAULTS = {STEP: {"samples": 8}, CORPUS: {"documents": 3}, SOURCE: {"documents": 3, "sample_mb": 12}}
+DEFAULTS = {
+    STEP: {"samples": 8},
+    CORPUS: {"documents": 3},
+    SOURCE: {"documents": 3, "sample_mb": 12},
+    DUPLICATES: {"documents": 3},
+}
 """The numbers that each preview reads."""
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the preview."""
-    from tools.inspect import corpus_look, step_look
+    from tools.inspect import corpus_look, duplicates_look, step_look
 
     subject = subject_of(arguments)
     set_numbers(arguments, subject)
     if subject == SOURCE:
         inspect_source(arguments)
+    elif subject == DUPLICATES:
+        duplicates_look.show(arguments.duplicates, arguments.documents)
     elif subject == CORPUS:
         corpus_look.show(arguments.corpus, Tokenizer(arguments.tokenizer), arguments.documents)
     else:
@@ -55,17 +67,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 def subject_of(arguments: argparse.Namespace) -> str:
     """Return STEP, CORPUS or SOURCE. Raises UserError unless the options are those of one."""
-    given = [name for name in ("source", "recipe", "corpus") if getattr(arguments, name) is not None]
+    given = [name for name in ("source", "recipe", "corpus", "duplicates") if getattr(arguments, name) is not None]
     if len(given) != 1:
         got = " and ".join(f"--{name}" for name in given) or "none of them"
-        raise UserError(f"exactly one of --source, --recipe and --corpus must be given, got {got}")
+        raise UserError(f"exactly one of --source, --recipe, --corpus and --duplicates must be given, got {got}")
     if (arguments.run is None) != (arguments.step is None):
         missing, present = ("run", "step") if arguments.run is None else ("step", "run")
         raise UserError(f"--{missing} must be given with --{present}: a step belongs to a run")
     if arguments.corpus is None:
         if arguments.run is not None:
             raise UserError(f"--run must be given with the --corpus of the run, got --{given[0]}")
-        return SOURCE
+        return SOURCE if arguments.duplicates is None else DUPLICATES
     if arguments.tokenizer is None:
         raise UserError("--tokenizer must be given with --corpus: the manifest of its tokenizer")
     return CORPUS if arguments.run is None else STEP
@@ -109,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", type=Path, metavar="LIST", help="list of a source, made by stages.list")
     parser.add_argument("--recipe", metavar="JSON|FILE", help="recipe of a source, as of stages.list")
     parser.add_argument("--corpus", type=Path, metavar="MANIFEST", help="corpus; with --run, the corpus of the run")
+    parser.add_argument("--duplicates", type=Path, metavar="MANIFEST", help="manifest of stages.verify_duplicates")
     parser.add_argument(
         "--tokenizer", type=Path, metavar="MANIFEST", help="the corpus' tokenizer, or one to try on a source"
     )
@@ -118,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--documents",
         type=int,
         metavar="N",
-        help="documents to show of a source or a split; default: 3",
+        help="documents to show of a source or a split, or pairs of duplicates; default: 3",
     )
     parser.add_argument("--sample-mb", type=int, metavar="MB", help="megabytes to read of a source, about; default: 12")
     parser.add_argument("--samples", type=int, metavar="K", help="samples of a step to show; default: 8")

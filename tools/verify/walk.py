@@ -59,7 +59,7 @@ def _digests(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from _digests(digests, below)
 
 
-DUPLICATES = "hashes"
+DUPLICATES = {"duplicates": "hashes", "near_duplicates": "near_duplicates"}
 
 
 def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]:
@@ -88,20 +88,19 @@ def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]
             yield UserError(f"{corpus.path} has no files of the source {source}")
 
 
-def duplicates_of(part: Manifest, places: Places) -> Manifest | None:
-    """Return the manifest of the duplicates that a part left out; None if it kept them.
+def duplicates_of(part: Manifest, places: Places) -> Iterator[Manifest]:
+    """Yield the manifests of the exact and of the near duplicates that a part left out, if it left out any.
 
-    Raises UserError if it is missing, or has other ones.
+    Raises UserError if one is missing, or lists others.
     """
-    if "duplicates" not in part.identity:
-        return None
-    path = places.root / DUPLICATES / part.path.absolute().parents[1].name / "manifest.json"
-    if not path.exists():
-        raise UserError(f"{path} is missing, and {part.path} was made from it")
-    result = places.read(path)
-    if all(sha256 != part.identity["duplicates"] for _, sha256 in payload.files_of(result).values()):
-        raise UserError(f"{path} lists other duplicates than {part.path} left out")
-    return result
+    for key in [key for key in DUPLICATES if key in part.identity]:
+        path = places.root / DUPLICATES[key] / part.path.absolute().parents[1].name / "manifest.json"
+        if not path.exists():
+            raise UserError(f"{path} is missing, and {part.path} was made from it")
+        result = places.read(path)
+        if all(sha256 != part.identity[key] for _, sha256 in payload.files_of(result).values()):
+            raise UserError(f"{path} lists other duplicates than {part.path} left out")
+        yield result
 
 
 INDENT = "  "
@@ -274,12 +273,10 @@ class Walk:
         if raw.remote:
             yield self._told(_remote(raw.remote), result, depth)
         try:
-            duplicates = duplicates_of(result, self.places)
+            for duplicates in duplicates_of(result, self.places):
+                yield from self.lines(duplicates, depth)
         except UserError as error:
             yield self._wrong(str(error), depth)
-            return
-        if duplicates is not None:
-            yield from self.lines(duplicates, depth)
 
     def _of_source(self, name: str, digest: str, result: Manifest, depth: int) -> Iterator[str]:
         faults = []

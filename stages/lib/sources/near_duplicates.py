@@ -331,6 +331,8 @@ class Verification:
         self.refused: collections.Counter[str] = collections.Counter()
         self.compared = 0
         self._gone = gone
+        order = np.lexsort((pairs[0], pairs[1]))
+        self._of_earlier, self._its_later = pairs[1][order], pairs[0][order]
 
     def removed(self) -> Iterator[Removed]:
         """Yield the documents to remove, in the order of all documents."""
@@ -341,17 +343,17 @@ class Verification:
         for begin, end in itertools.pairwise([*starts.tolist(), len(later)]):
             if gone_before[0, begin]:
                 continue
-            place, others = int(later[begin]), earlier[begin:end].tolist()
-            for other, was_gone in zip(others, gone_before[1, begin:end].tolist(), strict=True):
+            place, candidates = int(later[begin]), earlier[begin:end].tolist()
+            for other, was_gone in zip(candidates, gone_before[1, begin:end].tolist(), strict=True):
                 if was_gone or other in gone:
                     continue
-                if found := self._compared(place, other, others):
+                if found := self._compared(place, other, candidates):
                     gone.add(place)
                     yield found
                     break
 
-    def _compared(self, place: int, other: int, others: Sequence[int]) -> Removed | None:
-        """Compare a document with an earlier one; None if it is no near duplicate, which is counted."""
+    def _compared(self, place: int, other: int, candidates: Sequence[int]) -> Removed | None:
+        """Compare a document with one of its earlier candidates; None if it is no near duplicate, which is counted."""
         self.compared += 1
         copy, kept = self.copies[place], self.copies[other]
         overlap = overlap_of(copy.unique, kept.unique)
@@ -367,22 +369,27 @@ class Verification:
             changed = max(changed_words(copy, kept, length), changed_words(kept, copy, length))
             if self.recipe.max_changed_words is not None and changed > self.recipe.max_changed_words:
                 reason = "max_changed_words"
-            elif self.recipe.keep_templates and self._is_template(copy, kept, [self.copies[one] for one in others]):
+            elif self.recipe.keep_templates and self._is_template(place, other, candidates):
                 reason = "keep_templates"
         if reason is not None:
             self.refused[reason] += 1
             return None
         return Removed(place, other, overlap, ratio, changed)
 
-    def _is_template(self, copy: Copy, kept: Copy, others: Sequence[Copy]) -> bool:
-        """Return True if two documents have a template in common with others, and contents of their own.
+    def _is_template(self, place: int, other: int, candidates: Sequence[int]) -> bool:
+        """Return True if a document and an earlier one have a template in common with others, but not their contents.
 
-        Their family are they and the candidates that overlap by half of the minimum. Of an edited copy, about a half of
-        the shingles in which the two differ are those that the edit replaced, and most of the family have them; of two
-        contents of a template, few have any. Copies of one content have more in common than the family has.
+        Their family are they and the candidates of the first and of the earlier one, later ones too, that overlap by
+        half of the minimum. Of an edited copy, about a half of the shingles in which the two differ are those that the
+        edit replaced, and most of the family have them; of two contents of a template, few have any. Copies of one
+        content have more in common than the family has.
         """
-        least = self.recipe.min_overlap / 2
-        family = [copy.unique, *(one.unique for one in others if overlap_of(copy.unique, one.unique) >= least)]
+        copy, kept = self.copies[place], self.copies[other]
+        begin = np.searchsorted(self._of_earlier, np.uint64(other))
+        end = min(np.searchsorted(self._of_earlier, np.uint64(other), "right"), begin + COMPARED)
+        places = {*candidates, *self._its_later[begin:end].tolist()} - {place}
+        least, others = self.recipe.min_overlap / 2, [self.copies[one].unique for one in sorted(places)]
+        family = [copy.unique, *(one for one in others if overlap_of(copy.unique, one) >= least)]
         if len(family) < MIN_FAMILY:
             return False
         values, counts = np.unique(np.concatenate(family), return_counts=True)
