@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the pairs, and the numbers of the documents in them."""
     clock = manifest.Clock(arguments.code)
     files.clear_leftovers(arguments.output)
-    parts = duplicates.parts_in_order(arguments.sketches, "sketch")
+    parts = duplicates.parts_in_order(arguments.sketches, "sketch", "--sketches")
     recipes = [part.identity["recipe"] for part in parts]
     if any(recipe != recipes[0] for recipe in recipes):
         raise UserError("--sketches must be sketches of one recipe; rerun with -R sketch")

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the numbers of the duplicates."""
     clock = manifest.Clock(arguments.code)
     files.clear_leftovers(arguments.output)
-    parts = duplicates.parts_in_order(arguments.hashes, "hash_documents")
+    parts = duplicates.parts_in_order(arguments.hashes, "hash_documents", "--hashes")
     runs = [[part.directory / name for name in part.identity["outputs"]] for part in parts]
     found = duplicates.repeated(runs)
     directory = arguments.output.parent

@@ -137,23 +137,23 @@ def _duplicates(
     if (arguments.duplicates is None) != (recipe.duplicates == "keep"):
         expected = "be left out" if arguments.duplicates else "name the manifest of find_duplicates"
         raise UserError(f"--duplicates must {expected} if tokenize.duplicates is {recipe.duplicates}")
-    numbers, total, path, rerun = {}, 0, None, ""
-    of_part = known | {"parts": recipe.parts}
-    for option, reason, made_by, made_from in (
+    numbers: dict[str, np.ndarray] = {}
+    following: Callable[[Iterable[Entry]], Iterator[Entry]] = iter
+    for key, reason, made_by, made_from in (
         ("duplicates", "duplicate", "find_duplicates", "hash_documents"),
         ("near_duplicates", "near duplicate", "verify_duplicates", "sketch"),
     ):
-        path_of_option = getattr(arguments, option)
-        if path_of_option is None:
+        path, option = getattr(arguments, key), f"--{key.replace('_', '-')}"
+        if path is None:
             continue
-        made = manifest.read(path_of_option, made_by)
-        entry = duplicates.entry_of_part(made, of_part, f"--{option.replace('_', '-')}", made_from)
-        numbers[reason], total = np.load(made.directory / entry["path"]), entry["documents"]
-        path, rerun = path_of_option, made_from
-        known[option] = made.identity["outputs"][entry["path"]]["sha256"]
-    if path is None:
-        return iter
-    return functools.partial(duplicates.without, numbers=numbers, total=total, path=path, rerun=rerun)
+        made = manifest.read(path, made_by)
+        entry = duplicates.entry_of_part(made, known | {"parts": recipe.parts}, option, made_from)
+        numbers[reason] = np.load(made.directory / entry["path"])
+        known[key] = made.identity["outputs"][entry["path"]]["sha256"]
+        following = functools.partial(
+            duplicates.without, numbers=numbers, total=entry["documents"], option=f"{option} {path}", rerun=made_from
+        )
+    return following
 
 
 def _contaminated(

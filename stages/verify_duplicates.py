@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
 
 def _copies_in_order(paths: Sequence[Path], candidates: Manifest) -> list[Manifest]:
     """Return the manifests of the copies of all parts, in the order of the candidates' parts."""
-    copies = duplicates.parts_in_order(paths, "copy_candidates")
+    copies = duplicates.parts_in_order(paths, "copy_candidates", "--copies")
     parts = candidates.identity["parts"]
     for copy in copies:
         entry = duplicates.entry_of_part(candidates, copy.identity, "--candidates", "sketch")

@@ -21,6 +21,10 @@ PATHS = {
     "lists": [f"results/sources/{source}/list.json" for source in SOURCES],
     "hashes": [f"results/hashes/{source}/00000.json" for source in SOURCES],
     "duplicates": "results/hashes/duplicates.json",
+    "sketches": [f"results/sketches/{source}/00000.json" for source in SOURCES],
+    "candidates": "results/near/candidates.json",
+    "copies": [f"results/near/{source}/00000.json" for source in SOURCES],
+    "near_duplicates": "results/near/manifest.json",
     "parts": [f"results/tokens/main/{source}/00000.json" for source in SOURCES],
     "tokenizer": "results/tokenizers/main/manifest.json",
     "corpus": "results/tokens/main/manifest.json",
@@ -68,10 +72,11 @@ def steps():
     )
     numbers = [hashes.replace(".json", ".duplicates.npy") for hashes in PATHS["hashes"]]
     made.append(_step("find_duplicates", ["--hashes", *PATHS["hashes"]], PATHS["duplicates"], *numbers))
+    made += _near_duplicates_steps()
     for listed, part in zip(PATHS["lists"], PATHS["parts"], strict=True):
         given = ["--list", listed, "--tokenizer", PATHS["tokenizer"], "--part", "0"]
-        recipe = _recipe({"parts": 1, "duplicates": "drop"})
-        made.append(_step("tokenize", [*given, "--duplicates", PATHS["duplicates"], *recipe], part))
+        given += ["--duplicates", PATHS["duplicates"], "--near-duplicates", PATHS["near_duplicates"]]
+        made.append(_step("tokenize", [*given, *_recipe({"parts": 1, "duplicates": "drop"})], part))
     given = ["--tokenizer", PATHS["tokenizer"], "--parts", *PATHS["parts"]]
     beside = [f"results/tokens/main/{name}" for name in ("receipt.json", BYTES_OF_IDS)]
     made.append(_step("index", given, PATHS["corpus"], *beside))
@@ -93,6 +98,27 @@ def steps():
     given += ["--corpora", PATHS["corpus"], "--lists", *PATHS["lists"]]
     more = ("results/scores.csv", "results/figures", "results/summary.txt", "results/card.html")
     made.append(_step("summarize", given, PATHS["summary"], *more))
+    return made
+
+
+def _near_duplicates_steps():
+    """The search for near duplicates, after the exact ones."""
+    part = ("--part", "0", "--parts", "1")
+    made = [
+        _step("sketch", ["--list", listed, *part], sketches)
+        for listed, sketches in zip(PATHS["lists"], PATHS["sketches"], strict=True)
+    ]
+    beside = [
+        "results/near/candidates.npy",
+        *(copies.replace(".json", ".candidates.npy") for copies in PATHS["copies"]),
+    ]
+    made.append(_step("find_candidates", ["--sketches", *PATHS["sketches"]], PATHS["candidates"], *beside))
+    for listed, copies in zip(PATHS["lists"], PATHS["copies"], strict=True):
+        given = ["--candidates", PATHS["candidates"], "--list", listed, *part]
+        made.append(_step("copy_candidates", given, copies))
+    given = ["--candidates", PATHS["candidates"], "--copies", *PATHS["copies"], "--duplicates", PATHS["duplicates"]]
+    numbers = [copies.replace(".json", ".near_duplicates.npy") for copies in PATHS["copies"]]
+    made.append(_step("verify_duplicates", given, PATHS["near_duplicates"], "results/near/removed.arrow", *numbers))
     return made
 
 

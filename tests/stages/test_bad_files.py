@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from stages import find_duplicates, hash_documents, index, tokenize
+from stages import (
+    copy_candidates,
+    find_candidates,
+    find_duplicates,
+    hash_documents,
+    index,
+    sketch,
+    tokenize,
+    verify_duplicates,
+)
 from stages import list as listing
 from stages.lib.sources import examples, source, storage
 from stages.lib.sources.kinds.registry import KINDS
@@ -193,11 +202,14 @@ def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsy
         (tokenize, {"list": tokenizer, "tokenizer": tokenizer, "part": 0}),
         (hash_documents, {"list": tokenizer, "part": 0, "parts": 1}),
         (find_duplicates, {"hashes": [made]}),
+        (find_candidates, {"sketches": [made]}),
+        (copy_candidates, {"candidates": tokenizer, "list": made, "part": 0, "parts": 1}),
+        (verify_duplicates, {"candidates": tokenizer, "copies": [made]}),
         (index, {"tokenizer": tokenizer, "parts": [made]}),
     ):
         line = refused(capsys, stage, output=output, **options)
         assert " is the manifest of stages." in line and ", expected one of stages." in line
-        assert str(made if stage in (find_duplicates, index) else tokenizer) in line
+        assert str(made if stage in (find_duplicates, find_candidates, index) else tokenizer) in line
 
 
 @contextlib.contextmanager
@@ -212,14 +224,17 @@ def full_disk(num_bytes):
         signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.parametrize("stage", [listing, hash_documents, find_duplicates, index])
+@pytest.mark.parametrize("stage", [listing, hash_documents, find_duplicates, sketch, find_candidates, index])
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys, stage):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS * 9])
     recipe = {"kind": "jsonl", "paths": [path], "validation": 0.2}
     made = listed(tmp_path, "a", recipe)
     hashes = make(hash_documents, list=made, part=0, parts=1, output=tmp_path / "hashes/00000.json")
+    sketches = make(sketch, list=made, part=0, parts=1, output=tmp_path / "sketches/00000.json")
     options = {
         listing: lambda: {"name": "a", "recipe": recipe},
+        sketch: lambda: {"list": made, "part": 0, "parts": 1},
+        find_candidates: lambda: {"sketches": [sketches]},
         hash_documents: lambda: {"list": made, "part": 0, "parts": 1},
         find_duplicates: lambda: {"hashes": [hashes]},
         index: lambda: {"tokenizer": tokenizer, "parts": tokenized(tmp_path, "a", made, tokenizer)},

@@ -79,10 +79,10 @@ def saved(path: Path, found: np.ndarray) -> dict[str, Any]:
     return manifest.describe(path)
 
 
-def parts_in_order(paths: Iterable[Path], made_by: str) -> list[Manifest]:
+def parts_in_order(paths: Iterable[Path], made_by: str, option: str) -> list[Manifest]:
     """Return the manifests that a stage made of the parts of a corpus, by source and part, their files compared.
 
-    Raises UserError if one is of another stage, damaged or given twice.
+    Raises UserError naming the `option` if one is of another stage, damaged or given twice.
     """
     parts = [manifest.read(path, made_by) for path in paths]
     for part in parts:
@@ -91,7 +91,7 @@ def parts_in_order(paths: Iterable[Path], made_by: str) -> list[Manifest]:
     parts.sort(key=_place)
     for first, second in itertools.pairwise(parts):
         if _place(first) == _place(second):
-            raise UserError(f"each part must be given once: {first.path} and {second.path} are the same part")
+            raise UserError(f"{option} must name each part once: {first.path} and {second.path} are the same part")
     return parts
 
 
@@ -215,12 +215,12 @@ def _without_bit(numbers: np.ndarray) -> np.ndarray:
 
 
 def without(
-    found: Iterable[Entry], numbers: Mapping[str, np.ndarray], total: int, path: Path | str, rerun: str
+    found: Iterable[Entry], numbers: Mapping[str, np.ndarray], total: int, option: str, rerun: str
 ) -> Iterator[Entry]:
     """Yield the entries of `documents.read`, with Filtered in place of each document that is removed.
 
-    `numbers`: {reason: sorted numbers of documents}; no document has two. Raises UserError naming the manifest `path`
-    unless there are `total` documents; stage `rerun` makes its inputs.
+    `numbers`: {reason: sorted numbers of documents}; no document has two. Raises UserError naming the `option` with
+    its manifest unless there are `total` documents; stage `rerun` makes its inputs.
     """
     reasons = [[(number, reason) for number in of_reason.tolist()] for reason, of_reason in numbers.items()]
     waiting = heapq.merge(*reasons)
@@ -236,4 +236,4 @@ def without(
             yield entry
         number += 1
     if number != total:
-        raise UserError(f"{path} was built from {total} documents, but {number} are read; rerun with -R {rerun}")
+        raise UserError(f"{option} was built from {total} documents, but {number} are read; rerun with -R {rerun}")

@@ -13,6 +13,7 @@ computed earlier or later, and no number of parts, changes what is removed.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,10 +39,10 @@ TRAINING = np.uint64(1 << 63)
 RUN = 1 << 18
 """Documents of a run of sketches: 84 MB with 20 bands."""
 
-FIRST_OF_BUCKET = 4
+FIRST_OF_BUCKET = 8
 """Documents with one key in a band that each later one with it is compared with: the first of them."""
 
-COMPARED = 16
+COMPARED = 32
 """Documents that a document is compared with at most: the first in the order."""
 
 MIN_FAMILY = 3
@@ -266,10 +267,10 @@ class Copies:
     """Reader of the copies of all parts, by the places of documents; the last used ones are held."""
 
     HELD_BYTES = 1 << 28
+    OPEN_FILES = 256  # of all parts of a large corpus, a process may not open each at once
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-        self._parts: dict[int, tuple[np.ndarray, list[tuple[int, Any]]]] = {}
+        self._opened = functools.lru_cache(self.OPEN_FILES)(lambda owner: _opened(paths[owner]))
         self._held: collections.OrderedDict[int, Copy] = collections.OrderedDict()
         self._held_bytes = 0
 
@@ -279,34 +280,32 @@ class Copies:
             self._held.move_to_end(place)
             return self._held[place]
         owner, number = place >> 40 & (1 << 23) - 1, place & (1 << 40) - 1
-        if owner not in self._parts:
-            self._parts[owner] = self._opened(self._paths[owner])
-        numbers, batches = self._parts[owner]
+        numbers, batches = self._opened(owner)
         row = int(np.searchsorted(numbers, number))
         at = next(at for at in range(len(batches) - 1, -1, -1) if batches[at][0] <= row)
         first, batch = batches[at]
         lists, row = batch.column("shingles"), row - first
         begin, end = lists.offsets[row].as_py(), lists.offsets[row + 1].as_py()
-        sequence = lists.values[begin:end].to_numpy()
+        sequence = lists.values[begin:end].to_numpy().copy()  # a view would hold the file
         copy = Copy(batch.column("id")[row].as_py(), batch.column("words")[row].as_py(), sequence, np.unique(sequence))
         self._held[place] = copy
-        self._held_bytes += copy.unique.nbytes
+        self._held_bytes += sequence.nbytes
         while self._held_bytes > self.HELD_BYTES and len(self._held) > 1:
-            self._held_bytes -= self._held.popitem(last=False)[1].unique.nbytes
+            self._held_bytes -= self._held.popitem(last=False)[1].sequence.nbytes
         return copy
 
-    @staticmethod
-    def _opened(path: Path) -> tuple[np.ndarray, list[tuple[int, Any]]]:
-        """Map a file; return the numbers of its documents, and its batches, each with the row of its first one."""
-        import pyarrow as pa
 
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        batches, first = [], 0
-        for at in range(reader.num_record_batches):
-            batches.append((first, reader.get_batch(at)))
-            first += batches[-1][1].num_rows
-        numbers = [batch.column("number").to_numpy() for _, batch in batches]
-        return np.concatenate([np.empty(0, np.int64), *numbers]), batches
+def _opened(path: Path) -> tuple[np.ndarray, list[tuple[int, Any]]]:
+    """Map a file of copies; return the numbers of its documents, and its batches, each with the row of its first."""
+    import pyarrow as pa
+
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    batches, first = [], 0
+    for at in range(reader.num_record_batches):
+        batches.append((first, reader.get_batch(at)))
+        first += batches[-1][1].num_rows
+    numbers = [batch.column("number").to_numpy() for _, batch in batches]
+    return np.concatenate([np.empty(0, np.int64), *numbers]), batches
 
 
 class Removed(NamedTuple):

@@ -10,7 +10,9 @@ import pytest
 
 from stages import (
     convert,
+    copy_candidates,
     evaluate,
+    find_candidates,
     find_contamination,
     find_duplicates,
     find_overlaps,
@@ -20,9 +22,11 @@ from stages import (
     list_items,
     pretrain,
     select_best,
+    sketch,
     summarize,
     tokenize,
     train_tokenizer,
+    verify_duplicates,
 )
 from stages import list as listing
 from stages.lib import log, stage
@@ -34,6 +38,10 @@ OPTIONS = {
     train_tokenizer: ["--recipe", '{"vocab_size": 300, "sample": {"a": 1}}'],
     hash_documents: ["--list", "x", "--part", "0", "--parts", "1"],
     find_duplicates: ["--hashes", "x"],
+    sketch: ["--list", "x", "--part", "0", "--parts", "1"],
+    find_candidates: ["--sketches", "x"],
+    copy_candidates: ["--candidates", "x", "--list", "x", "--part", "0", "--parts", "1"],
+    verify_duplicates: ["--candidates", "x", "--copies", "x"],
     tokenize: ["--list", "x", "--tokenizer", "x", "--part", "0"],
     index: ["--tokenizer", "x", "--parts", "x"],
     pretrain: ["--corpus", "x", "--until", "2", "--train-dir", "x", "--recipe"]
