@@ -13,6 +13,7 @@ removed, as `stages.tokenize` does.
 
 import json
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -40,16 +41,17 @@ def build(path, count, lines, seed):
         chosen, held = [], 0
         while held < size:
             chosen.append(chance.choice(lines))
-            held += len(chosen[-1]) + 1
+            held += len(chosen[-1].encode()) + 1
         return "\n".join(chosen)
+
+    def edited(original, share):
+        return re.sub(r"\w+", lambda word: f"{word[0]}x" if chance.random() < share else word[0], original)
 
     plain = [text(DOCUMENT_BYTES * chance.uniform(0.3, 1.7)) for _ in range(count * 17 // 20)]
     documents = [(["text"], one) for one in plain]
     for number in range(count // 10):
         share, original = EDITS[number % len(EDITS)], chance.randrange(len(plain))
-        words = plain[original].split(" ")
-        edited = [chance.choice(lines).split(" ")[0] + "x" if chance.random() < share else word for word in words]
-        documents.append((["copy", share, original], " ".join(edited)))
+        documents.append((["copy", share, original], edited(plain[original], share)))
     for family in range(count // 20 // FAMILY):
         frame, size = text(DOCUMENT_BYTES).split(" "), WORDS_OF_A_PAGE[family % len(WORDS_OF_A_PAGE)]
         place = len(frame) // 2
@@ -63,7 +65,7 @@ def build(path, count, lines, seed):
         for old in order:
             kind, one = documents[old]
             kinds.append(["copy", kind[1], position[kind[2]]] if kind[0] == "copy" else kind)
-            file.write(json.dumps({"text": one}) + "\n")
+            file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
     return kinds
 
 

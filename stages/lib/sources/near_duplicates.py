@@ -48,7 +48,7 @@ COMPARED = 32
 MIN_FAMILY = 3
 """Documents from which it is told whether two have a template in common: themselves, and at least one other."""
 
-EDITED = 0.25
+EDITED = 0.1
 """Minimum share of the shingles in which two documents differ that most of their family have, for an edited copy: an
 edit replaces common shingles by others, so it is about a half of them. Two contents of a template have none of them."""
 
@@ -332,6 +332,7 @@ class Verification:
         self._gone = gone
         order = np.lexsort((pairs[0], pairs[1]))
         self._of_earlier, self._its_later = pairs[1][order], pairs[0][order]
+        self._family: tuple[int, np.ndarray | None] = (-1, None)
 
     def removed(self) -> Iterator[Removed]:
         """Yield the documents to remove, in the order of all documents."""
@@ -378,26 +379,39 @@ class Verification:
     def _is_template(self, place: int, other: int, candidates: Sequence[int]) -> bool:
         """Return True if a document and an earlier one have a template in common with others, but not their contents.
 
-        Their family are they and the candidates of the first and of the earlier one, later ones too, that overlap by
-        half of the minimum. Of an edited copy, about a half of the shingles in which the two differ are those that the
-        edit replaced, and most of the family have them; of two contents of a template, few have any. Copies of one
-        content have more in common than the family has.
+        Of an edited copy, about a half of the shingles in which the two differ are those that the edit replaced, and
+        most of the family have them; of two contents of a template, few have any. Copies of one content have more in
+        common than the family has.
         """
+        common = self._common(place, candidates)
+        if common is None:
+            return False
         copy, kept = self.copies[place], self.copies[other]
-        begin = np.searchsorted(self._of_earlier, np.uint64(other))
-        end = min(np.searchsorted(self._of_earlier, np.uint64(other), "right"), begin + COMPARED)
-        places = {*candidates, *self._its_later[begin:end].tolist()} - {place}
-        least, others = self.recipe.min_overlap / 2, [self.copies[one].unique for one in sorted(places)]
-        family = [copy.unique, *(one for one in others if overlap_of(copy.unique, one) >= least)]
-        if len(family) < MIN_FAMILY:
-            return False
-        values, counts = np.unique(np.concatenate(family), return_counts=True)
-        common = values[counts * 2 > len(family)]
         different = np.setxor1d(copy.unique, kept.unique, assume_unique=True)
-        if np.isin(different, common, assume_unique=True).mean() >= EDITED:
+        if _within(different, common).mean() >= EDITED:
             return False
-        own, others_own = (np.setdiff1d(one.unique, common, assume_unique=True) for one in (copy, kept))
+        own, others_own = (one.unique[~_within(one.unique, common)] for one in (copy, kept))
         return overlap_of(own, others_own) < self.recipe.min_overlap
+
+    def _common(self, place: int, candidates: Sequence[int]) -> np.ndarray | None:
+        """Return the shingles that most documents of a document's family have; None if it is too small to tell.
+
+        The family are the document, its earlier candidates, and the later ones of the first of these, that overlap by
+        half of the minimum.
+        """
+        if self._family[0] != place:
+            first = np.uint64(candidates[0])
+            begin = int(np.searchsorted(self._of_earlier, first))
+            end = min(int(np.searchsorted(self._of_earlier, first, "right")), begin + COMPARED)
+            others = {*candidates, *self._its_later[begin:end].tolist()} - {place}
+            copy, least = self.copies[place].unique, self.recipe.min_overlap / 2
+            family = [
+                copy,
+                *(one for one in (self.copies[at].unique for at in others) if overlap_of(copy, one) >= least),
+            ]
+            values, counts = np.unique(np.concatenate(family), return_counts=True)
+            self._family = place, values[counts * 2 > len(family)] if len(family) >= MIN_FAMILY else None
+        return self._family[1]
 
 
 def overlap_of(one: np.ndarray, other: np.ndarray) -> float:
