@@ -129,6 +129,7 @@ def test_edited_copies_go_and_the_evidence_names_what_stays(tmp_path, tokenizer)
 def test_pages_of_one_template_and_the_ends_of_a_chain_stay(tmp_path):
     frame = words(190, "frame")
     pages = [[*frame[:100], *words(9, f"page {seed}"), *frame[100:]] for seed in range(30)]
+    frame = words(190, "another frame")
     weather = [[*frame[:60], city, *frame[60:130], str(day), *frame[130:]] for city in WORDS[:8] for day in range(8)]
     random.Random(1).shuffle(weather)
     chain = [words(200, "chain")]

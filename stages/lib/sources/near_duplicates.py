@@ -48,7 +48,7 @@ COMPARED = 32
 MIN_FAMILY = 3
 """Documents from which it is told whether two have a template in common: themselves, and at least one other."""
 
-EDITED = 0.1
+EDITED = 0.25
 """Minimum share of the shingles in which two documents differ that most of their family have, for an edited copy: an
 edit replaces common shingles by others, so it is about a half of them. Two contents of a template have none of them."""
 
