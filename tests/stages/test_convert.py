@@ -67,18 +67,6 @@ def test_export_has_all_files_and_a_passed_parity(made):
     assert not (directory / ".partial").exists()
 
 
-def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(made[1], dtype="auto")
-    tokenizer = AutoTokenizer.from_pretrained(made[1])
-    assert model.dtype == torch.bfloat16
-    assert (model.config.bos_token_id, model.config.eos_token_id) == (1, 2)
-    assert model.config.max_position_embeddings == 128
-    assert tokenizer.encode("a </s> b")[0] == 1
-    assert 2 not in tokenizer.encode("a </s> b")
-
-
 def test_a_finished_export_is_not_made_again(inputs, monkeypatch):
     before = inputs["--output"].read_bytes()
     inputs["--output"].unlink()  # as Snakemake does before each attempt
@@ -153,16 +141,11 @@ def mutate(inputs, monkeypatch, change):
     return json.loads(inputs["--output"].with_name("parity.json").read_text())["failure"]
 
 
-SETTINGS = [
-    *[("config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings")],
-    *[("config.json", key) for key in ("rms_norm_eps", "rope_theta", "use_cache", "dtype", "vocab_size")],
-    *[("generation_config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_length")],
-    *[("tokenizer_config.json", key) for key in ("model_max_length", "pad_token", "split_special_tokens", "new")],
-    ("tokenizer.json", "normalizer"),  # its other keys are those of tests/stages/lib/parity/test_file_parity.py
-]
+# each key of any file: tests/stages/lib/parity/test_file_parity.py
+SETTINGS = {"config.json": "dtype", "generation_config.json": "max_length", "tokenizer_config.json": "new"}
 
 
-@pytest.mark.parametrize(("name", "key"), SETTINGS)
+@pytest.mark.parametrize(("name", "key"), [*SETTINGS.items(), ("tokenizer.json", "normalizer")])
 def test_a_changed_setting_fails_and_is_named(inputs, monkeypatch, name, key):
     def change(directory):
         settings = json.loads((directory / name).read_text())
@@ -183,15 +166,19 @@ def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypa
     assert "model.layers.1.mlp.up_proj.weight" in mutate(inputs, monkeypatch, change)
 
 
-def test_the_export_has_a_pad_token_and_the_models_length(made):
-    from transformers import AutoTokenizer, GenerationConfig
+def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    directory = made[1]
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(made[1], dtype="auto"),
+        AutoTokenizer.from_pretrained(made[1]),
+    )
+    assert (model.dtype, model.config.max_position_embeddings) == (torch.bfloat16, 128)
+    for config in (model.config, GenerationConfig.from_pretrained(made[1])):
+        assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, 0)
+    assert tokenizer.encode("a </s> b")[0] == 1 and 2 not in tokenizer.encode("a </s> b")
     assert (tokenizer.pad_token, tokenizer.model_max_length) == ("<unk>", 128)
     assert tokenizer(["a", "a b a b"], padding=True)["input_ids"][0][-1] == 0
-    assert json.loads((directory / "config.json").read_text())["pad_token_id"] == 0
-    assert GenerationConfig.from_pretrained(directory).pad_token_id == 0
 
 
 def test_the_export_has_the_files_from_which_llama_cpp_makes_the_same_tokenizer(made):

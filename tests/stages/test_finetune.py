@@ -195,13 +195,6 @@ def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
     assert weights_of(tmp_path, 30) == weights_of(uninterrupted, 30)
 
 
-def test_run_cut_into_milestones_ends_in_the_same_manifest(made, uninterrupted, tmp_path):
-    for previous, until in ((None, 7), (7, 30)):
-        assert tune(made, tmp_path, until, previous=previous) == 0
-    identities = [json.loads(milestone(run, 30).read_text())["identity"] for run in (tmp_path, uninterrupted)]
-    assert identities[0] == identities[1]
-
-
 EPOCHS = {"steps": None, "epochs": 2}
 
 
@@ -358,8 +351,21 @@ def test_mixture_of_pairs_chats_and_text_is_tuned_on_and_validated(made, tmp_pat
 )
 def test_mistake_in_the_data_of_a_mixture_is_one_line(made, tmp_path, capsys, recipe, sentence):
     given = {"--sources": lists_of_all(made, tmp_path)}
-    recipe = {key: value for key, value in (RECIPE | ALL | recipe).items() if value is not None}
+    recipe = _given(RECIPE | ALL | recipe)
     assert refused(capsys, made, tmp_path, recipe=recipe, given=given).startswith(f"finetune: {sentence}")
+
+
+def test_examples_that_cannot_be_trained_on_are_named_before_anything_is_trained(made, tmp_path, capsys):
+    (tmp_path / "mine.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    chats = RECIPE | ALL | {"weights": {"chats": 1}, "template": str(tmp_path / "mine.jinja")}
+    pairs = [*pairs_of(9)]
+    without = pairs_listed(tmp_path / "without", [*pairs[:3], {"prompt": "The ox "}])
+    for source, recipe, sentence in (
+        (lists_of_all(made, tmp_path)[1], chats, "mine.jinja: roles must alternate"),
+        (without, RECIPE, "animals.jsonl, line 4 must have the field completion, got prompt"),
+        (pairs_listed(tmp_path, pairs, validation=0), RECIPE, "the validation split of source animals is empty"),
+    ):
+        assert sentence in refused(capsys, made, tmp_path, recipe=recipe, given={"--sources": source})
 
 
 def test_what_does_not_reach_the_model_is_said(made, tmp_path):
@@ -382,14 +388,6 @@ def test_what_does_not_reach_the_model_is_said(made, tmp_path):
     assert "fields of records that do not reach the model: system (20)\n" in told
 
 
-def test_template_that_refuses_a_conversation_names_it(made, tmp_path, capsys):
-    (tmp_path / "mine.jinja").write_text("{{ raise_exception('roles must alternate') }}")
-    given = {"--sources": lists_of_all(made, tmp_path)[1:2]}
-    recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": str(tmp_path / "mine.jinja")}
-    line = refused(capsys, made, tmp_path, recipe=recipe, given=given)
-    assert "chats.jsonl:" in line and line.endswith("mine.jinja: roles must alternate")
-
-
 def test_source_whose_chats_are_all_filtered_is_refused(made, tmp_path, capsys):
     entries = [{"messages": chat["messages"] + [{"role": "user", "content": "</s>"}]} for chat in chats_of(20)]
     recipe = {"kind": "chat", "paths": [write_jsonl(tmp_path / "chats.jsonl", entries)], "validation": 0.3}
@@ -407,19 +405,6 @@ def refused(capsys, made, run, **keywords):
     (line,) = capsys.readouterr().err.splitlines()
     assert not (run / "train").exists()
     return line
-
-
-def test_record_without_a_completion_is_named_before_anything_is_trained(made, tmp_path, capsys):
-    entries = [*pairs_of(3), {"prompt": "The ox "}]
-    given = {"--sources": pairs_listed(tmp_path / "data", entries)}
-    line = refused(capsys, made, tmp_path, given=given)
-    assert line.endswith("animals.jsonl, line 4 must have the field completion, got prompt")
-
-
-def test_source_without_held_out_pairs_is_refused(made, tmp_path, capsys):
-    given = {"--sources": pairs_listed(tmp_path / "data", pairs_of(9), validation=0)}
-    line = refused(capsys, made, tmp_path, given=given)
-    assert "the validation split of source animals is empty" in line
 
 
 @pytest.fixture(scope="module")

@@ -286,24 +286,20 @@ def test_pretraining_does_not_keep_the_optimizer_state_of_adapters(made, uninter
 
 
 @pytest.mark.parametrize(
-    ("lora", "sentence"),
+    ("keys", "sentence"),
     [
-        ({"rank": 2, "target_modules": []}, "finetune.lora.target_modules must be all-linear or have at least one of"),
+        ({"lora": {"rank": 2, "target_modules": []}}, "lora.target_modules must be all-linear or have at least one of"),
         (
-            {"rank": 2, "target_modules": ["q_proj", "query"]},
-            "finetune.lora.target_modules must be all-linear or some of q_proj, k_proj, v_proj, o_proj, gate_proj, "
+            {"lora": {"rank": 2, "target_modules": ["q_proj", "query"]}},
+            "lora.target_modules must be all-linear or some of q_proj, k_proj, v_proj, o_proj, gate_proj, "
             "up_proj, down_proj, got 'query', which matches no module",
         ),
+        ({"optimizer": {"name": "muon"}}, "optimizer.name must be adamw with lora, got muon"),
     ],
 )
-def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, lora, sentence):
-    line = refused(capsys, made, tmp_path, recipe=RECIPE | {"lora": lora})
-    assert line.startswith(f"finetune: {sentence}")
-
-
-def test_muon_is_refused(made, tmp_path, capsys):
-    line = refused(capsys, made, tmp_path, recipe=RECIPE | {"optimizer": {"name": "muon"}})
-    assert line.startswith("finetune: finetune.optimizer.name must be adamw with lora, got muon")
+def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, keys, sentence):
+    line = refused(capsys, made, tmp_path, recipe=RECIPE | keys)
+    assert line.startswith(f"finetune: finetune.{sentence}")
 
 
 def test_adapters_cannot_stay_apart_without_lora(made, tmp_path, capsys):

@@ -16,7 +16,6 @@ from stages.lib.huggingface import config_json, export, load_hf
 from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.key_table import keys_of
-from stages.lib.model.model_recipe import RopeScaling
 from stages.lib.model.transformer import Transformer
 from tests.helpers.export_cases import SMALL
 from tests.helpers.export_fixtures import random_model, write_settings
@@ -25,13 +24,6 @@ from tests.helpers.load_huggingface import MESHES
 HOME = Path(__file__).resolve().parents[4]
 VOCABULARY = 301
 TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
-CONFIGS = {
-    "mha": {},
-    "gqa": {"num_key_value_heads": 2},
-    "tied": {"tie_word_embeddings": True, "num_key_value_heads": 1},
-    "theta": {"rope_theta": 5e5, "rms_norm_eps": 1e-6, "initializer_range": 0.01},
-    "llama3": {"rope_theta": 5e5, "rope_scaling": RopeScaling(factor=8.0, original_max_position_embeddings=64)},
-}
 
 
 def exported(directory, recipe, dtype="float32", shard_mb=100):
@@ -49,18 +41,6 @@ def directory(tmp_path):
     """The export of a small model, for tests that change it."""
     exported(tmp_path, LlamaRecipe(**SMALL, num_key_value_heads=2))
     return tmp_path
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_what_was_exported_comes_back_in_the_same_bits(tmp_path, name):
-    model = exported(tmp_path, LlamaRecipe(**SMALL, **CONFIGS[name]))
-    found = load_hf.open_directory(tmp_path)
-    assert found.model_config == model.recipe
-    assert found.vocab_size == VOCABULARY
-    state = model.state_dict()
-    tensors = found.read(list(state))
-    assert tensors.keys() == state.keys()
-    assert all(torch.equal(tensors[key], state[key]) for key in state)
 
 
 @pytest.mark.parametrize("options", [{"num_key_value_heads": 2}, {"tie_word_embeddings": True}, {"llama3": True}])

@@ -50,11 +50,6 @@ def test_the_order_of_the_mapping_does_not_matter():
     assert np.array_equal(Mixture({"a": 1, "b": 3}).slots, Mixture({"b": 3, "a": 1}).slots)
 
 
-def test_a_weight_that_rounds_to_nothing_is_refused():
-    with pytest.raises(UserError, match=r"pretrain\.weights\.rare must be at least 1/4096 of the sum"):
-        Mixture({"code": 1.0, "rare": 1e-5})
-
-
 def test_a_weight_of_zero_is_refused_not_ignored():
     with pytest.raises(UserError, match=r"weights\.prose must be at least 1/4096 .* leave the source out"):
         Mixture({"code": 1.0, "prose": 0.0})

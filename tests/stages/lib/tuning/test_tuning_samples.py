@@ -167,14 +167,6 @@ def test_packing_none_has_one_example_per_row_and_needs_no_mask():
     assert [len(pairs) for pairs in (pairs_in(inputs[[n]], targets[[n]]) for n in range(3))] == [1, 1, 1]
 
 
-def test_no_pair_that_is_short_enough_is_refused():
-    said = r"training split of source qa must have an example of at most seq_len \(24\) tokens, .* shortest has 28"
-    with pytest.raises(UserError, match=said):
-        samples_of([("a" * SEQ_LEN, "b")])
-    with pytest.raises(UserError, match="validation split of source qa is empty"):
-        fitted([], SEQ_LEN, "the validation split of source qa")
-
-
 def test_samples_say_what_the_trainer_counts():
     samples = samples_of([("a", "b")])
     assert samples.document_end == EOS
