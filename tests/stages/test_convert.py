@@ -244,12 +244,37 @@ def test_corpus_without_bos_gives_an_export_without_bos(tmp_path):
     assert json.loads(output.with_name("config.json").read_text())["bos_token_id"] == 2
 
 
-def refused(argv, capsys, *words):
-    """The stage ends with 2 and one line that has all the words."""
-    assert convert.main(argv) == 2
+def flip(model):
+    path = next((model.directory / model.identity["checkpoint"]).glob("*.distcp"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def of_another(name):
+    return lambda model: manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (of_another("corpus"), ["{model}", "a different corpus"]),
+        (of_another("tokenizer"), ["{model}", "a different tokenizer"]),
+        (
+            lambda model: shutil.rmtree(model.directory / model.identity["checkpoint"]),
+            ["is missing, but", "delete {model}"],
+        ),
+        (flip, [".distcp changed"]),
+    ],
+)
+def test_checkpoint_of_other_data_or_other_bits_is_refused(inputs, capsys, change, words):
+    model, before = manifest.read(inputs["--model"]), inputs["--output"].read_bytes()
+    change(model)
+    assert convert.main(argv_of(inputs)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     for word in words:
-        assert word in line
+        assert word.format(model=model.path) in line
+    assert inputs["--output"].read_bytes() == before  # nothing was touched
 
 
 def test_unigram_tokenizer_is_exported(tmp_path):
@@ -265,29 +290,6 @@ def test_unigram_tokenizer_is_exported(tmp_path):
     options = {"--corpus": corpus, "--model": model, "--tokenizer": tokenizer, "--output": output}
     assert convert.main(argv_of(options)) == 0
     assert json.loads(output.with_name("parity.json").read_text())["tokenizer"]["a"]["tokens"] > 1000
-
-
-@pytest.mark.parametrize("name", ["corpus", "tokenizer"])
-def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
-    model = manifest.read(inputs["--model"])
-    manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
-    refused(argv_of(inputs), capsys, str(model.path), f"a different {name}")
-    assert inputs["--output"].exists()  # nothing was touched
-
-
-def test_missing_checkpoint_names_the_repair(inputs, capsys):
-    model = manifest.read(inputs["--model"])
-    shutil.rmtree(model.directory / model.identity["checkpoint"])
-    refused(argv_of(inputs), capsys, "is missing, but", f"delete {model.path} and run the workflow again")
-
-
-def test_changed_checkpoint_is_refused(inputs, capsys):
-    model = manifest.read(inputs["--model"])
-    path = next((model.directory / model.identity["checkpoint"]).glob("*.distcp"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    refused(argv_of(inputs), capsys, str(path), "changed")
 
 
 NO_SPECIAL_TOKEN = st.characters(codec="utf-8", exclude_characters="<")  # a chat with "<s>" in a text is filtered

@@ -12,16 +12,7 @@ from stages.lib import manifest
 from stages.lib.contamination import overlaps
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.contamination_fixtures import source_of, write_items
-from tests.helpers.data_fixtures import (
-    documents_of,
-    filtered_of,
-    listed,
-    make,
-    refused,
-    shards_of,
-    texts,
-    trained,
-)
+from tests.helpers.data_fixtures import documents_of, filtered_of, listed, make, refused, shards_of, texts, trained
 
 ITEM = "the harbour master counted forty grey boats before the storm reached the outer wall at nine"
 OTHER = "nobody in the village had seen a comet as bright as this one since the great frost of that year"

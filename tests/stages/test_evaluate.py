@@ -8,6 +8,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -308,26 +309,29 @@ def test_prompt_completion_and_a_task_that_reads_it_are_given_together(made, tmp
     refused(with_recipe(options, tasks=["next_line"]), capsys, *words[:2], "--prompt-completion")
 
 
-def test_an_export_without_passed_parity_is_refused(inputs, capsys):
-    parity = inputs["--export"].with_name("parity.json")
-    parity.write_text('{"passed": false}')
-    refused(with_recipe(inputs), capsys, str(parity), "passed", f"delete {inputs['--export']}")
-    parity.unlink()
-    refused(with_recipe(inputs), capsys, str(parity), "is missing", f"delete {inputs['--export']}")
-
-
-def test_a_changed_export_is_refused(inputs, capsys):
-    path = inputs["--export"].with_name("model.safetensors")
+def flip(path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    refused(with_recipe(inputs), capsys, str(path), "changed", f"delete {inputs['--export']}")
 
 
-def test_an_export_of_another_corpus_is_refused(inputs, capsys):
-    corpus = manifest.read(inputs["--corpus"])
-    manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
-    refused(with_recipe(inputs), capsys, "a different corpus")
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("parity.json", lambda path: path.write_text('{"passed": false}'), ["{path}", "passed", "delete {export}"]),
+        ("parity.json", Path.unlink, ["{path}", "is missing", "delete {export}"]),
+        ("model.safetensors", flip, ["{path}", "changed", "delete {export}"]),
+        ("model.safetensors", None, ["a different corpus"]),
+    ],
+)
+def test_an_export_that_was_not_proven_or_is_of_another_corpus_is_refused(inputs, capsys, name, change, words):
+    path = inputs["--export"].with_name(name)
+    if change:
+        change(path)
+    else:
+        corpus = manifest.read(inputs["--corpus"])
+        manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
+    refused(with_recipe(inputs), capsys, *(word.format(path=path, export=inputs["--export"]) for word in words))
 
 
 def test_the_standard_error_of_a_local_task_is_over_documents_not_their_pieces(made, tmp_path):

@@ -15,14 +15,7 @@ from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import storage
 from tests.helpers import hub_server
-from tests.helpers.data_fixtures import (
-    in_plain_lines,
-    listed,
-    refused,
-    shards_of,
-    texts,
-    tokenized,
-)
+from tests.helpers.data_fixtures import in_plain_lines, listed, refused, shards_of, texts, tokenized
 
 ROWS = [{"text": text} for text in texts("a", 80)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

@@ -7,15 +7,7 @@ import pytest
 
 from stages import pretrain
 from stages.lib.checkpoints import dcp
-from tests.helpers.training import (
-    RECIPE,
-    milestone,
-    options,
-    run_directory,
-    steps_of,
-    train,
-    weights_of,
-)
+from tests.helpers.training import RECIPE, milestone, options, run_directory, steps_of, train, weights_of
 
 MUON = RECIPE | {"optimizer": {"name": "muon", "learning_rate": 1e-2}}
 KEEP = {"optimizer": "keep", "schedule": "continue", "data": "continue"}

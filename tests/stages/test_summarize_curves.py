@@ -123,7 +123,8 @@ def test_all_that_exists_is_summarized_without_a_list_and_into_its_own_folder(re
 
 def test_results_without_any_and_a_missing_directory(tmp_path, capsys):
     assert summarize.main([f"--results={tmp_path}"]) == 0
-    assert "There are no results yet." in (tmp_path / "so_far/summary.txt").read_text()
+    for name in ("summary.txt", "card.html"):
+        assert "There are no results yet." in (tmp_path / "so_far" / name).read_text()
     assert b"no results yet" in (tmp_path / "so_far/figures/loss.svg").read_bytes()
     with pytest.raises(SystemExit) as end:
         summarize.main(["--results", str(tmp_path / "none")])

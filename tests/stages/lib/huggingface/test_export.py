@@ -47,17 +47,6 @@ def test_shards_hold_the_weights_of_one_file(tmp_path):
     assert figures["argmax_agreement"] == 1
 
 
-def test_padding_of_the_vocabulary_is_cut(tmp_path):
-    recipe = LlamaRecipe(**SMALL)
-    model = random_model(recipe, VOCABULARY + 20)
-    write_export(tmp_path, recipe, model)
-    theirs = parity.load_exported(tmp_path)
-    assert theirs.lm_head.weight.shape[0] == VOCABULARY
-    with torch.inference_mode():
-        ours = model.logits(batch()[0])[..., :VOCABULARY]
-        assert (ours - theirs(batch()[0]).logits).abs().max() <= 1e-4
-
-
 def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
     recipe = LlamaRecipe(**SMALL)
     model = random_model(recipe, VOCABULARY - 1)

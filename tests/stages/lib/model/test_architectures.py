@@ -129,10 +129,7 @@ def test_every_key_of_the_recipe_is_in_config_json(architecture):
     ("keys", "sentence"),
     [
         ({"architecture": "gpt2"}, f"model.architecture must be one of {NAMES}, got 'gpt2'"),
-        (
-            {"architecture": ["llama"]},
-            f"model.architecture must be one of {NAMES}, got ['llama']",
-        ),
+        ({"architecture": ["llama"]}, f"model.architecture must be one of {NAMES}, got ['llama']"),
         (
             {"sliding_window": 8},
             "model.sliding_window must be left out for architecture llama: it is a key of mistral, mixtral",

@@ -97,12 +97,6 @@ def test_another_seed_brings_others_together_and_the_same_seed_the_same():
     assert best_fit(lengths, SIZE, 0) != best_fit(lengths, SIZE, 1)
 
 
-def test_padding_of_many_short_sequences_is_below_two_percent():
-    lengths = np.random.default_rng(0).integers(5, 120, 5000)
-    rows = best_fit(lengths, 256, 0)
-    assert lengths.sum() / (256 * len(rows)) > 0.98
-
-
 many = settings(max_examples=30, deadline=None)
 
 
