@@ -26,6 +26,7 @@ from stages.lib.tuning import tuning_samples
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
+from tests.helpers.export_fixtures import argv_of
 from tests.helpers.training import (
     environment,
     events_of,
@@ -236,18 +237,21 @@ def test_checkpoint_of_ibm_fms_is_tuned_by_its_config(made, tmp_path, capsys):
     assert f"{tmp_path / 'config.json'}: vocab_size is " in line
 
 
+def converted(made, model, directory, **recipe):
+    """Convert a milestone, in float32 unless the recipe has another dtype; return the exit code."""
+    inputs = {"--corpus": made / "tokens/main/manifest.json", "--tokenizer": made / "tokenizers/main/manifest.json"}
+    recipe = {"--recipe": json.dumps({"dtype": "float32"} | recipe)}
+    return convert.main(argv_of(inputs | recipe | {"--model": model, "--output": directory / "manifest.json"}))
+
+
 def scores(made, run, model, source=None):
     """An export of a milestone, and its scores by the validation pairs of a source, `animals` by default."""
-    inputs = {"--model": model, "--corpus": made / "tokens/main/manifest.json"}
-    inputs |= {"--tokenizer": made / "tokenizers/main/manifest.json", "--output": run / "export" / "manifest.json"}
-    assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
-    inputs = {"--export": inputs["--output"], "--corpus": inputs["--corpus"]}
-    inputs |= {
-        "--prompt-completion": source or made / "sources/animals/list.json",
-        "--output": run / "eval" / "00000030" / "animals.json",
-    }
+    assert converted(made, model, run / "export", dtype="bfloat16") == 0
+    inputs = {"--export": run / "export/manifest.json", "--corpus": made / "tokens/main/manifest.json"}
+    inputs["--prompt-completion"] = source or made / "sources/animals/list.json"
+    inputs["--output"] = run / "eval/00000030/animals.json"
     recipe = json.dumps({"tasks": ["completion_bits", "bits_per_byte"], "bytes_per_source": 2000})
-    assert evaluate.main([str(word) for pair in inputs.items() for word in pair] + ["--recipe", recipe]) == 0
+    assert evaluate.main(argv_of(inputs, **{"--recipe": recipe})) == 0
     return manifest.read(inputs["--output"]).identity["results"]
 
 
@@ -429,19 +433,19 @@ def test_rows_without_an_id_stay_in_the_export_and_are_never_generated(made, tmp
     shutil.copy(made / "tokenizers/main/tokenizer.json", tmp_path / "qwen")
     assert tune(made, tmp_path, 1, recipe=RECIPE | {"steps": 1}, given={"--initial": tmp_path / "qwen"}) == 0
     assert "--initial has 384 rows for the 320 ids of the tokenizer" in (tmp_path / "log").read_text()
-    inputs = ["--corpus", made / "tokens/main/manifest.json", "--tokenizer", made / "tokenizers/main/manifest.json"]
-    output = tmp_path / "export/00000001/manifest.json"
-    arguments = ["--model", milestone(tmp_path, 1), *inputs, "--output", output]
-    assert convert.main(list(map(str, arguments))) == 0
-    exported = transformers.AutoModelForCausalLM.from_pretrained(output.parent, dtype=torch.float32)
+    export = tmp_path / "export/00000001"
+    assert converted(made, milestone(tmp_path, 1), export, dtype="bfloat16") == 0
+    exported = transformers.AutoModelForCausalLM.from_pretrained(export, dtype=torch.float32)
     assert exported.config.vocab_size == 384 and exported.lm_head.weight.shape[0] == 384
     prompts = torch.arange(3, 43)[:, None]
     texts = exported.generate(prompts, max_new_tokens=4, do_sample=False)
     assert (exported(prompts).logits[:, -1].argmax(-1) >= 320).any() and texts.max() < 320
-    for path in (output.parent, milestone(tmp_path, 1)):
-        options = ["--model", str(path), "--prompt", "The camel no. 3 ", "--tokens", "4", "--temperature", "0"]
-        extra = [] if path == output.parent else ["--tokenizer", str(inputs[3])]
-        assert generate.main([*options, *extra]) == 0
+    for path, extra in (
+        (export, []),
+        (milestone(tmp_path, 1), ["--tokenizer", made / "tokenizers/main/manifest.json"]),
+    ):
+        options = ["--model", path, "--prompt", "The camel no. 3 ", "--tokens", "4", "--temperature", "0", *extra]
+        assert generate.main(list(map(str, options))) == 0
 
 
 def test_what_does_not_belong_together_is_refused(made, other, tmp_path, capsys):
