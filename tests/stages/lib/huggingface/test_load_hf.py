@@ -132,7 +132,11 @@ def as_bytes(weights):
 @pytest.mark.parametrize(
     ("config", "change", "sentence"),
     [
-        ({}, lambda weights: weights.pop("lm_head.weight"), "lacks lm_head.weight, which its config.json requires"),
+        (
+            {},
+            lambda weights: weights.pop("model.norm.weight"),
+            "lacks model.norm.weight, which its config.json requires",
+        ),
         ({"num_hidden_layers": 1}, None, "found model.layers.1.input_layernorm.weight and 8 other tensors"),
         ({"vocab_size": VOCABULARY + 1}, None, "must have the shape [302, 64] by config.json, found [301, 64]"),
         ({}, as_bytes, "model.norm.weight must be one of F64, F32, BF16, F16, found I8"),
