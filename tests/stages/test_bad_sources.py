@@ -207,6 +207,9 @@ def test_a_parquet_file_that_says_two_numbers_of_rows_is_refused(tmp_path, token
     assert line == f"tokenize: {path} cannot be read to its end: its row groups {said}"
 
 
+NO_ROWS = {"text": pa.array([], pa.string())}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "said"),
     [
@@ -214,15 +217,10 @@ def test_a_parquet_file_that_says_two_numbers_of_rows_is_refused(tmp_path, token
         ("jsonl", "a.jsonl.gz", gzip.compress(b"", mtime=0), None),  # no time of day in the test's name
         ("text", "a.txt", b"", None),
         ("parquet", "a.parquet", b"", "cannot be read to its end: "),
-        (
-            "arrow",
-            "a.arrow",
-            b"",
-            "cannot be read to its end: its end is neither that of an Arrow file nor that of an Arrow stream",
-        ),
-        ("parquet", "a.parquet", table({"text": pa.array([], pa.string())}), None),
-        ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "file"), None),
-        ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "stream"), None),
+        ("arrow", "a.arrow", b"", "cannot be read to its end: its end is neither that of an Arrow file nor that of an"),
+        ("parquet", "a.parquet", table(NO_ROWS), None),
+        ("arrow", "a.arrow", table(NO_ROWS, "file"), None),
+        ("arrow", "a.arrow", table(NO_ROWS, "stream"), None),
     ],
 )
 def test_an_empty_file_holds_nothing_or_is_named(tmp_path, tokenizer, capsys, kind, name, content, said):

