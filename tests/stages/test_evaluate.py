@@ -119,12 +119,8 @@ def test_changed_recipe_is_scored_again(inputs):
 def baseline_of(made, directory):
     """Evaluate's options for a copy of the export's model alone, as a model of any origin."""
     copy = shutil.copytree(made["--export"].parent, directory, ignore=shutil.ignore_patterns("*manifest.json"))
-    return {
-        "--baseline": copy,
-        "--corpus": made["--corpus"],
-        "--output": directory.with_suffix(".json"),
-        "--code": "e1",
-    }
+    output = directory.with_name("scores.json")
+    return {"--baseline": copy, "--corpus": made["--corpus"], "--output": output, "--code": "e1"}
 
 
 def change_json(path, change):
