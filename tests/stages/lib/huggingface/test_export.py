@@ -99,6 +99,13 @@ def test_file_holds_the_rounded_tensors(tmp_path, monkeypatch, dtype):
     assert torch.get_num_threads() == threads
 
 
+def test_failed_write_is_raised(monkeypatch):
+    monkeypatch.setattr(export, "PART_BYTES", 64)
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb") as file:  # noqa: SIM117
+        with RoundingWriter(file) as rounding:
+            rounding.write(0, torch.zeros(100), torch.float32)
+
+
 def test_error_of_the_caller_is_not_hidden(tmp_path):
     with pytest.raises(KeyError), open(tmp_path / "file", "wb") as file, RoundingWriter(file) as rounding:
         rounding.write(0, torch.zeros(100), torch.float32)
