@@ -86,6 +86,13 @@ def write(path, stage, identity, record):
     manifest.write(path, stage, identity, record)
 
 
+def rewrite(path, record=None, **identity):
+    """Change keys of a manifest; return it as it is then."""
+    made = manifest.read(path)
+    manifest.write(path, made.stage, made.identity | identity, made.record | (record or {}))
+    return manifest.read(path)
+
+
 def options_of(root, expect=EXPECT):
     run = root / "runs" / "base"
     steps = [f"{step:08d}" for step in (100, 300)]

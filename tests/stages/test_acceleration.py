@@ -9,7 +9,7 @@ from stages.lib.training.settings import requirements
 from stages.lib.training.settings.recipe import TrainRecipe
 from tests.helpers.training import MODEL, MODELS, RECIPE, events_of, steps_of, train, train_on
 
-FLOAT8 = {"float8": True, "dtype": "bfloat16"}
+FLOAT8, GRAPHS = {"float8": True, "dtype": "bfloat16"}, {"cuda_graphs": True}
 NEEDS = "pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or higher (Ada, Hopper, Blackwell), got "
 
 
@@ -17,39 +17,19 @@ NEEDS = "pretrain.float8 requires an NVIDIA GPU of compute capability 8.9 or hig
     ("keys", "operation", "message"),
     [
         (FLOAT8, {}, NEEDS + "a CPU"),
-        ({}, {"cuda_graphs": True}, "pretrain.cuda_graphs requires an NVIDIA GPU, got a CPU"),
+        ({}, GRAPHS, "pretrain.cuda_graphs requires an NVIDIA GPU, got a CPU"),
         ({"float8": True}, {}, "pretrain.float8 requires dtype bfloat16, got float32"),
-        (
-            FLOAT8 | {"model": MODEL | {"intermediate_size": 40}},
-            {},
-            "pretrain.float8 requires the model's intermediate_size to be a multiple of 16, got 40",
-        ),
+        (FLOAT8 | {"model": MODEL | {"intermediate_size": 40}}, {}, "intermediate_size to be a multiple of 16, got 40"),
         (
             FLOAT8 | {"model": MODEL | {"head_dim": 4, "num_key_value_heads": 1}},
             {},
-            "the model's (num_attention_heads + 2 x num_key_value_heads) x head_dim to be a multiple of 16, got 24",
+            "(num_attention_heads + 2 x num_key_value_heads) x head_dim to be a multiple of 16, got 24",
         ),
-        (
-            FLOAT8 | {"seq_len": 20},
-            {},
-            "pretrain.micro_batch_size x pretrain.seq_len to be a multiple of 16, got 2 x 20 = 40",
-        ),
-        (
-            FLOAT8 | {"model": MODEL | MODELS["mixtral"]},
-            {},
-            "pretrain.float8 must be false for a model with experts, got architecture mixtral",
-        ),
-        (
-            {"document_mask": True},
-            {"cuda_graphs": True},
-            "pretrain.cuda_graphs must be false with a mask by document (document_mask, and fine-tuning), got true",
-        ),
-        ({}, {"cuda_graphs": True, "cpu_offload": True}, "pretrain.cuda_graphs must be false with cpu_offload"),
-        (
-            {"model": MODEL | MODELS["mistral"]},
-            {"cuda_graphs": True},
-            "must be false for a model with a sliding_window",
-        ),
+        (FLOAT8 | {"seq_len": 20}, {}, "pretrain.seq_len to be a multiple of 16, got 2 x 20 = 40"),
+        (FLOAT8 | {"model": MODEL | MODELS["mixtral"]}, {}, "pretrain.float8 must be false for a model with experts"),
+        ({"document_mask": True}, GRAPHS, "pretrain.cuda_graphs must be false with a mask by document (document_mask,"),
+        ({}, GRAPHS | {"cpu_offload": True}, "pretrain.cuda_graphs must be false with cpu_offload"),
+        ({"model": MODEL | MODELS["mistral"]}, GRAPHS, "must be false for a model with a sliding_window"),
     ],
 )
 def test_a_training_that_cannot_be_is_one_line_and_leaves_nothing(corpus, tmp_path, capsys, keys, operation, message):
@@ -62,9 +42,8 @@ def test_a_training_that_cannot_be_is_one_line_and_leaves_nothing(corpus, tmp_pa
 def test_cuda_graphs_may_be_switched_on_within_a_run(corpus, tmp_path, monkeypatch):
     recipe = {name: value for name, value in RECIPE.items() if name != "dtype"}  # bfloat16
     recipe["model"] = MODEL | {"tie_word_embeddings": False}
-    monkeypatch.setattr(
-        requirements, "check_device", lambda *_: None
-    )  # a CPU trains without a graph, and casts as for one
+    # a CPU trains without a graph, and casts as for one
+    monkeypatch.setattr(requirements, "check_device", lambda *_: None)
     for until, graphs in ((5, False), (10, True)):
         assert train(corpus, tmp_path / "switched", until, recipe=recipe, cuda_graphs=graphs) == 0
         assert train(corpus, tmp_path / "plain", until, recipe=recipe) == 0

@@ -89,8 +89,3 @@ def test_deadline_before_which_no_step_fits_is_refused_since_no_other_attempt_wo
     assert attempt(1, corpus, tmp_path) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no step fits in before the deadline" in line
-
-
-def test_attempt_before_the_first_is_refused(corpus, tmp_path, capsys):
-    assert attempt(0, corpus, tmp_path) == 2
-    assert "--attempt must be at least 1, got 0" in capsys.readouterr().err

@@ -64,16 +64,8 @@ def _swap(path):
     path.symlink_to(other)
 
 
-CHANGES = {
-    _rewrite: "changed while it was read",
-    _append: "changed while it was read",
-    _swap: "changed while it was read",
-    Path.unlink: "cannot be read: No such file",
-}
-
-
 @pytest.mark.parametrize("stage", [tokenize, hash_documents])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [_rewrite, _append, _swap, Path.unlink])
 @pytest.mark.parametrize("when", ["after hashing", "while reading"])
 def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, monkeypatch, stage, change, when):
     """In the middle of reading, or after its sha256 was taken and before it is read, which may be hours."""
@@ -101,17 +93,21 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
     output = tmp_path / "t/00000.json"
     options = {"tokenizer": tokenizer} if stage is tokenize else {"parts": 1}
     line = refused(capsys, stage, list=made, part=0, output=output, **options)
-    said = "cannot be read" if change is Path.unlink else CHANGES[change]
-    assert f": {path} {said}" in line
+    assert f": {path} {'cannot be read' if change is Path.unlink else 'changed while it was read'}" in line
     assert not list(output.parent.iterdir())
+
+
+def not_listed(directory, capsys, *paths):
+    """The line with which a source of these paths is refused."""
+    recipe = {"kind": "jsonl", "paths": [str(directory / path) for path in paths]}
+    return refused(capsys, listing, name="a", recipe=recipe, output=directory / "list.json")
 
 
 def test_a_link_to_nothing_is_named(tmp_path, capsys):
     write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "one"}])
     (tmp_path / "texts/b.jsonl").symlink_to("gone.jsonl")
     for path in ("texts", "texts/*.jsonl", "texts/b.jsonl"):
-        recipe = {"kind": "jsonl", "paths": [str(tmp_path / path)]}
-        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        line = not_listed(tmp_path, capsys, path)
         assert line == f"list: {tmp_path / 'texts/b.jsonl'} cannot be read: it is a broken link"
 
 
@@ -119,13 +115,10 @@ def test_a_link_to_nothing_is_named(tmp_path, capsys):
 def test_one_file_by_two_names_is_named(tmp_path, capsys, link):
     write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])
     link(tmp_path / "b.jsonl", tmp_path / "a.jsonl")
+    both = f"{tmp_path / 'a.jsonl'} and {tmp_path / 'b.jsonl'}"
     for paths in (["*.jsonl"], ["b.jsonl", "a.*"]):
-        recipe = {"kind": "jsonl", "paths": [str(tmp_path / path) for path in paths]}
-        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-        assert line == (
-            f"list: sources.a.paths must match each file once, and {tmp_path / 'a.jsonl'} and "
-            f"{tmp_path / 'b.jsonl'} are one file"
-        )
+        line = not_listed(tmp_path, capsys, *paths)
+        assert line == f"list: sources.a.paths must match each file once, and {both} are one file"
 
 
 def test_a_link_in_a_circle_is_named_at_once(tmp_path, capsys):
@@ -133,17 +126,14 @@ def test_a_link_in_a_circle_is_named_at_once(tmp_path, capsys):
     (tmp_path / "data/sub/loop").symlink_to("..")
     (tmp_path / "data/again").symlink_to("sub")
     for path in ("data", "data/**/*.jsonl", "data/**"):
-        recipe = {"kind": "jsonl", "paths": [str(tmp_path / path)]}
-        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+        line = not_listed(tmp_path, capsys, path)
         assert line.startswith(f"list: {tmp_path / 'data/again/loop'} is a link in a circle: it leads back to a direct")
 
 
 def test_pipes_and_devices_are_no_files(tmp_path, capsys):
     os.mkfifo(tmp_path / "a.jsonl")
     for path in (tmp_path / "a.jsonl", tmp_path / "*.jsonl", tmp_path, "/dev/null"):
-        recipe = {"kind": "jsonl", "paths": [str(path)]}
-        line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
-        assert line.startswith(f"list: sources.a.paths: {path} matches no file")
+        assert not_listed(tmp_path, capsys, path).startswith(f"list: sources.a.paths: {path} matches no file")
 
 
 def test_names_with_spaces_quotes_and_brackets_are_read(tmp_path, tokenizer):
@@ -157,8 +147,7 @@ def test_names_with_spaces_quotes_and_brackets_are_read(tmp_path, tokenizer):
 @pytest.mark.parametrize("name", [b"a\xff.jsonl", b"a\nb.jsonl"])
 def test_a_name_that_cannot_be_printed_is_refused(tmp_path, capsys, name):
     (tmp_path / os.fsdecode(name)).write_bytes(LINES)
-    recipe = {"kind": "jsonl", "paths": [str(tmp_path)]}
-    line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
+    line = not_listed(tmp_path, capsys, "")
     assert line.startswith("list: sources.a.paths must match files whose names are printable text, got '")
 
 
@@ -188,9 +177,8 @@ def test_a_directory_that_may_not_be_read_is_named(as_nobody, capsys, mode):
     write_jsonl(directory / "texts/closed/b.jsonl", [{"text": "two"}])
     (directory / "texts/closed").chmod(mode)
     for path in ("texts", "texts/**/*.jsonl", "texts/*/*.jsonl"):
-        recipe = {"kind": "jsonl", "paths": [str(directory / path)]}
         with nobody():
-            line = refused(capsys, listing, name="a", recipe=recipe, output=directory / "list.json")
+            line = not_listed(directory, capsys, path)
         assert line == f"list: {directory / 'texts/closed'}/ must be a directory that can be read: Permission denied"
     (directory / "texts/closed").chmod(0o755)
 

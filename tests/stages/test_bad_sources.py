@@ -45,8 +45,8 @@ def lz4(content):
 
 
 def table(columns, form="parquet", **options):
-    """A parquet file, or an Arrow file or stream, of some columns."""
-    made = pa.table(columns)
+    """A parquet file, or an Arrow file or stream, of some columns or of a table."""
+    made = columns if isinstance(columns, pa.Table) else pa.table(columns)
     sink = pa.BufferOutputStream()
     if form == "parquet":
         parquet.write_table(made, sink, **{"row_group_size": 9} | options)
@@ -56,27 +56,30 @@ def table(columns, form="parquet", **options):
     return sink.getvalue().to_pybytes()
 
 
-WHOLE = {
-    "one.jsonl.gz": gzip.compress(LINES),
-    "two.jsonl.gz": b"".join(map(gzip.compress, TWICE)),
-    "two.jsonl.zst": b"".join(map(zstd, TWICE)),
-    "two.jsonl.bz2": b"".join(map(bz2.compress, TWICE)),
-    "two.jsonl.lz4": b"".join(map(lz4, TWICE)),
-    "rows.parquet": table({"text": TEXTS}),
-    "file.arrow": table({"text": TEXTS}, "file"),
-    "stream.arrow": table({"text": TEXTS}, "stream"),
-}
-BORDERS = {  # where one compressed stream ends and the next begins, a cut file is a whole one
-    "two.jsonl.gz": len(gzip.compress(TWICE[0])),
-    "two.jsonl.zst": len(zstd(TWICE[0])),
-    "two.jsonl.bz2": len(bz2.compress(TWICE[0])),
-    "two.jsonl.lz4": len(lz4(TWICE[0])),
-}
+PACKED = {"gz": gzip.compress, "zst": zstd, "bz2": bz2.compress, "lz4": lz4}
+WHOLE = {f"two.jsonl.{ending}": b"".join(map(pack, TWICE)) for ending, pack in PACKED.items()}
+WHOLE |= {"one.jsonl.gz": gzip.compress(LINES), "rows.parquet": table({"text": TEXTS})}
+WHOLE |= {f"{form}.arrow": table({"text": TEXTS}, form) for form in ("file", "stream")}
+# where one compressed stream ends and the next begins, a cut file is a whole one
+BORDERS = {f"two.jsonl.{ending}": len(pack(TWICE[0])) for ending, pack in PACKED.items()}
 
 
 def kind_of(name):
     ending = name.rpartition(".")[2]
     return ending if ending in KINDS else "jsonl"
+
+
+def written(directory, form, columns):
+    """Write a file of some columns; return its kind and path, as a recipe has them."""
+    path = directory / ("a.parquet" if form == "parquet" else "a.arrow")
+    path.write_bytes(table(columns, form))
+    return {"kind": kind_of(path.name), "paths": [str(path)]}
+
+
+def texts_of(**recipe):
+    """The texts of a source of one file."""
+    (path,) = recipe["paths"]
+    return [document.text for document in documents.read(SourceRecipe(**recipe), spans.whole([path]), [path])]
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +100,37 @@ def refusal(directory, tokenizer, capsys, **recipe):
 def test_a_file_cut_anywhere_is_named(tmp_path, name):
     """At 150 places and each of the last 30 bytes."""
     whole, path = WHOLE[name], tmp_path / name
-    recipe = SourceRecipe(kind=kind_of(name), paths=["*"])
+    recipe = {"kind": kind_of(name), "paths": [str(path)]}
     cuts = {len(whole) * number // 150 for number in range(150)} | set(range(len(whole) - 30, len(whole)))
     border = BORDERS.get(name, 0)
     for cut in sorted((cuts | set(range(border - 9, border + 12))) - {border} - set(range(-9, 0))):
         path.write_bytes(whole[:cut])
         with pytest.raises(storage.UserError, match=f"^{path} cannot be read to its end: "):
-            list(documents.read(recipe, spans.whole([str(path)]), []))
+            texts_of(**recipe)
     path.write_bytes(whole)
-    found = list(documents.read(recipe, spans.whole([str(path)]), [str(path)]))
-    assert [document.text for document in found] == TEXTS
+    assert texts_of(**recipe) == TEXTS
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_an_empty_stream_anywhere_is_nothing(tmp_path, ending):
+    pack, path = PACKED[ending], tmp_path / f"a.jsonl.{ending}"
+    empty, (first, second) = pack(b""), map(pack, TWICE)
+    path.write_bytes(empty + first + empty + empty + second + empty)
+    assert texts_of(kind="jsonl", paths=[str(path)]) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"),
+    [(ending, how) for ending in ("gz", "bz2") for how in ("flipped", "trailing")] + [("zst", "trailing")],
+)
+def test_a_packed_file_with_other_bytes_is_named_and_leaves_nothing(tmp_path, tokenizer, capsys, ending, how):
+    """The writer of zstd adds no checksum: a flipped bit of its stream may go undetected."""
+    path, content = tmp_path / f"a.jsonl.{ending}", bytearray(PACKED[ending](LINES))
+    if how == "flipped":
+        content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content + b"more" * (how == "trailing"))
+    line = refusal(tmp_path, tokenizer, capsys, kind="jsonl", paths=[str(path)])
+    assert line.startswith(f"tokenize: {path} cannot be read to its end: ")
 
 
 @pytest.mark.parametrize("form", ["file", "stream"])
@@ -160,11 +184,9 @@ def test_a_flipped_bit_in_the_header_of_a_page_loses_no_row(tmp_path, tokenizer,
         flipped = content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
         path.write_bytes(flipped)
         try:
-            found = list(documents.read(SourceRecipe(kind="parquet", paths=["*"]), spans.whole([str(path)]), []))
+            assert texts_of(kind="parquet", paths=[str(path)]) == TEXTS
         except storage.UserError as error:
             short = flipped if "row group 1 has" in str(error) else short
-        else:
-            assert [document.text for document in found] == TEXTS
     path.write_bytes(short)
     line = refusal(tmp_path, tokenizer, capsys, kind="parquet", paths=[str(path)])
     assert line.startswith(f"tokenize: {path} cannot be read to its end: row group 1 has ")
@@ -185,6 +207,9 @@ def test_a_parquet_file_that_says_two_numbers_of_rows_is_refused(tmp_path, token
     assert line == f"tokenize: {path} cannot be read to its end: its row groups {said}"
 
 
+NO_ROWS = {"text": pa.array([], pa.string())}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "said"),
     [
@@ -192,15 +217,10 @@ def test_a_parquet_file_that_says_two_numbers_of_rows_is_refused(tmp_path, token
         ("jsonl", "a.jsonl.gz", gzip.compress(b"", mtime=0), None),  # no time of day in the test's name
         ("text", "a.txt", b"", None),
         ("parquet", "a.parquet", b"", "cannot be read to its end: "),
-        (
-            "arrow",
-            "a.arrow",
-            b"",
-            "cannot be read to its end: its end is neither that of an Arrow file nor that of an Arrow stream",
-        ),
-        ("parquet", "a.parquet", table({"text": pa.array([], pa.string())}), None),
-        ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "file"), None),
-        ("arrow", "a.arrow", table({"text": pa.array([], pa.string())}, "stream"), None),
+        ("arrow", "a.arrow", b"", "cannot be read to its end: its end is neither that of an Arrow file nor that of an"),
+        ("parquet", "a.parquet", table(NO_ROWS), None),
+        ("arrow", "a.arrow", table(NO_ROWS, "file"), None),
+        ("arrow", "a.arrow", table(NO_ROWS, "stream"), None),
     ],
 )
 def test_an_empty_file_holds_nothing_or_is_named(tmp_path, tokenizer, capsys, kind, name, content, said):
@@ -226,20 +246,15 @@ def test_an_empty_file_holds_nothing_or_is_named(tmp_path, tokenizer, capsys, ki
         pa.dictionary(pa.uint8(), pa.binary()),
     ],
 )
-def test_text_is_text_in_every_form_of_a_column(tmp_path, tokenizer, form, column):
-    name = "a.parquet" if form == "parquet" else "a.arrow"
-    (tmp_path / name).write_bytes(table({"n": range(40), "text": pa.array(TEXTS).cast(column)}, form))
-    recipe = SourceRecipe(kind=kind_of(name), paths=["*"])
-    found = list(documents.read(recipe, spans.whole([str(tmp_path / name)]), []))
-    assert [document.text for document in found] == TEXTS
+def test_text_is_text_in_every_form_of_a_column(tmp_path, form, column):
+    recipe = written(tmp_path, form, {"n": range(40), "text": pa.array(TEXTS).cast(column)})
+    assert texts_of(**recipe) == TEXTS
 
 
 @pytest.mark.parametrize("form", ["parquet", "file"])
 @pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array([{"a": "b"}] * 2), pa.array([["x"]] * 2)])
 def test_a_column_of_another_type_is_refused(tmp_path, tokenizer, capsys, form, column):
-    name = "a.parquet" if form == "parquet" else "a.arrow"
-    (tmp_path / name).write_bytes(table({"text": column}, form))
-    line = refusal(tmp_path, tokenizer, capsys, kind=kind_of(name), paths=[str(tmp_path / name)])
+    line = refusal(tmp_path, tokenizer, capsys, **written(tmp_path, form, {"text": column}))
     assert line.endswith("the share of malformed records, 2 of 2 (2 no text in text), got 0.05")
 
 
@@ -250,21 +265,10 @@ def test_an_arrow_file_without_the_column_among_others_is_named(tmp_path, tokeni
     assert line == f"tokenize: {tmp_path / 'b.arrow'} must have the column text, got body"
 
 
-def write_table(directory, form, made):
-    """The file of a table of some columns, and its kind, as a recipe has them."""
-    name = "a.parquet" if form == "parquet" else "a.arrow"
-    if form == "parquet":
-        parquet.write_table(made, directory / name)
-    else:
-        with pa.ipc.new_file(directory / name, made.schema) as writer:
-            writer.write_table(made)
-    return {"kind": kind_of(name), "paths": [str(directory / name)]}
-
-
 @pytest.mark.parametrize("form", ["parquet", "file"])
 def test_a_column_that_stands_twice_is_refused_where_it_is_read(tmp_path, tokenizer, capsys, form):
     text = pa.array(TEXTS)
-    recipe = write_table(tmp_path, form, pa.Table.from_arrays([text, text, text], names=["text", "page", "page"]))
+    recipe = written(tmp_path, form, pa.Table.from_arrays([text, text, text], names=["text", "page", "page"]))
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == len(set(TEXTS))
     line = refusal(tmp_path / "twice", tokenizer, capsys, split_field="page", **recipe)
     assert line == f"tokenize: {recipe['paths'][0]} must have the column page once, got 2 of them"
@@ -285,7 +289,7 @@ def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
     tmp_path, tokenizer, capsys, form, column, shown
 ):
     columns = {"text": TEXTS[:2], "day": column, "days": pa.array([[day] for day in column], pa.list_(column.type))}
-    recipe = write_table(tmp_path, form, pa.table(columns)) | {"max_malformed": 1}
+    recipe = written(tmp_path, form, columns) | {"max_malformed": 1}
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == 2
     for field in ("day", "days"):
         part = part_of(tmp_path / field, tokenizer, split_field=field, **recipe)
@@ -299,7 +303,7 @@ def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
 @pytest.mark.parametrize("form", ["parquet", "file"])
 def test_columns_of_one_name_are_shown_each_with_its_value(tmp_path, capsys, form):
     columns = [pa.array(TEXTS), pa.array(["one"] * 40), pa.array(["two"] * 40)]
-    recipe = write_table(tmp_path, form, pa.Table.from_arrays(columns, names=["text", "page", "page"]))
+    recipe = written(tmp_path, form, pa.Table.from_arrays(columns, names=["text", "page", "page"]))
     assert run(inspect, recipe=recipe) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  page ")]
     assert shown == [["page", "string", "one"], ["page", "string", "two"]]
@@ -307,13 +311,9 @@ def test_columns_of_one_name_are_shown_each_with_its_value(tmp_path, capsys, for
 
 @pytest.mark.parametrize("form", ["parquet", "file"])
 def test_one_row_that_is_broken_spoils_no_other(tmp_path, tokenizer, form):
-    name = "a.parquet" if form == "parquet" else "a.arrow"
-    columns = {
-        "ids": pa.array([[5, 6], [7, None], [8], None], pa.list_(pa.int32())),
-        "page": pa.array([b"a", b"b", b"\xff", b"d"]).view(pa.string()),
-    }
-    (tmp_path / name).write_bytes(table(columns, form))
-    recipe = {"kind": kind_of(name), "paths": [str(tmp_path / name)], "token_ids_field": "ids", "split_field": "page"}
+    ids = pa.array([[5, 6], [7, None], [8], None], pa.list_(pa.int32()))
+    page = pa.array([b"a", b"b", b"\xff", b"d"]).view(pa.string())
+    recipe = written(tmp_path, form, {"ids": ids, "page": page}) | {"token_ids_field": "ids", "split_field": "page"}
     part = part_of(tmp_path, tokenizer, max_malformed=1, **recipe)
     assert filtered_of(part) == {"no token ids in ids": 2, "not UTF-8": 1}
     assert documents_of(part) == 1

@@ -67,18 +67,6 @@ def test_export_has_all_files_and_a_passed_parity(made):
     assert not (directory / ".partial").exists()
 
 
-def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(made[1], dtype="auto")
-    tokenizer = AutoTokenizer.from_pretrained(made[1])
-    assert model.dtype == torch.bfloat16
-    assert (model.config.bos_token_id, model.config.eos_token_id) == (1, 2)
-    assert model.config.max_position_embeddings == 128
-    assert tokenizer.encode("a </s> b")[0] == 1
-    assert 2 not in tokenizer.encode("a </s> b")
-
-
 def test_a_finished_export_is_not_made_again(inputs, monkeypatch):
     before = inputs["--output"].read_bytes()
     inputs["--output"].unlink()  # as Snakemake does before each attempt
@@ -153,16 +141,11 @@ def mutate(inputs, monkeypatch, change):
     return json.loads(inputs["--output"].with_name("parity.json").read_text())["failure"]
 
 
-SETTINGS = [
-    *[("config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings")],
-    *[("config.json", key) for key in ("rms_norm_eps", "rope_theta", "use_cache", "dtype", "vocab_size")],
-    *[("generation_config.json", key) for key in ("bos_token_id", "eos_token_id", "pad_token_id", "max_length")],
-    *[("tokenizer_config.json", key) for key in ("model_max_length", "pad_token", "split_special_tokens", "new")],
-    ("tokenizer.json", "normalizer"),  # its other keys are those of tests/stages/lib/parity/test_file_parity.py
-]
+# each key of any file: tests/stages/lib/parity/test_file_parity.py
+SETTINGS = {"config.json": "dtype", "generation_config.json": "max_length", "tokenizer_config.json": "new"}
 
 
-@pytest.mark.parametrize(("name", "key"), SETTINGS)
+@pytest.mark.parametrize(("name", "key"), [*SETTINGS.items(), ("tokenizer.json", "normalizer")])
 def test_a_changed_setting_fails_and_is_named(inputs, monkeypatch, name, key):
     def change(directory):
         settings = json.loads((directory / name).read_text())
@@ -183,15 +166,19 @@ def test_a_weight_of_another_shape_fails_without_a_page_of_text(inputs, monkeypa
     assert "model.layers.1.mlp.up_proj.weight" in mutate(inputs, monkeypatch, change)
 
 
-def test_the_export_has_a_pad_token_and_the_models_length(made):
-    from transformers import AutoTokenizer, GenerationConfig
+def test_transformers_loads_the_export_in_bfloat16_with_its_tokenizer(made):
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    directory = made[1]
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(made[1], dtype="auto"),
+        AutoTokenizer.from_pretrained(made[1]),
+    )
+    assert (model.dtype, model.config.max_position_embeddings) == (torch.bfloat16, 128)
+    for config in (model.config, GenerationConfig.from_pretrained(made[1])):
+        assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, 0)
+    assert tokenizer.encode("a </s> b")[0] == 1 and 2 not in tokenizer.encode("a </s> b")
     assert (tokenizer.pad_token, tokenizer.model_max_length) == ("<unk>", 128)
     assert tokenizer(["a", "a b a b"], padding=True)["input_ids"][0][-1] == 0
-    assert json.loads((directory / "config.json").read_text())["pad_token_id"] == 0
-    assert GenerationConfig.from_pretrained(directory).pad_token_id == 0
 
 
 def test_the_export_has_the_files_from_which_llama_cpp_makes_the_same_tokenizer(made):
@@ -257,12 +244,37 @@ def test_corpus_without_bos_gives_an_export_without_bos(tmp_path):
     assert json.loads(output.with_name("config.json").read_text())["bos_token_id"] == 2
 
 
-def refused(argv, capsys, *words):
-    """The stage ends with 2 and one line that has all the words."""
-    assert convert.main(argv) == 2
+def flip(model):
+    path = next((model.directory / model.identity["checkpoint"]).glob("*.distcp"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def of_another(name):
+    return lambda model: manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (of_another("corpus"), ["{model}", "a different corpus"]),
+        (of_another("tokenizer"), ["{model}", "a different tokenizer"]),
+        (
+            lambda model: shutil.rmtree(model.directory / model.identity["checkpoint"]),
+            ["is missing, but", "delete {model}"],
+        ),
+        (flip, [".distcp changed"]),
+    ],
+)
+def test_checkpoint_of_other_data_or_other_bits_is_refused(inputs, capsys, change, words):
+    model, before = manifest.read(inputs["--model"]), inputs["--output"].read_bytes()
+    change(model)
+    assert convert.main(argv_of(inputs)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     for word in words:
-        assert word in line
+        assert word.format(model=model.path) in line
+    assert inputs["--output"].read_bytes() == before  # nothing was touched
 
 
 def test_unigram_tokenizer_is_exported(tmp_path):
@@ -278,29 +290,6 @@ def test_unigram_tokenizer_is_exported(tmp_path):
     options = {"--corpus": corpus, "--model": model, "--tokenizer": tokenizer, "--output": output}
     assert convert.main(argv_of(options)) == 0
     assert json.loads(output.with_name("parity.json").read_text())["tokenizer"]["a"]["tokens"] > 1000
-
-
-@pytest.mark.parametrize("name", ["corpus", "tokenizer"])
-def test_checkpoint_of_another_corpus_or_tokenizer_is_refused(inputs, capsys, name):
-    model = manifest.read(inputs["--model"])
-    manifest.write(model.path, model.stage, {**model.identity, name: "0" * 64}, model.record)
-    refused(argv_of(inputs), capsys, str(model.path), f"a different {name}")
-    assert inputs["--output"].exists()  # nothing was touched
-
-
-def test_missing_checkpoint_names_the_repair(inputs, capsys):
-    model = manifest.read(inputs["--model"])
-    shutil.rmtree(model.directory / model.identity["checkpoint"])
-    refused(argv_of(inputs), capsys, "is missing, but", f"delete {model.path} and run the workflow again")
-
-
-def test_changed_checkpoint_is_refused(inputs, capsys):
-    model = manifest.read(inputs["--model"])
-    path = next((model.directory / model.identity["checkpoint"]).glob("*.distcp"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    refused(argv_of(inputs), capsys, str(path), "changed")
 
 
 NO_SPECIAL_TOKEN = st.characters(codec="utf-8", exclude_characters="<")  # a chat with "<s>" in a text is filtered

@@ -67,32 +67,17 @@ def test_record_says_what_the_weights_were_rounded_to(corpus, tmp_path):
 
 
 def test_what_cannot_be_is_refused_in_one_line(corpus, tmp_path, capsys):
-    cases = [
-        ({"packing": "documents"}, "pretrain.packing must be one of chunk, concat, best_fit, got 'documents'"),
-        (
-            {"data_stages": [PHASES[1], PHASES[0]]},
-            "pretrain.data_stages[1].step must be greater than 7 and less than steps (30)",
-        ),
-        (
-            {"data_stages": [{"step": 30, "weights": {"a": 1}}]},
-            "pretrain.data_stages[0].step must be greater than 0 and less",
-        ),
-        (
-            {"data_stages": [{"step": 3, "weights": {}}]},
-            "pretrain.data_stages[0].weights must give at least one source",
-        ),
-        ({"data_stages": [{"step": 3}]}, "pretrain.data_stages[0].weights is missing"),
-        (
-            {"data_stages": [{"step": 3, "weights": {"a": 1, "b": 1e-5}}]},
-            "pretrain.data_stages[0].weights.b must be at least 1/4",
-        ),
-        (
-            {"data_stages": [{"step": 3, "weights": {"c": 1}}]},
-            "pretrain.data_stages[0].weights.c must name a source of the corpus (a, b)",
-        ),
+    stages = [
+        (PHASES[::-1], "[1].step must be greater than 7 and less than steps (30)"),
+        ([{"step": 30, "weights": {"a": 1}}], "[0].step must be greater than 0 and less"),
+        ([{"step": 3, "weights": {}}], "[0].weights must give at least one source"),
+        ([{"step": 3}], "[0].weights is missing"),
+        ([{"step": 3, "weights": {"a": 1, "b": 1e-5}}], "[0].weights.b must be at least 1/4"),
+        ([{"step": 3, "weights": {"c": 1}}], "[0].weights.c must name a source of the corpus (a, b)"),
     ]
+    cases = [("packing", "documents", " must be one of chunk, concat, best_fit, got 'documents'")]
     capsys.readouterr()
-    for more, said in cases:
-        assert train(corpus, tmp_path, 4, recipe=RECIPE | more) == 2
+    for key, value, said in [*cases, *(("data_stages", *case) for case in stages)]:
+        assert train(corpus, tmp_path, 4, recipe=RECIPE | {key: value}) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
+        assert f"pretrain.{key}{said}" in line

@@ -253,7 +253,7 @@ def test_names_with_marks_of_markdown_and_yaml_are_escaped(tmp_path):
         ({"--recipe": ['{"license": "my own"}']}, "describe.license must be a name that the Hub knows"),
         (
             {"--recipe": ['{"languages": ["English"]}']},
-            "describe.languages[0] must be an ISO 639 code as the Hub takes it",
+            "describe.languages[0] must be an ISO 639 code as the Hub takes",
         ),
     ],
 )

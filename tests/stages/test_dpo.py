@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from stages import convert
 from stages.finetune import FinetuneRecipe
 from stages.lib import manifest
 from stages.lib.checkpoints import find_model
@@ -37,7 +36,7 @@ from tests.helpers.training import (
     weights_of,
 )
 from tests.stages import test_finetune
-from tests.stages.test_finetune import BASE_STEPS, SEQ_LEN, tune
+from tests.stages.test_finetune import BASE_STEPS, SEQ_LEN, converted, tune
 
 RECIPE = {
     "seq_len": SEQ_LEN,
@@ -308,19 +307,6 @@ def test_ranks_agree_in_float64(made, precise, tmp_path):
         assert mine == pytest.approx(others, abs=1e-9)
 
 
-def exported(made, directory):
-    """The export of the model before tuning, in float32, as a Hugging Face directory."""
-    inputs = {
-        "--model": milestone(made / "runs/base", BASE_STEPS),
-        "--corpus": made / "tokens/main/manifest.json",
-        "--tokenizer": made / "tokenizers/main/manifest.json",
-        "--output": directory / "export" / "manifest.json",
-        "--recipe": json.dumps({"dtype": "float32"}),
-    }
-    assert convert.main([str(word) for pair in inputs.items() for word in pair]) == 0
-    return directory / "export"
-
-
 @pytest.mark.long
 def test_loss_figures_and_gradients_are_those_of_trl(made, tmp_path):
     from datasets import Dataset
@@ -328,7 +314,8 @@ def test_loss_figures_and_gradients_are_those_of_trl(made, tmp_path):
     from trl import DPOConfig, DPOTrainer
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-    directory, beta = exported(made, tmp_path), 0.5
+    directory, beta = tmp_path / "export", 0.5
+    assert converted(made, milestone(made / "runs/base", BASE_STEPS), directory) == 0
     theirs, before = (LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32) for _ in range(2))
     with torch.no_grad():
         for parameter in theirs.parameters():

@@ -1,13 +1,18 @@
-"""evaluate: scores by lm-evaluation-harness, and the inputs that are refused."""
+"""evaluate: scores of exports and baselines by lm-evaluation-harness, and the inputs that are refused."""
 
 import gzip
 import json
 import math
+import os
 import shutil
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from stages import evaluate
 from stages.lib import manifest
 from stages.lib.scoring import harness, harness_model, suite
 from stages.lib.scoring.tasks import local_tasks
@@ -109,6 +114,78 @@ def test_changed_recipe_is_scored_again(inputs):
     rows = inputs["--output"].with_suffix("") / "next_line.jsonl"
     assert len(rows.read_text().splitlines()) == 8
     assert not rows.with_name("bits_per_byte_code.jsonl").exists()
+
+
+def baseline_of(made, directory):
+    """Evaluate's options for a copy of the export's model alone, as a model of any origin."""
+    copy = shutil.copytree(made["--export"].parent, directory, ignore=shutil.ignore_patterns("*manifest.json"))
+    output = directory.with_name("scores.json")
+    return {"--baseline": copy, "--corpus": made["--corpus"], "--output": output, "--code": "e1"}
+
+
+def change_json(path, change):
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def test_a_baseline_has_the_scores_of_an_export_of_the_same_bytes(made, tmp_path):
+    options = baseline_of(made, tmp_path / "model")
+    found = scored(options)
+    expected, identity = (manifest.read(one["--output"]).identity for one in (made, options))
+    assert (found, identity["trivial"]) == (expected["results"], expected["trivial"])
+    assert "export" not in identity
+    before = options["--output"].read_bytes()
+    options["--output"].unlink()
+    scored(options)
+    assert options["--output"].read_bytes() == before  # cached by content
+    change_json(options["--baseline"] / "config.json", lambda config: config | {"rms_norm_eps": 0.1})
+    assert scored(options) != found
+
+
+def test_a_baseline_of_another_architecture_is_scored(made, tmp_path):
+    """GPT-2 has learned positions, and no mask of our own reaches its rows: each continuation has a row."""
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    options = baseline_of(made, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(options["--baseline"])
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=1, n_head=2, bos_token_id=1)
+    for part in (GPT2LMHeadModel(config), tokenizer):
+        part.save_pretrained(tmp_path / "gpt")
+    assert set(scored(options | {"--baseline": tmp_path / "gpt"})) == set(LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("names", "change", "said"),
+    [
+        (["tokenizer_config.json"], lambda config: config | {"bos_token": None}, "must have a BOS token"),
+        (
+            ["config.json"],
+            lambda config: config | {"num_hidden_layers": 10**9},
+            "num_hidden_layers must be at most 10,000",
+        ),
+        (["config.json"], None, "baseline"),
+        (["model.safetensors"], None, "baseline"),
+        (["tokenizer.json", "tokenizer.model"], None, "baseline"),
+    ],
+)
+def test_a_directory_that_cannot_be_scored_is_refused(made, tmp_path, capsys, names, change, said):
+    options = baseline_of(made, tmp_path / "model")
+    for path in (options["--baseline"] / name for name in names):
+        change_json(path, change) if change else path.unlink()
+    assert evaluate.main(with_recipe(options)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert str(options["--baseline"]) in line and said in line
+    assert not options["--output"].exists()
+
+
+@pytest.mark.long
+def test_a_repository_that_cannot_be_reached_is_one_sentence(made, tmp_path):
+    argv = with_recipe({"--baseline": "org/model", "--corpus": made["--corpus"], "--output": tmp_path / "out.json"})
+    closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-m", "stages.evaluate", *argv]
+    done = subprocess.run(command, env=os.environ | closed, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 2
+    said = "evaluate: baseline org/model must be a directory, or a repository on the Hub or in its cache"
+    assert done.stderr.strip().splitlines()[-1].startswith(said)
 
 
 COLORS = ("red", "green", "blue", "grey", "pink", "white")
@@ -221,40 +298,36 @@ def test_an_unknown_task_is_refused(inputs, capsys):
 
 
 def test_prompt_completion_and_a_task_that_reads_it_are_given_together(made, tmp_path, capsys):
-    refused(
-        with_recipe(made, tasks=["completion_choice"]),
-        capsys,
-        "evaluate.tasks",
-        "completion_choice",
-        "prompt_completion",
-    )
+    words = ["evaluate.tasks", "completion_choice", "prompt_completion"]
+    refused(with_recipe(made, tasks=["completion_choice"]), capsys, *words)
     options = {**made, "--prompt-completion": pairs_listed(tmp_path)}
     capsys.readouterr()
-    refused(
-        with_recipe(options, tasks=["next_line"]), capsys, "evaluate.tasks", "completion_choice", "--prompt-completion"
-    )
+    refused(with_recipe(options, tasks=["next_line"]), capsys, *words[:2], "--prompt-completion")
 
 
-def test_an_export_without_passed_parity_is_refused(inputs, capsys):
-    parity = inputs["--export"].with_name("parity.json")
-    parity.write_text('{"passed": false}')
-    refused(with_recipe(inputs), capsys, str(parity), "passed", f"delete {inputs['--export']}")
-    parity.unlink()
-    refused(with_recipe(inputs), capsys, str(parity), "is missing", f"delete {inputs['--export']}")
-
-
-def test_a_changed_export_is_refused(inputs, capsys):
-    path = inputs["--export"].with_name("model.safetensors")
+def flip(path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    refused(with_recipe(inputs), capsys, str(path), "changed", f"delete {inputs['--export']}")
 
 
-def test_an_export_of_another_corpus_is_refused(inputs, capsys):
-    corpus = manifest.read(inputs["--corpus"])
-    manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
-    refused(with_recipe(inputs), capsys, "a different corpus")
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("parity.json", lambda path: path.write_text('{"passed": false}'), ["{path}", "passed", "delete {export}"]),
+        ("parity.json", Path.unlink, ["{path}", "is missing", "delete {export}"]),
+        ("model.safetensors", flip, ["{path}", "changed", "delete {export}"]),
+        ("model.safetensors", None, ["a different corpus"]),
+    ],
+)
+def test_an_export_that_was_not_proven_or_is_of_another_corpus_is_refused(inputs, capsys, name, change, words):
+    path = inputs["--export"].with_name(name)
+    if change:
+        change(path)
+    else:
+        corpus = manifest.read(inputs["--corpus"])
+        manifest.write(corpus.path, corpus.stage, {**corpus.identity, "recipe": {"parts": 2}}, {})
+    refused(with_recipe(inputs), capsys, *(word.format(path=path, export=inputs["--export"]) for word in words))
 
 
 def test_the_standard_error_of_a_local_task_is_over_documents_not_their_pieces(made, tmp_path):

@@ -17,7 +17,7 @@ from stages.lib.chat import template as chat_template
 from stages.lib.errors import UserError
 from stages.lib.scoring import harness, harness_model, inputs, task_code
 from tests.helpers import evaluations, ranks
-from tests.helpers.evaluations import LOCAL, RECIPE, own_tasks, scored, with_recipe
+from tests.helpers.evaluations import LOCAL, own_tasks, scored, with_recipe
 from tests.helpers.export_fixtures import argv_of
 
 
@@ -36,6 +36,13 @@ def own(made, tmp_path_factory):
     return own_tasks(tmp_path_factory.mktemp("own") / "own tasks", texts)
 
 
+def refusal(made, own, output, capsys, **recipe):
+    """The last line of an evaluation of the user's tasks, which must be refused."""
+    assert evaluate.main(with_recipe({**made, "--output": output}, include_path=str(own), **recipe)) == 2
+    assert not output.exists()
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
 def scored_own(made, own, output, **recipe):
     """Score the user's tasks; returns the manifest."""
     scored({**made, "--output": output}, include_path=str(own), **recipe)
@@ -48,9 +55,8 @@ FEWSHOT = {"ab": {"num_fewshot": 2}, "gen": {"num_fewshot": 2}}
 @pytest.mark.long
 def test_the_command_line_of_the_harness_gives_the_same_scores(made, own, tmp_path):
     results = manifest.read(made["--output"]).identity["results"]
-    results |= scored_own(made, own, tmp_path / "own.json", tasks=["ab", "gen", "whole"], per_task=FEWSHOT).identity[
-        "results"
-    ]
+    scores = scored_own(made, own, tmp_path / "own.json", tasks=["ab", "gen", "whole"], per_task=FEWSHOT)
+    results |= scores.identity["results"]
     for bos, tasks, names in (
         ("False", made["--output"].with_suffix(""), LOCAL[:2]),
         ("False", own, ["whole"]),
@@ -139,9 +145,7 @@ def test_a_number_of_examples_that_the_task_would_ignore_is_refused(made, own, t
     fixed = shutil.copytree(own, tmp_path / "fixed")
     config = json.loads((fixed / "ab.yaml").read_text())
     (fixed / "ab.yaml").write_text(json.dumps(config | {"num_fewshot": 0}))
-    recipe = {"tasks": ["ab"], "include_path": str(fixed), "per_task": {"ab": {"num_fewshot": 3}}}
-    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    line = refusal(made, fixed, tmp_path / "own.json", capsys, tasks=["ab"], per_task={"ab": {"num_fewshot": 3}})
     assert line == "evaluate: evaluate.per_task.ab.num_fewshot must be 0, which the task's file fixes, got 3"
 
 
@@ -167,9 +171,7 @@ def test_more_examples_than_there_are_is_refused_before_anything_is_scored(
 ):
     monkeypatch.setattr(harness_model, "load_model", None)
     few = changed(own, tmp_path / "few", "ab", many={"num_fewshot": 9})
-    recipe = {"tasks": ["bits_per_byte", "ab"], "include_path": str(few), **keys}
-    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    line = refusal(made, few, tmp_path / "own.json", capsys, **{"tasks": ["bits_per_byte", "ab"]} | keys)
     assert all(word in line for word in words), line
 
 
@@ -179,17 +181,14 @@ def test_tasks_that_fail_are_named_and_the_scores_of_the_others_are_kept(made, o
     config = json.loads((own / "gen.yaml").read_text())
     metrics = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
     (own / "sums.yaml").write_text(json.dumps(config | {"task": "sums", "metric_list": metrics}))
-    options = {**made, "--output": tmp_path / "own.json"}
-    recipe = {"tasks": ["joined", "ab", "sums", "bits_per_byte"], "include_path": str(own)}
-    assert evaluate.main(with_recipe(options, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    output = tmp_path / "own.json"
+    line = refusal(made, own, output, capsys, tasks=["joined", "ab", "sums", "bits_per_byte"])
     assert "evaluate.tasks: task joined: choice 0 ('e') of document 0 has no token of its own after 'self valu'" in line
     assert "; task sums: metric acc cannot be computed: TypeError" in line
     assert line.endswith(f"are kept in {tmp_path / 'own' / 'scored_tasks.json'}, and a restart scores the rest alone")
-    assert not options["--output"].exists()
 
     monkeypatch.setattr(harness_model, "load_model", None)  # nothing is left to be scored
-    kept = scored_own(made, own, options["--output"], tasks=["ab", "bits_per_byte"])
+    kept = scored_own(made, own, output, tasks=["ab", "bits_per_byte"])
     assert "ab: scored in an earlier attempt" in capsys.readouterr().err
     assert not (tmp_path / "own" / "scored_tasks.json").exists()
     monkeypatch.undo()
@@ -203,18 +202,14 @@ def test_a_metric_that_a_group_gives_a_task_is_not_run(made, own, tmp_path, caps
     (own / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     metrics = [{"metric": str(own / "evil.py"), "aggregation": "mean", "higher_is_better": True}]
     (own / "both.yaml").write_text(json.dumps({"group": "both", "task": [{"task": "gen", "metric_list": metrics}]}))
-    recipe = {"tasks": ["bits_per_byte", "both"], "include_path": str(own)}
-    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    line = refusal(made, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "both"])
     assert f"evaluate.tasks: metric {own / 'evil.py'} of task gen must be one of lm-evaluation-harness" in line
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_task_that_could_not_end_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(harness_model, "load_model", None)
-    recipe = {"tasks": ["bits_per_byte", "gen"], "include_path": str(own), "max_length": 8}
-    assert evaluate.main(with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    line = refusal(made, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "gen"], max_length=8)
     assert "gen generates up to 8 tokens, which must be fewer than the context (8)" in line
 
 
@@ -253,15 +248,14 @@ def test_a_template_of_a_baseline_that_fails_is_one_sentence(made, own, tmp_path
     baseline = shutil.copytree(made["--export"].parent, tmp_path / "baseline")
     (baseline / "chat_template.jinja").write_text(template)
     options = {name: value for name, value in made.items() if name != "--export"} | {"--baseline": baseline}
-    recipe = {"tasks": ["ab"], "include_path": str(own), "apply_chat_template": True}
-    assert evaluate.main(with_recipe({**options, "--output": tmp_path / "own.json"}, **recipe)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    line = refusal(options, own, tmp_path / "own.json", capsys, tasks=["ab"], apply_chat_template=True)
     assert line == f"evaluate: the model's chat template cannot render a question: {said}"
 
 
 def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):
     import torch
 
+    from stages.lib.distributed.process_group import process_group
     from stages.lib.scoring import loglikelihood
 
     score, sizes = loglikelihood.score, []
@@ -273,15 +267,8 @@ def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):
         return score(model, rows)
 
     monkeypatch.setattr(loglikelihood, "score", limited)
-    model = harness_model.load_model(
-        made["--export"].parent,
-        manifest.read(made["--corpus"]).identity["tokenizer"],
-        batch_size=1,
-        window=16,
-        device=torch.device("cpu"),
-    )
-    from stages.lib.distributed.process_group import process_group
-
+    tokenizer, device = manifest.read(made["--corpus"]).identity["tokenizer"], torch.device("cpu")
+    model = harness_model.load_model(made["--export"].parent, tokenizer, batch_size=1, window=16, device=device)
     with process_group():
         assert harness_model.largest_batch(model, 16) == 8
     assert sizes == [64, 32, 16, 8]
@@ -319,17 +306,13 @@ def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, 
     own = shutil.copytree(own, tmp_path / "copy")
     (own / "both.yaml").write_text("group: both\ntask: [ab]\n")
     monkeypatch.setattr(harness_model, "load_model", None)
-    recipe = json.dumps(RECIPE | {"tasks": ["bits_per_byte", "ab", "both"], "include_path": str(own)})
-    argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
-    assert evaluate.main(argv) == 2
-    *_, line = capsys.readouterr().err.strip().splitlines()
+    line = refusal(made, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "ab", "both"])
     assert line == "evaluate: evaluate.tasks: ab is listed twice, in ab and in both"
 
 
 @pytest.mark.long
 def test_a_task_of_the_hub_without_network_and_cache_is_one_sentence(made, tmp_path):
-    recipe = json.dumps(RECIPE | {"tasks": ["bits_per_byte", "piqa"]})
-    argv = argv_of({**made, "--output": tmp_path / "own.json", "--recipe": recipe})
+    argv = with_recipe({**made, "--output": tmp_path / "own.json"}, tasks=["bits_per_byte", "piqa"])
     closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
     command = [sys.executable, "-m", "stages.evaluate", *argv]
     done = subprocess.run(command, env=os.environ | closed, capture_output=True, text=True, check=False, timeout=200)

@@ -125,16 +125,6 @@ def test_an_example_names_the_document(place):
         assert "--" in texts[example["document"]]
 
 
-def test_a_corpus_without_any_item_has_the_rate_zero(place):
-    chance = random.Random(1)
-    write_items(
-        place / "suites/others/items.json", {"other": [" ".join(some_words(chance, 30)) for _ in range(9)]}, "others"
-    )
-    overlaps = overlaps_of(place, "others")
-    made = manifest.read(make(find_contamination, **options_of(place, overlaps, "others")))
-    assert made.identity["results"] == {"other": {"n": 9, "contaminated": 0, "rate": 0.0, "unchecked": 0}}
-
-
 def test_a_part_is_searched_again_only_if_something_changed(copied):
     options = options_of_part(copied, "a/00000") | {"code": "c1"}
     output, rows = options["output"], options["output"].with_suffix("") / find_overlaps.FILE

@@ -116,22 +116,31 @@ def test_a_spoilt_shard_is_named(corpus, capsys, name, spoil, said):
     assert not (corpus / "tokens/main/receipt.json").exists()
 
 
-def test_a_part_of_another_tokenizer_is_named(corpus, capsys):
+def of_another_tokenizer(corpus, part, _):
     lists = [corpus / "sources" / name / "list.json" for name in ("a", "b")]
     other = trained(corpus / "other", lists, vocab_size=310, sample={"a": 1, "b": 1})
-    part = corpus / "tokens/main/b/00001.json"
     make(tokenize, list=lists[1], tokenizer=other, part=1, recipe={"parts": 2}, output=part)
-    line = refused(capsys, index, **_options(corpus))
-    assert line == f"index: {part} was tokenized with a different tokenizer than {_options(corpus)['tokenizer']}"
 
 
-def test_a_part_of_another_recipe_is_named(corpus, capsys):
-    options = _options(corpus)
-    part = corpus / "tokens/main/b/00001.json"
-    recipe = {"parts": 2, "bos": False}
-    source = corpus / "sources/b/list.json"
-    make(tokenize, list=source, tokenizer=options["tokenizer"], part=1, recipe=recipe, output=part)
-    assert refused(capsys, index, **options).startswith(f"index: {part} and ")
+def of_another_recipe(corpus, part, _):
+    recipe, source = {"parts": 2, "bos": False}, corpus / "sources/b/list.json"
+    make(tokenize, list=source, tokenizer=_options(corpus)["tokenizer"], part=1, recipe=recipe, output=part)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (of_another_tokenizer, "{part} was tokenized with a different tokenizer than {tokenizer}"),
+        (of_another_recipe, "{part} and "),
+        (lambda _, __, parts: parts.pop(), "--parts must name all 2 parts of b: part 1 is missing"),
+        (lambda _, __, parts: parts.append(parts[0]), "--parts must name each part once"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_named(corpus, capsys, change, said):
+    options, part = _options(corpus), corpus / "tokens/main/b/00001.json"
+    change(corpus, part, options["parts"])
+    line = refused(capsys, index, **options)
+    assert line.startswith("index: " + said.format(part=part, tokenizer=options["tokenizer"]))
 
 
 @pytest.fixture
@@ -191,18 +200,6 @@ def test_a_part_that_a_new_list_leaves_as_it_is_joins_those_of_that_list(made, t
     make(index, parts=[part(0), part(1)], **options)
     assert _identity(first) == before
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens/a/00000").iterdir()} == shards
-
-
-def test_a_missing_part_is_named(corpus, capsys):
-    options = _options(corpus)
-    line = refused(capsys, index, **options | {"parts": options["parts"][:-1]})
-    assert line == "index: --parts must name all 2 parts of b: part 1 is missing"
-
-
-def test_a_part_named_twice_is_refused(corpus, capsys):
-    options = _options(corpus)
-    line = refused(capsys, index, **options | {"parts": [*options["parts"], options["parts"][0]]})
-    assert line.startswith("index: --parts must name each part once")
 
 
 @pytest.mark.parametrize(

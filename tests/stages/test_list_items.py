@@ -71,29 +71,36 @@ def test_a_task_that_does_not_exist_is_refused(tasks, tmp_path, capsys):
     assert "list_items.tasks: no_such must be one of" in line
 
 
-def test_a_task_that_cannot_be_loaded_is_refused(tasks, tmp_path, capsys):
+def without_data(tasks):
     (tasks / "questions.jsonl").unlink()
-    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["questions"], include_path=str(tasks)))
-    assert "list_items.tasks: questions cannot be loaded: " in line
-    line = refused(capsys, list_items, **options_of(tmp_path, tasks=[]))
-    assert "list_items.tasks must be a list with at least one entry, got []" in line
 
 
-def test_a_document_without_what_its_template_names_is_refused(tasks, tmp_path, capsys):
-    config = json.loads((tasks / "questions.yaml").read_text())
-    rows = [
-        {"question": "a", "choices": ["x", "y"], "answer": 0},
-        {"question": "b", "choices": ["x", "y"], "answer": 7},
-    ]
-    write_task(tasks, "questions", rows, **{key: config[key] for key in (*CHOICES, "doc_to_text")})
-    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["questions"], include_path=str(tasks)))
-    assert "list_items.tasks: questions has a document that cannot be made into text: " in line
-
-
-def test_task_files_with_code_are_refused_unless_they_are_trusted(tasks, tmp_path, capsys):
+def with_code(tasks):
     (tasks / "code.yaml").write_text("task: code\ndoc_to_text: !function code.text\n")
-    line = refused(capsys, list_items, **options_of(tmp_path, tasks=["answers"], include_path=str(tasks)))
-    assert "runs Python code (!function): set trust_task_code: true" in line
+
+
+def with_an_answer_that_no_choice_is(tasks):
+    config = json.loads((tasks / "questions.yaml").read_text())
+    rows = [{"question": "a", "choices": ["x", "y"], "answer": answer} for answer in (0, 7)]
+    write_task(tasks, "questions", rows, **{key: config[key] for key in (*CHOICES, "doc_to_text")})
+
+
+@pytest.mark.parametrize(
+    ("change", "names", "said"),
+    [
+        (without_data, ["questions"], "list_items.tasks: questions cannot be loaded: "),
+        (lambda _: None, [], "list_items.tasks must be a list with at least one entry, got []"),
+        (with_code, ["answers"], "runs Python code (!function): set trust_task_code: true"),
+        (
+            with_an_answer_that_no_choice_is,
+            ["questions"],
+            "list_items.tasks: questions has a document that cannot be made into text: ",
+        ),
+    ],
+)
+def test_a_suite_without_items_is_refused(tasks, tmp_path, capsys, change, names, said):
+    change(tasks)
+    assert said in refused(capsys, list_items, **options_of(tmp_path, tasks=names, include_path=str(tasks)))
 
 
 METRIC = {"aggregation": "mean", "higher_is_better": True}

@@ -10,7 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from stages import convert, pretrain
+from stages import pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, find_model
 from stages.lib.huggingface import export
@@ -31,7 +31,7 @@ from tests.helpers.training import (
     weights_of,
 )
 from tests.stages import test_finetune
-from tests.stages.test_finetune import BASE_STEPS, options, refused, tune
+from tests.stages.test_finetune import BASE_STEPS, converted, options, refused, tune
 from tools.generate import __main__ as generate
 
 LORA = {"rank": 4, "dropout": 0.1}
@@ -114,9 +114,9 @@ def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
 
 HYBRID = {"sharding": "hybrid-full", "shard_degree": 2}
 # (ranks, operation) of runs that must agree
-FEW = [(1, {"micro_batch_size": 3}), (2, {"sharding": "full", "activation_checkpointing": {"mode": "full"}})]
 ALL = [
-    *FEW,
+    (1, {"micro_batch_size": 3}),
+    (2, {"sharding": "full", "activation_checkpointing": {"mode": "full"}}),
     (1, {"micro_batch_size": 6, "activation_checkpointing": {"mode": "selective"}}),
     (2, {"sharding": "grad"}),
     (2, {"sharding": "none", "activation_checkpointing": {"mode": "offload"}}),
@@ -127,32 +127,16 @@ ALL = [
 ]
 
 
-def check_losses_agree(made, directory, runs, steps):
-    """Train in float64 with dropout, and compare the losses of all steps."""
-    losses = []
-    for number, (ranks, operation) in enumerate(runs):
-        given = options(
-            made,
-            directory / str(number),
-            steps,
-            recipe=RECIPE | {"dtype": "float64"},
-            **{"steps": steps, "micro_batch_size": 1} | operation,
-        )
-        training.run_on(ranks, "stages.finetune", *given)
-        losses.append([step["loss"] for step in steps_of(directory / str(number))])
-    assert len(losses[0]) == steps
-    for other, run in zip(losses[1:], runs[1:], strict=True):
+@pytest.mark.long
+def test_ranks_shardings_and_recomputation_change_nothing_in_float64(made, tmp_path):
+    recipe, losses = RECIPE | {"dtype": "float64"}, []  # with dropout
+    for number, (ranks, operation) in enumerate(ALL):
+        run, keys = tmp_path / str(number), {"steps": 30, "micro_batch_size": 1} | operation
+        training.run_on(ranks, "stages.finetune", *options(made, run, 30, recipe=recipe, **keys))
+        losses.append([step["loss"] for step in steps_of(run)])
+    assert len(losses[0]) == 30
+    for other, run in zip(losses[1:], ALL[1:], strict=True):
         assert max(abs(a - b) for a, b in zip(losses[0], other, strict=True)) < 1e-9, run
-
-
-@pytest.mark.long
-def test_ranks_and_recomputation_change_nothing_in_float64(made, tmp_path):
-    check_losses_agree(made, tmp_path, FEW, 3)
-
-
-@pytest.mark.long
-def test_shardings_agree_in_float64(made, tmp_path):
-    check_losses_agree(made, tmp_path, ALL, 30)
 
 
 @pytest.mark.long
@@ -166,20 +150,8 @@ def test_compiled_run_trains_the_same_adapters(made, tmp_path):
     assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < 1e-9
 
 
-def converted(made, run, directory, step=STEPS, **recipe):
-    """Run convert on a milestone of a run; returns its exit code."""
-    inputs = {
-        "--model": milestone(run, step),
-        "--corpus": made / "tokens/main/manifest.json",
-        "--tokenizer": made / "tokenizers/main/manifest.json",
-        "--output": directory / "manifest.json",
-        "--recipe": json.dumps({"dtype": "float32"} | recipe),
-    }
-    return convert.main([str(word) for pair in inputs.items() for word in pair])
-
-
 def test_adapters_are_exported_beside_the_merged_model_as_peft_loads_them(made, uninterrupted, tmp_path):
-    assert converted(made, uninterrupted, tmp_path, merge=False) == 0
+    assert converted(made, milestone(uninterrupted, STEPS), tmp_path, merge=False) == 0
     report = json.loads((tmp_path / "parity.json").read_text())
     assert report["adapter"]["checks"] == ["config", "tensors", "logits of peft"]
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
@@ -189,7 +161,7 @@ def test_adapters_are_exported_beside_the_merged_model_as_peft_loads_them(made, 
     }
 
     base = tmp_path / "base"
-    assert converted(made, made / "runs/base", base, BASE_STEPS) == 0
+    assert converted(made, milestone(made / "runs/base", BASE_STEPS), base) == 0
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokens = torch.randint(320, (2, 40), generator=torch.Generator().manual_seed(0))
@@ -208,7 +180,7 @@ def test_damaged_adapter_fails_the_parity_check(made, uninterrupted, tmp_path, m
 
     for module in (export, adapter_parity):
         monkeypatch.setattr(module, "peft_tensors", damaged)
-    assert converted(made, uninterrupted, tmp_path, merge=False) == 1
+    assert converted(made, milestone(uninterrupted, STEPS), tmp_path, merge=False) == 1
     report = json.loads((tmp_path / "parity.json").read_text())
     assert report["failure"].startswith("logits differ by ")
     assert not (tmp_path / "manifest.json").exists()
@@ -246,7 +218,7 @@ def test_base_of_a_base_that_changed_is_not_exported(made, uninterrupted, tmp_pa
     before = file.read_bytes()
     file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     try:
-        assert converted(made, tmp_path, tmp_path / "export", 1) == 2
+        assert converted(made, milestone(tmp_path, 1), tmp_path / "export") == 2
     finally:
         file.write_bytes(before)
     assert f"{file} changed since it was written" in capsys.readouterr().err
@@ -277,39 +249,31 @@ def test_base_that_was_moved_or_changed_is_named(made, tmp_path, capsys):
     assert f"{tmp_path / 'other'} is not the base of the adapters in " in error
 
 
-def test_pretraining_does_not_keep_the_optimizer_state_of_adapters(made, uninterrupted, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"lora": {"rank": 2, "target_modules": []}}, "lora.target_modules must be all-linear or have at least one of"),
+        (
+            {"lora": {"rank": 2, "target_modules": ["q_proj", "query"]}},
+            "lora.target_modules must be all-linear or some of q_proj, k_proj, v_proj, o_proj, gate_proj, "
+            "up_proj, down_proj, got 'query', which matches no module",
+        ),
+        ({"optimizer": {"name": "muon"}}, "optimizer.name must be adamw with lora, got muon"),
+    ],
+)
+def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, keys, sentence):
+    line = refused(capsys, made, tmp_path, recipe=RECIPE | keys)
+    assert line.startswith(f"finetune: finetune.{sentence}")
+
+
+def test_what_adapters_do_not_go_with_is_one_line(made, uninterrupted, tmp_path, capsys):
     recipe = training.RECIPE | {"initial": {"optimizer": "keep", "schedule": "reset", "data": "reset"}}
     given = training.options(made / "tokens/main/manifest.json", tmp_path, 2, recipe=recipe)
     assert pretrain.main([*given, "--initial", str(milestone(uninterrupted, STEPS))]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "pretrain.initial.optimizer must be reset for a model that LoRA trained, got keep" in line
-
-
-@pytest.mark.parametrize(
-    ("lora", "sentence"),
-    [
-        ({"rank": 2, "target_modules": []}, "finetune.lora.target_modules must be all-linear or have at least one of"),
-        (
-            {"rank": 2, "target_modules": ["q_proj", "query"]},
-            "finetune.lora.target_modules must be all-linear or some of q_proj, k_proj, v_proj, o_proj, gate_proj, "
-            "up_proj, down_proj, got 'query', which matches no module",
-        ),
-    ],
-)
-def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, lora, sentence):
-    line = refused(capsys, made, tmp_path, recipe=RECIPE | {"lora": lora})
-    assert line.startswith(f"finetune: {sentence}")
-
-
-def test_muon_is_refused(made, tmp_path, capsys):
-    line = refused(capsys, made, tmp_path, recipe=RECIPE | {"optimizer": {"name": "muon"}})
-    assert line.startswith("finetune: finetune.optimizer.name must be adamw with lora, got muon")
-
-
-def test_adapters_cannot_stay_apart_without_lora(made, tmp_path, capsys):
-    assert converted(made, made / "runs/base", tmp_path, BASE_STEPS, merge=False) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "convert.merge must be true for a model that was not trained with LoRA" in line
+    assert converted(made, milestone(made / "runs/base", BASE_STEPS), tmp_path, merge=False) == 2
+    kept, apart = capsys.readouterr().err.splitlines()
+    assert "pretrain.initial.optimizer must be reset for a model that LoRA trained, got keep" in kept
+    assert "convert.merge must be true for a model that was not trained with LoRA" in apart
 
 
 @pytest.fixture(scope="module")
@@ -323,12 +287,12 @@ def sparse(made):
 def test_adapters_beside_attention_are_exported_as_peft_loads_them(made, sparse, tmp_path):
     run, given = tmp_path / "run", {"--initial": milestone(sparse, BASE_STEPS)}
     assert tune(made, run, 4, recipe=RECIPE, given=given) == 0
-    assert converted(made, run, tmp_path / "export", 4, merge=False) == 0
+    assert converted(made, milestone(run, 4), tmp_path / "export", merge=False) == 0
     report = json.loads((tmp_path / "export/parity.json").read_text())
     assert report["adapter"]["checks"] == ["config", "tensors", "logits of peft"]
     config = json.loads((tmp_path / "export/adapter/adapter_config.json").read_text())
     assert config["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
-    assert converted(made, sparse, tmp_path / "base", BASE_STEPS) == 0
+    assert converted(made, milestone(sparse, BASE_STEPS), tmp_path / "base") == 0
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "export"))
     changed = {name.split(".")[-2] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj"}

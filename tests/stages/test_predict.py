@@ -108,6 +108,33 @@ def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after
     assert all(point["low"] <= point["value"] <= point["high"] for point in data["curve"])
 
 
+def of_another_corpus(ladder):
+    made = manifest.read(ladder[0])
+    manifest.write(ladder[0], "pretrain", made.identity | {"corpus": "0" * 64}, made.record)
+
+
+@pytest.mark.parametrize(
+    ("change", "recipe", "sentence"),
+    [
+        (
+            lambda ladder: ladder[:6],
+            {},
+            "--models must be at least 7 trained models (5 constants are fitted) with 3 diff",
+        ),
+        (of_another_corpus, {}, "{ladder[0]} was trained on a different corpus than {corpus}"),
+        (
+            lambda _: None,
+            {"weights": {"a": 1, "web": 1}},
+            "{ladder[0]} has no validation loss of source web; train it again on a corpus with all sources",
+        ),
+    ],
+)
+def test_models_that_give_no_prediction_are_one_sentence(ladder, corpus, tmp_path, capsys, change, recipe, sentence):
+    assert run(change(ladder) or ladder, corpus, tmp_path / "tiny.json", **recipe) == 2
+    assert f"predict: {sentence.format(ladder=ladder, corpus=corpus)}" in capsys.readouterr().err
+    assert not (tmp_path / "tiny.json").exists()
+
+
 @pytest.mark.usefixtures("few_resamples")
 def test_the_same_models_give_the_same_manifest_identity(ladder, corpus, tmp_path):
     outputs = [tmp_path / "one.json", tmp_path / "two.json"]
@@ -128,24 +155,3 @@ def test_a_target_of_other_tokens_per_parameter_than_the_ladders_is_named(ladder
     for tokens, warned in ((parameters_of(TARGET, corpus) * 4, False), (1000, True)):
         assert run(ladder, corpus, tmp_path / "tiny.json", tokens=tokens) == 0
         assert ("tokens per parameter and the ladder" in capsys.readouterr().err) == warned
-
-
-def test_too_few_models_are_one_sentence(ladder, corpus, tmp_path, capsys):
-    assert run(ladder[:6], corpus, tmp_path / "tiny.json") == 2
-    sentence = "predict: --models must be at least 7 trained models (5 constants are fitted) with 3 different"
-    assert sentence in capsys.readouterr().err
-
-
-def test_a_model_of_another_corpus_is_refused(ladder, corpus, tmp_path, capsys):
-    made = manifest.read(ladder[0])
-    manifest.write(ladder[0], "pretrain", made.identity | {"corpus": "0" * 64}, made.record)
-    assert run(ladder, corpus, tmp_path / "tiny.json") == 2
-    assert f"{ladder[0]} was trained on a different corpus than {corpus}" in capsys.readouterr().err
-
-
-def test_a_source_without_validation_loss_is_named(ladder, corpus, tmp_path, capsys):
-    assert run(ladder, corpus, tmp_path / "tiny.json", weights={"a": 1, "web": 1}) == 2
-    assert (
-        f"{ladder[0]} has no validation loss of source web; train it again on a corpus with all sources"
-        in capsys.readouterr().err
-    )

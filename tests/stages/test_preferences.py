@@ -44,14 +44,10 @@ def test_mistake_is_one_line_and_leaves_nothing(made, tmp_path, capsys, recipe, 
     ("line", "said"),
     [
         ('{"prompt": "a", "chosen": "b"}', "must have the field rejected, got prompt, chosen"),
-        (
-            '{"prompt": "a", "chosen": ["b"], "rejected": "c"}',
-            ": chosen[0] must be a mapping with role and content, got 'b'",
-        ),
         (json.dumps({"chosen": [USER, ANSWER], "rejected": "no"}), ": rejected must be a list of messages, got 'no'"),
         (
-            json.dumps({"chosen": [USER, ANSWER, USER], "rejected": [USER, ANSWER]}),
-            ": chosen must end with a turn of the assistant, got user",
+            json.dumps({"chosen": [ANSWER, USER], "rejected": [ANSWER]}),
+            ": chosen must end with a turn of the assistant",
         ),
     ],
 )

@@ -54,16 +54,20 @@ def bucket(server, monkeypatch):
     storage._file_system.cache_clear()
 
 
-def bucket_at(url, monkeypatch):
+def s3_at(url, monkeypatch, **variables):
+    """The S3 of a server, by the environment variables."""
     import fsspec
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    secrets = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}
+    for name, value in {"ENDPOINT_URL": url, **secrets, **variables}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     storage._file_system.cache_clear()
     fsspec.filesystem("s3").clear_instance_cache()
-    system = fsspec.filesystem("s3")
+    return fsspec.filesystem("s3")
+
+
+def bucket_at(url, monkeypatch):
+    system = s3_at(url, monkeypatch)
     system.mkdirs("texts", exist_ok=True)
     sink = pa.BufferOutputStream()
     parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
@@ -194,10 +198,7 @@ def test_an_object_that_changed_since_it_was_listed_is_named(tmp_path, bucket, p
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (
-            "s3://texts/none/*.jsonl",
-            "sources.a.paths: s3://texts/none/*.jsonl matches",
-        ),
+        ("s3://texts/none/*.jsonl", "sources.a.paths: s3://texts/none/*.jsonl matches"),
         ("nothing://x/a.jsonl", "nothing://x/a.jsonl cannot be read: Protocol not known: nothing"),
     ],
 )
@@ -207,14 +208,7 @@ def test_a_url_of_nothing_is_one_sentence(tmp_path, bucket, capsys, url, said):
 
 
 def test_a_server_that_is_not_there_is_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    storage._file_system.cache_clear()
-    import fsspec
-
-    fsspec.filesystem("s3").clear_instance_cache()
+    s3_at("http://127.0.0.1:9", monkeypatch, MAX_ATTEMPTS="1")
     recipe = RECIPE | {"paths": ["s3://other/a.jsonl"]}
     line = refused(capsys, listing, name="a", recipe=recipe, output=tmp_path / "list.json")
     assert line.startswith("list: s3://other/a.jsonl cannot be read: Could not connect to the endpoint URL")

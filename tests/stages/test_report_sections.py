@@ -10,7 +10,6 @@ from stages.lib.pages import training
 from tests.helpers.browser import browser, needs_chromium
 from tests.helpers.report_fixtures import summarized, write, write_data, write_run
 
-RATES, LAYERS = (0.001, 0.004), (2, 4)
 BITS = {(0.001, 2): 2.5, (0.001, 4): 2.4, (0.004, 2): 2.3, (0.004, 4): 2.2}
 
 

@@ -339,15 +339,17 @@ def test_directory_that_the_nodes_do_not_share_is_one_line(tmp_path):
 def test_leavings_of_kills_are_swept_and_other_directories_left_alone(corpus, tmp_path):
     assert train(corpus, tmp_path, 2) == 0
     checkpoints = run_directory(tmp_path) / "checkpoints"
-    for name in ("00000001", "00000002.copy", ".00000004.abc.making", ".00000001.abc.removing"):
+    for name in ("00000001", "00000003", "00000002.copy", ".00000004.abc.making", ".00000001.abc.removing"):
         (checkpoints / name).mkdir()
         (checkpoints / name / "__0_0.distcp").write_text("torn")
+    (checkpoints / "00000003/milestone.json").touch()
     leftovers = [checkpoints.parent / ".watchdog.abc", milestone(tmp_path, 4).with_name(".00000004.json.abc.tmp")]
+    leftovers.append(checkpoints / "00000002/.milestone.json.abc.tmp")
     for leftover in leftovers:
         leftover.touch()
     assert train(corpus, tmp_path, 4) == 0
     assert not any(leftover.exists() for leftover in leftovers)
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["00000002", "00000002.copy", "00000004"]
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["00000002", "00000002.copy", "00000003", "00000004"]
 
 
 LEFTOVERS = [".lease.0123", ".lease.stale.4567", ".lease.json.89ab.tmp", ".stopped.json.cdef.tmp", ".watchdog"]

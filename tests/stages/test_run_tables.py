@@ -11,6 +11,7 @@ from stages.lib.results.manifests import Results
 from stages.lib.results.run_tables import heat_map, run_tables
 from stages.lib.results.scores import score_rows
 from tests.helpers.export_fixtures import argv_of
+from tests.helpers.summary_fixtures import rewrite
 
 MODEL = {"num_hidden_layers": 1, "hidden_size": 8}
 DEFAULTS = {"pretrain": {"seed": 0, "optimizer.learning_rate": 0.0003, "optimizer.beta1": 0.9}}
@@ -90,10 +91,8 @@ def test_csv_has_columns_of_what_differs_after_the_others(root):
 
 def test_steps_corpus_and_initial_model_are_keys_too(root, tmp_path):
     write_run(tmp_path, "other", 2.0)
-    path = tmp_path / "runs/other/models/00000020.json"
-    made = manifest.read(path)
     record = {"horizon": {"steps": 40}, "initial": "results/runs/base/models/00000300.json"}
-    manifest.write(path, made.stage, made.identity, made.record | record)
+    rewrite(tmp_path / "runs/other/models/00000020.json", record=record)
     corpora = {name: {"corpus": "a"} for name in ("lr-0.0003-0",)}
     results = Results(*files_of(root))
     (table,) = run_tables(results, score_rows(results), {"defaults": DEFAULTS, "runs": corpora | {"other": {}}})
@@ -106,9 +105,7 @@ def test_steps_corpus_and_initial_model_are_keys_too(root, tmp_path):
 def test_what_is_taken_from_an_initial_model_differs_only_among_runs_that_have_one(root):
     for name, optimizer in (("kept", "keep"), ("reset", "reset")):
         write_run(root, name, 2.0, initial={"optimizer": optimizer, "data": "reset"})
-        path = root / f"runs/{name}/models/00000020.json"
-        made = manifest.read(path)
-        manifest.write(path, made.stage, made.identity, made.record | {"initial": "results/sweeps/lr/best.json"})
+        rewrite(root / f"runs/{name}/models/00000020.json", record={"initial": "results/sweeps/lr/best.json"})
     (table,) = tables_of(root)
     assert table.keys == ("initial", "initial.optimizer", "optimizer.learning_rate", "seed")
     assert {row.values["initial"] for row in table.rows} == {None, "best run of the sweep lr"}

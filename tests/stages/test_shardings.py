@@ -85,17 +85,14 @@ def test_none_is_distributed_data_parallel_bit_for_bit(corpus, tmp_path, optimiz
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("architecture", ["llama", "mixtral"])
-def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_path, architecture):
+@pytest.mark.parametrize(("architecture", "optimizer"), [("llama", "adamw"), ("mixtral", "adamw"), ("llama", "muon")])
+def test_sharding_ranks_and_micro_batch_may_change_in_the_middle(corpus, tmp_path, architecture, optimizer):
     uncut, changed = tmp_path / "uncut", tmp_path / "changed"
-    recipe = RECIPE | {"dtype": "float64", "model": MODEL | MODELS[architecture]}
+    keys = {"model": MODEL | MODELS[architecture], "optimizer": RECIPE["optimizer"] | {"name": optimizer}}
+    recipe = RECIPE | {"dtype": "float64"} | keys
     assert train(corpus, uncut, 30, recipe=recipe) == 0
-    plans = [
-        (10, 4, HYBRID | {"micro_batch_size": 1}),
-        (20, 2, {"sharding": "none", "micro_batch_size": 6}),
-        (30, 3, {}),
-    ]
-    previous = None
+    plans = [(10, 4, HYBRID | {"micro_batch_size": 1}), (20, 2, {"sharding": "none", "micro_batch_size": 6})]
+    plans, previous = [*plans, (30, 3, {})], None
     for until, ranks, operation in plans:
         code, error = train_on(ranks, corpus, changed, until, recipe=recipe, previous=previous, **operation)
         assert code == 0, error

@@ -17,19 +17,9 @@ from stages.lib import manifest
 from stages.lib.sources import documents, examples, filters, quality_rules, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from tests.helpers.data_fixtures import (
-    in_plain_lines,
-    listed,
-    make,
-    refused,
-    shards_of,
-    texts,
-    tokenized,
-    write_jsonl,
-)
+from tests.helpers.data_fixtures import in_plain_lines, listed, make, refused, shards_of, texts, tokenized, write_jsonl
 
 TEXTS = texts("a", 60)
-FILE, STREAM = pa.ipc.new_file, pa.ipc.new_stream
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +36,12 @@ def identity_of(part):
     return json.loads(part.read_text())["identity"]
 
 
-def write_arrow(path, columns, form=FILE, rows=7):
-    """An Arrow file or stream of some columns, in batches of some rows."""
+def write_arrow(path, columns):
+    """An Arrow file of some columns, in batches of a few rows."""
     path.parent.mkdir(exist_ok=True)
     table = pa.table(columns)
-    with form(str(path), table.schema) as writer:
-        writer.write_table(table, max_chunksize=rows)
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
     return str(path)
 
 
@@ -59,12 +49,6 @@ def tokenized_source(directory, tokenizer, **recipe):
     source = listed(directory, "a", {"validation": 0.2} | recipe)
     (part,) = tokenized(directory, "a", source, tokenizer)
     return part
-
-
-@pytest.mark.parametrize("form", [FILE, STREAM])
-def test_arrow_of_text_gives_the_shards_that_json_lines_give(tmp_path, plain, form):
-    path = write_arrow(tmp_path / "a.arrow", {"text": TEXTS}, form)
-    assert shards_of(tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path])) == plain[1]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
@@ -342,13 +326,3 @@ def test_a_number_that_is_not_finite_beside_the_text_drops_nothing(tmp_path, num
     (tmp_path / "p.jsonl").write_text("".join(pairs))
     recipe = source.SourceRecipe(kind="prompt_completion", paths=["*"])
     assert len(list(examples.pairs(recipe, [str(tmp_path / "p.jsonl")]))) == 1
-
-
-def test_an_arrow_stream_that_was_cut_is_named(tmp_path, plain, capsys):
-    path = write_arrow(tmp_path / "a.arrow", {"text": TEXTS}, STREAM)
-    data = (tmp_path / "a.arrow").read_bytes()
-    for cut in (8, 1000):
-        (tmp_path / "a.arrow").write_bytes(data[:-cut])
-        source = listed(tmp_path, "a", {"kind": "arrow", "paths": [path]})
-        line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
-        assert line.startswith(f"tokenize: {path} cannot be read to its end: its end is neither that of an Arrow file")

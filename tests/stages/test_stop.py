@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stages import pretrain
 from tests.helpers.training import (
     environment,
     events_of,
@@ -103,8 +104,6 @@ def test_training_that_is_asked_to_stop_saves_and_resumes_to_the_same_bits(corpu
 
 
 def test_deadline_ends_the_training_in_time(corpus, tmp_path):
-    from stages import pretrain
-
     more = ["--minutes", "0.05"]
     before = time.monotonic()
     assert pretrain.main([*options(corpus, tmp_path, 10**6, **operation(steps=10**6)), *more]) == 75
@@ -170,18 +169,3 @@ def test_grace_follows_the_slowest_step_and_is_known_to_the_launcher(corpus, tmp
     assert 30 <= graces[1] < graces[2] and 36 <= graces[2] < 50  # 30 s, and 1.5 times two steps and two saves
     sentence = f"pretrain: SIGTERM: the training finishes its step and saves, which takes at most {grace.read_text()}"
     assert capfd.readouterr().err.startswith(sentence.strip())
-
-
-def test_profile_steps_after_the_end_are_refused(corpus, tmp_path, capsys):
-    from stages import pretrain
-
-    assert pretrain.main([*options(corpus, tmp_path, 5), "--profile-steps", "6:7"]) == 2
-    assert "--profile-steps must begin at or before step 5" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_minutes_that_are_not_positive_are_refused(corpus, tmp_path, minutes, capsys):
-    from stages import pretrain
-
-    assert pretrain.main([*options(corpus, tmp_path, 5), "--minutes", minutes]) == 2
-    assert "--minutes must be greater than 0" in capsys.readouterr().err

@@ -8,8 +8,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from tests.helpers.export_fixtures import argv_of
-from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, options_of, refused, results, write
+from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, options_of, refused, results, rewrite, write
 
 __all__ = ["results"]
 
@@ -89,17 +88,6 @@ def test_a_missing_branch_is_listed(results, capsys):
     assert len((results / "scores.csv").read_text().splitlines()) == 3
 
 
-def test_report_without_results(tmp_path):
-    more = {
-        "--scores": tmp_path / "scores.csv",
-        "--figures": tmp_path / "figures",
-        "--output": tmp_path / "summary.json",
-    }
-    assert summarize.main(argv_of(more)) == 0
-    assert "There are no results yet." in (tmp_path / "summary.txt").read_text()
-    assert b"no results yet" in (tmp_path / "figures" / "loss.svg").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
@@ -119,6 +107,15 @@ def test_a_result_of_another_recipe_is_refused(results, capsys, keys, value, wor
     assert not (results / "scores.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "key"), [("export/00000300/manifest.json", "model"), ("eval/00000300/validation.json", "export")]
+)
+def test_results_of_another_model_or_export_are_refused(results, capsys, place, key):
+    path = results / "runs/base" / place
+    rewrite(path, **{key: "0" * 64})
+    refused(options_of(results), capsys, str(path), f"another {key}", f"delete {path}")
+
+
 def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, tmp_path):
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 4096, "rms_norm_eps": 1e-5}
     config |= {"max_position_embeddings": 4096, **MODEL, "num_attention_heads": 4, "num_key_value_heads": 4}
@@ -127,34 +124,11 @@ def test_shape_of_a_config_json_is_compared_as_the_manifest_holds_it(results, tm
     expect["runs"]["base"]["pretrain"]["model"] = {"num_attention_heads": 2, "num_key_value_heads": 2}
     expect["runs"]["base"]["model_config"] = str(tmp_path)
     for path in (results / "runs/base/models").glob("*.json"):
-        made = manifest.read(path)
-        model = made.identity["recipe"]["model"] | {"num_key_value_heads": 2}
-        manifest.write(
-            path, made.stage, made.identity | {"recipe": made.identity["recipe"] | {"model": model}}, made.record
-        )
-        export = results / f"runs/base/export/{path.stem}/manifest.json"
-        exported = manifest.read(export)
-        manifest.write(
-            export, exported.stage, exported.identity | {"model": manifest.read(path).digest}, exported.record
-        )
-        scores = results / f"runs/base/eval/{path.stem}/validation.json"
-        scored = manifest.read(scores)
-        manifest.write(scores, scored.stage, scored.identity | {"export": manifest.read(export).digest}, scored.record)
+        recipe = manifest.read(path).identity["recipe"]
+        model = rewrite(path, recipe=recipe | {"model": recipe["model"] | {"num_key_value_heads": 2}})
+        export = rewrite(results / f"runs/base/export/{path.stem}/manifest.json", model=model.digest)
+        rewrite(results / f"runs/base/eval/{path.stem}/validation.json", export=export.digest)
     assert summarize.main(options_of(results, expect)) == 0
-
-
-def test_an_export_of_another_model_is_refused(results, capsys):
-    path = results / "runs/base/export/00000300/manifest.json"
-    made = manifest.read(path)
-    manifest.write(path, made.stage, {**made.identity, "model": "0" * 64}, made.record)
-    refused(options_of(results), capsys, str(path), "another model", f"delete {path}")
-
-
-def test_an_evaluation_of_another_export_is_refused(results, capsys):
-    path = results / "runs/base/eval/00000300/validation.json"
-    made = manifest.read(path)
-    manifest.write(path, made.stage, {**made.identity, "export": "0" * 64}, made.record)
-    refused(options_of(results), capsys, str(path), "another export")
 
 
 def test_another_version_of_the_code_is_a_warning(results, capsys):
@@ -170,37 +144,20 @@ def test_a_task_of_two_suites_is_named_by_its_suite(results):
     argv = options_of(results, {})
     argv.insert(argv.index("--evaluations") + 1, str(path.with_name("more.json")))
     assert summarize.main(argv) == 0
-    tasks = {
-        row["task"] for row in csv.DictReader((results / "scores.csv").read_text().splitlines()) if row["step"] == "300"
-    }
-    assert {"validation/next_line", "more/next_line"} <= tasks
+    rows = csv.DictReader((results / "scores.csv").read_text().splitlines())
+    assert {"validation/next_line", "more/next_line"} <= {row["task"] for row in rows if row["step"] == "300"}
 
 
 def write_references(root):
     """Write a baseline's scores, and trivial readers into the run's; returns the baseline's manifest."""
+    readers = {"indent": {"value": 0.427, "stderr": 0.02, "n": 64}, "first": {"value": 0.25, "stderr": 0.05, "n": 64}}
     for step in (100, 300):
-        path = root / "runs" / "base" / "eval" / f"{step:08d}" / "validation.json"
-        made = manifest.read(path)
-        readers = {
-            "indent": {"value": 0.427, "stderr": 0.02, "n": 64},
-            "first": {"value": 0.25, "stderr": 0.05, "n": 64},
-        }
-        trivial = {"next_line": readers}
-        manifest.write(path, "evaluate", made.identity | {"corpus": "c", "trivial": trivial}, made.record)
-    scores = {
-        "next_line": {"acc_mutual_info": {"value": 0.6, "stderr": 0.03, "n": 64}},
-        "bits_per_byte_code": {"bits_per_byte": {"value": 2.25, "stderr": 0.1, "n": 20}},
-    }
-    identity = {
-        "recipe": SUITE,
-        "suite": "validation",
-        "baseline": "b",
-        "corpus": "c",
-        "results": scores,
-        "outputs": {},
-    }
+        rewrite(root / f"runs/base/eval/{step:08d}/validation.json", corpus="c", trivial={"next_line": readers})
+    scores = {"next_line": {"acc_mutual_info": {"value": 0.6, "stderr": 0.03, "n": 64}}}
+    scores |= {"bits_per_byte_code": {"bits_per_byte": {"value": 2.25, "stderr": 0.1, "n": 20}}}
+    identity = {"recipe": SUITE, "suite": "validation", "baseline": "b", "corpus": "c", "results": scores}
     path = root / "baselines" / "big" / "main" / "validation.json"
-    write(path, "evaluate", identity, {"code": "e1"})
+    write(path, "evaluate", identity | {"outputs": {}}, {"code": "e1"})
     return path
 
 
@@ -224,16 +181,13 @@ def test_baselines_and_trivial_readers_stand_beside_the_scores(results):
 def test_rules_that_reach_a_score_are_named(results):
     argv = [*options_of(results), "--baselines", str(write_references(results))]
     path = results / "runs" / "base" / "eval" / "00000300" / "validation.json"
-    made = manifest.read(path)
-    made.identity["results"]["next_line"]["acc_mutual_info"]["value"] = 0.4
-    manifest.write(path, "evaluate", made.identity, made.record)
+    rewrite(path, results={"next_line": {"acc_mutual_info": {"value": 0.4, "stderr": 0.03, "n": 64}}})
     assert summarize.main(argv) == 0
     assert "    trivial baselines that do at least as well: indent 0.427\n" in (results / "summary.txt").read_text()
 
 
 def test_a_baseline_of_another_suite_is_refused(results, capsys):
     path = write_references(results)
-    made = manifest.read(path)
-    manifest.write(path, "evaluate", made.identity | {"recipe": SUITE | {"num_examples": 8}}, made.record)
+    rewrite(path, recipe=SUITE | {"num_examples": 8})
     assert summarize.main([*options_of(results), "--baselines", str(path)]) == 2
     assert f"{path} was made with num_examples = 8, and the config has 64" in capsys.readouterr().err

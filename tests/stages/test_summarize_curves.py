@@ -77,12 +77,6 @@ def test_validation_losses_of_different_text_are_not_joined(results, lines):
     }
 
 
-def test_step_that_was_bad_when_it_was_taken_again_loses_its_point(results, lines):
-    append(results, "metrics", entry_of(310, 4.0), entry_of(310, None, skipped=True))
-    assert summarize.main(options_of(results)) == 0
-    assert lines["base, training"][-1][0] == 300 * 256
-
-
 @pytest.mark.parametrize(("share", "warned"), [(0.07, False), (0.05, True)])
 def test_text_warns_of_experts_without_work(results, share, warned):
     loads = [[[0.4, 0.1, 0.25, 0.25], [share + change, 0.5 - share - change, 0.25, 0.25]] for change in (-0.02, 0.02)]
@@ -123,7 +117,9 @@ def test_all_that_exists_is_summarized_without_a_list_and_into_its_own_folder(re
 
 def test_results_without_any_and_a_missing_directory(tmp_path, capsys):
     assert summarize.main([f"--results={tmp_path}"]) == 0
-    assert "There are no results yet." in (tmp_path / "so_far/summary.txt").read_text()
+    for name in ("summary.txt", "card.html"):
+        assert "There are no results yet." in (tmp_path / "so_far" / name).read_text()
+    assert b"no results yet" in (tmp_path / "so_far/figures/loss.svg").read_bytes()
     with pytest.raises(SystemExit) as end:
         summarize.main(["--results", str(tmp_path / "none")])
     assert end.value.code == 2

@@ -6,7 +6,7 @@ import pytest
 
 from stages import summarize
 from stages.lib import manifest
-from tests.helpers.summary_fixtures import EXPECT, MODEL, lines, options_of, refused, results, write
+from tests.helpers.summary_fixtures import EXPECT, MODEL, lines, options_of, refused, results, rewrite, write
 
 __all__ = ["lines", "results"]
 
@@ -18,39 +18,24 @@ def tuned(results):
     """Options with a second run, tuned from the last milestone of the first, and with scores of both by one suite."""
     base = results / "runs" / "base"
     path = base / "models" / "00000300.json"
-    identity = manifest.read(path).identity | {
-        "checkpoint": "../train/0123456789abcdef/checkpoints/00000300",
-        "outputs": {
-            f"../train/0123456789abcdef/checkpoints/00000300/{name}": {"bytes": 1, "sha256": name}
-            for name in ("__0_0.distcp", "commit.json")
-        },
-    }
-    manifest.write(path, "pretrain", identity, manifest.read(path).record)
-    export = base / "export" / "00000300" / "manifest.json"
-    relink(export, "model", path)
-    relink(base / "eval" / "00000300" / "validation.json", "export", export)
-    write_scores(base, 300, export, 2.5, 0.28)
+    at = "../train/0123456789abcdef/checkpoints/00000300"
+    outputs = {f"{at}/{name}": {"bytes": 1, "sha256": name} for name in ("__0_0.distcp", "commit.json")}
+    made = rewrite(path, checkpoint=at, outputs=outputs)
+    export = rewrite(base / "export/00000300/manifest.json", model=made.digest)
+    rewrite(base / "eval/00000300/validation.json", export=export.digest)
+    write_scores(base, 300, export.path, 2.5, 0.28)
     run = results / "runs" / "tuned"
     model = run / "models" / "00000040.json"
     initial = manifest.digest_of({"__0_0.distcp": {"bytes": 1, "sha256": "__0_0.distcp"}})
-    identity = {
-        "recipe": TUNED | {"model": MODEL},
-        "tuned_on": {"statements": "d"},
-        "initial": initial,
-        "step": 40,
-        "tokens": 10240,
-    }
+    identity = {"recipe": TUNED | {"model": MODEL}, "tuned_on": {"statements": "d"}, "initial": initial}
+    identity |= {"step": 40, "tokens": 10240}
     write(model, "finetune", identity | {"outputs": {}}, {"run_directory": "../train/fedcba9876543210", "code": "f1"})
     train = run / "train" / "fedcba9876543210"
     train.mkdir(parents=True)
     (train / "metrics.jsonl").write_text(json.dumps({"step": 40, "tokens": 10240, "loss": 3.0}) + "\n")
     export = run / "export" / "00000040" / "manifest.json"
-    write(
-        export,
-        "convert",
-        {"recipe": {}, "model": manifest.read(model).digest, "step": 40, "outputs": {}},
-        {"parameters": 4_200_000},
-    )
+    identity = {"recipe": {}, "model": manifest.read(model).digest, "step": 40, "outputs": {}}
+    write(export, "convert", identity, {"parameters": 4_200_000})
     write_scores(run, 40, export, 2.1, 0.30)
     expect = json.loads(json.dumps(EXPECT))
     expect["runs"]["tuned"] = {
@@ -68,9 +53,13 @@ def tuned(results):
     return argv
 
 
-def relink(path, key, source):
-    made = manifest.read(path)
-    manifest.write(path, made.stage, made.identity | {key: manifest.read(source).digest}, made.record)
+def change_tuned(results, *, record=None, **keys):
+    """Change the manifest of the tuned model, and link export and scores to it again; return its path."""
+    run = results / "runs/tuned"
+    model = rewrite(run / "models/00000040.json", record=record, **keys)
+    export = rewrite(run / "export/00000040/manifest.json", model=model.digest)
+    rewrite(run / "eval/00000040/pairs.json", export=export.digest)
+    return model.path
 
 
 def write_scores(run, step, export, bits, accuracy):
@@ -79,12 +68,8 @@ def write_scores(run, step, export, bits, accuracy):
         "completion_choice": {"acc_mutual_info": {"value": accuracy, "stderr": 0.02}},
     }
     identity = {"recipe": {"tasks": ["completion_bits"]}, "export": manifest.read(export).digest, "results": scores}
-    write(
-        run / "eval" / f"{step:08d}" / "pairs.json",
-        "evaluate",
-        identity | {"step": step, "tokens": 256 * step, "outputs": {}},
-        {"code": "e1"},
-    )
+    identity |= {"step": step, "tokens": 256 * step, "outputs": {}}
+    write(run / "eval" / f"{step:08d}" / "pairs.json", "evaluate", identity, {"code": "e1"})
 
 
 def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
@@ -103,16 +88,10 @@ def test_text_shows_a_tuned_run_beside_the_model_before(results, tuned):
 
 
 def test_text_tells_how_a_model_at_a_path_was_tuned_and_its_validation_loss(results, tuned):
-    path = results / "runs/tuned/models/00000040.json"
-    made = manifest.read(path)
-    identity = made.identity | {"initial": "0" * 64, "recipe": TUNED | {"model": MODEL, "lora": {"rank": 8}}}
-    record = {
-        "initial": "models/CodeLlama-7b-hf",
-        "validation": {"chats": {"loss": 0.8787, "loss_bits_per_byte": 0.304}},
-    }
-    manifest.write(path, made.stage, identity, made.record | record)
-    relink(results / "runs/tuned/export/00000040/manifest.json", "model", path)
-    relink(results / "runs/tuned/eval/00000040/pairs.json", "export", path.parents[1] / "export/00000040/manifest.json")
+    losses = {"chats": {"loss": 0.8787, "loss_bits_per_byte": 0.304}}
+    record = {"initial": "models/CodeLlama-7b-hf", "validation": losses}
+    recipe = TUNED | {"model": MODEL, "lora": {"rank": 8}}
+    change_tuned(results, record=record, initial="0" * 64, recipe=recipe)
     tuned[tuned.index("--expect") + 1] = "{}"
     assert summarize.main(tuned) == 0
     text = (results / "summary.txt").read_text()
@@ -138,19 +117,13 @@ def test_curve_of_a_tuned_run_begins_at_the_tokens_of_its_initial_model(tuned, l
     ],
 )
 def test_a_tuned_model_of_another_recipe_or_model_is_refused(results, tuned, capsys, change, words):
-    path = results / "runs/tuned/models/00000040.json"
-    made = manifest.read(path)
-    manifest.write(path, made.stage, made.identity | change, made.record)
-    relink(results / "runs/tuned/export/00000040/manifest.json", "model", path)
-    export = results / "runs/tuned/export/00000040/manifest.json"
-    relink(results / "runs/tuned/eval/00000040/pairs.json", "export", export)
+    path = change_tuned(results, **change)
     refused(tuned, capsys, *words, f"delete {path}")
 
 
 def test_suite_of_the_tuned_run_is_compared_with_the_scores_before_too(results, tuned, capsys):
     path = results / "runs/base/eval/00000300/pairs.json"
-    made = manifest.read(path)
-    manifest.write(path, made.stage, made.identity | {"recipe": {"tasks": ["completion_choice"]}}, made.record)
+    rewrite(path, recipe={"tasks": ["completion_choice"]})
     refused(tuned, capsys, str(path), "tasks")
 
 

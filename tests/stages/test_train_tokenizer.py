@@ -75,9 +75,7 @@ def test_a_vocabulary_that_the_text_does_not_support_names_the_largest_that_work
     output = tmp_path / "manifest.json"
     recipe = {"vocab_size": 50000, "sample": {"a": 1, "b": 1}, "model": model}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
-    largest = re.match(
-        r"train_tokenizer: train_tokenizer.vocab_size must be at most (\d+) for this text .* got 50000$", line
-    )
+    largest = re.match(r"train_tokenizer: train_tokenizer.vocab_size must be at most (\d+) for .* got 50000$", line)
     assert largest, line
     assert not list(tmp_path.iterdir())
     _train(lists, output, vocab_size=int(largest[1]), model=model)
@@ -87,9 +85,7 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
     output = tmp_path / "manifest.json"
     recipe = {"vocab_size": 262, "sample": {"a": 1, "b": 1}}
     line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=output)
-    smallest = re.match(
-        r"train_tokenizer: train_tokenizer.vocab_size must be at least (\d+) to hold the characters", line
-    )
+    smallest = re.match(r"train_tokenizer: train_tokenizer.vocab_size must be at least (\d+) to hold the char", line)
     assert smallest, line
     _train(lists, output, vocab_size=int(smallest[1]))
 
@@ -98,10 +94,7 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
     ("recipe", "said"),
     [
         ({"vocab_size": 259, "sample": {"a": 1}}, "train_tokenizer.vocab_size must be a whole number at least 260"),
-        (
-            {"vocab_size": 300, "sample": {"c": 1}},
-            "train_tokenizer.sample.c must be one of the sources in --lists: a, b",
-        ),
+        ({"vocab_size": 300, "sample": {"c": 1}}, "train_tokenizer.sample.c must be one of the sources in --lists: a"),
         ({"vocab_size": 300, "sample": {}}, "no source of train_tokenizer.sample has training text"),
     ],
 )

@@ -9,16 +9,11 @@ from stages import describe, summarize
 from stages.lib import manifest
 from tests.helpers import card_fixtures
 from tests.helpers.card_fixtures import SUITE, words, write_list
+from tests.helpers.summary_fixtures import rewrite
 from tests.tools.test_compare import accuracy, run_compare, write_logs, write_run
 
 BASE, TUNED = [1] * 20 + [0] * 20, [1] * 30 + [0] * 10
 """Answers of which ten became right: that is no chance, although the two errors alone do not tell."""
-
-
-def rewrite(path, **changes):
-    made = manifest.read(path)
-    manifest.write(path, made.stage, made.identity | changes, made.record)
-    return manifest.read(path)
 
 
 def write_tuned(root, tasks):

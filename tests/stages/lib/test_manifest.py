@@ -27,19 +27,10 @@ def test_the_record_and_the_order_of_keys_change_no_digest(path):
     assert again.digest == read.digest == manifest.digest_of(read.identity)
 
 
-def test_any_change_of_the_identity_changes_the_digest(path):
-    identity = manifest.read(path).identity
-    assert manifest.digest_of(identity | {"recipe": {"a": 2e-3}}) != manifest.digest_of(identity)
-
-
 def test_the_digest_of_an_identity_never_changes():
     digest = manifest.digest_of({"b": [1, 2.5, None, True], "a": "\u00e9"})
     expected = "0c187fb652afca8017b5ef38178eeef09a9dfef844316f80ba4207cdf1995ee5"
     assert digest == expected, "all results would have to be made again"
-
-
-def test_an_output_that_is_there_is_found(path):
-    assert manifest.read(path).output("payload") == path.parent / "payload"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +53,8 @@ def test_an_output_of_equal_size_with_other_bytes_is_named(path):
         manifest.check_content(path.parent / "payload", read.identity["outputs"]["payload"], path)
 
 
-def test_an_output_that_the_manifest_does_not_list_is_refused(path):
+def test_an_output_is_found_only_if_the_manifest_lists_it(path):
+    assert manifest.read(path).output("payload") == path.parent / "payload"
     with pytest.raises(UserError, match=r"m\.json does not list the output other"):
         manifest.read(path).output("other")
 

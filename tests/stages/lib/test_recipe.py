@@ -181,12 +181,9 @@ LAUGHS = "name:\n- &a0 [x, x]\n" + "".join(f"- &a{n} [*a{n - 1}, *a{n - 1}]\n" f
     ("text", "said"),
     [
         ('{"name": "a\\u0000"}', "x.name must be text of Unicode characters without NUL, got 'a\\x00'"),
-        ('{"name": "\\ud800"}', "--recipe is not valid JSON: a text has half of a surrogate pair"),
         ('{"count": 1' + "0" * 4000 + "}", "x.count must be a whole number below 2^63, got 1000"),
-        ('{"count": 1' + "0" * 5000 + "}", "--recipe is not valid JSON: "),
         ('{"inner": {"rate": 1' + "0" * 400 + "}}", "x.inner.rate must be a finite number, got 1000"),
         ('{"name": ["' + "a" * 100_000 + '"]}', "x.name must be one of a, b, got ['aaa"),
-        ('{"names": ' + "[" * 100_000, "--recipe is not valid JSON: it is nested too deeply"),
         ("a\0b", "a recipe must be JSON or a readable file, got 'a\\x00b'"),
         ("a" * 300, "a recipe must be JSON or a readable file, got 'aaa"),
         ("laughs.yaml", "x.name must be one of a, b, got [['x', 'x'], "),

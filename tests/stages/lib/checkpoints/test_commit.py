@@ -80,18 +80,6 @@ def test_complete_checkpoint_that_a_kill_left_beside_a_free_place_takes_it(check
     assert "new" in names(checkpoint)
 
 
-def test_next_start_deletes_what_kills_left_and_nothing_else(checkpoint, tmp_path):
-    (written_beside(checkpoint) / "commit.json").unlink()
-    (checkpoint / ".milestone.json.abc.tmp").touch()
-    for name in ("00000001", "00000002", "00000003.copy"):
-        (checkpoint.parent / name).mkdir()
-        (checkpoint.parent / name / NAME).touch()
-    (checkpoint.parent / "00000002/milestone.json").touch()
-    clear_leftovers(tmp_path)
-    assert names(checkpoint.parent) == ["00000002", "00000003", "00000003.copy"]
-    assert names(checkpoint) == [NAME, "commit.json"]
-
-
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": 2, "files": {}}', "not JSON"])
 def test_marker_that_is_not_valid_is_refused(checkpoint, content):
     (checkpoint / "commit.json").write_text(content)

@@ -69,28 +69,6 @@ def test_save_over_a_torn_checkpoint_leaves_nothing_of_it(tmp_path):
     assert not (tmp_path / "00000003" / "__9_0.distcp").exists()
 
 
-class LostAfter:
-    """A lease that another trainer takes over after some checks."""
-
-    def __init__(self, checks):
-        self.checks = checks
-
-    def check(self):
-        self.checks -= 1
-        if self.checks < 0:
-            raise UserError("taken over")
-
-
-@pytest.mark.parametrize("checks", [0, 1])
-def test_lost_lease_leaves_the_checkpoint_of_the_other_trainer(tmp_path, checks):
-    dcp.save(tmp_path / "00000003", tensors(), FACTS)
-    committed = (tmp_path / "00000003/commit.json").stat()
-    with pytest.raises(UserError, match="taken over"):
-        dcp.save(tmp_path / "00000003", tensors(), FACTS, lease=LostAfter(checks))
-    assert [path.name for path in tmp_path.iterdir()] == ["00000003"]
-    assert (tmp_path / "00000003/commit.json").stat() == committed
-
-
 def test_missing_file_is_an_error_of_one_line(tmp_path):
     dcp.save(tmp_path / "00000003", tensors(), FACTS)
     (tmp_path / "00000003/__0_0.distcp").unlink()

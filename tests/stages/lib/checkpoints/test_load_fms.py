@@ -16,6 +16,7 @@ from stages.lib.checkpoints import find_model, model_files
 from stages.lib.errors import UserError
 from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
+from tests.helpers.export_cases import CASES, recipe_of
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
 from tests.helpers.training import run_on
@@ -69,18 +70,11 @@ def test_experts_are_apart_in_ibm_fms(tmp_path, name):
     assert_equal_bits(read(tmp_path / name, recipe), state)
 
 
-@pytest.mark.parametrize("name", ["model.pth", "step_7_ckp"])
-def test_a_tied_head_is_the_embedding(tmp_path, name):
+@pytest.mark.parametrize("name", ["model.pth", "step_7_ckp", "model.safetensors"])
+def test_a_tied_head_may_be_the_only_name(tmp_path, name):
     state = state_of(TIED)
-    FORMATS[name](tmp_path / name, state)
+    FORMATS[name](tmp_path / name, {key: state[key] for key in state if key != "base_model.embedding.weight"})
     assert_equal_bits(read(tmp_path / name, TIED), state)
-
-
-def test_a_tied_head_may_be_the_only_name(tmp_path):
-    state = state_of(TIED)
-    stored = {key: tensor for key, tensor in state.items() if key != "base_model.embedding.weight"}
-    save_file(stored, tmp_path / "model.safetensors")
-    assert_equal_bits(read(tmp_path / "model.safetensors", TIED), state)
 
 
 @pytest.mark.long
@@ -101,30 +95,38 @@ def test_metadata_of_torch_2_2_is_read(tmp_path):
     assert_equal_bits(read(tmp_path / "step_7_ckp"), state_of())
 
 
+BEYOND_FMS = {"architecture", "attention_bias", "head_dim"}
+"""Keys that ibm-fms' Llama does not have."""
+
+
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_model_of_ibm_fms_gives_its_logits(tmp_path, fused):
-    llama = pytest.importorskip("fms.models.llama")
+@pytest.mark.parametrize("case", [case for case in CASES if not BEYOND_FMS & CASES[case].keys()])
+def test_a_model_of_ibm_fms_gives_its_logits(tmp_path, case, fused):
+    llama, recipe = pytest.importorskip("fms.models.llama"), recipe_of(case)
     config = llama.LLaMAConfig(
         src_vocab_size=VOCABULARY,
-        emb_dim=32,
-        nheads=4,
-        kvheads=2,
-        nlayers=2,
-        hidden_grow_factor=1.5,
+        emb_dim=recipe.hidden_size,
+        norm_eps=recipe.rms_norm_eps,
+        nheads=recipe.num_attention_heads,
+        kvheads=recipe.kv_heads,
+        nlayers=recipe.num_hidden_layers,
+        hidden_grow_factor=recipe.intermediate_size / recipe.hidden_size,
         multiple_of=1,
-        max_expected_seq_len=64,
-        rope_theta=5e5,
+        max_expected_seq_len=recipe.max_position_embeddings,
+        rope_theta=recipe.rope_theta,
+        rope_scaling=vars(recipe.rope_scaling) if recipe.rope_scaling else {},
+        tie_heads=recipe.tie_word_embeddings,
         fused_weights=fused,
+        pad_id=-1,
     )
-    torch.manual_seed(1)
     theirs = llama.LLaMA(config).eval()
-    theirs.reset_parameters()
+    theirs.load_state_dict(LAYOUTS["fused" if fused else "unfused"](state_of(recipe), recipe), strict=True)
     torch.save(theirs.state_dict(), tmp_path / "model.pth")
-    recipe = dataclasses.replace(RECIPE, rope_theta=5e5, max_position_embeddings=64)
     ours = find_model.load(find_model.find(tmp_path / "model.pth", "--model", recipe), torch.float32, "cpu")
-    tokens = torch.randint(0, VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(2))
+    # longer than the original positions of a scaling
+    tokens = torch.randint(0, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
-        torch.testing.assert_close(ours.logits(tokens), theirs(tokens), rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours.logits(tokens), theirs(tokens), rtol=0, atol=1e-4)
 
 
 def refusal(path, recipe=RECIPE):

@@ -47,11 +47,6 @@ def save(manager, step):
     manager.checkpointer.wait()
 
 
-def test_keep_deletes_the_oldest(manager, tmp_path):
-    save(manager, 3)
-    assert complete_steps(tmp_path) == [3]
-
-
 @pytest.mark.parametrize(("checks", "left"), [(0, [1, 2]), (1, [1, 2]), (2, [1, 2, 3]), (3, [2, 3])])
 def test_save_of_a_trainer_that_lost_its_lease_deletes_nothing(manager, tmp_path, checks, left):
     manager.lease.left = checks
@@ -111,16 +106,3 @@ def test_next_save_waits_for_the_one_before(tmp_path, monkeypatch):
     for step in (1, 2):
         found = dcp.load_tensors(tmp_path / f"{step:08d}", ["a"])["a"]
         assert torch.equal(found, torch.full((3,), step - 1.0))
-
-
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_save_that_fails_says_so_once_and_is_not_done(tmp_path, asynchronous):
-    (tmp_path / "file").touch()
-    checkpointer, done = AsyncCheckpointer(asynchronous), []
-    with pytest.raises(UserError, match="could not be written"):
-        checkpointer.save(tmp_path / "file/00000001", {"a": torch.zeros(3)}, {"step": 1}, None, done.append)
-        checkpointer.wait()
-    assert not checkpointer.failed() and not done
-    checkpointer.save(tmp_path / "00000001", {"a": torch.zeros(3)}, {"step": 1}, None, done.append)
-    checkpointer.wait()
-    assert len(done) == 1

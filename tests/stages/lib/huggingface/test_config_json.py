@@ -69,20 +69,6 @@ def test_scaled_frequencies_in_the_forms_of_transformers_4_and_5(rope):
     assert found == LlamaRecipe(**SHAPE, rope_theta=5e5, rope_scaling=SCALING)
 
 
-def test_theta_in_the_form_of_transformers_5():
-    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
-    assert recipe_of(without("rope_theta", "rope_scaling") | rope).rope_theta == 20000
-
-
-def test_missing_keys_have_the_defaults_of_transformers():
-    left = without(
-        "num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "max_position_embeddings"
-    )
-    assert recipe_of(left) == LlamaRecipe(
-        **{**SHAPE, "max_position_embeddings": 2048}, rms_norm_eps=1e-6, rope_theta=1e4
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -22,10 +22,6 @@ def batch():
     return [torch.randint(0, VOCABULARY, (2, length), generator=generator) for length in (7, 200)]
 
 
-BEYOND_FMS = {"architecture", "attention_bias", "head_dim"}
-"""Keys that ibm-fms' Llama does not have."""
-
-
 @pytest.mark.parametrize("name", ["mha", "theta", "llama3"])
 def test_angles_have_the_bits_of_transformers(name):
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding
@@ -36,36 +32,6 @@ def test_angles_have_the_bits_of_transformers(name):
     expected = [table[0, :, : recipe.head_size // 2] for table in theirs(torch.zeros(1), positions[None])]
     found = Transformer(recipe, VOCABULARY).base_model.rotation(positions, torch.device("cpu"))
     assert all(torch.equal(a.squeeze(1), b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if not BEYOND_FMS & CASES[case].keys()])
-def test_logits_equal_those_of_ibm_fms(case):
-    fms = pytest.importorskip("fms.models.llama")
-    recipe = recipe_of(case)
-    ours = random_model(recipe, VOCABULARY)
-    scaling = vars(recipe.rope_scaling) if recipe.rope_scaling else {}
-    theirs = fms.LLaMA(
-        fms.LLaMAConfig(
-            src_vocab_size=VOCABULARY,
-            emb_dim=recipe.hidden_size,
-            norm_eps=recipe.rms_norm_eps,
-            nheads=recipe.num_attention_heads,
-            kvheads=recipe.kv_heads,
-            nlayers=recipe.num_hidden_layers,
-            hidden_grow_factor=recipe.intermediate_size / recipe.hidden_size,
-            multiple_of=1,
-            max_expected_seq_len=recipe.max_position_embeddings,
-            rope_theta=recipe.rope_theta,
-            rope_scaling=scaling,
-            tie_heads=recipe.tie_word_embeddings,
-            fused_weights=True,
-            pad_id=-1,
-        )
-    )
-    theirs.load_state_dict(ours.state_dict(), strict=True)
-    tokens = batch()[1]
-    with torch.inference_mode():
-        assert (ours.logits(tokens) - theirs.eval()(tokens)).abs().max() <= 1e-4
 
 
 def test_shards_hold_the_weights_of_one_file(tmp_path):
@@ -79,17 +45,6 @@ def test_shards_hold_the_weights_of_one_file(tmp_path):
     assert shards == sorted(set(index["weight_map"].values()))
     figures = parity.compare_logits(model, parity.load_exported(tmp_path / "sharded"), batch(), tolerance=1e-4)
     assert figures["argmax_agreement"] == 1
-
-
-def test_padding_of_the_vocabulary_is_cut(tmp_path):
-    recipe = LlamaRecipe(**SMALL)
-    model = random_model(recipe, VOCABULARY + 20)
-    write_export(tmp_path, recipe, model)
-    theirs = parity.load_exported(tmp_path)
-    assert theirs.lm_head.weight.shape[0] == VOCABULARY
-    with torch.inference_mode():
-        ours = model.logits(batch()[0])[..., :VOCABULARY]
-        assert (ours - theirs(batch()[0]).logits).abs().max() <= 1e-4
 
 
 def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path):

@@ -12,15 +12,9 @@ from stages.lib.model.key_table import LoraRecipe
 from stages.lib.model.lora import adapter_shapes, add_adapters
 from stages.lib.model.transformer import Transformer
 from stages.lib.training import parallelize
+from tests.helpers.training import MODEL
 
-SIZES = {
-    "num_hidden_layers": 3,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "max_position_embeddings": 64,
-}
+SIZES = MODEL | {"num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}
 SMALL = LlamaRecipe(**SIZES)
 SPARSE = MixtralRecipe(architecture="mixtral", num_local_experts=5, **SIZES)
 LLAMA_3_8B = LlamaRecipe(
@@ -55,12 +49,7 @@ def test_the_parameters_are_those_of_the_model(layers, head_dim, kv_heads, group
 
 
 def test_a_tied_head_counts_in_the_flops():
-    tied, untied = (
-        LlamaRecipe(
-            num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=48, tie_word_embeddings=tie
-        )
-        for tie in (True, False)
-    )
+    tied, untied = (LlamaRecipe(**MODEL | {"tie_word_embeddings": tie}) for tie in (True, False))
     assert flops.parameter_count(untied, 320) - flops.parameter_count(tied, 320) == 320 * 32
     assert flops.flops_per_token(untied, 320, 64) == flops.flops_per_token(tied, 320, 64)
 

@@ -7,21 +7,16 @@ from stages.lib.errors import UserError
 from stages.lib.model import generation
 from stages.lib.model.architectures import LlamaRecipe
 from tests.helpers.export_fixtures import random_model
+from tests.helpers.training import MODEL
 
 VOCABULARY = 70
-SMALL = {
-    "num_hidden_layers": 3,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-CONFIGS = {"mha": {}, "gqa": {"num_key_value_heads": 2}, "mqa": {"num_key_value_heads": 1, "tie_word_embeddings": True}}
+UNTIED = MODEL | {"tie_word_embeddings": False}
+CONFIGS = {"mha": UNTIED | {"num_key_value_heads": 4}, "gqa": UNTIED, "mqa": MODEL | {"num_key_value_heads": 1}}
 GREEDY = generation.Sampler(0, 1, [])
 
 
 def model_of(name, dtype=torch.float32):
-    return random_model(LlamaRecipe(**SMALL, **CONFIGS[name]), VOCABULARY).to(dtype)
+    return random_model(LlamaRecipe(**CONFIGS[name]), VOCABULARY).to(dtype)
 
 
 def tokens(rows=3, length=40):
@@ -67,7 +62,7 @@ def test_nothing_is_computed_after_all_rows_have_ended(monkeypatch):
 
 def test_a_text_may_fill_every_position_and_one_token_more():
     model = model_of("mha")
-    prompt = tokens(rows=1, length=SMALL["max_position_embeddings"] - 3)
+    prompt = tokens(rows=1, length=MODEL["max_position_embeddings"] - 3)
     assert len(texts(model, prompt, 4, GREEDY)[0]) == 4
 
 

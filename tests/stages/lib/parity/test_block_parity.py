@@ -96,36 +96,27 @@ def test_a_tensor_of_another_dtype_is_named(tmp_path):
     assert "model.norm.weight must have the dtype torch.float32, found torch.bfloat16" in fails(exported)
 
 
+def change_config(directory, change):
+    path = directory / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "module"),
+    ("case", "change", "module"),
     [
-        ("rope_theta", 5.1e5, "self_attn"),
-        ("rms_norm_eps", 2e-5, "input_layernorm"),
-        ("num_attention_heads", 2, "self_attn"),
-        ("hidden_act", "gelu", "mlp"),
-        ("attention_dropout", 0.0, None),
+        ("theta", lambda config: config | {"rope_theta": 5.1e5}, "self_attn"),
+        ("theta", lambda config: config | {"rms_norm_eps": 2e-5}, "input_layernorm"),
+        # the same shapes
+        ("theta", lambda config: config | dict(num_attention_heads=2, head_dim=32, num_key_value_heads=1), "self_attn"),
+        ("theta", lambda config: config | {"hidden_act": "gelu"}, "mlp"),
+        ("llama3", lambda config: config | {"rope_scaling": config["rope_scaling"] | {"factor": 8.1}}, "self_attn"),
+        ("experts", lambda config: config | {"num_experts_per_tok": 3}, "mlp"),
     ],
 )
-def test_a_wrong_config_fails_in_its_module(tmp_path, key, value, module):
-    exported = exported_case(tmp_path, "theta")
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text()) | {key: value}
-    if key == "num_attention_heads":  # the same shapes
-        config |= {"head_dim": 32, "num_key_value_heads": 1}
-    path.write_text(json.dumps(config))
-    if module is None:
-        check(exported)
-    else:
-        assert fails(exported).startswith(f"the outputs of layer 0, first in {module}, differ by ")
-
-
-def test_another_scaling_of_long_positions_fails(tmp_path):
-    exported = exported_case(tmp_path, "llama3")
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    config["rope_scaling"]["factor"] = 8.1
-    path.write_text(json.dumps(config))
-    assert "layer 0, first in self_attn" in fails(exported)
+def test_a_wrong_config_fails_in_its_module(tmp_path, case, change, module):
+    exported = exported_case(tmp_path, case)
+    change_config(tmp_path, change)
+    assert fails(exported).startswith(f"the outputs of layer 0, first in {module}, differ by ")
 
 
 def unpermuted(weight, heads):
@@ -184,16 +175,11 @@ def sharp(directory, std, seed=0):
 
 
 @pytest.mark.parametrize("std", [0.05, 0.2, 1.0])
-def test_sharp_attention_passes_on_a_long_row(tmp_path, std):
-    blocks, _ = check(sharp(tmp_path, std), rows(2048, 1))
-    assert (blocks["num_rounding"] > 0) == (std == 1)  # float64 is computed, and shows that it is rounding
-
-
-@pytest.mark.parametrize("std", [0.05, 0.2, 1.0])
-def test_a_mistake_under_sharp_attention_fails(tmp_path, std):
+def test_sharp_attention_passes_on_a_long_row_and_a_mistake_does_not(tmp_path, std):
     exported = sharp(tmp_path, std)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 10010.0}))
+    blocks, _ = check(exported, rows(2048, 1))
+    assert (blocks["num_rounding"] > 0) == (std == 1)  # float64 is computed, and shows that it is rounding
+    change_config(tmp_path, lambda config: config | {"rope_theta": 10010.0})
     assert "layer 0, first in self_attn" in fails(exported, rows(2048, 1))
 
 
@@ -260,12 +246,6 @@ def test_wrong_experts_are_named(tmp_path, monkeypatch, mistake):
 
     monkeypatch.setattr(key_table, "_experts", wrong)
     assert fails(exported_case(tmp_path, "experts")).startswith("the outputs of layer 0, first in mlp, differ by ")
-
-
-def test_another_number_of_experts_per_token_fails(tmp_path):
-    exported, path = exported_case(tmp_path, "experts"), tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_experts_per_tok": 3}))
-    assert fails(exported).startswith("the outputs of layer 0, first in mlp, differ by ")
 
 
 def test_tokens_whose_experts_rounding_decides_are_counted_and_not_compared(tmp_path):

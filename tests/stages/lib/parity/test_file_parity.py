@@ -55,6 +55,9 @@ def test_copies_of_a_tokenizer_are_equal_to_it(tokenizer, tmp_path):
 def test_each_changed_key_is_named(tokenizer, tmp_path, name, change):
     tokenizer_files.copy(tmp_path, tokenizer, True)
     expected = tokenizer_files.contents(tokenizer, True)
+    model = expected["tokenizer.json"]["model"]  # a few of its pieces: the file is written for each place
+    model |= {"vocab": dict(list(model["vocab"].items())[:40]), "merges": model["merges"][:40]}
+    files.write_json(tmp_path / "tokenizer.json", expected["tokenizer.json"])
     every = list(places(expected[name]))
     assert len(every) > (40 if name == "tokenizer.json" else 3)
     for path in every:

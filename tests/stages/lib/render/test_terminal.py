@@ -7,14 +7,7 @@ import pytest
 
 from stages.lib import log
 from stages.lib.render import terminal as progress
-from stages.lib.render.terminal import (
-    ASCII,
-    BLOCKS,
-    bar,
-    fit,
-    glyphs_for,
-    sparkline,
-)
+from stages.lib.render.terminal import ASCII, BLOCKS, bar, fit, glyphs_for, sparkline
 from stages.lib.training.metrics.callback import ProgressLine
 
 

@@ -41,10 +41,6 @@ BAD = [line(1, 1), line(2, 2), validation(2, 2.5), line(3, 3, loss=None), line(4
 ROLLBACK = event("rollback", 1, 5, left=5, samples=[4, 16])
 
 
-def test_run_without_metrics_has_no_entries(tmp_path):
-    assert steps(tmp_path) == []
-
-
 def test_rollback_discards_steps_and_their_evaluation_at_once(tmp_path):
     write(tmp_path, BAD, [ROLLBACK])
     assert steps(tmp_path) == [(1, 0)]
@@ -68,13 +64,6 @@ def test_entries_without_samples_of_older_runs_are_read(tmp_path):
     old = {"step": 2, "tokens": 16, "loss": 5.0, "time": 2}
     write(tmp_path, [old], [ROLLBACK])
     assert list(history.entries(tmp_path, [ROLLBACK])) == [old]
-
-
-def test_incomplete_lines_after_a_kill_are_skipped(tmp_path):
-    write(tmp_path, [line(1, 1)])
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"step": 2, "tok\n' + json.dumps(line(2, 3)) + '\n{"step": 3')
-    assert steps(tmp_path) == [(1, 0), (2, 4)]
 
 
 def test_reading_the_end_of_a_long_file_starts_at_a_complete_line(tmp_path):

@@ -87,13 +87,20 @@ def test_heartbeat_is_renewed_while_the_lease_is_held(tmp_path, monkeypatch):
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers())
 
 
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """A directory, and what a lease of this process in it holds."""
+    directory = tmp_path_factory.mktemp("mine")
+    held = lease.Lease(directory)
+    content = json.loads((directory / "lease.json").read_text())
+    held.release()
+    return directory, content
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["pid", "started", "heartbeat", "restarts", "host", "job", "boot_id", "token"]), VALUES)
-def test_any_value_in_a_lease_is_held_or_stale_or_refused(tmp_path_factory, key, value):
-    directory = tmp_path_factory.getbasetemp()
-    mine = lease.Lease(directory)
-    held = json.loads((directory / "lease.json").read_text())
-    mine.release()
+def test_any_value_in_a_lease_is_held_or_stale_or_refused(mine, key, value):
+    directory, held = mine
     (directory / "lease.json").write_text(json.dumps(held | {key: value}))
     try:
         lease.Lease(directory).release()
@@ -188,11 +195,9 @@ def test_slurms_own_variable_counts_restarts_without_the_launcher(tmp_path, slur
     assert is_dead(tmp_path, LATE, job="7")
 
 
-def test_process_of_the_same_kernel_and_pid_namespace_is_judged_by_proc_alone(tmp_path):
+def test_process_of_the_same_kernel_and_pid_namespace_is_judged_by_proc_alone(tmp_path, mine):
     with subprocess.Popen(["sleep", "60"]) as other:
-        mine = lease.Lease(tmp_path)
-        held = json.loads((tmp_path / "lease.json").read_text())
-        mine.release()
+        _, held = mine
         started = int(Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19])
         here = {key: held[key] for key in ("host", "boot_id", "pid_namespace")} | {"pid": other.pid}
         assert not is_dead(tmp_path, STALE, **here, started=started)  # it may be suspended
@@ -221,13 +226,7 @@ def test_containers_with_one_host_name_do_not_take_each_others_lease(tmp_path):
     if subprocess.run([*CONTAINER, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this system allows no PID namespaces")
     command = [*CONTAINER, sys.executable, "-c", HOLD, str(tmp_path)]
-    options = {
-        "cwd": HOME,
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
+    options = {"cwd": HOME, "text": True} | dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, **options) as first:
         assert first.stdout.readline() == "held\n"
         # the shell is process 1 of the second namespace, so that the pids differ

@@ -18,21 +18,7 @@ from tests.helpers.data_fixtures import listed, trained, write_jsonl
 
 PIECES = ["</s>", "<s>", "<unk>", "<0x0A>", "<0xE2>", "\u2581", "\0", "\r\n", " ", "     ", "\t", "\n\n", "\u0301", "1"]
 PIECES += ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u4e2d\u6587", "\u05e9\u05dc\u05d5\u05dd", "\u202e", "\ufeff"]
-PIECES += [
-    ".",
-    ",",
-    '"',
-    ")",
-    "def ",
-    "return",
-    "a" * 40,
-    "\u00ad",
-    "\ud7ff",
-    "\uffff",
-    "\U0010ffff",
-    "\u2582",
-    "\u00a0",
-]
+PIECES += [*'.,")', "def ", "return", "a" * 40, "\u00ad", "\ud7ff", "\uffff", "\U0010ffff", "\u2582", "\u00a0"]
 hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.characters(exclude_categories=["Cs"])), max_size=60).map(
     "".join
 )
@@ -44,9 +30,8 @@ def tokenizer(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tokenizer")
     entries = [{"text": inspect.getsource(module)} for module in (inspect, textwrap, logging)]
     entries += [{"text": " ".join(PIECES)}] * 20
-    source = listed(
-        directory, "a", {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
-    )
+    recipe = {"kind": "jsonl", "paths": [write_jsonl(directory / "a.jsonl", entries)], "validation": 0}
+    source = listed(directory, "a", recipe)
     return Tokenizer(trained(directory, [source], vocab_size=900, sample={"a": 1}, sample_mb=0.2))
 
 
@@ -148,9 +133,8 @@ def test_a_difference_makes_all_documents_again_by_the_slow_encoder(broken, toke
 
     def make(encoder):
         made.append(encoder.name)
-        return encoder.encode(
-            documents, names=[f"a.jsonl:{number}" for number in range(len(documents))]
-        ), encoder.record
+        names = [f"a.jsonl:{number}" for number in range(len(documents))]
+        return encoder.encode(documents, names=names), encoder.record
 
     ids, record = fast.encode_exactly(tokenizer, make)
     assert [found.tolist() for found in ids] == [expected.tolist() for expected in tokenizer.encode(documents)]

@@ -6,33 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.errors import UserError
+from stages.lib.tokenizer.edge_cases import EDGE_CASES
 from stages.lib.tokenizer.tokenizer import Tokenizer
 from tests.helpers.data_fixtures import listed, trained, write_jsonl
 
 HARD = [
-    "",
-    " ",
-    "  two in front",
-    "two  between, and three   between",
-    "at the end  ",
-    "\t\ttabs\tbetween\t",
-    "\n\nlines\r\n\n\rand returns\n",
-    " \t \n \u00a0\u2003\u200b",
-    "\u4e2d\u6587\u6587\u672c\u3002\u65e5\u672c\u8a9e\u30c6\u30b9\u30c8 \ud55c\uad6d\uc5b4",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f3f3\ufe0f\u200d\U0001f308 \U0001f44d\U0001f3fd",
-    "a\0b\0\0",
-    "e\u0301 o\u0308\u0323 \u00e9 \u1e69 s\u0323\u0307",
-    "</s>",
-    "<s> not a token </s><s>",
-    "<unk> <pad> [INST] <|endoftext|>",
-    "<0x0A> <0x00><0xFF>",
-    "\ufeffbyte order",
-    "\uffff\U0010ffff",
-    "0123456789 3.14159 1e-3 0xDEADBEEF",
-    "----------------========    ====",
-    "x" * 300,
-    " " * 100 + "\n" * 50,
-    "\u2581 the mark of a space",
+    *EDGE_CASES,
+    *("   three in front, three   between ", "\n\nlines\r\n\n\rand returns\n", " " * 100 + "\n" * 50),
+    *(
+        "a\0b\0\0",
+        "s\u0323\u0307 o\u0308\u0323",
+        "\uffff\U0010ffff",
+        "------------====    ====",
+        "\u2581 the mark of a space",
+    ),
 ]
 alphabet = st.one_of(
     st.sampled_from(" \t\nabdef=-_#01()\"'.:\u00e9\u4e2d\u0301\0"), st.characters(exclude_categories=["Cs"])

@@ -149,7 +149,6 @@ def test_many_ids_are_decoded_in_segments_to_the_text_of_all(tokenizer, monkeypa
 @pytest.mark.parametrize("segment_ids", [50, 1 << 18])
 def test_texts_are_those_of_the_source(tmp_path, monkeypatch, model, segment_ids):
     monkeypatch.setattr(pretokenized, "SEGMENT_IDS", segment_ids)
-    monkeypatch.setattr(pretokenized, "SEGMENT_IDS", segment_ids)
     made = [text for text in texts("a", 30) if text.strip()] + ["</s> \u00e9\u4e2d\U0001f600 x" * 40]
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in made])
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})

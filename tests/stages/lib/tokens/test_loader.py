@@ -90,11 +90,6 @@ def test_rows_are_int32_of_one_token_more_than_the_sequence(samples):
     assert (rows.shape, rows.dtype) == ((5, 8), np.int32)
 
 
-def test_weights_of_a_source_that_the_corpus_has_not_are_refused(corpus):
-    with pytest.raises(UserError, match=r"pretrain\.weights\.c must name a source of the corpus \(a, b\)"):
-        Samples(corpus, {"a": 1.0, "c": 1.0}, 7, 0)
-
-
 def test_a_source_shorter_than_a_sample_is_refused(tmp_path):
     corpus = Corpus(write(tmp_path, {"a": [[4]]})[0])
     assert Samples(corpus, {"a": 1.0}, 3, 0).read([0]).tolist() == [[BOS, 3, 4, EOS]]

@@ -17,18 +17,13 @@ from stages.lib.model.transformer import Transformer, documents_of
 from stages.lib.training import parallelize
 from stages.lib.training.settings.recipe import MODES, ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
+from tests.helpers.training import MODEL
 
 LAYERS, PRODUCTS = 4, 4  # matrix products a block
 KINDS_THAT_RECOMPUTE = [kind for kind in MODES if kind != "none"]
 
 
-SIZES = {
-    "num_hidden_layers": LAYERS,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-}
+SIZES = MODEL | {"num_hidden_layers": LAYERS, "tie_word_embeddings": False}
 
 
 def built(kind, dtype=torch.float32, architecture="llama"):
@@ -137,16 +132,14 @@ def test_a_ratio_chooses_the_blocks_that_fms_fsdp_chooses():
 
 
 def test_a_ratio_belongs_to_the_kind_ratio():
-    assert (
-        recipe.load(ActivationCheckpointingRecipe, {"mode": "ratio", "ratio": "0.25"}, "activation_checkpointing").ratio
-        == 0.25
-    )
-    with pytest.raises(UserError, match="activation_checkpointing.ratio is missing: for mode ratio it must be"):
-        recipe.load(ActivationCheckpointingRecipe, {"mode": "ratio"}, "activation_checkpointing")
-    with pytest.raises(
-        UserError, match="activation_checkpointing.ratio must be left out except for mode ratio, got 0.5 with mode full"
-    ):
-        recipe.load(ActivationCheckpointingRecipe, {"mode": "full", "ratio": 0.5}, "activation_checkpointing")
+    def load(**keys):
+        return recipe.load(ActivationCheckpointingRecipe, keys, "ac")
+
+    assert load(mode="ratio", ratio="0.25").ratio == 0.25
+    with pytest.raises(UserError, match="ac.ratio is missing: for mode ratio it must be"):
+        load(mode="ratio")
+    with pytest.raises(UserError, match="ac.ratio must be left out except for mode ratio, got 0.5 with mode full"):
+        load(mode="full", ratio=0.5)
 
 
 @pytest.mark.long

@@ -8,21 +8,18 @@ import torch
 from torch import nn
 
 from stages.lib import recipe
+from stages.lib.distributed.process_group import process_group
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.initialize import initialize
-from stages.lib.model.transformer import Transformer
+from stages.lib.model.transformer import Attention, Transformer
 from stages.lib.training import float8, parallelize
 from stages.lib.training.settings.recipe import ActivationCheckpointingRecipe
 from tests.helpers.ranks import run_module
+from tests.helpers.training import MODEL
+from tests.stages.lib.training import float8_steps
 
 ROUNDING = {float8.VALUES: 1 / 16, float8.GRADIENTS: 1 / 8}
-SIZES = {
-    "num_hidden_layers": 1,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "intermediate_size": 48,
-}
+SIZES = MODEL | {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
 BLOCK = ["attn.in_proj.qkv_fused", "attn.dense", "ff_sub_layer.wg1_fused", "ff_sub_layer.w2"]
 
 
@@ -136,6 +133,19 @@ def test_a_block_is_one_graph_of_torch_compile():
     again = gradients(model)
     for name in plain:
         torch.testing.assert_close(again[name], plain[name], rtol=0.05, atol=0.05 * plain[name].abs().max().item())
+
+
+def test_the_rotation_is_computed_in_float32_and_all_else_of_mixed_precision_in_bfloat16(monkeypatch):
+    dtypes, project = set(), Attention.project
+
+    def recorded(attention, x, cosine, sine):
+        dtypes.add((x.dtype, attention.dense.weight.dtype, cosine.dtype, sine.dtype))
+        return project(attention, x, cosine, sine)
+
+    monkeypatch.setattr(Attention, "project", recorded)
+    with process_group() as device:
+        float8_steps.losses(device, 1, dtype="bfloat16", float8=False)
+    assert dtypes == {(torch.bfloat16, torch.bfloat16, torch.float32, torch.float32)}
 
 
 @pytest.mark.long

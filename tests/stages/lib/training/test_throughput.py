@@ -6,16 +6,9 @@ import torch
 from stages.lib.model import flops
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.training.step_metrics import Throughput
+from tests.helpers import training
 
-MODEL = LlamaRecipe(
-    num_hidden_layers=2,
-    hidden_size=32,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    intermediate_size=48,
-    tie_word_embeddings=True,
-    max_position_embeddings=64,
-)
+MODEL = LlamaRecipe(**training.MODEL)
 H100 = "NVIDIA H100 80GB HBM3"
 
 

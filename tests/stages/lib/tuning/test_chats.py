@@ -94,12 +94,7 @@ def test_split_field_and_filters(tmp_path, capsys):
         ("[" * 990 + "]" * 990, "must have at most 200 levels of lists and mappings, got more"),
         (
             '{"messages": [{"role": "bot", "content": "a"}]}',
-            ": messages[0].role must be one of system, user, assistant, ",
-        ),
-        ('{"messages": [{"role": "user", "content": ""}]}', ": messages[0].content must not be empty, got ''"),
-        (
-            '{"messages": [{"role": "user", "content": "a"}]}',
-            ": messages must have a message of the assistant, got user",
+            ": messages[0].role must be one of system, user, assistant",
         ),
     ],
 )

@@ -99,20 +99,6 @@ def test_rows_come_in_another_order_each_epoch_and_by_each_seed():
     assert all(sorted(order) == list(range(rows)) for order in orders)
 
 
-def test_ids_of_prompt_and_completion_are_made_apart():
-    (pair,) = encode([Pair("0", "xa", "bc", "train")])
-    assert pair.ids.tolist() == [1, ord("x"), ord("a"), ord("b"), ord("c"), EOS]
-    assert pair.is_target.tolist() == [False] * 3 + [True] * 3
-
-
-def test_each_pair_is_a_document_of_its_own():
-    samples = samples_of([("a", "b")] * 3)
-    inputs, _ = samples.batch(np.array([0]))
-    documents = documents_of(torch.from_numpy(inputs).long(), EOS)[0].tolist()
-    assert documents[:15] == [0] * 5 + [1] * 5 + [2] * 5
-    assert documents[15:] == list(range(3, 3 + SEQ_LEN - 15))
-
-
 def test_longer_examples_are_dropped_or_truncated_and_counted(caplog, monkeypatch):
     monkeypatch.setattr(logger, "propagate", True)  # a stage before may have set it
 
@@ -127,10 +113,6 @@ def test_longer_examples_are_dropped_or_truncated_and_counted(caplog, monkeypatc
     kept, cut = fitted(encoded, SEQ_LEN, "mine", "truncate", Decoding())
     assert (len(cut.ids), cut.is_target.sum(), cut.num_bytes) == (SEQ_LEN, SEQ_LEN - 3, SEQ_LEN - 3)
     assert "they are truncated, and 1 without a target dropped" in caplog.text
-
-
-def test_example_as_long_as_a_row_stays():
-    assert len(short(pairs_of([("a" * (SEQ_LEN - 4), "b")]))) == 1
 
 
 def test_mixture_has_rows_of_each_source_by_its_weight():
@@ -165,14 +147,6 @@ def test_packing_none_has_one_example_per_row_and_needs_no_mask():
     assert samples.rows.tolist() == [3] and samples.document_end is None
     inputs, targets = samples.batch(np.arange(3))
     assert [len(pairs) for pairs in (pairs_in(inputs[[n]], targets[[n]]) for n in range(3))] == [1, 1, 1]
-
-
-def test_no_pair_that_is_short_enough_is_refused():
-    said = r"training split of source qa must have an example of at most seq_len \(24\) tokens, .* shortest has 28"
-    with pytest.raises(UserError, match=said):
-        samples_of([("a" * SEQ_LEN, "b")])
-    with pytest.raises(UserError, match="validation split of source qa is empty"):
-        fitted([], SEQ_LEN, "the validation split of source qa")
 
 
 def test_samples_say_what_the_trainer_counts():

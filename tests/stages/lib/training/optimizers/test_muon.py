@@ -202,7 +202,7 @@ def assert_equal(ours, theirs):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_sharded_steps_are_those_of_one_rank(ranks):
-    code, printed = run_module(ranks, "tests.stages.lib.training.sharded_muon", [])
+    code, printed = run_module(ranks, "tests.stages.lib.training.sharded_optimizer", [])
     assert code == 0, printed
 
 

@@ -1,7 +1,5 @@
 """AdamW's groups, its moments, the steps that it skips, and the clipping of gradients against torch's."""
 
-import json
-
 import pytest
 import torch
 
@@ -13,9 +11,6 @@ from stages.lib.model.transformer import Transformer
 from stages.lib.training.optimizers import adamw, registry
 from stages.lib.training.optimizers.optimizer import clip_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
-from tests.helpers.ranks import run_module
-
-MOMENTS = ("float32", "bfloat16")
 
 
 @pytest.fixture(autouse=True)
@@ -105,17 +100,3 @@ def test_an_average_in_bfloat16_that_would_stand_still_is_refused():
 def assert_equal(ours, theirs):
     for our, their in zip(ours, theirs, strict=True):
         assert torch.equal(our, their)
-
-
-@pytest.mark.long
-def test_sharded_steps_are_those_of_one_rank_and_can_be_skipped():
-    found = []
-    for ranks in (1, 2):
-        code, printed = run_module(ranks, "tests.stages.lib.training.sharded_optimizer", [])
-        assert code == 0, printed
-        found.append(json.loads(printed.splitlines()[-1]))
-    assert found[0] == found[1]
-    assert set(found[0]) == set(MOMENTS)
-    for digests in found[0].values():
-        first, skipped, second = digests
-        assert first == skipped != second
