@@ -59,32 +59,17 @@ def test_every_recipe_is_found_and_none_imports_torch():
 
 
 MISTAKES = [
-    (
-        {"model": SHAPE | {"num_attention_heads": 3}},
-        "runs.a.model.num_attention_heads must divide hidden_size (8) into",
-    ),
-    (
-        {"keys": KEYS | {"seq_len": 5000}},
-        "runs.a.pretrain.seq_len must be at most model.max_position_embeddings (4096)",
-    ),
+    ({"model": SHAPE | {"num_attention_heads": 3}}, "runs.a.model.num_attention_heads must divide hidden_size (8)"),
+    ({"keys": KEYS | {"seq_len": 5000}}, "runs.a.pretrain.seq_len must be at most model.max_position_embeddings"),
     ({"ranks": 3}, "runs.a.pretrain.global_batch_size must be divisible by the number of ranks (3), got 8"),
-    (
-        {"keys": KEYS | {"micro_batch_size": 3}, "ranks": 2},
-        "runs.a.pretrain.micro_batch_size must divide the 4 samples",
-    ),
+    ({"keys": KEYS | {"micro_batch_size": 3}, "ranks": 2}, "runs.a.pretrain.micro_batch_size must divide the 4"),
     (
         {"keys": KEYS | {"optimizer": {"beta2": 0.999, "state_dtype": "bfloat16"}}},
         "runs.a.pretrain.optimizer.beta2 must",
     ),
     ({"keys": KEYS | {"schedule": {"kind": "wsd"}}}, "runs.a.pretrain.schedule.decay_steps is missing"),
-    (
-        {"keys": KEYS | {"float8": True}},
-        "runs.a.pretrain.float8 requires the model's hidden_size to be a multiple of 16, got 8",
-    ),
-    (
-        {"keys": KEYS | {"cuda_graphs": True}, "ranks": 2},
-        "runs.a.pretrain.cuda_graphs requires a training on one rank, got 2 ranks",
-    ),
+    ({"keys": KEYS | {"float8": True}}, "runs.a.pretrain.float8 requires the model's hidden_size to be a multiple of"),
+    ({"keys": KEYS | {"cuda_graphs": True}, "ranks": 2}, "runs.a.pretrain.cuda_graphs requires a training on one"),
 ]
 
 
@@ -276,16 +261,9 @@ def test_a_sample_of_each_source_shows_its_mistakes(checked, tmp_path, monkeypat
         (code | {"paths": ["none"]}, "sources.a.paths: none matches no file"),
         (code | {"text_field": "body"}, "sources.a.max_malformed must be at least the share of malformed records, 50"),
         (code | {"validation": 1e-9}, "sources.a must have validation text, and none of its 50 records is in the vali"),
-        (
-            {"kind": "parquet", "paths": ["rows.parquet"], "text_field": "b"},
-            "sources.a: rows.parquet must have the col",
-        ),
+        ({"kind": "parquet", "paths": ["rows.parquet"], "text_field": "b"}, "sources.a: rows.parquet must have the"),
         ({"kind": "chat", "paths": ["a.jsonl"]}, "sources.a: a.jsonl, line 1 must have the field messages, got text"),
-        (
-            {"kind": "chat", "paths": ["sharegpt.jsonl"]},
-            "sources.a: sharegpt.jsonl, line 1 has turns in ShareGPT's form, with from and value: rewrite each as role "
-            "(human is user, gpt is assistant) and content, in messages",
-        ),
+        ({"kind": "chat", "paths": ["sharegpt.jsonl"]}, "sources.a: sharegpt.jsonl, line 1 has turns in ShareGPT's"),
         (code, None),
     ):
         recipes = {"sources.a": {"stage": "list", "keys": keys}}

@@ -158,10 +158,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(export, talk, monkeypatc
     [
         (["--chat", "--prompt", "a"], "--prompt must be omitted with --chat, which reads standard input"),
         (["--prompt", "a", "--system", "b"], "--system must be omitted without --chat"),
-        (
-            ["--chat", "--template", "/nowhere"],
-            "--template must be chatml, tulu or a file, and /nowhere cannot",
-        ),
+        (["--chat", "--template", "/nowhere"], "--template must be chatml, tulu or a file, and /nowhere cannot"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(export, capsys, arguments, sentence):

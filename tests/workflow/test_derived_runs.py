@@ -59,10 +59,7 @@ MISTAKES = [
     ({"from": ["base"]}, "runs.mine.from must be text, got ['base']"),
     ({"from": "base", "pretrain": {"stps": None}}, "unknown key runs.mine.pretrain.stps; did you mean runs.mine.pret"),
     ({"from": "base", "pretrain": {"z_loss": None}}, "runs.mine.pretrain.z_loss must be a number"),
-    (
-        {"from": "base", "pretrain": {"steps": "many"}},
-        "runs.mine.pretrain.steps must be a whole number at least 1, got",
-    ),
+    ({"from": "base", "pretrain": {"steps": "many"}}, "runs.mine.pretrain.steps must be a whole number at least 1,"),
     ({"from": "base", "pretrain": 3}, "runs.mine.pretrain must be a mapping of keys to values, got 3"),
 ]
 

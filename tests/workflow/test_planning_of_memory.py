@@ -54,10 +54,7 @@ def test_what_was_planned_is_kept(pretending):
     ("given", "sentence"),
     [
         ({"device": "H300"}, "config: the GPU must be one of H100, A100,"),
-        (
-            {"device_memory_gb": "much"},
-            "config: the resource device_memory_gb of pretrain must be a number, got 'much'",
-        ),
+        ({"device_memory_gb": "much"}, "config: the resource device_memory_gb of pretrain must be a number, got"),
     ],
 )
 def test_a_mistake_in_the_profile_is_one_sentence(pretending, given, sentence):

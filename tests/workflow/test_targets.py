@@ -44,10 +44,7 @@ def test_one_file_plans_itself_and_its_inputs(pretending):
         ("results/tokenizers/other/manifest.json", "the config has no tokenizers.other; tokenizers: main"),
         ("results/tokens/main/code/00099.json", "corpus main has no part 99"),
         ("results/tokens/main/web/00000.json", "corpus main has no source web"),
-        (
-            "toknes",
-            "the target toknes must be one of all, report, plan, tokenizers, tokens, models, exports, scores, cards,",
-        ),
+        ("toknes", "the target toknes must be one of all, report, plan, tokenizers, tokens, models, exports, scores,"),
         ("results/sources/web/list.json", "the config has no sources.web; sources: code, prose, statements"),
     ],
 )
