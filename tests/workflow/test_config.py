@@ -56,6 +56,7 @@ MISTAKES = [
     ("tokenizers/main", {"path": "a{b}.json", "bos": "<s>", "eos": "</s>"}, ".path must be a path of printable char"),
     ("runs/base/model/from", "a\0b", " must be text of Unicode characters without NUL, got 'a"),
     ("runs/base/model/from", "a\nb", " must be a path of printable characters without braces"),
+    ("results", 7, " must be text, got 7"),
     ("rerun_on_code", "yes", " must be true or false, got 'yes'"),
     ("runs/base/corpus", "big", " must be one of the config's corpora (main), got 'big'"),
     ("runs/base/suites", ["x"], " must be one of the config's suites (statements, validation), got 'x'"),
