@@ -74,20 +74,15 @@ def test_an_added_suite_plans_only_its_own_jobs(finished, searched):
     assert len(own) == 1 + len(PARTS) + 1 + 2 and all("own_another" in output for output in own)
 
 
-def test_another_rule_plans_only_the_search(finished, searched):
-    searched["contamination"] = {"rule": "palm"}
-    assert rules(finished.plan(config=searched)) == {
-        "find_overlaps",
-        "find_contamination",
-        "describe",
-        "summarize",
-        "all",
-    }
-
-
-def test_evaluation_keys_plan_no_search(finished, searched):
-    searched["suites"]["own_mine"] |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
+def test_another_rule_plans_only_the_search_and_evaluation_keys_none(finished, searched):
+    suite = searched["suites"]["own_mine"]
+    suite |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
     assert rules(finished.plan(config=searched)) == {"evaluate", "describe", "summarize", "all"}
+    for key in ("num_fewshot", "limit", "batch_size"):
+        del suite[key]
+    searched["contamination"] = {"rule": "palm"}
+    planned = {"find_overlaps", "find_contamination", "describe", "summarize", "all"}
+    assert rules(finished.plan(config=searched)) == planned
 
 
 def test_decontaminate_plans_tokens_and_after_with_the_items_that_are_there(finished, searched):
