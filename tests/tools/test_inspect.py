@@ -107,13 +107,12 @@ def test_packed_documents_are_shown_segment_by_segment(home, tmp_path, capsys, p
         assert held == SEQ_LEN + 1 or packing == "best_fit"
 
 
-def test_few_samples_are_shown_unless_more_are_asked_for(home, run_directory, capsys):
+def test_few_samples_are_shown_unless_more_are_asked_for_and_the_last_word_on_a_step_counts(
+    home, run_directory, capsys
+):
     text = shown(capsys, home, run_directory)
     assert text.count("\nsample ") == 8
     assert text.endswith("4 more samples; --samples 12 shows all\n")
-
-
-def test_the_last_word_on_a_step_counts(home, run_directory, capsys):
     with open(run_directory / "metrics.jsonl", "a") as file:
         for entry in ({"samples": [36, 48], "loss": None, "skipped": True}, {"validation": {}}):
             file.write(json.dumps({"step": 2, "tokens": 768} | entry) + "\n")
@@ -127,14 +126,11 @@ def test_control_characters_are_escaped(capsys):
     assert capsys.readouterr().out.splitlines() == ["  | red \\x1b[31m\ttab\\x0d", "  | next"]
 
 
-def test_a_missing_step_is_refused(home, run_directory, capsys):
+def test_a_missing_step_and_a_directory_without_a_run_are_refused(home, run_directory, tmp_path, capsys):
     for step in (0, 4):
         line = refused(capsys, home, run_directory, step=step)
         expected = f"must be a step of {run_directory}/metrics.jsonl (1 to 3), got {step}"
         assert line == f"inspect: --step {expected}"
-
-
-def test_a_directory_without_a_run_is_refused(home, run_directory, tmp_path, capsys):
     assert "must be a run directory with metrics.jsonl" in refused(capsys, home, tmp_path)
     shutil.rmtree(run_directory / "checkpoints")
     assert "holds no checkpoint" in refused(capsys, home, run_directory)

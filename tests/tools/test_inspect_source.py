@@ -103,17 +103,13 @@ def test_fields_are_those_of_all_records_with_types_uses_and_an_example(tmp_path
     assert lines["extra"] == "extra mapping 20.0% {'a': 1.5}"
 
 
-def test_a_missing_field_is_reported_with_the_one_that_has_the_text(tmp_path, capsys):
-    entries = [{"url": "u", "body": text} for text in TEXTS]
-    text = shown(capsys, recipe=jsonl(tmp_path, entries))
+def test_a_missing_field_and_a_file_of_another_format_are_shown(tmp_path, capsys):
+    recipe = jsonl(tmp_path, [{"url": "u", "body": text} for text in TEXTS])
+    text = shown(capsys, recipe=recipe)
     assert "no record has the field text; the field with the most text is body\n" in text
     assert "malformed: 120 (100.0%) no text in text\n" in text
     assert "the source would be refused: 100.0% of the records are malformed, and max_malformed is 0.05\n" in text
     assert text.endswith("kept: none\n")
-
-
-def test_a_file_of_another_format_is_shown_from_its_beginning(tmp_path, capsys):
-    recipe = jsonl(tmp_path, [])
     with open(recipe["paths"][0], "w") as file:
         json.dump([{"text": "one"}, {"text": "two"}], file, indent=1)
     text = shown(capsys, recipe=recipe)
@@ -239,16 +235,13 @@ def test_conversations_are_shown_with_their_roles(tmp_path, capsys):
         assert text.endswith(f"\n{path}:{first}: 24 bytes\n  | user: one\n  | assistant: two\n")
 
 
-def test_sizes_of_parts_are_printed(tmp_path, capsys):
+def test_sizes_of_parts_and_an_empty_validation_split_are_printed(tmp_path, capsys):
     for number in range(4):
         write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": "x" * 1000}])
     text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
     assert "parts: each of 2 would have 2.0 kB; 4 of 8 would be empty\n" in text
     text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts/0.jsonl")]})
     assert "parts: the only file would stay whole, in one part\n" in text
-
-
-def test_an_empty_validation_split_is_reported(tmp_path, capsys):
     recipe = jsonl(tmp_path, [{"text": "one two"}, {"text": "three"}])
     said = "the validation split is empty, and a corpus needs one: raise validation\n"
     assert said in shown(capsys, recipe=recipe | {"validation": 0})
@@ -261,16 +254,11 @@ def test_the_python_installation_is_shown(capsys):
     assert "__future__.py: " in text and '\n  | """Record of phased-in incompatible language changes.\n' in text
 
 
-def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
+def test_options_that_do_not_go_together_and_a_file_that_is_not_as_listed_are_refused(
+    tmp_path, corpus, tokenizer, capsys
+):
     recipe = jsonl(tmp_path, [{"text": "one"}])
     source = listed(tmp_path, "a", recipe)
-    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
-    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, got 18; run -R list"
-    assert refused(capsys, source=source) == f"inspect: {expected}"
-
-
-def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer, capsys):
-    source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
     one = "exactly one of --source, --recipe and --corpus must be given, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (
@@ -289,3 +277,6 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer
         ({"source": corpus}, f"{corpus} is the manifest of stages.index, expected one of stages.list"),
     ):
         assert refused(capsys, **options) == f"inspect: {expected}"
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
+    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, got 18; run -R list"
+    assert refused(capsys, source=source) == f"inspect: {expected}"
