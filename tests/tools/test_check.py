@@ -79,54 +79,37 @@ def test_a_mistake_in_a_recipe_is_one_sentence(checked):
         assert code == 2 and said.startswith(f"check: {sentence}") and "\n" not in said
 
 
-def test_a_tuned_run_may_not_be_longer_than_its_model(checked):
+def test_a_tuned_run_may_not_be_longer_than_its_model_or_the_one_at_a_path(checked, tmp_path):
+    words = "check: runs.{}.finetune.seq_len must be at most max_position_embeddings of the model that it tunes"
+    words += " ({}), got {}"
     tuned = {"stage": "finetune", "keys": KEYS, "origin": "a"}
-    short = RUN | {"model": SHAPE | {"max_position_embeddings": 64}}
-    assert checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})[0] == 0
+    recipes = {"runs.a.pretrain": RUN | {"model": SHAPE | {"max_position_embeddings": 64}}, "runs.b.finetune": tuned}
+    assert checked(recipes)[0] == 0
     tuned["keys"] = KEYS | {"seq_len": 65}
-    code, said = checked({"runs.a.pretrain": short, "runs.b.finetune": tuned})
-    assert (code, said) == (
-        2,
-        "check: runs.b.finetune.seq_len must be at most max_position_embeddings of the model that it tunes (64), "
-        "got 65",
-    )
-
-
-def test_a_tuned_run_may_not_be_longer_than_the_model_at_a_path(checked, tmp_path):
+    assert checked(recipes) == (2, words.format("b", 64, 65))
     shape = SHAPE | {"vocab_size": 300, "max_position_embeddings": 32}
     (tmp_path / "llama").mkdir()
     config = tmp_path / "llama/config.json"
     config.write_text(json.dumps(shape | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
-    recipes = {f"runs.{name}.finetune": {"stage": "finetune", "keys": KEYS, "origin": "a"} for name in ("a", "b")}
-    code, said = checked(recipes, initial={"a": {"path": "llama", "stage": "finetune"}})
-    assert (code, said) == (
-        2,
-        "check: runs.a.finetune.seq_len must be at most max_position_embeddings of the model that it tunes (32), "
-        "got 64",
-    )
+    recipes = dict.fromkeys(("runs.a.finetune", "runs.b.finetune"), tuned | {"keys": KEYS})
+    initial = {"a": {"path": "llama", "stage": "finetune"}}
+    assert checked(recipes, initial=initial) == (2, words.format("a", 32, 64))
     config.write_text(json.dumps(shape | {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
-    code, said = checked(recipes, initial={"a": {"path": "llama", "stage": "finetune"}})
+    code, said = checked(recipes, initial=initial)
     assert code == 2 and "gpt2" in said and "\n" not in said
 
 
-def test_a_warmup_as_long_as_the_run_is_told(checked):
-    code, said = checked({"runs.a.pretrain": RUN | {"keys": KEYS | {"steps": 2}, "milestones": []}})
-    assert code == 0
-    assert said["warnings"] == [
-        "runs.a.pretrain.schedule.warmup_steps (2) should be less than steps (2): the learning rate does not reach its "
-        "peak"
-    ]
-
-
-def test_evaluations_that_take_more_than_a_tenth_of_the_time_are_told_and_those_by_default_do_not(checked):
+def test_a_long_warmup_and_evaluations_that_take_a_tenth_of_the_time_are_told_and_those_by_default_do_not(checked):
+    warmup = {"runs.a.pretrain": RUN | {"keys": KEYS | {"steps": 2}, "milestones": []}}
+    (warning,) = checked(warmup)[1]["warnings"]
+    words = "runs.a.pretrain.schedule.warmup_steps (2) should be less than steps (2): the learning rate does not reach"
+    assert warning.startswith(words)
     parts = {"milestones": [f"{step:08d}.json" for step in range(15, 301, 15)]}
-    _, said = checked({"runs.a.pretrain": RUN | parts})
-    assert said["warnings"] == []
+    assert checked({"runs.a.pretrain": RUN | parts})[1]["warnings"] == []
     often = KEYS | {"validation": {"every": 50, "tokens": 8192}}
-    _, said = checked({"runs.a.pretrain": RUN | parts | {"keys": often}})  # 24 evaluations of a third of 16 steps
-    assert said["warnings"] == [
+    assert checked({"runs.a.pretrain": RUN | parts | {"keys": often}})[1]["warnings"] == [
         "runs.a.pretrain.validation may take 43% of the time of the steps: lower its tokens, or raise every"
-    ]
+    ]  # 24 evaluations of a third of 16 steps
 
 
 def milestone(steps, **identity):

@@ -39,6 +39,17 @@ def refused(capsys, corpus, **options):
     return line
 
 
+def shard_of(corpus):
+    """The path and the description of the first shard of source a."""
+    described = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
+    return corpus.parent / described["path"], described
+
+
+def rows_of(corpus):
+    """The ids of its documents."""
+    return pa.ipc.open_file(str(shard_of(corpus)[0])).read_all().column("tokens").to_pylist()
+
+
 def split_of(text, source, side):
     """Return the output on one split of a source."""
     return text.split(f"\n{source}, {side}: a sample of ")[1].partition("\n\n")[0] + "\n"
@@ -68,41 +79,30 @@ def of_ids(directory, documents, **tokenize_recipe):
     return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens/main/manifest.json")
 
 
-def test_the_table_says_what_the_manifest_says(corpus, capsys):
+def test_the_table_says_what_the_manifest_says_and_a_sound_corpus_has_no_faults(corpus, capsys):
     text = shown(capsys, corpus)
     identity = json.loads(corpus.read_text())["identity"]
     for name, source in identity["sources"].items():
         for side in ("train", "validation"):
             found = source[side]
             (line,) = re.findall(rf"^{name} +{side} .*", text, re.M)
-            assert line.split()[2:] == [
-                str(found["documents"]),
-                f"{found['tokens']:,}",
-                f"{found['tokens'] / found['documents']:,.1f}",
-                f"{found['text_bytes'] / found['tokens']:.3f}",
-                str(len(found["shards"])),
-                "unknown",
-            ]
-    total = sum(source["train"]["tokens"] for source in identity["sources"].values())
-    assert re.search(rf"^all +train +\d+ +{total:,} ", text, re.M)
-    assert "\n  tokens: large_list<item: uint16> not null, one document per row\n" in text
-
-
-def test_a_sound_corpus_has_no_faults(corpus, capsys):
-    text = shown(capsys, corpus)
-    assert text.count(SOUND) == 4
-    assert text.count("  unknown ids: 0 (0.0%)\n") == 4
-    for name in ("a", "b"):
+            numbers = [str(found["documents"]), f"{found['tokens']:,}", f"{found['tokens'] / found['documents']:,.1f}"]
+            numbers += [f"{found['text_bytes'] / found['tokens']:.3f}", str(len(found["shards"])), "unknown"]
+            assert line.split()[2:] == numbers
         train = split_of(text, name, "train")
         documents = int(re.match(r"(\d+) of \1 documents\n", train)[1])
         assert sum(map(int, re.findall(r"\| +(\d+) +[<\d.]+%$", train, re.M))) == documents
+    total = sum(source["train"]["tokens"] for source in identity["sources"].values())
+    assert re.search(rf"^all +train +\d+ +{total:,} ", text, re.M)
+    assert "\n  tokens: large_list<item: uint16> not null, one document per row\n" in text
+    assert text.count(SOUND) == 4
+    assert text.count("  unknown ids: 0 (0.0%)\n") == 4
 
 
 def test_documents_are_shown_as_they_stand_in_the_shard_and_so_are_the_ids_between_them(corpus, capsys):
     train = split_of(shown(capsys, corpus, documents=2), "a", "train")
     tokenizer = Tokenizer(tokenizer_of(corpus))
-    described = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
-    rows = pa.ipc.open_file(str(corpus.parent / described["path"])).read_all().column("tokens").to_pylist()
+    rows = rows_of(corpus)
     heads = re.findall(r"  document of ([\d,]+) tokens\n  \| <BOS>(.*)\n", train)
     assert [int(count.replace(",", "")) for count, _ in heads] == [len(row) for row in rows[:2]]
     for (_, line), row in zip(heads, rows, strict=False):
@@ -118,8 +118,7 @@ def test_a_large_split_is_sampled_at_beginning_middle_and_end(corpus, capsys, mo
     train = split_of(shown(capsys, corpus, documents=3), "a", "train")
     (total,) = re.match(r"15 of (\d+) documents, from beginning, middle and end\n", train).groups()
     assert int(total) > 100
-    described = json.loads(corpus.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
-    rows = pa.ipc.open_file(str(corpus.parent / described["path"])).read_all().column("tokens").to_pylist()
+    rows = rows_of(corpus)
     lengths = [int(count) for count in re.findall(r"  document of (\d+) tokens", train.replace(",", ""))]
     assert lengths == [len(rows[at]) for at in (0, (len(rows) - 5) // 2, len(rows) - 5)]
 
@@ -181,8 +180,8 @@ def test_filtered_documents_and_licenses_are_printed(tmp_path, capsys):
 
 
 def test_an_id_outside_the_vocabulary_is_reported(copy, capsys):
-    described = json.loads(copy.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
-    with open(copy.parent / described["path"], "r+b") as file:
+    path, described = shard_of(copy)
+    with open(path, "r+b") as file:
         file.seek(described["batches"][0]["values_at"] + 2)
         file.write(np.array([999], "<u2").tobytes())
     train = split_of(shown(capsys, copy), "a", "train")
@@ -201,8 +200,7 @@ def test_another_tokenizer_is_refused(corpus, tmp_path, capsys):
 @pytest.mark.parametrize("at", ["footer", "batch"])
 def test_a_flipped_bit_in_what_arrow_says_of_a_shard_is_one_sentence(copy, capsys, at):
     """It may as well change nothing, but must not be a bug: Arrow raises errors of many kinds."""
-    described = json.loads(copy.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
-    path = copy.parent / described["path"]
+    path, described = shard_of(copy)
     whole = path.read_bytes()
     begin = described["batches"][0]["offsets_at"]
     codes = set()
@@ -219,8 +217,7 @@ def test_a_flipped_bit_in_what_arrow_says_of_a_shard_is_one_sentence(copy, capsy
 
 
 def test_a_shard_that_is_gone_or_no_arrow_file_is_one_sentence(copy, capsys):
-    described = json.loads(copy.read_text())["identity"]["sources"]["a"]["train"]["shards"][0]
-    path = copy.parent / described["path"]
+    path, described = shard_of(copy)
     path.write_bytes(b"x" * described["bytes"])
     assert refused(capsys, copy).startswith(f"inspect: {path} must be an Arrow file: ")
     path.unlink()

@@ -10,7 +10,7 @@ import pytest
 import torch.cuda
 
 from stages.lib.distributed import gpus
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import HOME, write_commands
 from tools import ranks
 
 TRAINING = {"global_batch_size": 8, "micro_batch_size": 2}
@@ -28,9 +28,8 @@ def machine(tmp_path, monkeypatch):
             lines.append(f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu}a-11)")
             lines += [f"  MIG 1g.10gb     Device  {part}: (UUID: MIG-{gpu}{part}-22)" for part in mig if gpu == 0]
         text = "\n".join(lines) if code == 0 else "NVIDIA-SMI has failed because it couldn't communicate"
-        script = tmp_path / "nvidia-smi"
-        script.write_text(f"#!/bin/sh\n[ \"$*\" = -L ] || exit 3\ncat <<'END'\n{text}\nEND\nexit {code}\n")
-        script.chmod(0o755)
+        script = f"[ \"$*\" = -L ] || exit 3\ncat <<'END'\n{text}\nEND\nexit {code}"
+        write_commands(tmp_path, {"nvidia-smi": script})
 
     return install
 
@@ -95,7 +94,7 @@ def test_a_driver_that_is_broken_or_hangs_is_no_gpu_and_a_sentence(machine, tmp_
     assert warning == (
         "no GPU is used: `nvidia-smi -L` failed: NVIDIA-SMI has failed because it couldn't communicate\n"
     )
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    write_commands(tmp_path, {"nvidia-smi": "exec sleep 60"})
     monkeypatch.setattr(gpus, "TIMEOUT_SECONDS", 0.1)
     numbers, warning = chosen(capfd, "-m", "stages.evaluate")
     assert numbers == (1, 0) and "timed out" in warning

@@ -11,6 +11,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import commit
 from stages.lib.run_directory import lease
 from stages.lib.training import stop_requests, watchdog
+from tests.workflow.checkout import write_commands
 from tools.status import __main__ as status
 
 
@@ -107,15 +108,14 @@ def test_jobs_of_this_workflow_in_the_queue_are_shown(tmp_path, capsys, monkeypa
         f"8|evaluate_base_00000050_validation|PENDING|0:00|2:00:00|(Priority)|{tmp_path}",
         "9|other|RUNNING|5:00|12:00:00|node2|/elsewhere",
     ]
-    (tmp_path / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
-    (tmp_path / "squeue").chmod(0o755)
+    write_commands(tmp_path, {"squeue": "\n".join(f"echo '{line}'" for line in lines)})
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert shown(capsys, results).endswith(
         "in the queue of Slurm\n"
         "  7            pretrain_base_00000100: running, 5:00 of 12:00:00, node1\n"
         "  8            evaluate_base_00000050_validation: pending, 0:00 of 2:00:00, (Priority)\n"
     )
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    write_commands(tmp_path, {"squeue": "exit 1"})
     assert "queue" not in shown(capsys, results)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import HOME, write_commands
 
 PROFILES = [path.parent.name for path in sorted((HOME / "profiles").glob("*/config.yaml"))]
 ALWAYS = {"keep-going": True, "rerun-incomplete": True, "show-failed-logs": True}
@@ -45,16 +45,8 @@ def test_profiles_set_only_rules_and_sections_that_exist():
 def sbatch(tmp_path):
     """A directory with fake Slurm commands; every submission is logged and fails."""
     folder = tmp_path / "bin"
-    folder.mkdir()
-    scripts = {
-        "sbatch": f'[[ $* != *--test-only* ]] || exit 0\nprintf "%s\\n" "$*" >> {folder}/log\nexit 1',
-        "sinfo": "echo all",
-        "squeue": ":",
-        "sacct": ":",
-    }
-    for name, text in scripts.items():
-        (folder / name).write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
-        (folder / name).chmod(0o755)
+    submit = f'[[ $* != *--test-only* ]] || exit 0\nprintf "%s\\n" "$*" >> {folder}/log\nexit 1'
+    write_commands(folder, {"sbatch": submit, "sinfo": "echo all", "squeue": ":", "sacct": ":"})
     return folder
 
 

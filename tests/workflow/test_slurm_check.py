@@ -4,6 +4,7 @@ import pytest
 
 from scripts.slurm.check import fewer_nodes, find_mistake, submit_limit, too_many_jobs, unknown_account
 from scripts.slurm.jobs import look_up, parse_gpus, parse_sinfo
+from tests.workflow.checkout import write_commands
 
 CLUSTER = """\
 cpu|100|64|256000|2-00:00:00|(null)
@@ -98,12 +99,7 @@ def test_several_nodes_without_gpus_need_a_task_each():
 def fake(tmp_path, monkeypatch):
     """A function that writes a command of Slurm."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    def write(name, script):
-        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return write
+    return lambda name, script: write_commands(tmp_path, {name: script})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.workflow.checkout import write_commands
 from tools.doctor import __main__ as doctor
 from tools.doctor import slurm
 from tools.doctor.slurm import SLURM
@@ -23,10 +24,7 @@ def ask(tmp_path, monkeypatch, capsys):
 
     def run(*options, storage="slurmdbd", requeue=1, sacct=0, sinfo=SINFO, **replaced):
         values = {"config": CONFIG.format(storage=storage, requeue=requeue), "sacct": sacct, "sinfo": sinfo}
-        for name, script in (COMMANDS | replaced).items():
-            path = tmp_path / name
-            path.write_text(f"#!/bin/sh\n{script.format(**values)}\n", encoding="utf-8")
-            path.chmod(0o755)
+        write_commands(tmp_path, {name: text.format(**values) for name, text in (COMMANDS | replaced).items()})
         monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
         return check(capsys, monkeypatch, *options)
 
