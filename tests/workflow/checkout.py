@@ -232,14 +232,6 @@ def wait_for_ranks(folder, count=2):
     return [int(file.read_text().split()[0]) for file in files]
 
 
-def is_alive(process):
-    """Return true if a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 FAKE_STAGE = '''
 """A stage that writes its declared outputs at once, and into them how it was called."""
 

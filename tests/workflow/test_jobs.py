@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stages.registry import STAGES
-from tests.workflow.checkout import ENVIRONMENT, HOME, copy_project, is_alive, wait_for_ranks
+from tests.workflow.checkout import ENVIRONMENT, HOME, copy_project, wait_for_ranks
 
 EVALUATION = "results/runs/base/eval/00000002/validation.json"
 
@@ -237,4 +237,4 @@ def test_ctrl_c_leaves_no_trainer_behind(pretending, small, tmp_path):
     ranks = wait_for_ranks(tmp_path)
     os.killpg(snakemake.pid, signal.SIGINT)
     assert snakemake.wait(60) == 1
-    assert not any(map(is_alive, ranks))
+    assert not any(map(ranks))
