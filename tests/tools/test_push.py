@@ -91,16 +91,13 @@ def test_a_second_upload_replaces_the_first_and_keeps_other_files(hub, export):
     assert [path for method, path in hub.asked if method == "PUT"] == sent, "the Hub has the large files already"
 
 
-def test_a_revision_is_a_branch_that_is_made(hub, export):
-    assert push.main([str(export), REPO, "--revision", "step-3"]) == 0
-    there = hub.repositories[REPO]
-    assert set(there.at("step-3")) >= UPLOADED and set(there.at("main")) == {".gitattributes"}
-
-
-def test_a_dry_run_only_checks(hub, export, capsys):
+def test_a_dry_run_only_checks_and_a_revision_is_a_branch_that_is_made(hub, export, capsys):
     assert push.main([str(export), REPO, "--dry-run"]) == 0
     assert f"7 files are whole; nothing was uploaded to {REPO}" in capsys.readouterr().out
     assert hub.asked == []
+    assert push.main([str(export), REPO, "--revision", "step-3"]) == 0
+    there = hub.repositories[REPO]
+    assert set(there.at("step-3")) >= UPLOADED and set(there.at("main")) == {".gitattributes"}
 
 
 def test_a_hub_that_refuses_or_cannot_be_reached_is_named(hub, export, capsys, monkeypatch):

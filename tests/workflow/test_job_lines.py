@@ -119,6 +119,8 @@ def test_training_on_a_cluster_shows_step_loss_and_time_left_in_place(tmp_path, 
     model, stream = tmp_path / "runs/base/models/00000100.json", FakeTerminal()
     monkeypatch.setattr(plugin, "REFRESH_SECONDS", 0.02)
     handler = terminal(stream)
+    handler.emit(started(model, local=True))
+    assert handler._follower is None, "training on this machine shows its own line"
     handler.emit(started(model))
     time.sleep(0.2)
     assert "step" not in stream.getvalue(), "it waits in the queue"
@@ -131,12 +133,6 @@ def test_training_on_a_cluster_shows_step_loss_and_time_left_in_place(tmp_path, 
     handler.emit(record(LogEvent.JOB_FINISHED, job_id=1))
     handler.emit(record(LogEvent.PROGRESS, done=1, total=2))
     assert re.search(r"left\r\x1b\[2K\d\d:\d\d:\d\d done  pretrain base 100, \d+ s \(1 of 2\)\n", stream.getvalue())
-
-
-def test_training_on_this_machine_shows_its_own_line(tmp_path):
-    handler = terminal(FakeTerminal())
-    handler.emit(started(tmp_path / "runs/base/models/00000100.json", local=True))
-    assert handler._follower is None
 
 
 def test_line_of_a_training_needs_steps_of_this_job(tmp_path):
