@@ -113,7 +113,7 @@ def test_a_key_of_a_run_plans_what_depends_on_it(many, tuning):
         change(tuning["runs"][name], key, value)
     tuning["runs"]["notation"]["pretrain"] = dict(sorted(tuning["runs"]["notation"]["pretrain"].items(), reverse=True))
     plan = many[0].plan(config=tuning)
-    for name, planned in {name: planned for name, (*_, planned) in KEYS.items()} | AFTER.items():
+    for name, planned in [*((name, planned) for name, (*_, planned) in KEYS.items()), *AFTER.items()]:
         own = {output: rule for output, rule in plan.items() if output.startswith(f"results/runs/{name}/")}
         assert rules(own) == planned, name
     assert outputs_of("evaluate", plan)[0] == "results/runs/base/eval/00000040/statements.json"
