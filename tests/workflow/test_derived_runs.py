@@ -51,10 +51,12 @@ def test_a_run_may_replace_how_it_is_trained_and_a_key_by_null(config):
 
 
 MISTAKES = [
-    ({"from": "bsae"}, "runs.mine.from must be one of the config's runs (base, mine, statements), got 'bsae'; did you"),
+    (
+        {"from": "bsae"},
+        "runs.mine.from must be one of the config's runs (b, base, c, mine, statements), got 'bsae'; did",
+    ),
     ({"from": "mine"}, "runs.mine.from must not form a cycle, got runs.mine again"),
     ({"from": "b"}, "runs.mine.from must not form a cycle, got runs.mine again"),  # of three runs
-    ({"from": "base"}, "runs.base.pretrain.steps must be a whole number at least 1, got 0"),  # named where it stands
     ({"from": ["base"]}, "runs.mine.from must be text, got ['base']"),
     ({"from": "base", "pretrain": {"stps": None}}, "unknown key runs.mine.pretrain.stps; did you mean runs.mine.pret"),
     ({"from": "base", "pretrain": {"z_loss": None}}, "runs.mine.pretrain.z_loss must be a number"),
@@ -65,8 +67,12 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("run", "sentence"), MISTAKES, ids=[sentence for _, sentence in MISTAKES])
 def test_a_mistake_is_one_sentence(config, run, sentence):
-    more = {"b": {"from": "c"}, "c": {"from": "mine"}} if run == {"from": "b"} else {}
-    config["runs"]["base"]["pretrain"]["steps"] = 0 if "runs.base" in sentence else 120
     with pytest.raises(UserError) as raised:
-        runs_with(config, mine=run, **more)
+        runs_with(config, mine=run, b={"from": "c"}, c={"from": "mine"})
     assert str(raised.value).startswith(sentence)
+
+
+def test_a_mistake_that_a_derived_run_takes_over_is_named_where_it_stands(config):
+    config["runs"]["base"]["pretrain"]["steps"] = 0
+    with pytest.raises(UserError, match=r"^runs\.base\.pretrain\.steps must be a whole number at least 1, got 0$"):
+        runs_with(config, a={"from": "base"})
