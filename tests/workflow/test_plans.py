@@ -82,7 +82,7 @@ KEYS = {
     "tuned-milestone": ("initial/step", 40, {"finetune", *SCORED}),
 }
 # by the keys of other runs: they start from `rate`, or another starts from a milestone of theirs
-AFTER = {"more": PRETRAINED, "tuned-after": {"finetune", *SCORED}, "base": {"evaluate", "describe"}}
+AFTER = {"more": PRETRAINED, "tuned-after": {"finetune", *SCORED}, "base": {"evaluate"}}
 
 
 @pytest.fixture(scope="module")
