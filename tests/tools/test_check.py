@@ -1,7 +1,6 @@
 """tools.check: recipes before the first job, stale manifests, and remarks on schedules."""
 
 import dataclasses
-import io
 import json
 import os
 import subprocess
@@ -22,27 +21,11 @@ from stages.registry import STAGES
 from tests.helpers.data_fixtures import write_jsonl
 from tests.helpers.training import MODEL, RECIPE, train
 from tests.workflow.checkout import HOME
-from tools.check import __main__ as check
 
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
 KEYS = {"steps": 300, "weights": {"code": 1}, "seq_len": 64, "global_batch_size": 8, "schedule": {"warmup_steps": 2}}
 RUN = {"stage": "pretrain", "keys": KEYS, "model": SHAPE}
 LLAMA = {"a": {"path": "llama", "stage": "pretrain"}}
-
-
-@pytest.fixture
-def checked(tmp_path, monkeypatch, capsys):
-    """A function that runs the tool on a plan: (exit code, its result or its error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(recipes=None, **plan):
-        empty = {"recipes": recipes or {}, "sources": [], "manifests": {}, "initial": {}, "cache": "cache"}
-        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(empty | plan)))
-        code = check.main([])
-        printed = capsys.readouterr()
-        return code, json.loads(printed.out) if code == 0 else printed.err.strip()
-
-    return run
 
 
 def test_every_recipe_is_found_and_none_imports_torch():
