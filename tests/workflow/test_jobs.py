@@ -237,4 +237,4 @@ def test_ctrl_c_leaves_no_trainer_behind(pretending, small, tmp_path):
     ranks = wait_for_ranks(tmp_path)
     os.killpg(snakemake.pid, signal.SIGINT)
     assert snakemake.wait(60) == 1
-    assert not any(map(ranks))
+    assert not any(map(is_alive, ranks))

@@ -62,7 +62,7 @@ def test_crash_of_one_rank_ends_the_others_with_exit_code_1(folder):
     launch = start(folder, "2", "-m", "worker", "--log", "crash")
     ranks = wait_for_ranks(folder)
     assert launch.wait(60) == 1
-    assert not any(map(ranks))
+    assert not any(map(is_alive, ranks))
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -71,7 +71,7 @@ def test_signal_leaves_no_rank_behind(folder, sent, code):
     ranks = wait_for_ranks(folder)
     launch.send_signal(sent)
     assert launch.wait(60) == code
-    assert not any(map(ranks))
+    assert not any(map(is_alive, ranks))
 
 
 def test_ctrl_c_reaches_all_ranks_and_their_exit_code_is_passed_on(folder):
@@ -80,7 +80,7 @@ def test_ctrl_c_reaches_all_ranks_and_their_exit_code_is_passed_on(folder):
     time.sleep(0.5)  # ranks install their handlers after they write their files
     os.killpg(launch.pid, signal.SIGINT)
     assert launch.wait(60) == 75
-    assert not any(map(ranks))
+    assert not any(map(is_alive, ranks))
 
 
 def test_preemption_signals_all_processes_and_leaves_no_traceback(folder):
@@ -91,7 +91,7 @@ def test_preemption_signals_all_processes_and_leaves_no_traceback(folder):
     for process in {launch.pid, agent, *ranks}:
         os.kill(process, signal.SIGTERM)
     assert launch.wait(60) == 75
-    assert not any(map(ranks))
+    assert not any(map(is_alive, ranks))
     said = (folder / "said").read_text()
     assert "Traceback" not in said and "Terminated" not in said, said
 
@@ -105,7 +105,7 @@ def test_grace_that_a_training_asked_for_ends_in_one_sentence(folder, ranks):
     launch.send_signal(signal.SIGTERM)
     assert launch.wait(60) == 143
     assert 3 < time.monotonic() - before < 20
-    assert not any(map(processes))
+    assert not any(map(is_alive, processes))
     assert (folder / "said").read_text() == (
         "launch: no end within 4 seconds of the request to stop: the processes were killed; a training resumes from "
         "its newest checkpoint\n"
@@ -120,10 +120,10 @@ def test_second_ctrl_c_ends_a_training_at_once(folder):
     time.sleep(0.5)
     os.killpg(launch.pid, signal.SIGINT)  # within a second of the first: it is the same
     time.sleep(3)
-    assert all(map(ranks))
+    assert all(map(is_alive, ranks))
     os.killpg(launch.pid, signal.SIGINT)
     assert launch.wait(60) == 130
-    assert not any(map(ranks))
+    assert not any(map(is_alive, ranks))
     first, last = (folder / "said").read_text().splitlines()
     assert first == "launch: Ctrl-C again would end the training without a save"
     assert last.startswith("launch: a second Ctrl-C: the processes were killed")
