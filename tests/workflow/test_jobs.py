@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stages.registry import STAGES
+from tests.helpers.processes import is_alive
 from tests.workflow.checkout import ENVIRONMENT, HOME, copy_project, wait_for_ranks
 
 EVALUATION = "results/runs/base/eval/00000002/validation.json"

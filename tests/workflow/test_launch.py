@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import is_alive
 from tests.workflow.checkout import HOME, wait_for_ranks
 
 LAUNCH = HOME / "workflow/launch"
