@@ -283,6 +283,9 @@ def test_tasks_of_other_documents_are_left_out_and_a_score_that_is_not_finite_ha
     assert "left out, since 1 of 40 documents have another hash: the task or its data" in text
     assert "next_line of suite cheap: left out, since it was made from other" in text
     assert "not finite" in text
+    write_run(tmp_path, "odd", {"arc_easy": changed["arc_easy"]})
+    assert differences(tmp_path, "base", "odd") == {}
+    assert "No task can be compared." in capsys.readouterr().out
 
 
 def test_few_documents_that_differ_are_not_significant_and_swapped_models_have_the_negative_difference(tmp_path):
