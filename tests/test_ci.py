@@ -7,7 +7,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 
 HOME = Path(__file__).resolve().parents[1]
@@ -17,13 +16,10 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(encoding=
 PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def commands(job):
-    return [step["run"] for step in JOBS[job]["steps"] if "run" in step]
-
-
 def targets(job):
     """Targets of the Makefile that a job makes, also by way of .ci/run."""
-    return set(re.findall(r"(?:\bmake|\.ci/run) ([a-z-]+)", "\n".join(commands(job))))
+    commands = "\n".join(step.get("run", "") for step in JOBS[job]["steps"])
+    return set(re.findall(r"(?:\bmake|\.ci/run) ([a-z-]+)", commands))
 
 
 def uploads(job):
@@ -42,12 +38,9 @@ def test_jobs_make_existing_targets():
     assert set.union(*made.values()) <= TARGETS
 
 
-def test_ci_run_makes_existing_targets():
+def test_ci_run_makes_existing_targets_and_every_target_has_a_line_in_help():
     script = (HOME / ".ci/run").read_text(encoding="utf-8")
     assert {*re.findall(r"^\s*make ([a-z-]+)$", script, re.M)} == {"test", "test-landing"} <= TARGETS
-
-
-def test_every_target_has_a_line_in_help():
     text = (HOME / "Makefile").read_text(encoding="utf-8")
     (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.M)
     assert set(phony.split()) == TARGETS == set(re.findall(r"^([a-z-]+):.* ## ", text, re.M))
@@ -62,20 +55,13 @@ def test_python_versions_agree_with_the_metadata():
     assert classified and set(classified) <= set(tested)
 
 
-@pytest.mark.parametrize(
-    ("job", "when"),
-    [
-        ("test", "failure()"),
-        ("other-pythons", "always()"),
-        ("landing", "failure()"),
-        ("cloud", "failure()"),
-        ("nightly", "always()"),
-    ],
-)
-def test_logs_are_uploaded_also_after_a_failure(job, when):
-    (upload,) = uploads(job)
-    assert upload["if"] == when
-    assert ".log" in upload["with"]["path"]
+def test_logs_are_uploaded_also_after_a_failure_and_the_demo_uploads_its_report():
+    when = {"test": "failure()", "other-pythons": "always()", "landing": "failure()", "cloud": "failure()"}
+    when["nightly"] = "always()"
+    for job, condition in when.items():
+        (upload,) = uploads(job)
+        assert upload["if"] == condition and ".log" in upload["with"]["path"]
+    assert {"results/card.html", "results/report.html"} <= set(uploads("other-pythons")[0]["with"]["path"].splitlines())
 
 
 def test_fast_tests_start_in_several_workers_and_skip_processes():
@@ -85,10 +71,6 @@ def test_fast_tests_start_in_several_workers_and_skip_processes():
     done = subprocess.run(command, check=False, cwd=HOME, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed, 1 skipped" in done.stdout and "starts a process" in done.stdout
-
-
-def test_demo_uploads_its_report():
-    assert {"results/card.html", "results/report.html"} <= set(uploads("other-pythons")[0]["with"]["path"].splitlines())
 
 
 def test_long_tests_run_every_night_and_nothing_else_does():

@@ -5,6 +5,7 @@ default that changes would silently give another meaning to every result and con
 """
 
 import pytest
+import yaml
 
 from stages.convert import ConvertRecipe
 from stages.describe import DescribeRecipe
@@ -25,114 +26,42 @@ RECIPES = (
     *(ItemsRecipe, ContaminationRecipe, BestRecipe),
 )
 
-TRAINING = {
-    "seed": 0,
-    "dtype": "bfloat16",
-    "float8": False,
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 0.0003,
-    "optimizer.beta1": 0.9,
-    "optimizer.beta2": 0.95,
-    "optimizer.eps": 1e-08,
-    "optimizer.weight_decay": 0.1,
-    "optimizer.max_grad_norm": 1.0,
-    "optimizer.state_dtype": "float32",
-    "optimizer.muon": None,
-    "schedule.kind": "cosine",
-    "schedule.warmup": "linear",
-    "schedule.warmup_steps": 100,
-    "schedule.min_lr_ratio": 0.1,
-    "schedule.decay_steps": None,
-    "schedule.decay": "linear",
-    "z_loss": 0.0,
-    "loss_guard.spike": None,
-    "loss_guard.window": 128,
-    "loss_guard.bad_steps": 10,
-    "loss_guard.on_repeated": "stop",
-    "loss_guard.max_rollbacks": 3,
-}
-
-RULES = ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality")
-
-FROZEN = {
-    "SourceRecipe": {
-        "paths": [],
-        "text_field": "text",
-        "messages_field": "messages",
-        "prompt_field": "prompt",
-        "completion_field": "completion",
-        "chosen_field": "chosen",
-        "rejected_field": "rejected",
-        "split_field": None,
-        "validation": 0.01,
-        "token_ids_field": None,
-        "id_field": None,
-        "filters.min_bytes": None,
-        "filters.max_bytes": None,
-        "filters.min_words": None,
-        "filters.max_words": None,
-        "filters.max_symbols": None,
-        "filters.max_repeated_lines": None,
-        **dict.fromkeys((f"filters.{rules}" for rules in RULES), None),
-    },
-    "TokenizerRecipe": {
-        **{"vocab_size": None, "model": "bpe", "sample": None, "sample_mb": 100.0},
-        **{"path": None, "bos": None, "eos": None},
-    },
-    "TokenizeRecipe": {
-        **{"parts": 1, "bos": True, "duplicates": "keep", "decontaminate": [], "decontaminate_ngram": 13},
-        **{"shuffle_seed": 0},
-    },
-    "ItemsRecipe": {"include_path": None},
-    "ContaminationRecipe": {"rule": "gpt3", "n": None},
-    "PretrainRecipe": {
-        **TRAINING,
-        "data_stages": [],
-        "packing": "chunk",
-        "document_mask": False,
-        "initial": None,
-        "model.architecture": "llama",
-        "model.head_dim": None,
-        "model.attention_bias": False,
-        "model.sliding_window": None,
-        "model.num_local_experts": 8,
-        "model.num_experts_per_tok": 2,
-        "model.router_aux_loss_coef": 0.001,
-        "model.num_key_value_heads": None,
-        "model.tie_word_embeddings": False,
-        "model.rope_theta": 10000.0,
-        "model.rope_scaling": None,
-        "model.rms_norm_eps": 1e-05,
-        "model.max_position_embeddings": 4096,
-        "model.initializer_range": 0.02,
-    },
-    "FinetuneRecipe": {
-        **TRAINING,
-        **{"template": None, "loss_on": "assistant", "packing": "best_fit", "too_long": "drop"},
-        **{"lora": None, "dpo": None},
-    },
-    "ConvertRecipe": {
-        **{"dtype": "bfloat16", "shard_mb": 1000, "tolerance": 0.0001, "merge": True},
-        "tokenizer_check_mb": 16.0,
-    },
-    "EvaluateRecipe": {
-        "sources": None,
-        "bytes_per_source": 100000,
-        "num_examples": 200,
-        "limit": None,
-        "num_fewshot": None,
-        "max_length": None,
-        "per_task": {},
-        "apply_chat_template": False,
-        "backend": "transformers",
-        "dtype": "float32",
-        "batch_size": 16,
-        "include_path": None,
-        "seed": 0,
-    },
-    "DescribeRecipe": {"license": None, "languages": [], "description": None},
-    "BestRecipe": {"task": None},
-}
+FROZEN = yaml.safe_load("""
+SourceRecipe:
+  {paths: [], text_field: text, messages_field: messages, prompt_field: prompt, completion_field: completion,
+   chosen_field: chosen, rejected_field: rejected, split_field: null, validation: 0.01, token_ids_field: null,
+   id_field: null, filters.min_bytes: null, filters.max_bytes: null, filters.min_words: null, filters.max_words: null,
+   filters.max_symbols: null, filters.max_repeated_lines: null, filters.gopher_repetition: null,
+   filters.gopher_quality: null, filters.c4_quality: null, filters.fineweb_quality: null}
+TokenizerRecipe: {vocab_size: null, model: bpe, sample: null, sample_mb: 100.0, path: null, bos: null, eos: null}
+TokenizeRecipe:
+  {parts: 1, bos: true, duplicates: keep, decontaminate: [], decontaminate_ngram: 13, shuffle_seed: 0}
+ItemsRecipe: {include_path: null}
+ContaminationRecipe: {rule: gpt3, n: null}
+PretrainRecipe: &training
+  {seed: 0, dtype: bfloat16, float8: false, z_loss: 0.0,
+   optimizer.name: adamw, optimizer.learning_rate: 0.0003, optimizer.beta1: 0.9, optimizer.beta2: 0.95,
+   optimizer.eps: 1.0e-08, optimizer.weight_decay: 0.1, optimizer.max_grad_norm: 1.0, optimizer.state_dtype: float32,
+   optimizer.muon: null, schedule.kind: cosine, schedule.warmup: linear, schedule.warmup_steps: 100,
+   schedule.min_lr_ratio: 0.1, schedule.decay_steps: null, schedule.decay: linear, loss_guard.spike: null,
+   loss_guard.window: 128, loss_guard.bad_steps: 10, loss_guard.on_repeated: stop, loss_guard.max_rollbacks: 3}
+FinetuneRecipe:
+  {<<: *training, template: null, loss_on: assistant, packing: best_fit, too_long: drop, lora: null, dpo: null}
+ConvertRecipe: {dtype: bfloat16, shard_mb: 1000, tolerance: 0.0001, merge: true, tokenizer_check_mb: 16.0}
+EvaluateRecipe:
+  {sources: null, bytes_per_source: 100000, num_examples: 200, limit: null, num_fewshot: null, max_length: null,
+   per_task: {}, apply_chat_template: false, backend: transformers, dtype: float32, batch_size: 16, include_path: null,
+   seed: 0}
+DescribeRecipe: {license: null, languages: [], description: null}
+BestRecipe: {task: null}
+""")
+FROZEN["PretrainRecipe"] |= yaml.safe_load("""
+  {data_stages: [], packing: chunk, document_mask: false, initial: null, model.architecture: llama,
+   model.head_dim: null, model.attention_bias: false, model.sliding_window: null, model.num_local_experts: 8,
+   model.num_experts_per_tok: 2, model.router_aux_loss_coef: 0.001, model.num_key_value_heads: null,
+   model.tie_word_embeddings: false, model.rope_theta: 10000.0, model.rope_scaling: null, model.rms_norm_eps: 1.0e-05,
+   model.max_position_embeddings: 4096, model.initializer_range: 0.02}
+""")
 
 
 def _defaults(schema, prefix=""):

@@ -93,31 +93,24 @@ def table_of_the_docs(title):
 PACKAGES = table_of_the_docs("package")
 
 
-def test_the_docs_list_every_package_and_no_other():
-    assert set(PACKAGES) == {package_of(path) for path in LIBRARY} | {BASE}
+def check_layers(below):
+    """Check that no import leads upward: {name: those that it uses}."""
+    left = dict(below)
+    while left:
+        layer = [name for name, used in left.items() if not used & left.keys()]
+        assert layer, f"among these are some that use each other in a circle: {sorted(map(str, left))}"
+        for name in layer:
+            del left[name]
 
 
-def test_a_package_uses_only_the_packages_of_its_list():
+def test_a_package_uses_the_packages_of_its_list_in_the_docs_and_they_have_layers():
     others = {name_of(path): packages_that_are_used(path) - PACKAGES[package_of(path)] for path in LIBRARY}
     assert {path: sorted(packages) for path, packages in others.items() if packages} == {}
-
-
-def test_a_list_names_no_package_that_is_not_used():
-    used = {package: set() for package in PACKAGES}
+    used = {package: set() for package in (BASE, *map(package_of, LIBRARY))}
     for path in LIBRARY:
         used[package_of(path)] |= packages_that_are_used(path)
-    assert {
-        package: sorted(allowed - used[package]) for package, allowed in PACKAGES.items() if allowed - used[package]
-    } == {}
-
-
-def test_packages_have_layers_so_that_no_import_leads_upward():
-    left = {package: set(allowed) for package, allowed in PACKAGES.items()}
-    while left:
-        layer = [package for package, below in left.items() if not below & set(left)]
-        assert layer, f"these packages use each other in a cycle: {sorted(left)}"
-        for package in layer:
-            del left[package]
+    assert used == PACKAGES
+    check_layers(PACKAGES)
 
 
 def files_that_are_used(path):
@@ -144,12 +137,7 @@ def files_at_the_top(paths):
 
 
 def test_no_files_import_each_other_in_a_circle():
-    left = {path: set(files_that_are_used(path)) for path in OURS}
-    while left:
-        layer = [path for path, below in left.items() if not below & left.keys()]
-        assert layer, f"among these files are some that import each other: {sorted(map(name_of, left))}"
-        for path in layer:
-            del left[path]
+    check_layers({path: set(files_that_are_used(path)) for path in OURS})
 
 
 def test_packages_are_small():
@@ -158,9 +146,13 @@ def test_packages_are_small():
     assert {str(folder): folders.count(folder) for folder in folders if folders.count(folder) > 16} == {}
 
 
-def test_a_stage_imports_only_the_library():
-    ours = ("stages", "tools")
+def test_a_stage_imports_only_the_library_and_nothing_imports_what_is_above_it():
+    ours, outside = ("stages", "tools"), ("snakemake", "workflow", "scripts", "config", "profiles", "tests")
     assert importers(STAGES, lambda name: first(name) in ours and not name.startswith("stages.lib")) == {}
+    allowed = re.compile(r"stages(\.lib\..*)?")
+    assert importers(LIBRARY, lambda name: first(name) in (*ours, "benchmarks") and not allowed.fullmatch(name)) == {}
+    assert importers(STAGES + OURS, lambda name: first(name) in outside) == {}
+    assert {first(name) for name in imports(HOME / "stages/registry.py")} <= sys.stdlib_module_names
 
 
 def test_a_tool_imports_only_the_library_and_the_tools_of_its_list():
@@ -174,21 +166,10 @@ def test_a_tool_imports_only_the_library_and_the_tools_of_its_list():
     assert importers(FILES_OF_TOOLS, lambda name: first(name) == "stages" and not name.startswith(of_stages)) == {}
 
 
-def test_the_library_imports_no_stage_and_no_tool():
-    ours = ("stages", "tools", "benchmarks")
-    allowed = re.compile(r"stages(\.lib\..*)?")
-    assert importers(LIBRARY, lambda name: first(name) in ours and not allowed.fullmatch(name)) == {}
-
-
 def test_the_library_starts_no_stage():
     starts = re.compile(r"""["']-m["'],""")
     texts = {name_of(path): path.read_text(encoding="utf-8") for path in LIBRARY}
     assert [path for path, text in texts.items() if "subprocess" in text and starts.search(text)] == []
-
-
-def test_stages_know_nothing_of_the_workflow():
-    outside = ("snakemake", "workflow", "scripts", "config", "profiles", "tests")
-    assert importers(STAGES + OURS, lambda name: first(name) in outside) == {}
 
 
 OF_RECIPES = {"numpy", "orjson", "jinja2"}
@@ -209,10 +190,6 @@ def test_the_rules_import_no_stage():
         assert not re.search(
             rf"(import|from) (?!{REGISTRY} |stages.lib)(stages|tools)", path.read_text(encoding="utf-8")
         )
-
-
-def test_the_registry_imports_only_python():
-    assert {first(name) for name in imports(HOME / "stages/registry.py")} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("path", STAGES + TOOLS, ids=name_of)

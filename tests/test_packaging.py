@@ -33,34 +33,21 @@ def canonical(requirement):
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_every_line_is_an_exact_pin_without_a_url(name):
-    for line in filter(None, (HOME / name).read_text().splitlines()):
-        assert line.startswith("#") or re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( |$)", line), line
-        assert "/" not in line.split("#")[0]
-        assert "+cpu" not in line
-
-
-@pytest.mark.parametrize("name", DECLARED)
-def test_markers_are_those_that_are_declared(name):
+def test_lines_are_exact_pins_of_what_is_declared_with_its_markers(name):
     lines = (HOME / name).read_text(encoding="utf-8").splitlines()
+    for line in filter(None, lines):
+        assert line.startswith("#") or re.match(r"[a-z0-9-]+==[0-9][0-9a-z.]*( |$)", line), line
+        assert "/" not in line.split("#")[0] and "+cpu" not in line
     markers = {line.split("==")[0]: line.split("#")[0].partition(";")[2].strip() for line in lines if "==" in line}
-    for requirement in DECLARED[name]:
-        assert markers[canonical(requirement)[0]] == requirement.partition(";")[2].strip(), "run `make lock`"
-
-
-@pytest.mark.parametrize("name", DECLARED)
-def test_declared_packages_are_pinned_at_the_declared_version(name):
     pins = pinned(name)
-    for package, version in map(canonical, DECLARED[name]):
-        assert package in pins, "run `make lock`"
-        assert version in (None, pins[package]), "run `make lock`"
+    for requirement in DECLARED[name]:
+        package, version = canonical(requirement)
+        assert package in pins and version in (None, pins[package]), "run `make lock`"
+        assert markers[package] == requirement.partition(";")[2].strip(), "run `make lock`"
 
 
-def test_both_files_agree():
+def test_both_files_agree_and_conda_installs_the_same():
     assert pinned("requirements.txt").items() <= pinned("requirements-dev.txt").items()
-
-
-def test_conda_environment_installs_the_same_file():
     *packages, pip = yaml.safe_load((HOME / "environment.yml").read_text())["dependencies"]
     assert packages == ["python=3.11", "pip"]
     assert [word.split(" #")[0] for word in pip["pip"]] == ["-r requirements.txt", "-e ."]

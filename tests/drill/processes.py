@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 import uuid
 
+from tests.helpers import processes
 from tests.helpers.training import HOME, environment
 
 PATIENCE = 300  # seconds after which a training without progress is a fault
@@ -44,35 +44,26 @@ class Training:
         self.kill()
 
     def processes(self):
-        """Return {process id: environment} of the launcher, torchrun's agent, the ranks, and their children."""
-        found = {}
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # it ended, or belongs to another user
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    variables = os.fsdecode(file.read()).split("\0")
-                if self.mark in variables:
-                    found[int(entry)] = variables
-        return found
+        """Return the ids of the launcher, torchrun's agent, the ranks, and their children."""
+        return processes.with_one_of(self.mark)
 
     def ranks(self):
         """Return {rank: process id} of the living ranks."""
         named = {}
-        for process, variables in sorted(self.processes().items()):
-            own = [variable for variable in variables if variable.startswith("RANK=")]
-            if own:
+        for process in sorted(self.processes()):
+            variables = processes.environment_of(process)
+            if own := [variable for variable in variables if variable.startswith("RANK=")]:
                 named.setdefault(int(own[0].removeprefix("RANK=")), process)  # before its children
         return named
 
     def send(self, process, number):
         """Send a signal to a process, unless it just ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, number)
+        processes.kill({process}, number)
 
     def kill(self):
         """SIGKILL every process, again until none is left."""
         while alive := self.processes():
-            for process in alive:
-                self.send(process, signal.SIGKILL)
+            processes.kill(alive)
             time.sleep(0.01)
         self.process.wait()
 

@@ -70,12 +70,9 @@ def test_whole_nodes_are_requested_as_polaris_wants_them(pbs, submit):
     ]
 
 
-def test_resource_that_is_not_a_number_is_one_sentence(submit):
+def test_resource_that_is_not_a_number_and_a_refused_job_are_one_sentence(submit):
     sentence = "pbs: the profile's `runtime` of pretrain must be a whole number, got '90m'\n"
     assert submit(runtime="90m") == (1, "", sentence)
-
-
-def test_refused_job_is_one_sentence(submit):
     code, printed, said = submit(nodes=3)
     assert (code, printed) == (1, "")
     assert said.startswith("pbs: `qsub -V -r y ")
@@ -105,23 +102,15 @@ def test_job_that_still_runs_for_the_same_outputs_is_not_submitted_again(jobs, s
     assert submit(output=outputs[0])[1] not in (first, other)
 
 
-def test_deleted_job_has_failed(pbs, jobs, submit):
-    _, job, _ = submit("exec sleep 60")
-    assert jobs("cancel", job) == (0, "", "")
-    pbs.wait(job)
-    assert jobs("status", job)[1] == "failed"
-    assert jobs("cancel", job, "77.stand-in") == (0, "", "")
-
-
-def test_server_that_does_not_answer_loses_no_job(pbs, jobs, submit):
-    _, job, _ = submit("exec sleep 60")
+def test_silence_loses_no_job_and_an_unknown_or_deleted_one_has_failed(pbs, jobs, submit):
+    deleted, job = (submit("exec sleep 60")[1] for _ in range(2))
+    assert jobs("cancel", deleted) == (0, "", "")
+    pbs.wait(deleted)
+    assert jobs("status", deleted)[1] == "failed"
+    assert jobs("cancel", deleted, "77.stand-in") == (0, "", "")
     (pbs.folder / "silent").touch()
-    for _ in range(5):
-        assert jobs("status", job) == (0, "running", "")
-
-
-def test_job_that_pbs_does_not_know_is_lost_only_after_three_polls(jobs, submit, pbs):
-    _, job, _ = submit("exec sleep 60")
+    assert [jobs("status", job) for _ in range(5)] == [(0, "running", "")] * 5
+    (pbs.folder / "silent").unlink()
     (pbs.folder / "jobs" / job / "job.json").rename(pbs.folder / "elsewhere")
     assert [jobs("status", job)[1] for _ in range(3)] == ["running", "running", "failed"]
 

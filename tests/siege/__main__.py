@@ -69,17 +69,14 @@ class Siege:
     def _attempt(self, finished, kind, step, raw):
         scratch = self.directory / "attacked" / "place"
         scratch.parent.mkdir(exist_ok=True)
-        done, ended, fault = ATTACKS[kind].attack(finished, scratch, step, self.rng)
+        done, ended, fault = ATTACKS[kind](finished, scratch, step, self.rng)
         self.attempts[kind, step.stage] += 1
         if fault:
             self.faults[kind, step.stage] += 1
             print(f"FAULT: {step.stage}, {done}: {fault}: {ended.last_line[:300]}", flush=True)
         entry = {"kind": kind, "stage": step.stage, "done": done, "code": ended.code, "fault": fault}
-        print(
-            json.dumps(entry | {"seconds": round(ended.seconds, 2), "said": ended.text[-500:]}),
-            file=raw,
-            flush=True,
-        )
+        entry |= {"seconds": round(ended.seconds, 2), "said": ended.text[-500:]}
+        print(json.dumps(entry), file=raw, flush=True)
 
     def table(self):
         """Return the numbers of attempts and faults per kind and stage, as text."""

@@ -20,39 +20,28 @@ def refused(place, sentence):
     assert not place.submitted("pretrain")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (
-            {"slurm_partition": "'nope'"},
-            "the profile's `slurm_partition` of pretrain must be one of all, short, got nope",
-        ),
-        (
-            {"gres": "'gpu:8'"},
-            "the profile's `gres` of pretrain requests 8 GPUs per node, but this cluster has at most 4",
-        ),
-        ({"nodes": 5}, "the profile's `nodes` of pretrain requests 5 nodes, but this cluster has at most 4 that fit"),
-        (
-            {"nodes": 2, "gres": "''"},
-            "the profile's `tasks` of pretrain must be its `nodes`, 2, since it has no GPUs in `gres`, got 1",
-        ),
-        (
-            {"constraint": "'a100'"},
-            "sbatch refuses the resources that the profile sets for pretrain: Invalid feature specification",
-        ),
-        (
-            {"slurm_partition": "'short'", "runtime": 61},
-            "the profile's `runtime` of pretrain requests 61 minutes, but partition short has at most 60",
-        ),
-        (
-            {"mem_mb": 256_001},
-            "the profile's `mem_mb` of pretrain requests 256001 MB per node, but this cluster has at most 256000",
-        ),
-    ],
-)
+MISTAKES = [
+    # sbatch's own, or words after the profile's
+    ({"slurm_partition": "'nope'"}, "`slurm_partition` of pretrain must be one of all, short, got nope"),
+    ({"gres": "'gpu:8'"}, "`gres` of pretrain requests 8 GPUs per node, but this cluster has at most 4"),
+    ({"nodes": 5}, "`nodes` of pretrain requests 5 nodes, but this cluster has at most 4 that fit"),
+    ({"nodes": 2, "gres": "''"}, "`tasks` of pretrain must be its `nodes`, 2, since it has no GPUs in `gres`, got 1"),
+    (
+        {"constraint": "'a100'"},
+        "sbatch refuses the resources that the profile sets for pretrain: Invalid feature specification",
+    ),
+    (
+        {"slurm_partition": "'short'", "runtime": 61},
+        "`runtime` of pretrain requests 61 minutes, but partition short has at most 60",
+    ),
+    ({"mem_mb": 256_001}, "`mem_mb` of pretrain requests 256001 MB per node, but this cluster has at most 256000"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), MISTAKES)
 def test_missing_resources_of_the_cluster_are_reported_before_submission(training, wrong, sentence):
     training.write_recipe(global_batch_size=20, micro_batch_size=1)  # any number of ranks divides it
-    refused(training.change_profile(training=wrong), sentence)
+    refused(training.change_profile(training=wrong), "the profile's " * sentence.startswith("`") + sentence)
 
 
 def without_slurm(directory):

@@ -26,18 +26,6 @@ OF_ONE_LAUNCHER_A_NODE = {"pretrain": ("base_00000002", 720), "finetune": ("stat
 """{rule: (wildcards, minutes)}."""
 
 
-def one_task(rule):
-    """The line of a rule that runs as one task."""
-    return expected(rule, *OF_ONE_TASK[rule])
-
-
-def one_launcher_a_node(rule, nodes, gpus):
-    """The line of a rule that trains."""
-    of, minutes = OF_ONE_LAUNCHER_A_NODE[rule]
-    launchers = "--cpus-per-task=8 --ntasks-per-node=1 --requeue --open-mode=append"
-    return expected(rule, of, f"-t {minutes} --mem 64000 --nodes={nodes} {launchers}", f"--gres=gpu:{gpus}")
-
-
 def expected(rule, of, resources, end):
     """A line without what differs between submissions, from job name to working directory."""
     logs = f"PLACE/results/logs/slurm/rule_{rule}/{of}/%j.log"
@@ -80,20 +68,19 @@ def on_two_nodes(place):
     return place.make("tuned", "--until", "finetune", "-R", "pretrain", profile="profiles/slurm")
 
 
-@pytest.mark.parametrize("rule", OF_ONE_TASK)
-def test_rules_of_one_task(place, rule):
-    assert submitted(place, rule, OF_ONE_TASK[rule][0]) == one_task(rule)
+def test_rules_of_one_task(place):
+    for rule, words in OF_ONE_TASK.items():
+        assert submitted(place, rule, words[0]) == expected(rule, *words)
 
 
-@pytest.mark.parametrize("rule", OF_ONE_LAUNCHER_A_NODE)
-def test_training_on_one_node(place, rule):
-    assert submitted(place, rule, OF_ONE_LAUNCHER_A_NODE[rule][0]) == one_launcher_a_node(rule, nodes=1, gpus=1)
-
-
-@pytest.mark.parametrize("rule", OF_ONE_LAUNCHER_A_NODE)
-def test_training_on_two_nodes_of_four_gpus(on_two_nodes, rule):
-    of, _ = OF_ONE_LAUNCHER_A_NODE[rule]
-    assert submitted(on_two_nodes, rule, of, which=1) == one_launcher_a_node(rule, nodes=2, gpus=4)
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (2, 4)])
+def test_training_has_a_launcher_per_node(request, place, nodes, gpus):
+    if nodes == 2:
+        request.getfixturevalue("on_two_nodes")
+    for rule, (of, minutes) in OF_ONE_LAUNCHER_A_NODE.items():
+        launchers = "--cpus-per-task=8 --ntasks-per-node=1 --requeue --open-mode=append"
+        line = expected(rule, of, f"-t {minutes} --mem 64000 --nodes={nodes} {launchers}", f"--gres=gpu:{gpus}")
+        assert submitted(place, rule, of, which=nodes - 1) == line
 
 
 def test_two_nodes_of_four_gpus_run_eight_ranks(on_two_nodes):

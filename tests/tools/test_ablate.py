@@ -11,14 +11,8 @@ from tests.helpers.training import MODEL, RECIPE
 from tools.ablate import __main__ as ablate
 from tools.ablate import cell
 
-FIGURES = {
-    "gradient_accumulation_steps": 3,
-    "step_seconds": 0.25,
-    "tokens_per_second": 1536.4,
-    "mfu": "n/a",
-    "peak_memory_mb": 1234,
-    "device": "cpu",
-}
+FIGURES = {"gradient_accumulation_steps": 3, "step_seconds": 0.25, "tokens_per_second": 1536.4, "mfu": "n/a"}
+FIGURES |= {"peak_memory_mb": 1234, "device": "cpu"}
 CONFIG = {
     "tokenizers": {"main": {"vocab_size": 320}},
     "corpora": {"main": {"tokenizer": "main", "sources": ["a"]}},
@@ -64,15 +58,6 @@ def launched(tmp_path, monkeypatch):
     answers.write_text("{}")
     monkeypatch.setattr(ablate, "LAUNCH", script)
     return answers, lambda: [json.loads(line) for line in calls.read_text().splitlines()]
-
-
-def test_float8_and_cuda_graphs_of_a_run_reach_the_cells(config, launched):
-    changed = yaml.safe_load(config.read_text())
-    changed["runs"]["tiny"]["pretrain"] |= {"float8": True, "cuda_graphs": True}
-    config.write_text(yaml.safe_dump(changed))
-    assert ablate.main([str(config), "--run", "tiny", "--grid", "float8=true,false", "micro_batch_size=2"]) == 0
-    found = [(recipe["float8"], recipe["cuda_graphs"]) for _, recipe in launched[1]()]
-    assert found == [(True, True), (False, True)]
 
 
 def table_of(printed):
@@ -139,11 +124,16 @@ def test_a_cell_that_fails_is_named_and_the_others_are_measured(
     assert (lines[2]["run"], lines[2]["micro_batch_size"], lines[2]["step_seconds"]) == ("tiny", "3", "0.25")
 
 
-def test_a_tuned_run_has_the_model_of_its_initial_run_and_masks(config, launched):
+def test_keys_of_a_run_and_the_model_of_its_initial_run_reach_the_cells(config, launched):
+    changed = yaml.safe_load(config.read_text())
+    changed["runs"]["tiny"]["pretrain"] |= {"float8": True, "cuda_graphs": True}
+    config.write_text(yaml.safe_dump(changed))
+    assert ablate.main([str(config), "--run", "tiny", "--grid", "float8=true,false", "micro_batch_size=2"]) == 0
     assert ablate.main([str(config), "--run", "tuned", "--grid", "dtype=float32"]) == 0
-    ((_, recipe),) = launched[1]()
-    assert (recipe["model"], recipe["vocab_size"], recipe["document_mask"]) == (MODEL, 320, True)
-    assert recipe["lora"] == {"rank": 2}
+    *cells, tuned = [recipe for _, recipe in launched[1]()]
+    assert [(cell["float8"], cell["cuda_graphs"]) for cell in cells] == [(True, True), (False, True)]
+    assert (tuned["model"], tuned["vocab_size"], tuned["document_mask"]) == (MODEL, 320, True)
+    assert tuned["lora"] == {"rank": 2}
 
 
 def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
@@ -162,45 +152,39 @@ def test_a_model_of_a_directory_has_its_own_vocabulary(tmp_path, launched):
     assert recipe["model"]["hidden_size"] == MODEL["hidden_size"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--run", "tiny", "--grid", "global_batch_size=1,2"], "--grid must have keys among sharding, shard_degree, "),
-        (["--run", "tiny", "--grid", "sharding=full", "sharding=none"], "--grid must name each key once, got sharding"),
-        (["--run", "tiny", "--grid", "sharding=full,"], "--grid must be KEY=VALUE,VALUE,..., got 'sharding=full,'"),
-        (["--grid", "sharding=full"], "--run is missing: "),
-        (["--run", "wide", "--grid", "sharding=full"], "--run must be one of the runs of "),
-        (["--run", "tiny", "--grid", "sharding=full", "--output", "a.txt"], "--output must end in .json or .csv, got"),
-    ],
-)
-def test_a_mistake_is_one_sentence_before_anything_is_measured(config, launched, capsys, arguments, sentence):
-    assert ablate.main([str(config), *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"ablate: {sentence}")
+SHARDED = ("--run", "tiny", "--grid", "sharding=full")
+MISTAKES = [
+    (("--run", "tiny", "--grid", "global_batch_size=1,2"), "--grid must have keys among sharding, shard_degree, "),
+    ((*SHARDED, "sharding=none"), "--grid must name each key once, got sharding"),
+    ((*SHARDED[:-1], "sharding=full,"), "--grid must be KEY=VALUE,VALUE,..., got 'sharding=full,'"),
+    (SHARDED[2:], "--run is missing: "),
+    (("--run", "wide", *SHARDED[2:]), "--run must be one of the runs of "),
+    ((*SHARDED, "--output", "a.txt"), "--output must end in .json or .csv, got"),
+]
+OPTIMIZER = {"corpus": "main", "model": MODEL, "pretrain": SIZES | {"optimizer": "adamw"}}
+LACKING = [
+    ({"runs": {"tiny": {}}}, "must have pretrain or finetune"),
+    ({"runs": {"tiny": {"pretrain": {"seq_len": 8}}}}, "runs.tiny.model is missing"),
+    ({"runs": {"tiny": {"model": MODEL, "pretrain": {"seq_len": 8}}}}, "--vocab-size is missing"),
+    ({"runs": {"tiny": {"model": MODEL, "pretrain": {"weight": 1}}}}, "runs.tiny.pretrain.weight must be omitted"),
+    ({"runs": {"a": {"initial": {"run": "b"}, "finetune": {}}}}, "runs.a.initial.run must be another run of the"),
+    ({"runs": {"a": {"initial": None, "finetune": {}}}}, "runs.a.model is missing"),
+    ({"runs": {"a": {"model": {"from": 1}, "pretrain": {}}}}, "config.json of runs.a must be named by its path"),
+    ({"run": 1}, "must have runs"),
+    (CONFIG | {"runs": {"mine": OPTIMIZER}}, "optimizer of the run must be a mapping beside --grid"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"runs": {"tiny": {}}}, "must have pretrain or finetune"),
-        ({"runs": {"tiny": {"pretrain": {"seq_len": 8}}}}, "runs.tiny.model is missing"),
-        ({"runs": {"tiny": {"model": MODEL, "pretrain": {"seq_len": 8}}}}, "--vocab-size is missing"),
-        ({"runs": {"tiny": {"model": MODEL, "pretrain": {"weight": 1}}}}, "runs.tiny.pretrain.weight must be omitted"),
-        ({"runs": {"a": {"initial": {"run": "b"}, "finetune": {}}}}, "runs.a.initial.run must be another run of the"),
-        ({"runs": {"a": {"initial": None, "finetune": {}}}}, "runs.a.model is missing"),
-        ({"runs": {"a": {"model": {"from": 1}, "pretrain": {}}}}, "config.json of runs.a must be named by its path"),
-        ({"run": 1}, "must have runs"),
-        (
-            CONFIG | {"runs": {"mine": {"corpus": "main", "model": MODEL, "pretrain": SIZES | {"optimizer": "adamw"}}}},
-            "optimizer of the run must be a mapping beside --grid",
-        ),
-    ],
-)
-def test_a_config_without_what_a_step_needs_is_refused(tmp_path, launched, capsys, change, sentence):
-    (tmp_path / "my.yaml").write_text(yaml.safe_dump(change))
-    assert ablate.main([str(tmp_path / "my.yaml"), "--grid", "optimizer.name=adamw"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert sentence in line
+def test_a_mistake_or_a_config_without_what_a_step_needs_is_one_sentence(config, launched, capsys):
+    for arguments, sentence in MISTAKES:
+        assert ablate.main([str(config), *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"ablate: {sentence}")
+    for content, sentence in LACKING:
+        config.write_text(yaml.safe_dump(content))
+        assert ablate.main([str(config), "--grid", "optimizer.name=adamw"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert sentence in line
 
 
 TINY = {"model": MODEL, "vocab_size": 320, "steps": 2, "seq_len": 16, "global_batch_size": 4, "dtype": "float32"}
@@ -225,20 +209,17 @@ def test_a_cell_measures_steps(tmp_path, keys):
     assert set(figures) == set(FIGURES)
 
 
-@pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ({"vocab_size": 10**12}, "cell: out of memory: a request of "),
-        ({"micro_batch_size": 3}, "cell: cell.micro_batch_size must divide the 4 samples per rank"),
-        ({"optimizer": {"name": "muon"}, "lora": {"rank": 2}}, "cell: cell.optimizer.name must be adamw with lora"),
-        ({"cpu_offload": True}, "cell: cell.cpu_offload must be false without a GPU"),
-    ],
-)
-def test_a_cell_that_cannot_run_ends_with_a_sentence(tmp_path, capsys, keys, sentence):
+def test_a_cell_that_cannot_run_ends_with_a_sentence(tmp_path, capsys):
     output = tmp_path / "figures.json"
-    assert cell.main(["--recipe", json.dumps(TINY | keys), "--output", str(output)]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(sentence)
-    assert not output.exists()
+    for keys, sentence in (
+        ({"vocab_size": 10**12}, "out of memory: a request of "),
+        ({"micro_batch_size": 3}, "cell.micro_batch_size must divide the 4 samples per rank"),
+        ({"optimizer": {"name": "muon"}, "lora": {"rank": 2}}, "cell.optimizer.name must be adamw with lora"),
+        ({"cpu_offload": True}, "cell.cpu_offload must be false without a GPU"),
+    ):
+        assert cell.main(["--recipe", json.dumps(TINY | keys), "--output", str(output)]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"cell: {sentence}")
+        assert not output.exists()
 
 
 @pytest.mark.long

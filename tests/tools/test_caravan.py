@@ -41,8 +41,10 @@ def test_run_is_snakemake_with_this_checkouts_snakefile(words, expected):
     assert caravan.command_of(["run", *words.split()]) == [*SNAKEMAKE, *expected]
 
 
-def test_other_words_are_tools_and_stages():
+def test_other_words_are_tools_and_stages_and_none_shows_all(capsys):
     assert caravan.command_of(["status", "--results", "x"])[1:] == ["-m", "tools.status", "--results", "x"]
+    assert caravan.main([]) == 0
+    assert "Commands: run, ablate, check, " in capsys.readouterr().out
     assert caravan.command_of(["pretrain"])[1:] == ["-m", "stages.pretrain"]
     names = {path.stem for folder in ("tools", "stages") for path in (HOME / folder).glob("[!_]*.py")}
     names |= {path.parent.name for path in (HOME / "tools").glob("*/__main__.py")}
@@ -64,11 +66,6 @@ def test_mistake_is_one_sentence(words, sentence, capsys):
     assert str(refused.value).startswith(sentence)
     assert caravan.main(words) == 2
     assert capsys.readouterr().err == f"caravan: {refused.value}\n"
-
-
-def test_help_names_all_commands(capsys):
-    assert caravan.main([]) == 0
-    assert "Commands: run, ablate, check, " in capsys.readouterr().out
 
 
 def test_installed_script_finds_its_tools_from_any_directory(place):

@@ -1,6 +1,7 @@
 """tools.check FILE: a person's check of a config, which starts no stage."""
 
 import copy
+import io
 import sys
 
 import pytest
@@ -53,41 +54,25 @@ def test_config_is_described_and_nothing_is_made(place, capsys):
     assert not (place / "out").exists() and not (place / "results").exists()
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("runs.base.pretrain.stepz=3", "check: unknown key runs.base.pretrain.stepz; did you mean runs.base.pretrain"),
-        ("sources.code.paths=[none/*.txt]", "check: sources.code.paths: none/*.txt"),
-    ],
-)
-def test_mistake_is_one_sentence(place, capsys, word, sentence):
-    code, printed, error = checked(capsys, "my.yaml", word)
-    assert (code, printed) == (2, "") and error.startswith(sentence)
+MISTAKES = [
+    (
+        ["my.yaml", "runs.base.pretrain.stepz=3"],
+        "unknown key runs.base.pretrain.stepz; did you mean runs.base.pretrain",
+    ),
+    (["my.yaml", "sources.code.paths=[none/*.txt]"], "sources.code.paths: none/*.txt"),
+    (["none.yaml"], "none.yaml cannot be read: No such file or directory"),
+    (["texts"], "texts cannot be read: Is a directory"),
+    (["bad.yaml"], "bad.yaml must be YAML: while parsing"),
+    (["list.yaml"], "list.yaml must be a mapping of keys to values, and is not"),
+    (["my.yaml", "--profile", "loca"], "--profile must be a directory with a config.yaml, or one of "),
+    ([], "stdin must hold a plan of the workflow as JSON; name a config file to check it"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["none.yaml"], "check: none.yaml cannot be read: No such file or directory"),
-        (["texts"], "check: texts cannot be read: Is a directory"),
-        (["bad.yaml"], "check: bad.yaml must be YAML: while parsing"),
-        (["list.yaml"], "check: list.yaml must be a mapping of keys to values, and is not"),
-        (["my.yaml", "--profile", "loca"], "check: --profile must be a directory with a config.yaml, or one of "),
-    ],
-)
-def test_file_that_is_no_config_is_named(place, capsys, words, sentence):
+def test_mistake_is_one_sentence(place, capsys, monkeypatch):
     (place / "bad.yaml").write_text("a: [")
     (place / "list.yaml").write_text("[1]")
-    code, _, error = checked(capsys, *words)
-    assert code == 2 and error.startswith(sentence)
-
-
-def test_without_arguments_a_plan_is_expected(capsys, monkeypatch, tmp_path):
-    (tmp_path / "in").write_text("x")
-    with open(tmp_path / "in", encoding="utf-8") as file:
-        monkeypatch.setattr(sys, "stdin", file)
-        code, _, error = checked(capsys)
-    assert (code, error) == (
-        2,
-        "check: stdin must hold a plan of the workflow as JSON; name a config file to check it",
-    )
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
+    for words, sentence in MISTAKES:
+        code, printed, error = checked(capsys, *words)
+        assert (code, printed) == (2, "") and error.startswith(f"check: {sentence}")

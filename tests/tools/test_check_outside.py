@@ -1,9 +1,7 @@
 """tools.check: what results were made from that lies outside the results directory is compared before each plan."""
 
-import io
 import json
 import os
-import sys
 
 import pytest
 import yaml
@@ -13,28 +11,24 @@ from stages.lib.checkpoints import model_files
 from stages.lib.scoring import inputs, scored_model
 from stages.lib.sources import examples
 from tests.helpers.data_fixtures import listed, small_tokenizer, texts, tokenized, write_jsonl
-from tools.check import __main__ as check
 
 SOURCE = {"kind": "text", "paths": ["texts"], "validation": 0.2}
 
 
 @pytest.fixture
-def checked(tmp_path, monkeypatch, capsys):
+def compared(checked):
     """A function that runs the tool on a plan: (stale manifests, warnings)."""
-    monkeypatch.chdir(tmp_path)
 
     def run(recipes, manifests, initial=None):
         lists = [where for where, part in recipes.items() if part["stage"] == "list"]
-        plan = {"recipes": recipes, "manifests": manifests, "lists": lists, "sources": [], "cache": "cache"}
-        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(plan | {"initial": initial or {}})))
-        assert check.main([]) == 0
-        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        code, said = checked(recipes, manifests=manifests, lists=lists, initial=initial or {})
+        assert code == 0
         return said["stale"], said["warnings"]
 
     return run
 
 
-def test_files_of_a_source_that_differ_from_its_list_are_one_line(checked, tmp_path):
+def test_files_of_a_source_that_differ_from_its_list_are_one_line(compared, tmp_path):
     (tmp_path / "texts").mkdir()
     for number, text in enumerate(texts("a", 6)):
         (tmp_path / f"texts/d{number}.txt").write_text(text)
@@ -43,15 +37,15 @@ def test_files_of_a_source_that_differ_from_its_list_are_one_line(checked, tmp_p
     (part,) = tokenized(tmp_path, "mine", made, tokenizer)
     recipes = {"sources.mine": {"stage": "list", "keys": SOURCE}}
     manifests = {made: {"recipe": "sources.mine"}, str(part): {}}
-    assert checked(recipes, manifests) == ({}, [])
+    assert compared(recipes, manifests) == ({}, [])
 
     os.utime(tmp_path / "texts/d2.txt", (1, 1))
-    assert checked(recipes, manifests) == ({}, []), "the same content with another time is no change"
+    assert compared(recipes, manifests) == ({}, []), "the same content with another time is no change"
     same_size = (tmp_path / "texts/d1.txt").read_bytes()
     (tmp_path / "texts/d1.txt").write_bytes(same_size.swapcase())
     (tmp_path / "texts/d3.txt").write_text("more")
     (tmp_path / "texts/d4.txt").rename(tmp_path / "texts/e4.txt")
-    stale, warnings = checked(recipes, manifests)
+    stale, warnings = compared(recipes, manifests)
     assert stale == {}
     assert warnings == [
         f"sources.mine: 2 files changed, 1 file new, 1 file missing since {made} was written (texts/d3.txt, "
@@ -59,10 +53,10 @@ def test_files_of_a_source_that_differ_from_its_list_are_one_line(checked, tmp_p
     ]
     listed(tmp_path, "mine", SOURCE)
     tokenized(tmp_path, "mine", made, tokenizer)
-    assert checked(recipes, manifests) == ({}, [])
+    assert compared(recipes, manifests) == ({}, [])
 
 
-def test_a_source_of_examples_is_compared_with_what_was_tuned_on_it(checked, tmp_path):
+def test_a_source_of_examples_is_compared_with_what_was_tuned_on_it(compared, tmp_path):
     keys = {
         "kind": "prompt_completion",
         "paths": [write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a", "completion": "b"}])],
@@ -72,12 +66,12 @@ def test_a_source_of_examples_is_compared_with_what_was_tuned_on_it(checked, tmp
     recipes = {"sources.pairs": {"stage": "list", "keys": keys}}
     manifests = {made: {"recipe": "sources.pairs"}, "m.json": {}}
     os.utime(tmp_path / "p.jsonl", (1, 1))
-    assert checked(recipes, manifests) == ({}, [])
+    assert compared(recipes, manifests) == ({}, [])
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "a", "completion": "c"}) + "\n")
-    assert "sources.pairs: 1 file changed since" in checked(recipes, manifests)[1][0]
+    assert "sources.pairs: 1 file changed since" in compared(recipes, manifests)[1][0]
 
 
-def test_edited_task_files_and_their_data_make_scores_stale(checked, tmp_path):
+def test_edited_task_files_and_their_data_make_scores_stale(compared, tmp_path):
     data, included = tmp_path / "data/q.jsonl", tmp_path / "base.yaml"
     write_jsonl(data, [{"question": "a"}])
     included.write_text("output_type: multiple_choice\ndoc_to_target: 0\n")
@@ -102,10 +96,10 @@ def test_edited_task_files_and_their_data_make_scores_stale(checked, tmp_path):
         include = inputs.digest_of_directory(tmp_path / "tasks")
         manifest.write("scores.json", "evaluate", {"recipe": recipe, "include": include}, {})
         manifest.write("items.json", "list_items", {"recipe": recipe, "include": include}, {})
-        assert checked(recipes, parts) == ({}, [])
+        assert compared(recipes, parts) == ({}, [])
         edit()
         reason = "was made with other task files, or data of tasks, than include_path tasks has now"
-        assert checked(recipes, parts) == ({"scores.json": reason, "items.json": reason}, [])
+        assert compared(recipes, parts) == ({"scores.json": reason, "items.json": reason}, [])
 
 
 def test_a_directory_with_its_data_inside_keeps_its_digest(tmp_path):
@@ -115,7 +109,7 @@ def test_a_directory_with_its_data_inside_keeps_its_digest(tmp_path):
     assert inputs.digest_of_directory(tmp_path) == files.sha256_bytes("".join(lines).encode())
 
 
-def test_an_edited_tokenizer_template_or_baseline_makes_its_manifest_stale(checked, tmp_path, monkeypatch):
+def test_an_edited_tokenizer_template_or_baseline_makes_its_manifest_stale(compared, tmp_path, monkeypatch):
     for name in ("tokenizer.json", "chat.jinja", "hf/config.json", "hf/chat_template.jinja", "gpt/config.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
@@ -144,10 +138,10 @@ def test_an_edited_tokenizer_template_or_baseline_makes_its_manifest_stale(check
 
     monkeypatch.setattr(model_files, "digest_of", lambda *_: "d")
     initial = {"b": {"path": "hf", "stage": "finetune"}}
-    assert checked(recipes, parts, initial) == ({}, [])
+    assert compared(recipes, parts, initial) == ({}, [])
     for name in ("tokenizer.json", "chat.jinja", "hf/chat_template.jinja", "gpt/model.safetensors"):
         (tmp_path / name).write_text("other")
-    assert checked(recipes, parts, initial)[0] == {
+    assert compared(recipes, parts, initial)[0] == {
         "t.json": "was made from another tokenizer than tokenizer.json is now",
         "a.json": "was trained with another chat template than chat.jinja has now",
         "b.json": "was trained with another chat template than hf has now",

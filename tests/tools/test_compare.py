@@ -271,41 +271,29 @@ def test_difference_is_over_the_documents_that_both_logs_have(tmp_path, capsys):
     assert "arc_easy of suite cheap: 30 documents are in both logs, which have 40 and 30" in capsys.readouterr().out
 
 
-def test_task_whose_documents_changed_is_left_out(tmp_path, capsys):
-    scores, _ = accuracy(BASE)
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    write_run(tmp_path, "wide", {"arc_easy": (scores, samples("acc", BASE, hashes={7: "another"}))})
-    assert differences(tmp_path, "base", "wide") == {}
-    assert "left out, since 1 of 40 documents have another hash: the task or its data" in capsys.readouterr().out
+def test_tasks_of_other_documents_are_left_out_and_a_score_that_is_not_finite_has_no_difference(tmp_path, capsys):
+    scores, log = accuracy(BASE)
+    write_run(tmp_path, "base", {"arc_easy": (scores, log), "next_line": (scores, None), "piqa": (scores, log)})
+    changed = {"arc_easy": (scores, samples("acc", BASE, hashes={7: "another"})), "next_line": (scores, None)}
+    nan = {"piqa": ({"acc": {"value": None, "stderr": None, "n": 40}}, None)}
+    write_run(tmp_path, "wide", changed | nan, evaluation={"corpus": "e" * 64})
+    ((key, row),) = differences(tmp_path, "base", "wide").items()
+    assert (key, row["verdict"]) == (("wide", "piqa"), "unknown")
+    text = capsys.readouterr().out
+    assert "left out, since 1 of 40 documents have another hash: the task or its data" in text
+    assert "next_line of suite cheap: left out, since it was made from other" in text
+    assert "not finite" in text
+    write_run(tmp_path, "odd", {"arc_easy": changed["arc_easy"]})
+    assert differences(tmp_path, "base", "odd") == {}
+    assert "No task can be compared." in capsys.readouterr().out
 
 
-def test_local_task_of_other_validation_text_without_logs_is_left_out(tmp_path, capsys):
-    tasks = {"next_line": (accuracy(BASE)[0], None)}
-    write_run(tmp_path, "base", tasks)
-    write_run(tmp_path, "wide", tasks, evaluation={"corpus": "e" * 64})
-    assert differences(tmp_path, "base", "wide") == {}
-    assert "next_line of suite cheap: left out, since it was made from other" in capsys.readouterr().out
-
-
-def test_score_that_is_not_finite_has_no_difference(tmp_path, capsys):
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    write_run(tmp_path, "nan", {"arc_easy": ({"acc": {"value": None, "stderr": None, "n": 40}}, None)})
-    assert differences(tmp_path, "base", "nan")["nan", "arc_easy"]["verdict"] == "unknown"
-    assert "not finite" in capsys.readouterr().out
-
-
-def test_few_documents_that_differ_are_not_significant_although_all_favor_one_model(tmp_path):
+def test_few_documents_that_differ_are_not_significant_and_swapped_models_have_the_negative_difference(tmp_path):
     write_run(tmp_path, "base", {"arc_easy": accuracy([0] * 5 + [1] * 195)})
-    write_run(tmp_path, "wide", {"arc_easy": accuracy([1] * 200)})
-    row = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
-    assert float(row["p"]) == pytest.approx(two_sided(0, 5), abs=0.01)
-    assert row["verdict"] == "not significant"
-
-
-def test_swapped_models_have_the_negative_difference(tmp_path):
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
+    write_run(tmp_path, "wide", {"arc_easy": accuracy([1] * 200)})  # all favor one model
     there = differences(tmp_path, "base", "wide")["wide", "arc_easy"]
+    assert float(there["p"]) == pytest.approx(two_sided(0, 5), abs=0.01)
+    assert there["verdict"] == "not significant"
     back = differences(tmp_path, "wide", "base")["base", "arc_easy"]
     assert float(there["difference"]) == -float(back["difference"])
     assert float(there["low"]) == pytest.approx(-float(back["high"]))

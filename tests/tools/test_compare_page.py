@@ -1,6 +1,7 @@
 """compare: what it says beside the statistics, its page and files, and what it refuses."""
 
 import csv
+import gzip
 import json
 import re
 
@@ -127,86 +128,73 @@ def test_tuned_run_continues_from_the_tokens_of_its_initial_model(tmp_path, caps
     assert "| initial model | - | base:300 |" in capsys.readouterr().out
 
 
-def test_newest_scored_milestone_is_compared_and_a_step_can_be_named(tmp_path, capsys):
+def test_newest_scored_milestone_is_compared_a_step_can_be_named_and_markdown_goes_to_a_file(tmp_path, capsys):
     for step in (100, 300):
         write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)}, step=step)
     assert run_compare(tmp_path, "base:00000100", "base") == 0
-    assert "# Comparison of base:300 with base:100\n" in capsys.readouterr().out
-
-
-def test_markdown_goes_to_a_file_instead_of_the_terminal(tmp_path, capsys):
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    write_run(tmp_path, "wide", {"arc_easy": accuracy(WIDE)})
-    assert run_compare(tmp_path, "base", "wide") == 0
     printed = capsys.readouterr().out
-    assert run_compare(tmp_path, "base", "wide", "--markdown", tmp_path / "x.md") == 0
+    assert "# Comparison of base:300 with base:100\n" in printed
+    assert run_compare(tmp_path, "base:00000100", "base", "--markdown", tmp_path / "x.md") == 0
     assert capsys.readouterr().out == ""
     assert (tmp_path / "x.md").read_text() == printed
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["base"], "two or more models must be given as RUN or RUN:STEP, the reference first, got base"),
-        (["base", "base:300"], "each model must be given once, got base:300 2 times"),
-        (["base", "deep"], "runs must have a run deep; it has base, wide"),
-        (["base", "deep:7"], "runs must have a run deep; it has base, wide"),
-        (["base", "wide:7"], "runs/wide must have scores of step 7; it has scores of the steps: 300"),
-        (["base", "wide:last"], "wide:last must have a number of steps after the colon, got 'last'"),
-    ],
-)
-def test_unknown_models_are_refused_with_the_known_ones(tmp_path, capsys, words, message):
+@pytest.fixture
+def runs(tmp_path):
+    """Results with two runs of equal scores: the log of the second."""
     write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
-    assert refused(tmp_path, capsys, *words).endswith(message)
+    path = write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
+    return path.parent / "cheap/samples/arc_easy.jsonl.gz"
+
+
+UNKNOWN = [
+    (["base"], "two or more models must be given as RUN or RUN:STEP, the reference first, got base"),
+    (["base", "base:300"], "each model must be given once, got base:300 2 times"),
+    (["base", "deep"], "runs must have a run deep; it has base, wide"),
+    (["base", "deep:7"], "runs must have a run deep; it has base, wide"),
+    (["base", "wide:7"], "runs/wide must have scores of step 7; it has scores of the steps: 300"),
+    (["base", "wide:last"], "wide:last must have a number of steps after the colon, got 'last'"),
+]
+
+
+def test_unknown_models_are_refused_with_the_known_ones(runs, tmp_path, capsys):
+    for words, message in UNKNOWN:
+        assert refused(tmp_path, capsys, *words).endswith(message)
 
 
 GOOD = json.dumps(samples("acc", [1])[0]).encode() + b"\n"
+MANY = "".join(json.dumps(line) + "\n" for line in samples("acc", BASE)).encode()
+LOGS = [
+    (gzip.compress(GOOD + b'{"doc_id": 1, \n'), r"arc_easy.jsonl.gz line 2 is not valid JSON"),
+    (gzip.compress(b'{"doc_id": 0}\n'), r"line 1 has no doc_hash \(str\)"),
+    (gzip.compress(GOOD + GOOD), "line 2 repeats document 0"),
+    (gzip.compress(MANY)[:-20], r"arc_easy.jsonl.gz line \d+ cannot be decompressed"),
+]
 
 
-@pytest.mark.parametrize(
-    ("log", "sentence"),
-    [
-        (GOOD + b'{"doc_id": 1, \n', "arc_easy.jsonl.gz line 2 is not valid JSON"),
-        (b'{"doc_id": 0}\n', "line 1 has no doc_hash (str)"),
-        (GOOD + GOOD, "line 2 repeats document 0"),
-    ],
-)
-def test_damaged_log_is_refused_by_file_and_line(tmp_path, capsys, log, sentence):
-    write_run(tmp_path, "base", {"arc_easy": accuracy([1])})
-    write_run(tmp_path, "wide", {"arc_easy": (accuracy([1])[0], log)})
-    assert sentence in refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv")
+@pytest.mark.parametrize(("content", "sentence"), LOGS)
+def test_damaged_log_is_refused_by_file_and_line(runs, tmp_path, capsys, content, sentence):
+    runs.write_bytes(content)
+    scores = runs.parents[2] / "cheap.json"
+    made = manifest.read(scores)
+    outputs = {"cheap/samples/arc_easy.jsonl.gz": manifest.describe(runs)}
+    manifest.write(scores, made.stage, made.identity | {"outputs": outputs}, made.record)
+    assert re.search(sentence, refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv"))
     assert not (tmp_path / "x.csv").exists()
 
 
-def test_cut_log_is_refused_by_file_and_line(tmp_path, capsys):
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    path = write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
-    log = path.parent / "cheap/samples/arc_easy.jsonl.gz"
-    log.write_bytes(log.read_bytes()[:-20])
-    made = manifest.read(path)
-    outputs = {"cheap/samples/arc_easy.jsonl.gz": manifest.describe(log)}
-    manifest.write(path, made.stage, made.identity | {"outputs": outputs}, made.record)
-    assert re.search(r"arc_easy.jsonl.gz line \d+ cannot be decompressed", refused(tmp_path, capsys, "base", "wide"))
-
-
-def test_log_that_changed_since_its_manifest_is_refused(tmp_path, capsys):
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    path = write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
-    log = path.parent / "cheap/samples/arc_easy.jsonl.gz"
-    data = bytearray(log.read_bytes())
+def test_log_that_changed_since_its_manifest_is_refused(runs, tmp_path, capsys):
+    data = bytearray(runs.read_bytes())
     data[30] ^= 1
-    log.write_bytes(data)
-    assert f"{log} changed since {path} was written: its sha256 differs" in refused(tmp_path, capsys, "base", "wide")
+    runs.write_bytes(data)
+    sentence = f"{runs} changed since {runs.parents[2] / 'cheap.json'} was written: its sha256 differs"
+    assert sentence in refused(tmp_path, capsys, "base", "wide")
 
 
-def test_output_that_cannot_be_written_is_refused_before_anything_is_written(tmp_path, capsys):
-    write_run(tmp_path, "base", {"arc_easy": accuracy(BASE)})
-    write_run(tmp_path, "wide", {"arc_easy": accuracy(BASE)})
+def test_output_that_cannot_be_written_is_refused_before_anything_is_written(runs, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     message = refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x.csv", "--html", tmp_path / "file/x.html")
-    assert "--html" in message
-    assert "Not a directory" in message
+    assert "--html" in message and "Not a directory" in message
     same = refused(tmp_path, capsys, "base", "wide", "--csv", tmp_path / "x", "--html", tmp_path / "x")
     assert same.endswith("--csv, --html must name different files")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]

@@ -56,29 +56,22 @@ def test_nearest_existing_directory_is_checked_if_the_directory_does_not_exist(r
     assert not list((tmp_path / "runs").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--directory", __file__], f"doctor: --directory must be a directory, got the file {__file__}\n"),
-        (["--need", "0"], "doctor: --need must be a number of GB above 0, got 0\n"),
-    ],
-)
-def test_bad_input_is_one_sentence(run_checks, options, sentence):
-    assert run_checks(options=options) == (2, [], sentence)
+def test_bad_input_is_one_sentence(run_checks):
+    sentence = f"doctor: --directory must be a directory, got the file {__file__}\n"
+    assert run_checks(options=["--directory", __file__]) == (2, [], sentence)
+    assert run_checks(options=["--need", "0"]) == (2, [], "doctor: --need must be a number of GB above 0, got 0\n")
 
 
-def test_too_little_disk_space_fails(run_checks):
+def test_directories_without_room_or_that_cannot_be_written_fail(run_checks, monkeypatch):
     code, lines, error = run_checks(DISK_SPACE, options=["--need", "1e9"])
     assert code == 2
     assert lines[0].startswith("FAIL     disk_space   the run needs 1000000.0 TB in ")
     assert error == "doctor: not fit for a run: 1 check failed (disk_space)\n"
-
-
-def test_a_temporary_directory_that_cannot_be_written_fails(run_checks, monkeypatch):
     monkeypatch.setenv("TMPDIR", "/nowhere")
-    code, lines, _ = run_checks(HOST)
+    code, lines, _ = run_checks(HOST, FILESYSTEM, options=["--directory", "/proc"])
     assert code == 2
     assert lines[0].startswith("FAIL     temp_dir     /nowhere is not writable on ")
+    assert lines[2].startswith("FAIL     filesystem   /proc must be a writable directory: ")
 
 
 def test_few_open_files_and_small_files_are_a_warning(run_checks):
@@ -103,15 +96,12 @@ def test_more_threads_than_cores_are_a_warning(run_checks, monkeypatch):
     assert lines[1].startswith("warning  cores        more threads than cores, 1 x 4096 threads on ")
 
 
-def test_another_version_is_a_warning_and_names_both(run_checks, monkeypatch):
+def test_another_version_is_a_warning_and_a_missing_package_fails(run_checks, monkeypatch):
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2" if name == "pyarrow" else real(name))
     code, lines, _ = run_checks(VERSIONS)
     assert code == 0
     assert lines[0].startswith("warning  versions     not as pinned: pyarrow 1.2 instead of 26.0.1: pip install")
-
-
-def test_a_missing_package_fails(run_checks, monkeypatch):
     monkeypatch.setattr(hosts, "PACKAGES", ("torch", "not-there-at-all"))
     code, lines, _ = run_checks(VERSIONS)
     assert code == 2
@@ -127,12 +117,6 @@ def test_a_directory_without_hard_links_fails(run_checks, monkeypatch):
     assert code == 2
     assert "does not support hard links on " in lines[0]
     assert "(Operation not permitted), which leases need" in lines[0]
-
-
-def test_a_directory_that_cannot_be_written_fails(run_checks):
-    code, lines, _ = run_checks(FILESYSTEM, options=["--directory", "/proc"])
-    assert code == 2
-    assert lines[0].startswith("FAIL     filesystem   /proc must be a writable directory: ")
 
 
 def test_internal_error_of_a_check_is_a_line_and_the_next_check_runs(run_checks, monkeypatch):

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import shutil
+from unittest import mock
 
 import pytest
 import torch
@@ -205,44 +206,38 @@ def test_tokens_that_were_added_later_may_have_no_row_but_not_in_a_prompt(result
     assert "prompt 1 must have ids under 320, found 320" in refusal(form, export, "--prompt", "ka<pad>")
 
 
-@pytest.mark.parametrize("form", ["milestone", "export"])
-def test_another_tokenizer_is_refused(results, refusal, form):
+def test_another_tokenizer_is_refused(results, refusal):
     tokenizer = manifest.read(results / "tokenizers/main/manifest.json")
     other = results / "tokenizers/main/other.json"
     manifest.write(other, tokenizer.stage, tokenizer.identity | {"sample": ""}, tokenizer.record)
-    line = refusal(*model(results, form), "--prompt", "ka", "--tokenizer", other)
-    assert f"--tokenizer {other} is not the tokenizer " in line
+    for form in ("milestone", "export"):
+        line = refusal(*model(results, form), "--prompt", "ka", "--tokenizer", other)
+        assert f"--tokenizer {other} is not the tokenizer " in line
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--temperature", -0.5), "--temperature must be a number of at least 0, got -0.5"),
-        (("--top-p", 0), "--top-p must be greater than 0 and at most 1, got 0.0"),
-        (("--samples", 2, "--temperature", 0), "--samples must be 1 at --temperature 0"),
-        (("--prompt", "ka" * 400), "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), found"),
-        (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
-        (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
-        (("--tokenizer", "no such file"), "--tokenizer must be a tokenizer's manifest: no such file cannot be read"),
-        (("--device", "cuda"), "--device cuda needs a GPU"),
-    ],
-)
-def test_options_out_of_bounds_are_named(made, refusal, monkeypatch, options, sentence):
+BAD_OPTIONS = [
+    (("--temperature", -0.5), "--temperature must be a number of at least 0, got -0.5"),
+    (("--top-p", 0), "--top-p must be greater than 0 and at most 1, got 0.0"),
+    (("--samples", 2, "--temperature", 0), "--samples must be 1 at --temperature 0"),
+    (("--prompt", "ka" * 400), "prompt 2 must have at most the model's 64 tokens (max_position_embeddings), found"),
+    (("--prompt", "a\udcff"), "a prompt must be UTF-8"),
+    (("--prompt-file", "no such file"), "--prompt-file no such file cannot be read: No such file or directory"),
+    (("--tokenizer", "no such file"), "--tokenizer must be a tokenizer's manifest: no such file cannot be read"),
+    (("--device", "cuda"), "--device cuda needs a GPU"),
+]
+
+
+def test_options_out_of_bounds_and_paths_without_a_model_are_named(made, refusal, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert sentence in refusal(*model(made), "--prompt", "ka", *options)
-
-
-def test_no_prompt_is_refused(made, refusal, tmp_path):
+    for options, sentence in BAD_OPTIONS:
+        assert sentence in refusal(*model(made), "--prompt", "ka", *options)
     assert "--prompt or --prompt-file must give a text to continue" in refusal(*model(made))
     (tmp_path / "prompt").write_bytes(b"\xff")
     assert "must be UTF-8" in refusal(*model(made), "--prompt-file", tmp_path / "prompt")
-
-
-@pytest.mark.parametrize("path", ["tokens/main/manifest.json", "runs/base", "runs/base/models/00000999.json"])
-def test_a_path_without_a_model_is_refused(made, refusal, path):
-    line = refusal("--model", made / path, "--prompt", "ka")
-    assert f"generate: --model {made / path} must be a milestone's manifest, a checkpoint" in line
-    assert line.endswith("does not exist" if "999" in path else "is another file or directory")
+    for path in ("tokens/main/manifest.json", "runs/base", "runs/base/models/00000999.json"):
+        line = refusal("--model", made / path, "--prompt", "ka")
+        assert f"generate: --model {made / path} must be a milestone's manifest, a checkpoint" in line
+        assert line.endswith("does not exist" if "999" in path else "is another file or directory")
 
 
 def test_a_torn_checkpoint_is_refused(results, refusal):
@@ -259,42 +254,37 @@ def test_a_torn_checkpoint_is_refused(results, refusal):
     assert "holds no complete checkpoint" in line
 
 
-@pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ({"model": None}, "commit.json must have the key model, which is missing"),
-        ({"model": training.MODEL | {"num_hidden_layers": 1}}, "must hold only the tensors of its model of 1 layers"),
-        ({"model": training.MODEL | {"hidden_size": 64}}, "embedding.weight must have the shape [320, 64], found"),
-        ({"vocab_size": 300}, "the tokenizer must have at most the 300 ids of the model"),
-        ({"tokenizer": "0" * 64}, "holds the model's tokenizer as tokenizers/NAME/manifest.json"),
-    ],
-)
-def test_a_checkpoint_that_contradicts_its_commit_is_refused(results, refusal, keys, sentence):
-    training.change_commit(checkpoint_of(results), **keys)
-    assert sentence in refusal("--model", checkpoint_of(results), "--prompt", "ka")
+CONTRADICTIONS = [
+    ({"model": None}, "commit.json must have the key model, which is missing"),
+    ({"model": training.MODEL | {"num_hidden_layers": 1}}, "must hold only the tensors of its model of 1 layers"),
+    ({"model": training.MODEL | {"hidden_size": 64}}, "embedding.weight must have the shape [320, 64], found"),
+    ({"vocab_size": 300}, "the tokenizer must have at most the 300 ids of the model"),
+    ({"tokenizer": "0" * 64}, "holds the model's tokenizer as tokenizers/NAME/manifest.json"),
+]
 
 
-def test_a_milestone_of_a_replaced_checkpoint_is_refused(results, refusal):
-    training.change_commit(checkpoint_of(results), step=9)
+def test_a_checkpoint_that_contradicts_its_commit_is_refused(results, refusal):
+    commit = checkpoint_of(results) / COMMIT
+    content = commit.read_bytes()
+    for keys, sentence in CONTRADICTIONS:
+        training.change_commit(checkpoint_of(results), **keys)
+        assert sentence in refusal("--model", checkpoint_of(results), "--prompt", "ka")
+        commit.write_bytes(content)
+    training.change_commit(checkpoint_of(results), step=9)  # the milestone is of the checkpoint before
     assert "commit.json" in refusal(*model(results), "--prompt", "ka")
 
 
-def test_ctrl_c_ends_in_one_line(made, monkeypatch, capsys):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(find_model, "load", interrupted)
-    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "generate: stopped by Ctrl-C"
+FAILURES = [
+    (KeyboardInterrupt(), 130, "generate: stopped by Ctrl-C"),
+    (torch.OutOfMemoryError("Tried to allocate 20.00 GiB"), 2, "too little memory for this model with 1 samples in f"),
+]
 
 
-def test_too_little_memory_ends_in_one_line(made, monkeypatch, capsys):
-    def overflowing(*_):
-        raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB")
-
-    monkeypatch.setattr(find_model, "load", overflowing)
-    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == 2
-    assert "too little memory for this model with 1 samples in float32; try" in capsys.readouterr().err
+@pytest.mark.parametrize(("error", "code", "words"), FAILURES)
+def test_ctrl_c_and_too_little_memory_end_in_one_line(made, monkeypatch, capsys, error, code, words):
+    monkeypatch.setattr(find_model, "load", mock.Mock(side_effect=error))
+    assert generate.main([*map(str, model(made)), "--prompt", "ka"]) == code
+    assert words in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_terminal_without_utf_8_does_not_end_a_text(made, monkeypatch):

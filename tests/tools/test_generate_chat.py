@@ -112,16 +112,11 @@ def test_a_checkpoint_has_the_template_of_the_option(talk, seen, tmp_path):
     assert "the model has no chat template, which --chat needs: give --template" in told
 
 
-def test_a_message_that_the_template_refuses_is_a_sentence_and_the_next_is_answered(export, talk, tmp_path):
+def test_a_message_that_is_refused_is_a_sentence_and_the_next_is_answered(export, talk, tmp_path):
     refusing = "{% if 'no' in messages[-1].content %}{{ raise_exception('not this') }}{% endif %}" + TEMPLATE
     (tmp_path / "chat.jinja").write_text(refusing)
-    said, told = talk(["no", *LINES], "--model", export, "--template", tmp_path / "chat.jinja")
+    said, told = talk(["no", "a</s>b", *LINES], "--model", export, "--template", tmp_path / "chat.jinja")
     assert "this conversation cannot be rendered by the chat template" in told and "chat.jinja: not this\n" in told
-    assert said == talk(LINES, "--model", export)[0]
-
-
-def test_the_text_of_a_special_token_is_refused_and_the_next_message_answered(export, talk):
-    said, told = talk(["a</s>b", *LINES], "--model", export)
     assert "a message must not hold the text of a special token, got </s>" in told
     assert said == talk(LINES, "--model", export)[0]
 
@@ -153,20 +148,14 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(export, talk, monkeypatc
     assert second.endswith("\n") and len(calls) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--chat", "--prompt", "a"], "--prompt must be omitted with --chat, which reads standard input"),
-        (["--prompt", "a", "--system", "b"], "--system must be omitted without --chat"),
-        (
-            ["--chat", "--template", "/nowhere"],
-            "--template must be chatml, tulu or a file, and /nowhere cannot",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(export, capsys, arguments, sentence):
-    assert generate.main(["--model", str(export), *arguments]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"generate: {sentence}")
+def test_options_that_do_not_fit_are_refused(export, capsys):
+    for words, sentence in (
+        ("--chat --prompt a", "--prompt must be omitted with --chat, which reads standard input"),
+        ("--prompt a --system b", "--system must be omitted without --chat"),
+        ("--chat --template /nowhere", "--template must be chatml, tulu or a file, and /nowhere cannot"),
+    ):
+        assert generate.main(["--model", str(export), *words.split()]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"generate: {sentence}")
 
 
 def encode(messages):

@@ -11,9 +11,8 @@ from stages import pretrain
 from stages.lib import recipe_schema
 from stages.lib.tokens import loader
 from tests.helpers import training
-from tests.helpers.data_fixtures import run, texts, tiny_corpus
+from tests.helpers.data_fixtures import texts, tiny_corpus
 from tests.helpers.training import RECIPE
-from tools.inspect import __main__ as inspect
 from tools.inspect import step_look
 
 SEQ_LEN, BATCH = RECIPE["seq_len"], RECIPE["global_batch_size"]
@@ -39,19 +38,6 @@ def options(home, directory, **more):
     return {"corpus": manifests["tokens"], "tokenizer": manifests["tokenizers"], "run": directory, "step": 2} | more
 
 
-def shown(capsys, home, directory, **more):
-    capsys.readouterr()
-    assert run(inspect, **options(home, directory, **more)) == 0
-    return capsys.readouterr().out
-
-
-def refused(capsys, home, directory, **more):
-    capsys.readouterr()
-    assert run(inspect, **options(home, directory, **more)) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 def pieces(text):
     """[(source, [segment of a document])] of each sample that was printed."""
     for part in text.split("\nsample ")[1:]:
@@ -60,8 +46,8 @@ def pieces(text):
         yield source, [piece.strip("\n") for piece in lines.split("\0") if piece.strip("\n")]
 
 
-def test_every_sample_of_the_step_is_shown_with_text_of_its_source(home, run_directory, capsys):
-    text = shown(capsys, home, run_directory, samples=BATCH)
+def test_every_sample_of_the_step_is_shown_with_text_of_its_source(home, run_directory, shown):
+    text = shown(**options(home, run_directory, samples=BATCH))
     assert re.match(r"step 2: samples 12 to 23, loss \d\.\d{4}\n", text)
     assert [int(number) for number in re.findall(r"^sample (\d+):", text, re.M)] == list(range(12, 24))
     found = list(pieces(text))
@@ -74,8 +60,8 @@ def test_every_sample_of_the_step_is_shown_with_text_of_its_source(home, run_dir
             assert part not in written["b" if source == "a" else "a"]
 
 
-def test_the_position_is_that_in_the_sources_stream(home, run_directory, capsys):
-    text = shown(capsys, home, run_directory, samples=1)
+def test_the_position_is_that_in_the_sources_stream(home, run_directory, shown):
+    text = shown(**options(home, run_directory, samples=1))
     source, chunk, begin, end = re.search(
         r"source (\w), epoch 0, chunk ([\d,]+), tokens ([\d,]+) to ([\d,]+)", text
     ).groups()
@@ -93,10 +79,10 @@ def test_the_position_is_that_in_the_sources_stream(home, run_directory, capsys)
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_packed_documents_are_shown_segment_by_segment(home, tmp_path, capsys, packing):
+def test_packed_documents_are_shown_segment_by_segment(home, tmp_path, shown, packing):
     recipe = RECIPE | {"packing": packing, "document_mask": True}
     assert training.train(home / "tokens/main/manifest.json", tmp_path, 3, recipe=recipe, steps=3) == 0
-    text = shown(capsys, home, training.run_directory(tmp_path), samples=BATCH)
+    text = shown(**options(home, training.run_directory(tmp_path), samples=BATCH))
     written = {source: "\0".join(texts(source, 200)) for source in ("a", "b")}
     for source, parts in pieces(text):
         assert parts and all(part in written[source] for part in parts)
@@ -107,17 +93,14 @@ def test_packed_documents_are_shown_segment_by_segment(home, tmp_path, capsys, p
         assert held == SEQ_LEN + 1 or packing == "best_fit"
 
 
-def test_few_samples_are_shown_unless_more_are_asked_for(home, run_directory, capsys):
-    text = shown(capsys, home, run_directory)
+def test_few_samples_are_shown_unless_more_are_asked_for_and_the_last_word_on_a_step_counts(home, run_directory, shown):
+    text = shown(**options(home, run_directory))
     assert text.count("\nsample ") == 8
     assert text.endswith("4 more samples; --samples 12 shows all\n")
-
-
-def test_the_last_word_on_a_step_counts(home, run_directory, capsys):
     with open(run_directory / "metrics.jsonl", "a") as file:
         for entry in ({"samples": [36, 48], "loss": None, "skipped": True}, {"validation": {}}):
             file.write(json.dumps({"step": 2, "tokens": 768} | entry) + "\n")
-    text = shown(capsys, home, run_directory)
+    text = shown(**options(home, run_directory))
     assert text.startswith("step 2: samples 36 to 47, no finite loss, skipped\n")
     assert "\nsample 36: " in text
 
@@ -127,29 +110,26 @@ def test_control_characters_are_escaped(capsys):
     assert capsys.readouterr().out.splitlines() == ["  | red \\x1b[31m\ttab\\x0d", "  | next"]
 
 
-def test_a_missing_step_is_refused(home, run_directory, capsys):
+def test_a_missing_step_and_a_directory_without_a_run_are_refused(home, run_directory, tmp_path, refused):
     for step in (0, 4):
-        line = refused(capsys, home, run_directory, step=step)
+        line = refused(**options(home, run_directory, step=step))
         expected = f"must be a step of {run_directory}/metrics.jsonl (1 to 3), got {step}"
         assert line == f"inspect: --step {expected}"
-
-
-def test_a_directory_without_a_run_is_refused(home, run_directory, tmp_path, capsys):
-    assert "must be a run directory with metrics.jsonl" in refused(capsys, home, tmp_path)
+    assert "must be a run directory with metrics.jsonl" in refused(**options(home, tmp_path))
     shutil.rmtree(run_directory / "checkpoints")
-    assert "holds no checkpoint" in refused(capsys, home, run_directory)
+    assert "holds no checkpoint" in refused(**options(home, run_directory))
 
 
-def test_what_it_was_not_trained_with_is_refused(home, run_directory, tmp_path, capsys):
+def test_what_it_was_not_trained_with_is_refused(home, run_directory, tmp_path, refused):
     commit = next(run_directory.glob("checkpoints/*/commit.json"))
     said = json.loads(commit.read_text())
     for key, option in (("corpus", "--corpus"), ("tokenizer", "--tokenizer")):
         commit.write_text(json.dumps(said | {key: "f" * 64}))
-        line = refused(capsys, home, run_directory)
+        line = refused(**options(home, run_directory))
         assert line.startswith(f"inspect: {option} {home}")
         assert f"must be what {run_directory} was trained with (digest ffffffffffffffff), got digest" in line
     commit.write_text(json.dumps(said | {"tuned_on": {"a": "f" * 64}}))
-    assert "is of a fine-tuning" in refused(capsys, home, run_directory)
+    assert "is of a fine-tuning" in refused(**options(home, run_directory))
 
 
 def test_the_seed_that_a_checkpoint_leaves_out_is_the_default():

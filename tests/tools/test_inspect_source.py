@@ -28,21 +28,6 @@ def jsonl(directory, entries, **recipe):
     return {"kind": "jsonl", "paths": [path], "validation": 0.2, **recipe}
 
 
-def shown(capsys, **options):
-    capsys.readouterr()
-    assert run(inspect, **options) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    return said.out
-
-
-def refused(capsys, **options):
-    capsys.readouterr()
-    assert run(inspect, **options) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 def bars(text, unit):
     """{range of lengths: number of documents} of the bars under a unit."""
     part = text.split(f"{unit} per document: ")[1]
@@ -60,20 +45,20 @@ def numbers(text, pattern):
     return [int(number.replace(",", "")) for number in re.search(pattern, text).groups()]
 
 
-def test_a_recipe_is_tried_without_a_list_and_shows_what_its_list_shows(tmp_path, capsys):
+def test_a_recipe_is_tried_without_a_list_and_shows_what_its_list_shows(tmp_path, shown):
     recipe = jsonl(tmp_path, [{"text": text} for text in TEXTS])
-    tried = shown(capsys, recipe=recipe)
+    tried = shown(recipe=recipe)
     assert tried.startswith("source recipe: jsonl, 1 file, ")
     source = listed(tmp_path, "web", recipe)
-    assert shown(capsys, source=source) == tried.replace("source recipe:", "source web:", 1)
+    assert shown(source=source) == tried.replace("source recipe:", "source web:", 1)
 
 
-def test_what_is_counted_is_what_tokenize_makes(tmp_path, tokenizer, capsys):
+def test_what_is_counted_is_what_tokenize_makes(tmp_path, tokenizer, shown):
     entries = [{"text": text} for text in TEXTS] + [{"text": " "}, {"text": 5}, {"text": TEXTS[0]}, {}]
     source = listed(tmp_path, "a", jsonl(tmp_path, entries, max_malformed=0.5, filters={"max_bytes": 900}))
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     made = json.loads(part.read_text())
-    text = shown(capsys, source=source, tokenizer=tokenizer)
+    text = shown(source=source, tokenizer=tokenizer)
     sides = [made["identity"][side] for side in ("train", "validation")]
     documents, tokens, text_bytes = (sum(side[key] for side in sides) for key in ("documents", "tokens", "text_bytes"))
     assert numbers(text, r"kept: ([\d,]+) documents, ([\d,]+) of them") == [documents, sides[1]["documents"]]
@@ -85,16 +70,16 @@ def test_what_is_counted_is_what_tokenize_makes(tmp_path, tokenizer, capsys):
     assert f"sample: {len(entries)} records, " in text and ": all of the source" in text
 
 
-def test_bars_count_documents_by_length(tmp_path, tokenizer, capsys):
-    text = shown(capsys, recipe=jsonl(tmp_path, [{"text": text} for text in TEXTS]), tokenizer=tokenizer)
+def test_bars_count_documents_by_length(tmp_path, tokenizer, shown):
+    text = shown(recipe=jsonl(tmp_path, [{"text": text} for text in TEXTS]), tokenizer=tokenizer)
     assert bars(text, "bytes") == counted(len(text.encode()) for text in TEXTS)
     assert bars(text, "tokens") == counted(map(len, Tokenizer(tokenizer).encode(TEXTS)))
 
 
-def test_fields_are_those_of_all_records_with_types_uses_and_an_example(tmp_path, capsys):
+def test_fields_are_those_of_all_records_with_types_uses_and_an_example(tmp_path, shown):
     entries = [{"body": text, "id": number, "tags": ["x"]} for number, text in enumerate(TEXTS)]
     entries += [{"body": None, "extra": {"a": 1.5}}] * 30
-    text = shown(capsys, recipe=jsonl(tmp_path, entries, text_field="body", id_field="id"))
+    text = shown(recipe=jsonl(tmp_path, entries, text_field="body", id_field="id"))
     lines = {line.split()[0]: " ".join(line.split()) for line in text.splitlines() if line.startswith("  ")}
     assert "fields of 150 records" in text
     assert lines["body"].startswith("body text (120), null (30) 100.0% text_field ")
@@ -103,42 +88,38 @@ def test_fields_are_those_of_all_records_with_types_uses_and_an_example(tmp_path
     assert lines["extra"] == "extra mapping 20.0% {'a': 1.5}"
 
 
-def test_a_missing_field_is_reported_with_the_one_that_has_the_text(tmp_path, capsys):
-    entries = [{"url": "u", "body": text} for text in TEXTS]
-    text = shown(capsys, recipe=jsonl(tmp_path, entries))
+def test_a_missing_field_and_a_file_of_another_format_are_shown(tmp_path, shown):
+    recipe = jsonl(tmp_path, [{"url": "u", "body": text} for text in TEXTS])
+    text = shown(recipe=recipe)
     assert "no record has the field text; the field with the most text is body\n" in text
     assert "malformed: 120 (100.0%) no text in text\n" in text
     assert "the source would be refused: 100.0% of the records are malformed, and max_malformed is 0.05\n" in text
     assert text.endswith("kept: none\n")
-
-
-def test_a_file_of_another_format_is_shown_from_its_beginning(tmp_path, capsys):
-    recipe = jsonl(tmp_path, [])
     with open(recipe["paths"][0], "w") as file:
         json.dump([{"text": "one"}, {"text": "two"}], file, indent=1)
-    text = shown(capsys, recipe=recipe)
+    text = shown(recipe=recipe)
     assert "fields: none, since no line of the sample holds a JSON object\n" in text
     assert f'{recipe["paths"][0]} begins with: [\\n {{\\n  "text": "one"\\n' in text
 
 
-def test_what_a_terminal_would_obey_is_written_out(tmp_path, capsys):
+def test_what_a_terminal_would_obey_is_written_out(tmp_path, shown):
     text = "red \x1b[31m\u202e\r\n\ttab"
     recipe = jsonl(tmp_path, [{"text": text, "a\x1b": "\x07", "id": "\x1b]0;"}, {"text": 1}], id_field="id")
-    found = shown(capsys, recipe=recipe)
+    found = shown(recipe=recipe)
     assert not set(found) & {"\x1b", "\x07", "\r", "\u202e"}
     assert "\n\\x1b]0;: " in found
     assert "\n  | red \\x1b[31m\\u202e\\x0d\n  | \ttab\n" in found
 
 
-def test_long_documents_are_shortened_and_as_many_shown_as_asked_for(tmp_path, capsys):
+def test_long_documents_are_shortened_and_as_many_shown_as_asked_for(tmp_path, shown):
     recipe = jsonl(tmp_path, [{"text": f"{'x' * 300}\n" + "line\n" * 50}] * 9)
-    text = shown(capsys, recipe=recipe, documents=2)
+    text = shown(recipe=recipe, documents=2)
     assert text.count(" ... (+190 characters)\n") == text.count("  ... 39 more lines\n") == 2
-    assert "| line" not in shown(capsys, recipe=recipe, documents=0)
+    assert "| line" not in shown(recipe=recipe, documents=0)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "text"])
-def test_a_large_source_is_sampled_in_three_places(tmp_path, tokenizer, capsys, kind):
+def test_a_large_source_is_sampled_in_three_places(tmp_path, tokenizer, shown, kind):
     rows = [f"{number} {text * 5}" for number, text in enumerate(texts("b", 2000))]
     if kind == "text":
         paths = [tmp_path / f"{number:05d}.txt" for number in range(len(rows))]
@@ -151,7 +132,7 @@ def test_a_large_source_is_sampled_in_three_places(tmp_path, tokenizer, capsys, 
     else:
         paths = [write_jsonl(tmp_path / "a.jsonl", [{"text": row} for row in rows])]
     recipe = {"kind": kind, "paths": [str(path) for path in paths]}
-    text = shown(capsys, recipe=recipe, documents=3, sample_mb=1, tokenizer=tokenizer)
+    text = shown(recipe=recipe, documents=3, sample_mb=1, tokenizer=tokenizer)
     assert ": beginning, middle and end of the source; --sample-mb reads more\n" in text
     places = [int(number) for number in re.findall(r"\n  \| (\d+) ", text)]
     assert [place // 500 for place in places] in ([0, 1, 3], [0, 2, 3]) and places[0] == 0
@@ -163,114 +144,106 @@ def test_a_large_source_is_sampled_in_three_places(tmp_path, tokenizer, capsys, 
     assert float(estimate) == pytest.approx(size, rel=0.1)
 
 
-def test_one_large_compressed_file_is_sampled_at_its_beginning_once(tmp_path, capsys):
+def test_one_large_compressed_file_is_sampled_at_its_beginning_once(tmp_path, shown):
     rows = [{"text": f"{number} {text * 5}"} for number, text in enumerate(texts("b", 2000))]
     path = tmp_path / "a.jsonl.lz4"
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     path.write_bytes(pa.compress(lines, "lz4", asbytes=True))
-    text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(path)]}, sample_mb=1)
+    text = shown(recipe={"kind": "jsonl", "paths": [str(path)]}, sample_mb=1)
     assert "repeated: 0 (" in text
     (kept,) = numbers(text, r"kept: ([\d,]+) documents")
     assert kept < 1000
     assert "estimate for the whole source" not in text
 
 
-def test_columns_of_a_table_are_shown_before_one_is_missed(tmp_path, capsys):
+def test_columns_of_a_table_are_shown_before_one_is_missed(tmp_path, shown, capsys):
     path = str(tmp_path / "a.parquet")
     parquet.write_table(pa.table({"content": TEXTS, "n": [1] * len(TEXTS)}), path)
     assert run(inspect, recipe={"kind": "parquet", "paths": [path]}) == 2
     said = capsys.readouterr()
     assert re.search(r"\n  n +int64 +1\n", said.out)
     assert said.err == f"inspect: {path} must have the column text, got content, n\n"
-    text = shown(capsys, recipe={"kind": "parquet", "paths": [path], "text_field": "content"})
+    text = shown(recipe={"kind": "parquet", "paths": [path], "text_field": "content"})
     assert re.search(r"\n  content +string +text_field ", text)
     assert "kept: 120 documents, " in text
 
 
-def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer, capsys):
+def test_ids_are_shown_as_ids_or_as_text_by_their_tokenizer(tmp_path, tokenizer, shown):
     ids = [found.tolist() for found in Tokenizer(tokenizer).encode(TEXTS)]
     path = str(tmp_path / "a.arrow")
     table = pa.table({"ids": ids})
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
     recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids"}
-    text = shown(capsys, recipe=recipe, documents=1)
+    text = shown(recipe=recipe, documents=1)
     assert bars(text, "tokens") == counted(map(len, ids))
     assert "bytes per document" not in text
     assert f"\n  | {' '.join(map(str, ids[0][:20]))} ...\n" in text
-    text = shown(capsys, recipe=recipe, documents=1, tokenizer=tokenizer)
+    text = shown(recipe=recipe, documents=1, tokenizer=tokenizer)
     assert bars(text, "bytes") == counted(len(text.encode()) for text in TEXTS)
     first = TEXTS[0].split("\n")[0]
     assert f"\n  | {first[:110]}" in text
 
 
-def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tokenizer, capsys):
+def test_documents_without_ids_are_counted_as_tokenize_counts_them(tmp_path, tokenizer, shown):
     bos, eos = Tokenizer(tokenizer).bos, Tokenizer(tokenizer).eos
     path = str(tmp_path / "a.arrow")
     table = pa.table({"ids": [[bos, 5, eos], [], [bos, eos], [eos], [bos, eos], [6]]})
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
     recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "validation": 0.5}
-    text = shown(capsys, recipe=recipe, tokenizer=tokenizer)
+    text = shown(recipe=recipe, tokenizer=tokenizer)
     assert "\nfiltered: 4 (66.7%) empty\n" in text and "\nkept: 2 documents, " in text
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
     assert json.loads(part.read_text())["record"]["dropped"] == {"empty": 4}
-    text = shown(capsys, recipe=recipe)  # without a tokenizer BOS and EOS are ids like others
+    text = shown(recipe=recipe)  # without a tokenizer BOS and EOS are ids like others
     assert "\nfiltered: 1 (16.7%) empty\n" in text and "\nkept: 5 documents, " in text
 
 
-def test_pairs_are_shown_with_their_prompts(tmp_path, capsys):
+def test_pairs_are_shown_with_their_prompts(tmp_path, shown):
     path = write_jsonl(tmp_path / "p.jsonl", [{"prompt": "one\ntwo", "completion": " three"}] * 4)
-    text = shown(capsys, recipe={"kind": "prompt_completion", "paths": [path]}, documents=1)
+    text = shown(recipe={"kind": "prompt_completion", "paths": [path]}, documents=1)
     assert "kept: 4 pairs, " in text and "parts" not in text
     assert re.search(r"\n  completion +text +100.0% +completion_field +three\n", text)
     assert text.endswith(f"\n{path}:1: 13 bytes\n  > one\n  > two\n  |  three\n")
 
 
-def test_conversations_are_shown_with_their_roles(tmp_path, capsys):
+def test_conversations_are_shown_with_their_roles(tmp_path, shown):
     turns = [("user", "one"), ("assistant", "two")]
     chats = [{"messages": [{"role": role, "content": content} for role, content in turns]}] * 4
     paths = {"jsonl": write_jsonl(tmp_path / "c.jsonl", chats), "parquet": str(tmp_path / "c.parquet")}
     parquet.write_table(pa.Table.from_pylist(chats), paths["parquet"])
     for path, first in ((paths["jsonl"], 1), (paths["parquet"], 0)):
-        text = shown(capsys, recipe={"kind": "chat", "paths": [path]}, documents=1)
+        text = shown(recipe={"kind": "chat", "paths": [path]}, documents=1)
         assert "kept: 4 conversations, " in text and "parts" not in text
         assert re.search(r"\n  messages +list\S* .*messages_field", text)
         assert text.endswith(f"\n{path}:{first}: 24 bytes\n  | user: one\n  | assistant: two\n")
 
 
-def test_sizes_of_parts_are_printed(tmp_path, capsys):
+def test_sizes_of_parts_and_an_empty_validation_split_are_printed(tmp_path, shown):
     for number in range(4):
         write_jsonl(tmp_path / f"texts/{number}.jsonl", [{"text": "x" * 1000}])
-    text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
+    text = shown(recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts")]})
     assert "parts: each of 2 would have 2.0 kB; 4 of 8 would be empty\n" in text
-    text = shown(capsys, recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts/0.jsonl")]})
+    text = shown(recipe={"kind": "jsonl", "paths": [str(tmp_path / "texts/0.jsonl")]})
     assert "parts: the only file would stay whole, in one part\n" in text
-
-
-def test_an_empty_validation_split_is_reported(tmp_path, capsys):
     recipe = jsonl(tmp_path, [{"text": "one two"}, {"text": "three"}])
     said = "the validation split is empty, and a corpus needs one: raise validation\n"
-    assert said in shown(capsys, recipe=recipe | {"validation": 0})
-    assert said not in shown(capsys, recipe=recipe | {"validation": 0.9})
+    assert said in shown(recipe=recipe | {"validation": 0})
+    assert said not in shown(recipe=recipe | {"validation": 0.9})
 
 
-def test_the_python_installation_is_shown(capsys):
-    text = shown(capsys, recipe={"kind": "python-code"}, documents=1)
+def test_the_python_installation_is_shown(shown):
+    text = shown(recipe={"kind": "python-code"}, documents=1)
     assert text.startswith("source recipe: python-code, ")
     assert "__future__.py: " in text and '\n  | """Record of phased-in incompatible language changes.\n' in text
 
 
-def test_a_file_that_is_not_as_listed_is_refused(tmp_path, capsys):
+def test_options_that_do_not_go_together_and_a_file_that_is_not_as_listed_are_refused(
+    tmp_path, corpus, tokenizer, refused
+):
     recipe = jsonl(tmp_path, [{"text": "one"}])
     source = listed(tmp_path, "a", recipe)
-    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
-    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, got 18; run -R list"
-    assert refused(capsys, source=source) == f"inspect: {expected}"
-
-
-def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer, capsys):
-    source = listed(tmp_path, "a", jsonl(tmp_path, [{"text": "one"}]))
     one = "exactly one of --source, --recipe and --corpus must be given, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (
@@ -288,4 +261,7 @@ def test_options_that_do_not_go_together_are_refused(tmp_path, corpus, tokenizer
         ({"source": source, "sample_mb": 0}, "--sample-mb must be at least 1, got 0"),
         ({"source": corpus}, f"{corpus} is the manifest of stages.index, expected one of stages.list"),
     ):
-        assert refused(capsys, **options) == f"inspect: {expected}"
+        assert refused(**options) == f"inspect: {expected}"
+    write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
+    expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, got 18; run -R list"
+    assert refused(source=source) == f"inspect: {expected}"

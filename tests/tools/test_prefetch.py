@@ -42,9 +42,6 @@ def test_data_of_a_task_is_in_the_cache_afterwards(prefetch, tmp_path):
     code, said, error = prefetch("bits_per_byte", "evenness")
     assert (code, said) == (0, f"evenness: 7 documents\nstored in {tmp_path / 'cache/datasets'}\n"), error
     assert list((tmp_path / "cache").rglob("*.arrow"))
-
-
-def test_local_tasks_need_no_download(prefetch, tmp_path):
     code, said, _ = prefetch("bits_per_byte", "next_line")
     assert (code, said) == (0, "nothing to download: all tasks are made from the validation split\n")
 

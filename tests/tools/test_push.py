@@ -91,42 +91,31 @@ def test_a_second_upload_replaces_the_first_and_keeps_other_files(hub, export):
     assert [path for method, path in hub.asked if method == "PUT"] == sent, "the Hub has the large files already"
 
 
-def test_a_revision_is_a_branch_that_is_made(hub, export):
+def test_a_dry_run_only_checks_and_a_revision_is_a_branch_that_is_made(hub, export, capsys):
+    assert push.main([str(export), REPO, "--dry-run"]) == 0
+    assert f"7 files are whole; nothing was uploaded to {REPO}" in capsys.readouterr().out
+    assert hub.asked == []
     assert push.main([str(export), REPO, "--revision", "step-3"]) == 0
     there = hub.repositories[REPO]
     assert set(there.at("step-3")) >= UPLOADED and set(there.at("main")) == {".gitattributes"}
 
 
-def test_a_dry_run_only_checks(hub, export, capsys):
-    assert push.main([str(export), REPO, "--dry-run"]) == 0
-    assert f"7 files are whole; nothing was uploaded to {REPO}" in capsys.readouterr().out
-    assert hub.asked == []
+def test_a_hub_that_refuses_or_cannot_be_reached_is_named(hub, export, capsys, monkeypatch):
+    from huggingface_hub import constants
 
-
-def test_without_a_token_or_with_a_wrong_one_the_sentence_says_so(hub, export, capsys, monkeypatch):
+    assert refused(capsys, export, "a/b/c") == "push: REPO must be a name as `me/my-llama`, got a/b/c"
+    hub.read_only.add(REPO)
+    sentence = f"push: {REPO} cannot be written with this token: it must have write access to team"
+    assert refused(capsys, export, REPO) == sentence
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     sentence = f"push: {REPO} cannot be written: {hub.address} refuses the token, or does not know the repository"
     assert refused(capsys, export, REPO) == sentence
     monkeypatch.delenv("HF_TOKEN")
     sentence = f"push: {REPO} can be written only with a token, and none is set: use `hf auth login`, or set HF_TOKEN"
     assert refused(capsys, export, REPO) == sentence
-
-
-def test_a_namespace_of_others_is_named(hub, export, capsys):
-    hub.read_only.add(REPO)
-    sentence = f"push: {REPO} cannot be written with this token: it must have write access to team"
-    assert refused(capsys, export, REPO) == sentence
-
-
-def test_a_hub_that_cannot_be_reached_is_named(hub, export, capsys, monkeypatch):
-    from huggingface_hub import constants
-
+    monkeypatch.setenv("HF_TOKEN", hub.token)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert refused(capsys, export, REPO).startswith("push: http://127.0.0.1:9 cannot be reached: ")
-
-
-def test_a_name_that_the_hub_does_not_take_is_named(hub, export, capsys):
-    assert refused(capsys, export, "a/b/c") == "push: REPO must be a name as `me/my-llama`, got a/b/c"
 
 
 def damage(path):

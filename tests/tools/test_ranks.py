@@ -10,7 +10,7 @@ import pytest
 import torch.cuda
 
 from stages.lib.distributed import gpus
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import HOME, write_commands
 from tools import ranks
 
 TRAINING = {"global_batch_size": 8, "micro_batch_size": 2}
@@ -28,9 +28,8 @@ def machine(tmp_path, monkeypatch):
             lines.append(f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu}a-11)")
             lines += [f"  MIG 1g.10gb     Device  {part}: (UUID: MIG-{gpu}{part}-22)" for part in mig if gpu == 0]
         text = "\n".join(lines) if code == 0 else "NVIDIA-SMI has failed because it couldn't communicate"
-        script = tmp_path / "nvidia-smi"
-        script.write_text(f"#!/bin/sh\n[ \"$*\" = -L ] || exit 3\ncat <<'END'\n{text}\nEND\nexit {code}\n")
-        script.chmod(0o755)
+        script = f"[ \"$*\" = -L ] || exit 3\ncat <<'END'\n{text}\nEND\nexit {code}"
+        write_commands(tmp_path, {"nvidia-smi": script})
 
     return install
 
@@ -42,21 +41,17 @@ def chosen(capfd, *words):
     return tuple(map(int, printed.out.split())), printed.err
 
 
-@pytest.mark.parametrize(("num_gpus", "expected"), [(0, 2), (4, 4)])
-def test_a_training_has_one_rank_per_gpu_and_two_without_any(machine, capfd, num_gpus, expected):
-    machine(num_gpus)
-    assert chosen(capfd, "-m", "stages.pretrain", "--recipe", json.dumps(TRAINING)) == ((expected, num_gpus), "")
-
-
 @pytest.mark.parametrize(
     ("num_gpus", "keys", "expected"),
-    [(3, {}, 2), (5, {"micro_batch_size": 8}, 1), (0, {"global_batch_size": 3, "micro_batch_size": 1}, 1)],
+    [(0, {}, 2), (4, {}, 4), (3, {}, 2), (5, {"micro_batch_size": 8}, 1)]
+    + [(0, {"global_batch_size": 3, "micro_batch_size": 1}, 1)],
 )
-def test_no_more_ranks_than_divide_the_batch(machine, capfd, num_gpus, keys, expected):
+def test_a_training_has_one_rank_per_gpu_two_without_any_and_no_more_than_divide_the_batch(
+    machine, capfd, num_gpus, keys, expected
+):
     machine(num_gpus)
-    identity, operation = {"global_batch_size": 8} | keys, {"micro_batch_size": 2} | keys
-    identity.pop("micro_batch_size", None)
-    operation.pop("global_batch_size", None)
+    identity, operation = TRAINING | keys, {}
+    operation["micro_batch_size"] = identity.pop("micro_batch_size")
     words = ["--recipe", json.dumps(identity), "--corpus", "x", "--operation", json.dumps(operation)]
     numbers, warning = chosen(capfd, "-m", "stages.finetune", *words)
     assert numbers == (expected, num_gpus)
@@ -92,18 +87,14 @@ def test_a_gpu_divided_by_mig_is_one_device(machine, monkeypatch, visible):
     assert gpus.count() == 1
 
 
-def test_a_broken_driver_is_no_gpu_and_a_sentence(machine, capfd):
+def test_a_driver_that_is_broken_or_hangs_is_no_gpu_and_a_sentence(machine, tmp_path, monkeypatch, capfd):
     machine(2, code=9)
     numbers, warning = chosen(capfd, "-m", "stages.pretrain", "--recipe", json.dumps(TRAINING))
     assert numbers == (2, 0)
     assert warning == (
         "no GPU is used: `nvidia-smi -L` failed: NVIDIA-SMI has failed because it couldn't communicate\n"
     )
-
-
-def test_a_driver_that_hangs_is_no_gpu(machine, tmp_path, monkeypatch, capfd):
-    machine(1)
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    write_commands(tmp_path, {"nvidia-smi": "exec sleep 60"})
     monkeypatch.setattr(gpus, "TIMEOUT_SECONDS", 0.1)
     numbers, warning = chosen(capfd, "-m", "stages.evaluate")
     assert numbers == (1, 0) and "timed out" in warning
@@ -112,6 +103,7 @@ def test_a_driver_that_hangs_is_no_gpu(machine, tmp_path, monkeypatch, capfd):
 def test_a_recipe_that_cannot_be_read_is_left_to_the_stage(machine, capfd):
     machine(2)
     assert chosen(capfd, "-m", "stages.pretrain", "--recipe", "missing.json") == ((2, 2), "")
+    assert chosen(capfd, "-m", "stages.pretrain", "--recipe", json.dumps(TRAINING)) == ((2, 2), "")
 
 
 @pytest.mark.parametrize(("num_gpus", "world"), [(0, 2), (1, 1), (3, 2)])

@@ -46,11 +46,6 @@ def test_run_over_several_epochs_is_proven(corpus, epochs, capsys):
     assert sum(n for n, _ in seen.values()) == 60 * 48
 
 
-def test_interrupted_run_is_proven(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 7) == 0
-    assert replay(corpus, tmp_path) == 0
-
-
 def changed(results, change):
     """Change the entries of the ledger, {step: entry}."""
     path = run_directory(results) / "metrics.jsonl"
@@ -65,23 +60,35 @@ def with_samples(first, end):
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda entries: [e for e in entries if e["step"] != 4], "WRONG steps 4 to 4 are missing"),
-        (with_samples(36, 48), "WRONG step 5 begins at sample 36, and the step before ended at 48"),
-        (with_samples(48, 59), "WRONG step 5 has 11 samples, and global_batch_size is 12"),
-        (
-            lambda entries: entries + [e | {"samples": [0, 12]} for e in entries if e["step"] == 5 and "samples" in e],
-            "WRONG step 5 was taken twice, with samples 48 to 60 and 0 to 12",
-        ),
-    ],
-)
-def test_ledger_that_is_wrong_is_named(corpus, tmp_path, capsys, change, said):
-    assert train(corpus, tmp_path, 7) == 0
-    changed(tmp_path, change)
-    capsys.readouterr()
-    assert replay(corpus, tmp_path) == 2
+def with_samples_twice(entries):
+    return entries + [e | {"samples": [0, 12]} for e in entries if e["step"] == 5 and "samples" in e]
+
+
+WRONG = [
+    (lambda entries: [e for e in entries if e["step"] != 4], "WRONG steps 4 to 4 are missing"),
+    (with_samples(36, 48), "WRONG step 5 begins at sample 36, and the step before ended at 48"),
+    (with_samples(48, 59), "WRONG step 5 has 11 samples, and global_batch_size is 12"),
+    (with_samples_twice, "WRONG step 5 was taken twice, with samples 48 to 60 and 0 to 12"),
+]
+
+
+@pytest.fixture(scope="module")
+def seven_steps(corpus, tmp_path_factory):
+    results = tmp_path_factory.mktemp("seven")
+    assert train(corpus, results, 7) == 0
+    return results
+
+
+@pytest.fixture
+def copied(seven_steps, tmp_path):
+    """A copy of a run of seven steps, for one test to change."""
+    return shutil.copytree(seven_steps, tmp_path / "copied")
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG)
+def test_ledger_that_is_wrong_is_named(corpus, copied, capsys, change, said):
+    changed(copied, change)
+    assert replay(corpus, copied) == 2
     told = capsys.readouterr()
     assert said in told.out
     assert "differs from corpus and recipe" in told.err
@@ -99,11 +106,13 @@ def skipping(count):
     return skip
 
 
-def test_chunk_that_is_seen_twice_is_found(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 7) == 0
-    changed(tmp_path, skipping(-12))
-    assert replay(corpus, tmp_path) == 2
+def test_chunk_that_is_seen_twice_is_found_and_another_corpus_is_refused(corpus, copied, tmp_path, capsys):
+    assert replay(corpus, copied) == 0
+    changed(copied, skipping(-12))
+    assert replay(corpus, copied) == 2
     assert "chunks were seen more than once" in capsys.readouterr().out
+    assert replay(tiny_corpus(tmp_path / "other", documents=150), copied) == 2
+    assert "must be what" in capsys.readouterr().err
 
 
 def test_chunk_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
@@ -111,13 +120,6 @@ def test_chunk_that_is_lost_is_found(corpus, epochs, tmp_path, capsys):
     changed(tmp_path / "copy", skipping(48))
     assert replay(corpus, tmp_path / "copy") == 2
     assert re.search(r"WRONG b, epoch 1: \d+ chunks were lost", capsys.readouterr().out)
-
-
-def test_another_corpus_is_refused(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path, 2) == 0
-    other = tiny_corpus(tmp_path / "other", documents=150)
-    assert replay(other, tmp_path) == 2
-    assert "must be what" in capsys.readouterr().err
 
 
 PACKED = RECIPE | {"weights": {"a": 1, "b": 8}, "global_batch_size": 96, "document_mask": True}

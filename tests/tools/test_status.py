@@ -11,6 +11,7 @@ from stages.lib import manifest
 from stages.lib.checkpoints import commit
 from stages.lib.run_directory import lease
 from stages.lib.training import stop_requests, watchdog
+from tests.workflow.checkout import write_commands
 from tools.status import __main__ as status
 
 
@@ -43,44 +44,50 @@ def shown(capsys, root, *options):
     return capsys.readouterr().out
 
 
-def test_empty_directory_has_no_run(tmp_path, capsys):
-    assert "no run has started" in shown(capsys, tmp_path)
-
-
-def test_a_missing_directory_is_refused(tmp_path, capsys):
+def test_results_without_a_run_and_a_run_without_anything(tmp_path, capsys):
     assert status.main(["--results", str(tmp_path / "none")]) == 2
     assert "--results" in capsys.readouterr().err
+    assert "no run has started" in shown(capsys, tmp_path)
+    (tmp_path / "runs/base/train/00").mkdir(parents=True)
+    text = shown(capsys, tmp_path)
+    assert "none yet" in text and "not started" in text
 
 
-def test_step_speed_time_left_and_last_complete_checkpoint(directory, tmp_path, capsys):
+def test_step_speed_time_left_and_last_complete_checkpoint_and_no_problems(directory, tmp_path, capsys):
     text = shown(capsys, tmp_path)
     assert "50 of 100 (50%), 50,000 tokens, loss 5.0000" in text
     assert "500 tokens/s, 1:40 left" in text
-    assert "checkpoints/00000020" in text
-    assert "checkpoints/00000040" not in text
+    assert "checkpoints/00000020" in text and "checkpoints/00000040" not in text
     assert f"base in {directory}" in text
+    labels = [line.split("  ")[1] for line in text.splitlines()[1:]]
+    assert labels == ["step", "speed", "checkpoint", "state", "milestones"]
 
 
-def test_live_trainer_is_named(directory, tmp_path, capsys):
+def test_live_trainer_is_named_and_its_directory_is_in_use(directory, tmp_path, capsys):
     held = lease.Lease(directory)
     try:
         assert f"training now: process {os.getpid()} on {socket.gethostname()}" in shown(capsys, tmp_path)
+        assert str(directory) not in shown(capsys, tmp_path, "--unused")
     finally:
         held.release()
 
 
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
-        ({"event": "stop", "step": 50, "reason": "stopped, saved", "preempted": True}, "  stopped, saved\n"),
-        ({"event": "finish", "step": 100}, "reached its milestone, step 100"),
-        ({"event": "stop", "step": 50, "reason": "KeyboardInterrupt: "}, "stopped at step 50: KeyboardInterrupt\n"),
-        ({"event": "save", "step": 40}, "no event after 'save' at step 40: killed, or the node was lost; restart to r"),
-    ],
-)
-def test_why_a_run_stopped(directory, tmp_path, capsys, event, words):
-    write_events(directory, event)
-    assert words in shown(capsys, tmp_path)
+STOPS = [
+    ({"event": "stop", "step": 50, "reason": "stopped, saved", "preempted": True}, "  stopped, saved\n"),
+    ({"event": "finish", "step": 100}, "reached its milestone, step 100"),
+    ({"event": "stop", "step": 50, "reason": "KeyboardInterrupt: "}, "stopped at step 50: KeyboardInterrupt\n"),
+    ({"event": "save", "step": 40}, "no event after 'save' at step 40: killed, or the node was lost; restart to r"),
+]
+
+
+def test_why_a_run_stopped(directory, tmp_path, capsys):
+    for content in ("", '{"reason": 1, "step": "x", "time": 0}'):  # a damaged reason is ignored
+        (directory / stop_requests.MARKER).write_text(content)
+        assert "no event after 'start' at step 0: killed" in shown(capsys, tmp_path)
+    (directory / stop_requests.MARKER).unlink()
+    for event, words in STOPS:
+        write_events(directory, event)
+        assert words in shown(capsys, tmp_path)
 
 
 def test_run_stopped_on_request_shows_the_reason_and_how_to_resume(directory, tmp_path, capsys):
@@ -93,12 +100,6 @@ def test_run_stopped_on_request_shows_the_reason_and_how_to_resume(directory, tm
     assert "no event after 'resume' at step 1,050: killed" in shown(capsys, tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", '{"reason": 1, "step": "x", "time": 0}'])
-def test_damaged_reason_of_a_stop_is_ignored(directory, tmp_path, capsys, content):
-    (directory / stop_requests.MARKER).write_text(content)
-    assert "no event after 'start' at step 0: killed" in shown(capsys, tmp_path)
-
-
 def test_jobs_of_this_workflow_in_the_queue_are_shown(tmp_path, capsys, monkeypatch):
     results = tmp_path / "results"
     results.mkdir()
@@ -107,15 +108,14 @@ def test_jobs_of_this_workflow_in_the_queue_are_shown(tmp_path, capsys, monkeypa
         f"8|evaluate_base_00000050_validation|PENDING|0:00|2:00:00|(Priority)|{tmp_path}",
         "9|other|RUNNING|5:00|12:00:00|node2|/elsewhere",
     ]
-    (tmp_path / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
-    (tmp_path / "squeue").chmod(0o755)
+    write_commands(tmp_path, {"squeue": "\n".join(f"echo '{line}'" for line in lines)})
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert shown(capsys, results).endswith(
         "in the queue of Slurm\n"
         "  7            pretrain_base_00000100: running, 5:00 of 12:00:00, node1\n"
         "  8            evaluate_base_00000050_validation: pending, 0:00 of 2:00:00, (Priority)\n"
     )
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    write_commands(tmp_path, {"squeue": "exit 1"})
     assert "queue" not in shown(capsys, results)
 
 
@@ -129,11 +129,6 @@ def write_metrics(directory, *entries):
 def step(number, **more):
     entry = {"step": number, "tokens": number * 1000, "loss": 5.0, "tokens_per_second": 500.0, "time": number}
     return entry | {"samples": [number * 10 - 10, number * 10]} | more
-
-
-def test_run_without_problems_has_no_lines_on_any(directory, tmp_path, capsys):
-    labels = [line.split("  ")[1] for line in shown(capsys, tmp_path).splitlines()[1:]]
-    assert labels == ["step", "speed", "checkpoint", "state", "milestones"]
 
 
 def test_skipped_step_has_no_loss(directory, tmp_path, capsys):
@@ -202,13 +197,6 @@ def test_hang_is_shown_with_its_stacks_also_after_the_run_resumed(directory, tmp
     assert "stopped at step 50: x\n" in text
 
 
-def test_run_with_an_empty_directory(tmp_path, capsys):
-    (tmp_path / "runs" / "base" / "train" / "00").mkdir(parents=True)
-    text = shown(capsys, tmp_path)
-    assert "none yet" in text
-    assert "not started" in text
-
-
 def add_milestone(directory, step):
     """A model manifest that refers to the run directory, and its scores."""
     home = directory.parents[1]
@@ -248,11 +236,3 @@ def test_unused_run_directories_are_listed_with_their_size_and_not_deleted(direc
     assert str(directory) not in shown(capsys, tmp_path, "--unused", "--keep", directory.name + "0" * 48)
     add_milestone(directory, 20)
     assert str(directory) not in shown(capsys, tmp_path, "--unused")
-
-
-def test_directory_of_a_live_trainer_is_in_use(directory, tmp_path, capsys):
-    held = lease.Lease(directory)
-    try:
-        assert str(directory) not in shown(capsys, tmp_path, "--unused")
-    finally:
-        held.release()

@@ -135,22 +135,19 @@ def test_the_curve_is_of_the_whole_run_and_without_steps_that_a_rollback_discard
 
 def test_seconds_must_be_a_number_from_one_on(tmp_path, capsys):
     for text in ("0", "fast", "nan", "-3"):
-        with pytest.raises(SystemExit) as end:
+        with pytest.raises(SystemExit, match="^2$"):
             status.main(["--results", str(tmp_path), f"--watch={text}"])
-        assert end.value.code == 2
         assert f"the seconds between two screens must be 1 to 86400, got {text}" in capsys.readouterr().err
 
 
-def command(root):
-    return [sys.executable, "-m", "tools.status", "--results", str(root), "--watch", "1"]
-
-
-def environment(**more):
-    return os.environ | {"PYTHONPATH": str(HOME), "PYTHONIOENCODING": "utf-8"} | more
+def watch(root, **options):
+    command = [sys.executable, "-m", "tools.status", "--results", str(root), "--watch", "1"]
+    environment = os.environ | {"PYTHONPATH": str(HOME), "PYTHONIOENCODING": "utf-8", "COLUMNS": "", "LINES": ""}
+    return subprocess.Popen(command, env=environment, **options)
 
 
 def test_into_a_pipe_screens_follow_each_other_without_control_characters_until_ctrl_c(runs):
-    watching = subprocess.Popen(command(runs), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    watching = watch(runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lines = [watching.stdout.readline().decode() for _ in range(8)]
     assert all("  1 training, 3 waiting, 1 done  " in lines[number] for number in (0, 7))
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", "".join(lines))
@@ -163,7 +160,7 @@ def test_on_a_terminal_the_screen_is_refreshed_in_place(runs):
     (runs / "runs/c-killed/train/0123456789abcdef/metrics.jsonl").open("a").write("damaged\n")
     terminal, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 90, 0, 0))
-    watching = subprocess.Popen(command(runs), env=environment(COLUMNS="", LINES=""), stdout=other, stderr=other)
+    watching = watch(runs, stdout=other, stderr=other)
     seen = b""
     while seen.count(b"\x1b[J") < 3:
         seen += os.read(terminal, 1 << 16)

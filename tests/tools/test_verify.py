@@ -63,13 +63,10 @@ def test_files_of_a_trained_tokenizer_that_differ_are_named(corpus, tmp_path, ca
     assert all(f"WRONG {made.parent / name} changed since " in out for name in names) and ": 0 of 3 files are" in out
 
 
-def test_file_that_is_no_manifest_is_named(made, tmp_path, capsys):
+def test_file_that_is_no_manifest_or_names_no_files_is_refused(corpus, tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     assert verify.main([str(tmp_path / "x.json")]) == 2
     assert "x.json must be a manifest" in capsys.readouterr().err
-
-
-def test_manifest_that_names_no_files_is_refused(corpus, capsys):
     path = corpus.parents[2] / "sources/a/list.json"
     assert verify.main([str(path)]) == 2
     assert capsys.readouterr().err == f"verify: {path} names no files: it must be a manifest with files\n"

@@ -194,6 +194,34 @@ def copy_project(path):
     return Checkout(_copy(_planned(), path))
 
 
+def write_commands(folder, commands):
+    """Write scripts of bash in place of a scheduler's commands: `{name: script}`."""
+    folder.mkdir(exist_ok=True)
+    for name, script in commands.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def launch_in_job(folder, nodes, code, environment):
+    """Run `worker` by workflow/launch in a job whose commands are in folder/bin; return (exit code, stderr)."""
+    schedulers = ("SLURM", "CARAVAN", "PBS", "LSB", "FLUX")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(schedulers)}
+    path = f"{folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
+    shell = 'export JOB=$$; "$@"; code=$?; exit $code'  # of the job, around the launcher
+    launch = [HOME / "workflow/launch", "--nodes", str(nodes), "--cpus", "1", "1", "-m", "worker", "--", str(code)]
+    done = subprocess.run(
+        ["bash", "-c", shell, "job", *launch],
+        cwd=folder,
+        env=clean | {"PATH": path, "PYTHONPATH": str(folder)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        start_new_session=True,
+    )
+    return done.returncode, done.stderr
+
+
 def wait_for_ranks(folder, count=2):
     """Wait until the ranks have written the files rank0, rank1 and so on, and return the process ids in them."""
     files = [folder / f"rank{rank}" for rank in range(count)]
@@ -202,14 +230,6 @@ def wait_for_ranks(folder, count=2):
         assert time.monotonic() < deadline, "the ranks did not start"
         time.sleep(0.05)
     return [int(file.read_text().split()[0]) for file in files]
-
-
-def is_alive(process):
-    """Return true if a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 FAKE_STAGE = '''

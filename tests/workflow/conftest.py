@@ -36,6 +36,18 @@ def config():
 
 
 @pytest.fixture
+def small(config):
+    """A config with one job per rule, except for two milestones."""
+    config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
+    config["tokenizers"]["main"]["sample"] = {"code": 1}
+    short = {"steps": 2, "milestones": [1, 2], "schedule": {"warmup_steps": 1}, "validation": {"tokens": 256}}
+    config["runs"]["base"]["pretrain"] |= short | {"weights": {"code": 1}}
+    config["runs"]["statements"]["initial"]["step"] = 2
+    config["runs"]["statements"]["finetune"] |= short
+    return config
+
+
+@pytest.fixture
 def pretending(tmp_path):
     """A checkout with fake stages, in a path that needs quoting in a shell."""
     path = tmp_path / "it's a $HOME; path"

@@ -66,28 +66,16 @@ def test_the_search_is_planned_alone_for_suites_with_items(finished, searched, t
     assert outputs_of(plan, "find_contamination") == ["results/contamination/main/own_mine.json"]
 
 
-def test_an_added_suite_plans_only_its_own_jobs(finished, searched):
+def test_another_rule_and_an_added_suite_plan_only_their_search_and_evaluation_keys_none(finished, searched):
+    planned = {"find_overlaps", "find_contamination", "describe", "summarize", "all"}
+    assert rules(finished.plan(config=searched | {"contamination": {"rule": "palm"}})) == planned
     searched["runs"]["base"]["suites"].append("own_another")
+    searched["suites"]["own_mine"] |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
     plan = finished.plan(config=searched)
     assert rules(plan) == {*SEARCH, "evaluate", "describe", "summarize", "all"}
-    own = outputs_of(plan, *SEARCH, "evaluate")
-    assert len(own) == 1 + len(PARTS) + 1 + 2 and all("own_another" in output for output in own)
-
-
-def test_another_rule_plans_only_the_search(finished, searched):
-    searched["contamination"] = {"rule": "palm"}
-    assert rules(finished.plan(config=searched)) == {
-        "find_overlaps",
-        "find_contamination",
-        "describe",
-        "summarize",
-        "all",
-    }
-
-
-def test_evaluation_keys_plan_no_search(finished, searched):
-    searched["suites"]["own_mine"] |= {"num_fewshot": 3, "limit": 10, "batch_size": 2}
-    assert rules(finished.plan(config=searched)) == {"evaluate", "describe", "summarize", "all"}
+    own = outputs_of(plan, *SEARCH)
+    assert len(own) == 1 + len(PARTS) + 1 and all("own_another" in output for output in own)
+    assert len(outputs_of(plan, "evaluate")) == 2 * 2
 
 
 def test_decontaminate_plans_tokens_and_after_with_the_items_that_are_there(finished, searched):

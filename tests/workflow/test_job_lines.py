@@ -1,37 +1,17 @@
 """Output of Snakemake while it works: one line per start and end of a job."""
 
-import contextlib
 import io
 import json
 import logging
 import re
-import sqlite3
 import time
 
-import pytest
 from snakemake.logging import LogEvent
 
 import snakemake_logger_plugin_caravan as plugin
 from scripts import last_words
 
 CLOCK = r"\d\d:\d\d:\d\d"
-
-
-@pytest.fixture
-def small(config):
-    """A config with one source and one part."""
-    config["corpora"]["main"] |= {"sources": ["code"], "tokenize": {"parts": 1}}
-    config["tokenizers"]["main"]["sample"] = {"code": 1}
-    config["runs"] = {"base": config["runs"]["base"]}
-    training = {
-        "steps": 2,
-        "milestones": [2],
-        "weights": {"code": 1},
-        "validation": {"tokens": 256},
-        "schedule": {"warmup_steps": 1},
-    }
-    config["runs"]["base"]["pretrain"] |= training
-    return config
 
 
 def test_each_job_is_one_line_at_its_start_and_one_at_its_end_and_the_log_keeps_all(pretending, small):
@@ -41,11 +21,10 @@ def test_each_job_is_one_line_at_its_start_and_one_at_its_end_and_the_log_keeps_
         rf"^{CLOCK} start pretrain base 2\n{CLOCK} done  pretrain base 2, \d+ s \(\d of \d\)$", printed, re.M
     )
     starts, ends = (re.findall(rf"^{CLOCK} {word} (\w+)", printed, re.M) for word in ("start", "done "))
-    jobs = ["list", "train_tokenizer", "tokenize", "index", "pretrain"]
-    jobs = jobs if "hash_documents" not in starts else [*jobs, "hash_documents", "find_duplicates"]
+    jobs = ["list", "train_tokenizer", "tokenize", "index", "pretrain", "pretrain"]
     assert sorted(starts) == sorted(jobs) and sorted(ends) == sorted([*jobs, "models"])
     assert len(printed.splitlines()) <= 2 * len(jobs) + 8, printed
-    assert printed.splitlines()[-1] == "models made: results/runs/base/models/00000002.json"
+    assert printed.splitlines()[-1] == "models made: results/runs/base/models/00000002.json, and 1 more"
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", printed), "no control characters where no terminal is"
     (log,) = (pretending.path / ".snakemake/log").glob("*.snakemake.log")
     kept = log.read_text()
@@ -68,6 +47,7 @@ def test_a_failed_job_is_shown_as_snakemake_shows_it_with_its_log(pretending, sm
     assert "python -m stages.list" in printed and "(command exited with non-zero exit code)" in printed
     assert all(f"line {number}\n" in printed for number in range(50))
     assert printed.splitlines()[-1] == "list: no file" and " made" not in printed
+    assert not (pretending.path / "results/sources/code/list.json").exists()
 
 
 def test_verbose_shows_snakemakes_blocks(pretending, small):
@@ -98,16 +78,6 @@ def test_another_logger_takes_its_place(pretending, small, tmp_path):
         "-m", "snakemake", *given, pretending.write_config(small), environment=environment, cwd=pretending.path
     )
     assert "other: list" in done.stdout and not re.search(rf"{CLOCK} start", done.stdout + done.stderr)
-
-
-def test_snkmt_works_beside_it(pretending, small):
-    pytest.importorskip("snakemake_logger_plugin_snkmt", reason="each start of Snakemake would import it: not in dev")
-    given = ["tokenizers", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
-    given += ["--logger", "caravan", "snkmt", "--logger-snkmt-db", pretending.path / "snkmt.db"]
-    assert re.search(rf"{CLOCK} start train_tokenizer", pretending.snakemake(*given).stderr)
-    with contextlib.closing(sqlite3.connect(pretending.path / "snkmt.db")) as database:
-        rules = {name for (name,) in database.execute("SELECT name FROM rules")}
-    assert {"list", "train_tokenizer"} <= rules
 
 
 class FakeTerminal(io.StringIO):
@@ -146,6 +116,8 @@ def test_training_on_a_cluster_shows_step_loss_and_time_left_in_place(tmp_path, 
     model, stream = tmp_path / "runs/base/models/00000100.json", FakeTerminal()
     monkeypatch.setattr(plugin, "REFRESH_SECONDS", 0.02)
     handler = terminal(stream)
+    handler.emit(started(model, local=True))
+    assert handler._follower is None, "training on this machine shows its own line"
     handler.emit(started(model))
     time.sleep(0.2)
     assert "step" not in stream.getvalue(), "it waits in the queue"
@@ -158,12 +130,6 @@ def test_training_on_a_cluster_shows_step_loss_and_time_left_in_place(tmp_path, 
     handler.emit(record(LogEvent.JOB_FINISHED, job_id=1))
     handler.emit(record(LogEvent.PROGRESS, done=1, total=2))
     assert re.search(r"left\r\x1b\[2K\d\d:\d\d:\d\d done  pretrain base 100, \d+ s \(1 of 2\)\n", stream.getvalue())
-
-
-def test_training_on_this_machine_shows_its_own_line(tmp_path):
-    handler = terminal(FakeTerminal())
-    handler.emit(started(tmp_path / "runs/base/models/00000100.json", local=True))
-    assert handler._follower is None
 
 
 def test_line_of_a_training_needs_steps_of_this_job(tmp_path):
@@ -182,9 +148,9 @@ def test_line_of_a_training_needs_steps_of_this_job(tmp_path):
     assert re.fullmatch(r"step 100/100, loss \S+, validation for \d+ s", plugin.training_line(model, 0))
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.4, "59 s"), (187, "3:07"), (7387.2, "2:03:07")])
-def test_durations(seconds, text):
-    assert plugin.duration(seconds) == text
+def test_durations():
+    durations = {-1: "0 s", 59.4: "59 s", 187: "3:07", 7387.2: "2:03:07"}
+    assert {seconds: plugin.duration(seconds) for seconds in durations} == durations
 
 
 def test_warnings_and_lines_of_executors_are_shown(tmp_path):

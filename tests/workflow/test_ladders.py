@@ -1,5 +1,6 @@
 """Ladders: the runs that a config's ladder becomes, what is planned for it, and mistakes in it."""
 
+import copy
 import json
 from dataclasses import dataclass
 
@@ -33,6 +34,14 @@ def runs_of_ladder(config, **changes):
     return {name: config["runs"][name] for name in config["ladders"]["tiny"]["runs"]}
 
 
+def mistake_in(config, **changes):
+    """The sentence with which the ladder is refused."""
+    with pytest.raises(UserError) as error:
+        expanded(config, **changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 def recipe_of(model):
     return recipes.load(ARCHITECTURES, model, "model")
 
@@ -55,9 +64,8 @@ def test_an_added_architecture_is_counted_by_its_own_properties(config, monkeypa
     model = config["runs"]["base"]["model"]
     model["architecture"] = "normed"
     num_norms = 2 * model["hidden_size"] // model["num_attention_heads"] * model["num_hidden_layers"]
-    config["ladders"] = {"tiny": LADDER | {"sizes": [4e5, 8e5, 9e6, 2e6]}}
-    with pytest.raises(UserError, match=rf"smaller than the target base \({4212992 + num_norms:,} parameters\)"):
-        checked(config)
+    sentence = f"smaller than the target base ({4212992 + num_norms:,} parameters)"
+    assert sentence in mistake_in(config, sizes=[4e5, 8e5, 9e6, 2e6])
 
 
 def test_each_size_and_number_of_tokens_is_a_valid_run_of_the_targets_recipe(config):
@@ -128,19 +136,17 @@ def test_a_target_of_a_config_json_keeps_it(config, tmp_path):
     assert runs["tiny-313k-0.1"]["model"]["hidden_size"] == 64
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),
-        ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
-        ({"model_type": "gpt2"}, 'model_type must be "llama" or '),
-    ],
-)
+OF_CONFIG_JSON = [
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),
+    ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
+    ({"model_type": "gpt2"}, 'model_type must be "llama" or '),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), OF_CONFIG_JSON)
 def test_a_config_json_that_is_not_supported_is_one_sentence(config, tmp_path, changes, sentence):
-    with pytest.raises(UserError) as error:
-        expanded(with_config_json(config, tmp_path, **changes))
-    path = tmp_path / "config.json"
-    assert str(error.value).startswith(f"ladders.tiny.target must have a valid model: {path}: {sentence}")
+    words = f"ladders.tiny.target must have a valid model: {tmp_path / 'config.json'}: {sentence}"
+    assert mistake_in(with_config_json(config, tmp_path, **changes)).startswith(words)
 
 
 def test_a_config_json_with_a_billion_heads_comes_to_an_end(config, tmp_path):
@@ -149,50 +155,37 @@ def test_a_config_json_with_a_billion_heads_comes_to_an_end(config, tmp_path):
 
 
 MISTAKES = [
-    ({"sizes": [4e5, 8e5, 2e6]}, "ladders.tiny must have at least 7 runs (sizes x tokens_per_parameter), since"),
-    ({"sizes": [4e5, 8e5]}, "ladders.tiny.sizes must be a list with at least three entries, got [400000.0, 800000.0]"),
-    ({"tokens_per_parameter": [20]}, "ladders.tiny.tokens_per_parameter must be a list with at least two"),
-    ({"target": "nope"}, "ladders.tiny.target must be a run with pretrain and without initial (base), got 'nope'"),
-    ({"target": "statements"}, "ladders.tiny.target must be a run with pretrain and without initial (base), got"),
-    ({"target": None}, "ladders.tiny.target is missing: it must be text"),
-    ({"sizes": [4e5, 8e5, 9e6, 2e6]}, "ladders.tiny.sizes[2] must be smaller than the target base (4,212,992 param"),
-    (
-        {"sizes": [4e5, 8e5, 1e9, 2e6]},
-        "ladders.tiny.sizes[2] must be smaller than the target base (4,212,992 parameters), got 1,000,000,000",
-    ),
-    ({"sizes": [10, 4e5, 8e5, 2e6]}, "ladders.tiny.sizes[0] must be near a model with the target's head size and voc"),
-    ({"sizes": [4e5, 4.1e5, 8e5, 2e6]}, "ladders.tiny.sizes[1] must be another model than the sizes before it: 313k"),
-    ({"sizes": [4e5, 8e5, 2e6, {"hidden_size": 64}]}, "ladders.tiny.sizes[3] must have parameters, or hidden_size"),
-    (
-        {"sizes": [4e5, 8e5, 2e6, {"parameters": 1e6, "hidden_size": 64}]},
-        "ladders.tiny.sizes[3] must have parameters, or",
-    ),
-    ({"sizes": [4e5, 8e5, 2e6, "big"]}, "ladders.tiny.sizes[3] must be a number, got 'big'"),
+    ({"sizes": [4e5, 8e5, 2e6]}, " must have at least 7 runs (sizes x tokens_per_parameter), since"),
+    ({"sizes": [4e5, 8e5]}, ".sizes must be a list with at least three entries, got [400000.0, 800000.0]"),
+    ({"tokens_per_parameter": [20]}, ".tokens_per_parameter must be a list with at least two"),
+    ({"target": "nope"}, ".target must be a run with pretrain and without initial (base), got 'nope'"),
+    ({"target": "statements"}, ".target must be a run with pretrain and without initial (base), got"),
+    ({"target": None}, ".target is missing: it must be text"),
+    ({"sizes": [4e5, 8e5, 9e6, 2e6]}, ".sizes[2] must be smaller than the target base (4,212,992 param"),
+    ({"sizes": [4e5, 8e5, 1e9, 2e6]}, ".sizes[2] must be smaller than the target base (4,212,992"),
+    ({"sizes": [10, 4e5, 8e5, 2e6]}, ".sizes[0] must be near a model with the target's head size and voc"),
+    ({"sizes": [4e5, 4.1e5, 8e5, 2e6]}, ".sizes[1] must be another model than the sizes before it: 313k"),
+    ({"sizes": [4e5, 8e5, 2e6, {"hidden_size": 64}]}, ".sizes[3] must have parameters, or hidden_size"),
+    ({"sizes": [4e5, 8e5, 2e6, {"parameters": 1e6, "hidden_size": 64}]}, ".sizes[3] must have"),
+    ({"sizes": [4e5, 8e5, 2e6, "big"]}, ".sizes[3] must be a number, got 'big'"),
     ({"sizes": [4e5, 8e5, 2e6, {"layers": 2}]}, "unknown key ladders.tiny.sizes[3].layers; "),
-    ({"tokens_per_parameter": [0.001, 1]}, "ladders.tiny.sizes[0] must be trained for at least 10 steps, and"),
-    ({"vocab_size": 4096}, "ladders.tiny.vocab_size must be omitted: tokenizers.main has it"),
+    ({"tokens_per_parameter": [0.001, 1]}, ".sizes[0] must be trained for at least 10 steps, and"),
+    ({"vocab_size": 4096}, ".vocab_size must be omitted: tokenizers.main has it"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "sentence"), MISTAKES, ids=lambda part: str(part)[:40])
 def test_a_mistake_is_one_sentence(config, changes, sentence):
-    with pytest.raises(UserError) as error:
-        expanded(config, **changes)
-    assert str(error.value).startswith(sentence)
-    assert "\n" not in str(error.value)
+    assert mistake_in(config, **changes).startswith(sentence if sentence[0] == "u" else f"ladders.tiny{sentence}")
 
 
-def test_a_custom_tokenizer_needs_the_size_of_its_vocabulary(config):
+def test_a_custom_tokenizer_needs_the_size_of_its_vocabulary_and_a_run_its_own_name(config):
+    names = copy.deepcopy(config)
+    names["runs"]["tiny-313k-0.1"] = names["runs"]["base"]
+    assert mistake_in(names).startswith("runs.tiny-313k-0.1 must have another name: ladders.tiny makes a run")
     config["tokenizers"]["main"] = {"path": "tokenizer.json", "bos": "<s>", "eos": "</s>"}
-    with pytest.raises(UserError, match="ladders.tiny.vocab_size is missing"):
-        expanded(config)
+    assert mistake_in(config).startswith("ladders.tiny.vocab_size is missing")
     assert len(runs_of_ladder(config, vocab_size=4096)) == 8
-
-
-def test_a_run_of_the_same_name_is_refused(config):
-    config["runs"]["tiny-313k-0.1"] = config["runs"]["base"]
-    with pytest.raises(UserError, match=r"runs\.tiny-313k-0\.1 must have another name: ladders\.tiny makes a run"):
-        expanded(config)
 
 
 def jobs(plan, rule):
@@ -200,6 +193,9 @@ def jobs(plan, rule):
 
 
 def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, config):
+    done = pretending.dry_run("ladders", check=False)
+    sentence = "the config has no ladder (ladders.NAME with target, sizes and tokens_per_parameter)"
+    assert sentence in done.stdout + done.stderr
     config["ladders"] = {"tiny": LADDER}
     plan = pretending.plan("ladders", config=config)
     assert len(jobs(plan, "pretrain")) == 8
@@ -208,16 +204,7 @@ def test_the_target_ladders_trains_the_ladder_and_not_its_target(pretending, con
     assert set(plan.values()) == {"list", "train_tokenizer", "tokenize", "index", "pretrain", "predict", "ladders"}
 
 
-def test_all_trains_the_ladder_and_scores_the_target_alone(finished, config):
-    assert finished.plan() == {}
-    config["ladders"] = {"tiny": LADDER}
-    plan = finished.plan(config=config)
+def test_all_trains_the_ladder_and_scores_the_target_alone(finished_checkout, config):
+    plan = finished_checkout.plan(config=config | {"ladders": {"tiny": LADDER}})
     assert len(jobs(plan, "pretrain")) == 8
     assert set(plan.values()) == {"pretrain", "predict", "summarize", "all"}
-
-
-def test_a_config_without_a_ladder_says_so(finished):
-    done = finished.dry_run("ladders", check=False)
-    assert "the config has no ladder (ladders.NAME with target, sizes and tokens_per_parameter)" in (
-        done.stdout + done.stderr
-    )

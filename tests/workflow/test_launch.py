@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.checkout import HOME, is_alive, wait_for_ranks
+from tests.helpers.processes import is_alive
+from tests.workflow.checkout import HOME, wait_for_ranks
 
 LAUNCH = HOME / "workflow/launch"
 WORKER = """
@@ -50,13 +51,10 @@ def start(folder, *arguments):
         )
 
 
-def test_ranks_start_with_the_given_threads(folder):
+def test_ranks_start_with_the_given_threads_and_the_exit_code_is_the_one_that_a_rank_wrote(folder):
     assert start(folder, "--threads", "3", "2", "-m", "worker", "--log", "end").wait(60) == 0
     assert [(folder / f"rank{rank}").read_text().split()[1:] for rank in (0, 1)] == [["2", "3"]] * 2
     assert (folder / "said").read_text() == ""
-
-
-def test_exit_code_is_the_one_that_a_rank_wrote(folder):
     assert start(folder, "2", "-m", "worker", "--log", "time is up").wait(60) == 75
     assert "Traceback" not in (folder / "said").read_text()
 
@@ -132,27 +130,15 @@ def test_second_ctrl_c_ends_a_training_at_once(folder):
     assert last.startswith("launch: a second Ctrl-C: the processes were killed")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["-m", "worker"], "launch: RANKS must be auto or a whole number, at least 1, got '-m'"),
-        (["0", "-m", "worker"], "launch: RANKS must be auto or a whole number, at least 1, got '0'"),
-        (["2", "worker.py"], "launch: RANKS must be followed by -m and a module, got 'worker.py'"),
-        (
-            ["--threads", "many", "2", "-m", "worker"],
-            "launch: --threads must be a whole number, at least 1, got 'many'",
-        ),
-        (["--rank", "2", "-m", "worker"], "launch: --rank is not a known option; known: --nodes, --cpus, --threads"),
-        (
-            ["--nodes", "2", "auto", "-m", "worker"],
-            "launch: RANKS must be the number of GPUs per node with --nodes 2, got 'auto'",
-        ),
-        (
-            ["--nodes", "2", "2", "-m", "worker"],
-            "launch: --nodes 2 needs a job of Slurm, PBS, LSF or Flux; --nodes 0 uses only this machine",
-        ),
-    ],
-)
-def test_wrong_option_is_one_sentence(folder, arguments, sentence):
-    assert start(folder, *arguments).wait(60) == 2
-    assert (folder / "said").read_text() == f"{sentence}\n"
+def test_wrong_option_is_one_sentence(folder):
+    for words, sentence in (
+        ("-m worker", "RANKS must be auto or a whole number, at least 1, got '-m'"),
+        ("0 -m worker", "RANKS must be auto or a whole number, at least 1, got '0'"),
+        ("2 worker.py", "RANKS must be followed by -m and a module, got 'worker.py'"),
+        ("--threads many 2 -m worker", "--threads must be a whole number, at least 1, got 'many'"),
+        ("--rank 2 -m worker", "--rank is not a known option; known: --nodes, --cpus, --threads"),
+        ("--nodes 2 auto -m worker", "RANKS must be the number of GPUs per node with --nodes 2, got 'auto'"),
+        ("--nodes 2 2 -m worker", "--nodes 2 needs a job of Slurm, PBS, LSF or Flux; --nodes 0 uses only this machine"),
+    ):
+        assert start(folder, *words.split()).wait(60) == 2
+        assert (folder / "said").read_text() == f"launch: {sentence}\n"

@@ -1,14 +1,11 @@
 """The launcher in jobs of LSF and Flux, with fake commands: no server of either can be installed for tests."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import launch_in_job, write_commands
 
 WORKER = """
 import json, os, sys
@@ -23,7 +20,7 @@ COMMANDS = {
     "bjobs": 'echo "$@" >> asked; echo "1:30 L"',
     "bhist": 'for start in 1 2 3; do echo "Mon Nov 23 06:00:0$start: Starting (Pid 7);"; done',
     "blaunch": 'echo "$1" >> launched; shift; exec "$@"',
-    "brequeue": 'echo "$@" >> requeued; kill -TERM -- "-$GROUP"',
+    "brequeue": 'echo "$@" >> requeued; kill -TERM -- "-$JOB"',
     "flux": """
         case "$1 $2" in
             "hostlist --expand") echo "127.0.0.1 127.0.0.2" ;;
@@ -47,29 +44,8 @@ JOBS = {
 def launch(tmp_path):
     """A function that runs the launcher in a job; returns (exit code, stderr)."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
-    (tmp_path / "bin").mkdir()
-    for name, script in COMMANDS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
-        (tmp_path / "bin" / name).chmod(0o755)
-
-    def run(scheduler, code=0, nodes=2):
-        other = ("SLURM", "CARAVAN", "PBS", "LSB", "FLUX")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(other)}
-        path = f"{tmp_path}/bin:{os.path.dirname(sys.executable)}:/usr/bin:/bin"
-        arguments = [HOME / "workflow/launch", "--nodes", str(nodes), "--cpus", "1", "1", "-m", "worker", "--"]
-        done = subprocess.run(
-            ["bash", "-c", 'export GROUP=$$; "$@"; code=$?; exit $code', "job", *arguments, str(code)],
-            cwd=tmp_path,
-            env=clean | {"PATH": path, "PYTHONPATH": str(tmp_path)} | JOBS[scheduler],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            start_new_session=True,
-        )
-        return done.returncode, done.stderr
-
-    return run
+    write_commands(tmp_path / "bin", COMMANDS)
+    return lambda scheduler, code=0, nodes=2: launch_in_job(tmp_path, nodes, code, JOBS[scheduler])
 
 
 @pytest.mark.parametrize(("scheduler", "restarts"), [("LSF", "2"), ("Flux", "0")])

@@ -1,18 +1,13 @@
 """The launcher in a Slurm job with fake Slurm commands; tests/slurm uses a real Slurm."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import launch_in_job, write_commands
 
-LAUNCH = HOME / "workflow/launch"
 WORKER = """
 import json, os, sys
 from pathlib import Path
@@ -52,30 +47,9 @@ COMMANDS = {
 def job(tmp_path):
     """A function that runs the launcher in a job and returns (exit code, stderr)."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
-    (tmp_path / "bin").mkdir()
-    for name, script in COMMANDS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
-        (tmp_path / "bin" / name).chmod(0o755)
-
-    def run(code, **environment):
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "CARAVAN"))}
-        path = f"{tmp_path}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
-        clean |= {"PATH": path, "PYTHONPATH": str(tmp_path), "SLURM_JOB_ID": "4711", "END": END, "FORBIDDEN": ""}
-        command = 'export JOB=$$; "$@"; code=$?; exit $code'  # the shell of the job, around the launcher
-        arguments = [str(LAUNCH), "--nodes", "1", "--cpus", "1", "1", "-m", "worker", "--", str(code)]
-        done = subprocess.run(
-            ["bash", "-c", command, "job", *arguments],
-            cwd=tmp_path,
-            env=clean | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            start_new_session=True,
-        )
-        return done.returncode, done.stderr
-
-    return run
+    write_commands(tmp_path / "bin", COMMANDS)
+    given = {"SLURM_JOB_ID": "4711", "END": END, "FORBIDDEN": ""}
+    return lambda code, **environment: launch_in_job(tmp_path, 1, code, given | environment)
 
 
 END = "2033-05-18T05:33:20"
@@ -114,9 +88,7 @@ def test_another_scheduler_sets_the_variables_itself(job, tmp_path):
 
 
 def test_environment_file_of_the_site_is_read_once_per_job_and_keeps_this_python(job, tmp_path):
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules/python").write_text("#!/bin/bash\nexit 9\n")
-    (tmp_path / "modules/python").chmod(0o755)
+    write_commands(tmp_path / "modules", {"python": "exit 9"})
     site = tmp_path / "site.sh"
     site.write_text(
         f"echo read >> read; export GLOO_SOCKET_IFNAME=eth7$undefined CARAVAN_SRUN=--label\n"
@@ -157,52 +129,39 @@ def test_job_without_a_time_limit_has_no_deadline(job, tmp_path):
     assert "CARAVAN_DEADLINE" not in told(tmp_path)
 
 
-def test_busy_controller_is_asked_three_times(job, tmp_path):
-    assert job(0, SILENT="2")[0] == 0
-    assert (tmp_path / "slept").read_text().split() == ["0", "5", "15"]
-    (tmp_path / "asked").unlink()
-    assert job(0, SILENT="3") == (1, "launch: Slurm did not answer `scontrol show job 4711` three times\n")
-
-
-def test_job_with_another_number_of_nodes_is_refused(job, tmp_path):
+def test_busy_controller_is_asked_three_times_and_another_number_of_nodes_is_refused(job, tmp_path):
     assert job(0, NODES="2") == (
         2,
         "launch: job 4711 must have as many nodes as --nodes, 1, got 2; without `gres`, the profile needs `tasks` with "
         "the number of `nodes`\n",
     )
     assert not (tmp_path / "srun.said").exists()
+    (tmp_path / "asked").unlink()
+    assert job(0, SILENT="2")[0] == 0
+    assert (tmp_path / "slept").read_text().split()[-3:] == ["0", "5", "15"]
+    (tmp_path / "asked").unlink()
+    assert job(0, SILENT="3") == (1, "launch: Slurm did not answer `scontrol show job 4711` three times\n")
 
 
-def test_preempted_job_is_requeued(job, tmp_path):
-    code, said = job(75)
-    assert (code, said) == (-15, "")
+def test_preempted_job_is_requeued_or_exits_with_75_if_that_is_forbidden(job, tmp_path):
+    assert job(75) == (-15, "")
     assert (tmp_path / "requeued").read_text() == "requeue 4711\n"
     assert not list(tmp_path.glob(".caravan-exit*"))
-
-
-def test_job_exits_with_75_if_requeue_is_forbidden(job):
-    code, said = job(75, FORBIDDEN="yes")
-    assert code == 75
-    assert said == (
+    assert job(75, FORBIDDEN="yes") == (
+        75,
         "launch: job 4711 was not requeued (Requested operation is presently disabled): Snakemake submits it again "
-        "as often as `retries` of the profile allows\n"
+        "as often as `retries` of the profile allows\n",
     )
 
 
-@pytest.mark.parametrize("code", [1, 2])
-def test_error_is_passed_on_and_not_requeued(job, tmp_path, code):
-    assert job(code)[0] == code
+def test_error_is_passed_on_and_not_requeued(job, tmp_path):
+    assert [job(code)[0] for code in (1, 2)] == [1, 2]
     assert not (tmp_path / "requeued").exists()
 
 
 def test_container_runs_the_ranks_and_its_options_reach_srun(job, tmp_path):
-    container = tmp_path / "bin" / "container"
-    container.write_text('#!/bin/bash\necho "$1 $2" > contained\nshift\nexec "$@"\n')
-    container.chmod(0o755)
-    options = {
-        "CARAVAN_CONTAINER": f"{container} --nv",
-        "CARAVAN_SRUN": "--container-image=a.sqsh --container-mounts=/b",
-    }
-    assert job(0, **options) == (0, "")
+    write_commands(tmp_path / "bin", {"container": 'echo "$1 $2" > contained\nshift\nexec "$@"'})
+    mounts = "--container-image=a.sqsh --container-mounts=/b"
+    assert job(0, CARAVAN_CONTAINER=f"{tmp_path}/bin/container --nv", CARAVAN_SRUN=mounts) == (0, "")
     assert (tmp_path / "contained").read_text() == "--nv python\n"
-    assert " --container-image=a.sqsh --container-mounts=/b " in (tmp_path / "srun.said").read_text()
+    assert f" {mounts} " in (tmp_path / "srun.said").read_text()

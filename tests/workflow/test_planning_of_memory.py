@@ -26,16 +26,14 @@ def test_plan_writes_all_runs_of_all_and_makes_nothing_else(pretending):
     assert not (pretending.path / LIST).exists()
 
 
-@pytest.mark.parametrize("dry", [True, False], ids=["dry", "started"])
-def test_a_training_that_cannot_fit_is_refused_before_any_job_with_a_change_that_fits(pretending, dry):
-    given = ["models", "--cores", 1, *(["-n"] if dry else []), *resources(device="L4", device_memory_gb="2.1")]
-    error = pretending.snakemake(*given, check=False).stderr.strip().splitlines()[-1]
-    assert re.match(
-        r"config: runs\.base\.pretrain needs 2\.[34] GB on each GPU, and the L4 has 2\.3 GB: it fits with ", error
-    )
-    assert not (pretending.path / LIST).exists()
-    # only what is trained needs the memory
-    pretending.snakemake("tokenizers", "--cores", 1, "-n", *resources(device="L4", device_memory_gb="2.1"))
+def test_a_training_that_cannot_fit_is_refused_before_any_job_with_a_change_that_fits(pretending):
+    small = resources(device="L4", device_memory_gb="2.1")
+    for dry in (["-n"], []):
+        error = pretending.snakemake("models", "--cores", 1, *dry, *small, check=False).stderr.strip().splitlines()[-1]
+        words = r"config: runs\.base\.pretrain needs 2\.[34] GB on each GPU, and the L4 has 2\.3 GB: it fits with "
+        assert re.match(words, error)
+        assert not (pretending.path / LIST).exists()
+    pretending.snakemake("tokenizers", "--cores", 1, "-n", *small)  # only what is trained needs the memory
 
 
 @pytest.mark.long  # it also looks for a change that fits
@@ -50,16 +48,10 @@ def test_what_was_planned_is_kept(pretending):
     assert "runs.base.pretrain needs" in pretending.snakemake(*given, check=False).stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"device": "H300"}, "config: the GPU must be one of H100, A100,"),
-        (
-            {"device_memory_gb": "much"},
-            "config: the resource device_memory_gb of pretrain must be a number, got 'much'",
-        ),
-    ],
-)
-def test_a_mistake_in_the_profile_is_one_sentence(pretending, given, sentence):
-    failed = pretending.snakemake("models", "--cores", 1, "-n", *resources(**given), check=False)
-    assert failed.stderr.strip().splitlines()[-1].startswith(sentence)
+def test_a_mistake_in_the_profile_is_one_sentence(pretending):
+    for given, sentence in (
+        ({"device": "H300"}, "the GPU must be one of H100, A100,"),
+        ({"device_memory_gb": "much"}, "the resource device_memory_gb of pretrain must be a number, got 'much'"),
+    ):
+        failed = pretending.snakemake("models", "--cores", 1, "-n", *resources(**given), check=False)
+        assert failed.stderr.strip().splitlines()[-1].startswith(f"config: {sentence}")

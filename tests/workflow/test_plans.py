@@ -1,5 +1,6 @@
 """Jobs that Snakemake plans after a change, in a checkout with all outputs."""
 
+import copy
 import json
 import os
 import shutil
@@ -9,13 +10,14 @@ import pytest
 from stages.lib import manifest
 from stages.lib import recipe as recipes
 from stages.pretrain import PretrainRecipe
-from tests.workflow.checkout import Checkout, copy_project
+from tests.workflow.checkout import copy_project
 
 AFTER_EVALUATE = {"evaluate", "describe", "summarize", "all"}
 AFTER_CONVERT = {"convert", *AFTER_EVALUATE}
 AFTER_PRETRAIN = {"pretrain", *AFTER_CONVERT}
 AFTER_FINETUNE = {"finetune", *AFTER_CONVERT}
 EVERYTHING = {"list", "train_tokenizer", "tokenize", "index", *AFTER_PRETRAIN}
+RESET = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
 
 
 def rules(plan):
@@ -30,70 +32,103 @@ def model(run, step):
     return f"results/runs/{run}/models/{step:08d}.json"
 
 
-def test_nothing_if_all_outputs_exist(finished):
+def change(config, key, value):
+    """Set the value of a key whose parents are parted by slashes."""
+    *parents, last = key.split("/")
+    for parent in parents:
+        config = config.setdefault(parent, {})
+    config[last] = value
+
+
+def test_nothing_if_all_outputs_exist_and_everything_on_a_fresh_checkout(finished, pretending):
     assert finished.plan() == {}
-
-
-def test_everything_on_a_fresh_checkout(pretending):
     assert rules(pretending.plan()) == EVERYTHING
 
 
-def test_an_evaluation_key_plans_scores_and_after(finished, config):
-    config["suites"]["validation"]["seed"] = 7
-    assert rules(finished.plan(config=config)) == AFTER_EVALUATE
+SHARED_KEYS = [
+    ("suites/validation/seed", 7, AFTER_EVALUATE),
+    ("sources/prose/license", "PSF-2.0", {"describe", "all"}),
+    ("tokenizers/main/vocab_size", 5000, EVERYTHING - {"list"}),
+    ("corpora/main/tokenize/parts", 3, EVERYTHING - {"list", "train_tokenizer"}),
+]
 
 
-def test_a_key_of_the_card_plans_only_cards(finished, config):
-    config["runs"]["base"]["card"] = {"license": "apache-2.0"}
-    assert rules(finished.plan(config=config)) == {"describe", "all"}
+@pytest.mark.parametrize(("key", "value", "planned"), SHARED_KEYS)
+def test_a_key_of_all_runs_plans_what_depends_on_it(finished_checkout, config, key, value, planned):
+    change(config, key, value)
+    assert rules(finished_checkout.plan(config=config)) == planned
 
 
-def test_the_license_of_a_source_plans_only_cards(finished, config):
-    config["sources"]["prose"]["license"] = "PSF-2.0"
-    assert rules(finished.plan(config=config)) == {"describe", "all"}
+PRETRAINED, SCORED = {"pretrain", "convert", "evaluate", "describe"}, {"convert", "evaluate", "describe"}
+KEYS = {
+    # each changes the run of this name, in one plan for all
+    "card": ("card", {"license": "apache-2.0"}, {"describe"}),
+    "export": ("convert", {"shard_mb": 7}, SCORED),
+    "rate": ("pretrain/optimizer/learning_rate", 0.0123, PRETRAINED),
+    "weight": ("pretrain/weights", {"code": 3, "prose": 1}, PRETRAINED),
+    "shape": ("model/num_hidden_layers", 9, PRETRAINED),
+    "notation": ("pretrain/optimizer/learning_rate", "4.0e-03", set()),
+    "micro": ("pretrain/micro_batch_size", 2, set()),
+    "keep": ("pretrain/checkpoint/keep", 7, set()),
+    "evaluations": ("pretrain/validation/every", 7, set()),
+    "steps": ("pretrain/steps", 5000, set()),
+    "inserted": ("pretrain/milestones", [40, 41, 120], PRETRAINED),
+    "removed": ("pretrain/milestones", [120], PRETRAINED),
+    "tuned-rate": ("finetune/optimizer/learning_rate", 0.0123, {"finetune", *SCORED}),
+    "tuned-micro": ("finetune/micro_batch_size", 2, set()),
+    "tuned-keep": ("finetune/checkpoint/keep", 7, set()),
+    "tuned-evaluations": ("finetune/validation/every", 7, set()),
+    "tuned-steps": ("finetune/steps", 5000, set()),
+    "tuned-milestone": ("initial/step", 40, {"finetune", *SCORED}),
+}
+# by the keys of other runs: they start from `rate`, or another starts from a milestone of theirs
+AFTER = {"more": PRETRAINED, "tuned-after": {"finetune", *SCORED}, "base": {"evaluate"}}
 
 
-def test_a_forced_card_plans_nothing_after_it(finished):
-    assert rules(finished.plan("all", "-R", "describe")) == {"describe", "all"}
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A checkout with all outputs of its config, which has a run for each of KEYS; read-only."""
+    made = copy_project(tmp_path_factory.mktemp("many"))
+    config = {**made.default_config, "tune": True}
+    runs = config["runs"]
+    tuned = copy.deepcopy(runs["statements"])
+    tuned["finetune"]["milestones"] = [tuned["finetune"]["steps"]]
+    runs |= {name: copy.deepcopy(tuned if name.startswith("tuned") else runs["base"]) for name in KEYS}
+    pretrain = runs["base"]["pretrain"] | {"initial": RESET}
+    runs["more"] = runs["base"] | {"initial": {"run": "rate", "step": 40}, "pretrain": pretrain}
+    runs["tuned-after"] = tuned | {"initial": {"run": "rate", "step": 120}}
+    made.pretend_all_is_made(config)
+    return made, config
 
 
-def test_an_export_key_plans_exports_and_after(finished, config):
-    config["runs"]["base"]["convert"] = {"shard_mb": 7}
-    assert rules(finished.plan(config=config)) == AFTER_CONVERT
+@pytest.fixture
+def tuning(many):
+    """The config of `many`, for one test to change."""
+    return copy.deepcopy(many[1])
 
 
-def test_the_learning_rate_plans_training_and_after(finished, config):
-    config["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] = 0.0123
-    assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
+def test_a_key_of_a_run_plans_what_depends_on_it(many, tuning):
+    assert many[0].plan(config=tuning) == {} == many[0].plan("tuned", config=tuning)
+    for name, (key, value, _) in KEYS.items():
+        change(tuning["runs"][name], key, value)
+    tuning["runs"]["notation"]["pretrain"] = dict(sorted(tuning["runs"]["notation"]["pretrain"].items(), reverse=True))
+    plan = many[0].plan(config=tuning)
+    for name, planned in [*((name, planned) for name, (*_, planned) in KEYS.items()), *AFTER.items()]:
+        own = {output: rule for output, rule in plan.items() if output.startswith(f"results/runs/{name}/")}
+        assert rules(own) == planned, name
+    assert outputs_of("evaluate", plan)[0] == "results/runs/base/eval/00000040/statements.json"
+    made = outputs_of("pretrain", plan)
+    assert [output for output in made if "/inserted/" in output] == [model("inserted", step) for step in (41, 120)]
+    assert [output for output in made if "/removed/" in output] == [model("removed", 120)]
+    assert rules(plan) == {*AFTER_PRETRAIN, "finetune"}
 
 
-def test_a_weight_plans_training_and_after(finished, config):
-    config["runs"]["base"]["pretrain"]["weights"] = {"code": 3, "prose": 1}
-    assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
-
-
-def test_a_model_key_plans_training_and_after(finished, config):
-    config["runs"]["base"]["model"]["num_hidden_layers"] += 1
-    assert rules(finished.plan(config=config)) == AFTER_PRETRAIN
-
-
-def test_the_vocabulary_plans_everything_but_lists(finished, config):
-    config["tokenizers"]["main"]["vocab_size"] += 100
-    assert rules(finished.plan(config=config)) == EVERYTHING - {"list"}
-
-
-def test_the_number_of_parts_plans_tokens_and_after(finished, config):
-    config["corpora"]["main"]["tokenize"]["parts"] += 1
-    assert rules(finished.plan(config=config)) == EVERYTHING - {"list", "train_tokenizer"}
-
-
-OPERATION = [{"micro_batch_size": 2}, {"checkpoint": {"keep": 7}}, {"validation": {"every": 7}}, {"steps": 5000}]
-
-
-@pytest.mark.parametrize("keys", OPERATION, ids=str)
-def test_an_operation_key_plans_nothing(finished, config, keys):
-    config["runs"]["base"]["pretrain"] |= keys
-    assert finished.plan(config=config) == {}
+def test_prompt_completion_data_and_a_tuning_that_is_disabled(many, tuning):
+    tuning["sources"]["statements"]["validation"] = 0.2
+    plan = many[0].plan(config=tuning)
+    assert rules(plan) == {"list", *AFTER_FINETUNE}
+    assert all(output.endswith("/statements.json") for output in outputs_of("evaluate", plan))
+    assert rules(many[0].plan(config=many[1] | {"tune": False})) == {"summarize", "all"}
 
 
 def test_a_setting_of_a_profile_plans_nothing(finished):
@@ -109,59 +144,29 @@ def test_a_batch_that_no_number_of_ranks_divides_is_named_before_the_first_job(f
     assert "runs.base.pretrain.micro_batch_size must divide the 9 samples per rank" in done.stdout + done.stderr
 
 
-def test_an_appended_milestone_plans_only_itself_and_after(finished, config):
+def test_an_appended_milestone_plans_only_itself_and_after(finished_checkout, config):
     pretrain = config["runs"]["base"]["pretrain"]
     last = pretrain["steps"]
     pretrain["steps"] *= 2
     pretrain["milestones"].append(2 * last)
-    plan = finished.plan(config=config)
+    plan = finished_checkout.plan(config=config)
     assert outputs_of("pretrain", plan) == [model("base", 2 * last)]
     assert all(f"{2 * last:08d}" in output for output in outputs_of("convert", plan) + outputs_of("evaluate", plan))
     assert rules(plan) == AFTER_PRETRAIN
 
 
-def test_an_inserted_milestone_plans_itself_and_those_after(finished, config):
-    pretrain = config["runs"]["base"]["pretrain"]
-    first, last = pretrain["milestones"]
-    pretrain["milestones"] = [first, first + 1, last]
-    plan = finished.plan(config=config)
-    assert outputs_of("pretrain", plan) == [model("base", first + 1), model("base", last)]
-
-
-def test_a_removed_milestone_plans_those_after(finished, config):
-    pretrain = config["runs"]["base"]["pretrain"]
-    last = pretrain["milestones"].pop()
-    pretrain["milestones"] = [last]
-    assert outputs_of("pretrain", finished.plan(config=config)) == [model("base", last)]
-
-
-def test_an_added_run_plans_only_itself_and_the_summary(finished, config):
-    config["runs"]["wide"] = {**config["runs"]["base"], "suites": ["validation"]}
-    plan = finished.plan(config=config)
-    made = set(plan) - set(outputs_of("summarize", plan)) - {"all"}
-    assert made and all(output.startswith("results/runs/wide/") for output in made)
-
-
-def test_an_added_suite_plans_only_itself_and_the_summary(finished, config):
-    config["suites"]["more"] = {"tasks": ["next_line"]}
-    config["runs"]["base"]["suites"] = ["validation", "more"]
-    plan = finished.plan(config=config)
-    assert rules(plan) == AFTER_EVALUATE
-    assert all(output.endswith("/more.json") for output in outputs_of("evaluate", plan))
-
-
-def test_an_added_source_of_its_own_corpus_plans_nothing_of_the_others(finished, config):
+def test_an_added_run_suite_or_corpus_plans_only_itself_and_the_summary(finished_checkout, config):
+    base = config["runs"]["base"]
+    initial = {"initial": {"run": "base", "step": base["pretrain"]["milestones"][0]}, "suites": ["validation"]}
+    config["runs"]["more"] = base | initial | {"pretrain": base["pretrain"] | {"initial": RESET}}
+    config["suites"]["exam"] = {"tasks": ["next_line"]}
+    base["suites"] = ["validation", "exam"]
     config["sources"]["other"] = {"kind": "python-prose", "validation": 0.2}
     config["corpora"]["other"] = {"tokenizer": "main", "sources": ["other"]}
-    assert finished.plan(config=config) == {}
-
-
-def test_the_order_of_keys_and_the_notation_of_a_number_plan_nothing(finished, config):
-    pretrain = config["runs"]["base"]["pretrain"]
-    rate = float(pretrain["optimizer"]["learning_rate"])
-    pretrain["optimizer"]["learning_rate"] = f"{rate:e}"
-    config["runs"]["base"]["pretrain"] = dict(sorted(pretrain.items(), reverse=True))
-    assert finished.plan(config=config) == {}
+    plan = finished_checkout.plan(config=config)
+    assert rules(plan) == AFTER_PRETRAIN
+    of_base = [output for output in plan if output.startswith("results/runs/") and "/more/" not in output]
+    assert of_base and all(output.endswith(("/exam.json", "/card.json", "/README.md")) for output in of_base)
 
 
 def test_a_new_optional_key_with_a_default_trains_and_scores_nothing(finished):
@@ -173,48 +178,39 @@ def test_a_new_optional_key_with_a_default_trains_and_scores_nothing(finished):
     assert rules(finished.jobs(done.stdout)) == {"summarize", "all"}  # the report compares code
 
 
-def test_a_comment_and_a_docstring_in_a_stage_plan_nothing(finished):
+def test_a_comment_a_docstring_and_the_software_file_plan_nothing(finished):
     for path in (finished.path / "stages").rglob("*.py"):
         path.write_text('"""Another docstring."""\n# a comment\n' + path.read_text(encoding="utf-8"), encoding="utf-8")
-    assert finished.plan() == {}
-
-
-def test_a_statement_in_convert_plans_exports_and_after(finished):
-    finished.append("stages/convert.py", "\nADDED = 1\n")
-    assert rules(finished.plan()) == AFTER_CONVERT
-
-
-def test_a_statement_in_a_shared_module_trains_nothing(finished):
-    finished.append("stages/lib/files.py", "\nADDED = 1\n")
-    assert rules(finished.plan()) == AFTER_CONVERT
-
-
-def test_a_statement_in_pretrain_plans_only_the_summary_that_warns(finished):
-    finished.append("stages/pretrain.py", "\nADDED = 1\n")
-    assert rules(finished.plan()) == {"summarize", "all"}
-
-
-def test_rerun_on_code_lets_a_statement_train_again(pretending):
-    config = {**pretending.default_config, "rerun_on_code": True}
-    pretending.pretend_all_is_made(config)
-    pretending.append("stages/pretrain.py", "\nADDED = 1\n")
-    assert rules(pretending.plan(config=config)) == AFTER_PRETRAIN
-
-
-def test_touch_accepts_a_harmless_change(finished):
-    finished.append("stages/convert.py", "\nADDED = 1\n")
-    finished.snakemake("--touch", "--cores", 1, "all")
-    assert finished.plan() == {}
-
-
-def test_the_software_file_plans_nothing(finished):
     finished.append("environment.yml", "# changed\n")
     assert finished.plan() == {}
 
 
-def test_a_forced_stage_plans_itself_and_after(finished):
-    assert rules(finished.plan("scores", "-R", "evaluate")) == {"evaluate", "scores"}
-    assert rules(finished.plan("all", "-R", "list")) == EVERYTHING
+def test_a_statement_in_convert_or_a_shared_module_trains_nothing_and_touch_accepts_it(finished):
+    finished.append("stages/convert.py", "\nADDED = 1\n")
+    assert rules(finished.plan()) == AFTER_CONVERT
+    finished.snakemake("--touch", "--cores", 1, "all")
+    assert finished.plan() == {}
+    finished.append("stages/lib/files.py", "\nADDED = 1\n")
+    assert rules(finished.plan()) == AFTER_CONVERT
+
+
+def test_a_statement_in_a_training_plans_only_the_summary_that_warns_unless_asked_for(pretending):
+    config = {**pretending.default_config, "tune": True}
+    pretending.pretend_all_is_made(config)
+    for stage in ("pretrain", "finetune"):
+        pretending.append(f"stages/{stage}.py", "\nADDED = 1\n")
+    assert rules(pretending.plan(config=config)) == {"summarize", "all"}
+    config["rerun_on_code"] = True
+    pretending.pretend_all_is_made(config)
+    for stage in ("pretrain", "finetune"):
+        pretending.append(f"stages/{stage}.py", "\nMORE = 1\n")
+    assert rules(pretending.plan(config=config)) == {*AFTER_PRETRAIN, "finetune"}
+
+
+def test_a_forced_stage_plans_itself_and_after(finished_checkout):
+    assert rules(finished_checkout.plan("scores", "-R", "evaluate")) == {"evaluate", "scores"}
+    assert rules(finished_checkout.plan("all", "-R", "list")) == EVERYTHING
+    assert rules(finished_checkout.plan("all", "-R", "describe")) == {"describe", "all"}
 
 
 def test_no_file_of_the_workflow_is_ancient(finished):
@@ -249,41 +245,15 @@ def test_without_snakemakes_memory_a_stale_manifest_is_planned_again_and_named(f
     assert finished.jobs(done.stdout) == {} and f"{why}: it is not planned again" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def tuned_checkout(tmp_path_factory):
-    """A checkout with all outputs of the embedded default and of its finetuned run; read-only."""
-    path = tmp_path_factory.mktemp("tuned")
-    made = copy_project(path)
-    made.pretend_all_is_made({**made.default_config, "tune": True})
-    return made
-
-
-@pytest.fixture
-def tuned(tuned_checkout, tmp_path):
-    """A checkout with all outputs and those of the finetuned run, for one test to change."""
-    shutil.copytree(tuned_checkout.path, tmp_path / "a copy", symlinks=True)
-    return Checkout(tmp_path / "a copy")
-
-
-@pytest.fixture
-def tuning(config):
-    """The embedded default with its finetuned run, for one test to change."""
-    return {**config, "tune": True}
-
-
-def test_nothing_if_all_outputs_of_finetuning_exist(tuned, tuning):
-    assert tuned.plan(config=tuning) == {}
-    assert tuned.plan("tuned") == {}
-
-
-def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(finished, tuning):
-    plan = finished.plan(config=tuning)
+def test_a_finetuned_run_is_planned_if_the_config_or_the_target_includes_it(finished_checkout, config):
+    plan = finished_checkout.plan(config=config | {"tune": True})
     assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert outputs_of("finetune", plan) == [model("statements", tuning["runs"]["statements"]["finetune"]["steps"])]
-    assert rules(finished.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
+    assert outputs_of("finetune", plan) == [model("statements", config["runs"]["statements"]["finetune"]["steps"])]
+    assert rules(finished_checkout.plan("tuned")) == {"list", "finetune", "convert", "evaluate", "tuned"}
 
 
-def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, tuning):
+def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, config):
+    tuning = config | {"tune": True}
     choices = [{"prompt": f"a{number}", "chosen": "b", "rejected": "c"} for number in range(200)]
     (finished.path / "choices.jsonl").write_text("".join(f"{json.dumps(choice)}\n" for choice in choices))
     tuning["sources"]["choices"] = {"kind": "preference", "paths": ["choices.jsonl"]}
@@ -299,62 +269,6 @@ def test_a_run_on_preferences_is_planned_after_the_run_that_it_tunes(finished, t
     epochs = [f"results/runs/statements/models/epoch00{number}.json" for number in (1, 2)]
     assert outputs_of("finetune", plan) == [model("dpo", steps), *epochs]
     assert "results/runs/statements/eval/epoch002/statements.json" in plan
-
-
-def test_the_learning_rate_of_finetuning_plans_finetuning_and_after(tuned, tuning):
-    tuning["runs"]["statements"]["finetune"]["optimizer"]["learning_rate"] = 0.0123
-    plan = tuned.plan(config=tuning)
-    assert rules(plan) == AFTER_FINETUNE
-    made = outputs_of("finetune", plan) + outputs_of("convert", plan) + outputs_of("evaluate", plan)
-    assert all(output.startswith("results/runs/statements/") for output in made)
-
-
-def test_the_learning_rate_of_the_initial_run_plans_both_and_after(tuned, tuning):
-    tuning["runs"]["base"]["pretrain"]["optimizer"]["learning_rate"] = 0.0123
-    assert rules(tuned.plan(config=tuning)) == {*AFTER_PRETRAIN, *AFTER_FINETUNE}
-
-
-def test_another_initial_milestone_plans_finetuning_and_after(tuned, tuning):
-    first = tuning["runs"]["base"]["pretrain"]["milestones"][0]
-    tuning["runs"]["statements"]["initial"]["step"] = first
-    plan = tuned.plan(config=tuning)
-    assert rules(plan) == AFTER_FINETUNE
-    assert f"results/runs/base/eval/{first:08d}/statements.json" in outputs_of("evaluate", plan)
-
-
-def test_a_key_of_prompt_completion_data_plans_finetuning_and_its_scores(tuned, tuning):
-    tuning["sources"]["statements"]["validation"] = 0.2
-    plan = tuned.plan(config=tuning)
-    assert rules(plan) == {"list", *AFTER_FINETUNE}
-    assert len(outputs_of("evaluate", plan)) == 2
-
-
-@pytest.mark.parametrize("keys", OPERATION, ids=str)
-def test_an_operation_key_of_finetuning_plans_nothing(tuned, tuning, keys):
-    recipe = tuning["runs"]["statements"]["finetune"]
-    recipe |= {"milestones": [recipe["steps"]]} | keys
-    assert tuned.plan(config=tuning) == {}
-
-
-def test_a_statement_in_finetune_plans_only_the_summary_that_warns(tuned, tuning):
-    tuned.append("stages/finetune.py", "\nADDED = 1\n")
-    assert rules(tuned.plan(config=tuning)) == {"summarize", "all"}
-
-
-def test_a_finetuned_run_that_is_disabled_again_plans_only_the_summary(tuned, tuning):
-    assert rules(tuned.plan(config=tuning | {"tune": False})) == {"summarize", "all"}
-
-
-def test_a_run_with_an_initial_run_plans_only_itself_and_the_summary(finished, config):
-    base = config["runs"]["base"]
-    reset = {"optimizer": "reset", "schedule": "reset", "data": "reset"}
-    initial = {"initial": {"run": "base", "step": base["pretrain"]["milestones"][0]}}
-    config["runs"]["more"] = base | initial | {"pretrain": base["pretrain"] | {"initial": reset}}
-    plan = finished.plan(config=config)
-    assert rules(plan) == AFTER_PRETRAIN
-    assert all(output.startswith("results/runs/more/") for output in outputs_of("pretrain", plan))
-    base["pretrain"]["optimizer"]["learning_rate"] = 0.0123
-    assert model("more", base["pretrain"]["steps"]) in outputs_of("pretrain", finished.plan(config=config))
 
 
 def test_a_changed_custom_tokenizer_plans_all_outputs_that_depend_on_it(pretending, config):
@@ -375,9 +289,3 @@ def test_a_baseline_plans_its_scores_alone(finished, config, tmp_path):
     scores = [f"results/baselines/{name}/main/validation.json" for name in ("big", "hub")]
     assert outputs_of("evaluate_baseline", plan) == scores
     assert rules(finished.plan("scores", config=config)) == {"evaluate_baseline", "scores"}
-
-
-def test_an_unknown_baseline_is_one_sentence(finished, config):
-    done = finished.dry_run("results/baselines/big/main/validation.json", check=False)
-    assert done.returncode != 0
-    assert "the config has no baselines.big; baselines: none" in done.stderr

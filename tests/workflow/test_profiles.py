@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.workflow.checkout import HOME
+from tests.workflow.checkout import HOME, write_commands
 
 PROFILES = [path.parent.name for path in sorted((HOME / "profiles").glob("*/config.yaml"))]
 ALWAYS = {"keep-going": True, "rerun-incomplete": True, "show-failed-logs": True}
@@ -18,18 +18,11 @@ def profile(name):
     return yaml.safe_load((HOME / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
 
 
-def test_no_default_profile_overrides_others():
-    assert PROFILES == ["kubernetes", "local", "pbs", "slurm"]
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_independent_jobs_continue_after_a_failure_and_its_log_is_shown(name):
-    assert profile(name) | ALWAYS == profile(name)
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_a_dry_run_never_overwrites_a_report(name):
-    assert not [key for key in profile(name) if key.startswith("report")]
+def test_profiles_continue_after_a_failure_and_no_dry_run_overwrites_a_report():
+    assert PROFILES == ["kubernetes", "local", "pbs", "slurm"], "no default profile overrides others"
+    for settings in map(profile, PROFILES):
+        assert settings | ALWAYS == settings
+        assert not [key for key in settings if key.startswith("report")]
 
 
 def test_retries_are_set_only_in_profiles():
@@ -52,16 +45,8 @@ def test_profiles_set_only_rules_and_sections_that_exist():
 def sbatch(tmp_path):
     """A directory with fake Slurm commands; every submission is logged and fails."""
     folder = tmp_path / "bin"
-    folder.mkdir()
-    scripts = {
-        "sbatch": f'[[ $* != *--test-only* ]] || exit 0\nprintf "%s\\n" "$*" >> {folder}/log\nexit 1',
-        "sinfo": "echo all",
-        "squeue": ":",
-        "sacct": ":",
-    }
-    for name, text in scripts.items():
-        (folder / name).write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
-        (folder / name).chmod(0o755)
+    submit = f'[[ $* != *--test-only* ]] || exit 0\nprintf "%s\\n" "$*" >> {folder}/log\nexit 1'
+    write_commands(folder, {"sbatch": submit, "sinfo": "echo all", "squeue": ":", "sacct": ":"})
     return folder
 
 
@@ -74,24 +59,19 @@ def submitted(checkout, sbatch, target, rule="pretrain"):
     return line.split(" --wrap=")[0]
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_training_is_submitted_with_one_launcher_per_node(finished, sbatch, nodes):
+@pytest.mark.parametrize(("rule", "nodes"), [("pretrain", 1), ("pretrain", 3), ("evaluate", 1)])
+def test_training_is_submitted_with_one_launcher_per_node_and_scoring_as_one_task(finished, sbatch, rule, nodes):
     settings = finished.path / "profiles/slurm/config.yaml"
     settings.write_text(settings.read_text().replace("nodes: 1", f"nodes: {nodes}"))
-    first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
-    line = submitted(finished, sbatch, f"results/runs/base/models/{first:08d}.json")
-    for option in (f"--nodes={nodes}", "--gres=gpu:1", "--cpus-per-task=8", "--ntasks-per-node=1"):
-        assert option in line
-    assert f"--job-name pretrain_base_{first:08d} " in line
-    assert "--ntasks=" not in line and "--ntasks-per-gpu" not in line and "--gpus" not in line
-
-
-def test_scoring_is_submitted_as_one_task(finished, sbatch):
-    first = finished.default_config["runs"]["base"]["pretrain"]["milestones"][0]
-    line = submitted(finished, sbatch, f"results/runs/base/eval/{first:08d}/validation.json", "evaluate")
-    assert f"--job-name evaluate_base_{first:08d}_validation " in line
-    assert "--gres=gpu:1" in line
-    assert "--nice=100" in line
+    step = f"{finished.default_config['runs']['base']['pretrain']['milestones'][0]:08d}"
+    trains = rule == "pretrain"
+    target = f"models/{step}.json" if trains else f"eval/{step}/validation.json"
+    line = submitted(finished, sbatch, f"results/runs/base/{target}", rule)
+    assert f"--job-name {rule}_base_{step}{'' if trains else '_validation'} " in line
+    assert "--gres=gpu:1" in line and ("--nice=100" in line) != trains
+    for option in (f"--nodes={nodes}", "--cpus-per-task=8", "--ntasks-per-node=1"):
+        assert option in line or not trains
+    assert not trains or not ("--ntasks=" in line or "--ntasks-per-gpu" in line or "--gpus" in line)
 
 
 @pytest.mark.parametrize("name", PROFILES)

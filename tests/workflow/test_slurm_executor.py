@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from scripts.executors import slurm as slurm_executor
+from tests.workflow.checkout import write_commands
 
 TARGET = "results/tokenizers/main/manifest.json"
 COMMANDS = {
@@ -57,11 +58,7 @@ sys.exit(main())
 @pytest.fixture
 def slurm(pretending):
     """A function that makes TARGET under profiles/slurm, and returns (exit code, what was printed)."""
-    for name, script in COMMANDS.items():
-        path = pretending.path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
-        path.chmod(0o755)
+    write_commands(pretending.path / "bin", COMMANDS)
 
     def make(run, answers, *options):
         (pretending.path / "run").write_text(run, encoding="utf-8")

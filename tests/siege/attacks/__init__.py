@@ -1,5 +1,8 @@
-"""The kinds of attack, one file each; `limited` has what disk and memory share."""
+"""The kinds of attack."""
 
-from tests.siege.attacks import command_line, damage, disk, kill, memory
+from tests.siege.attacks import command_line, damage, kill, limits
 
-ATTACKS = {module.NAME: module for module in (kill, damage, disk, command_line, memory)}
+ATTACKS = {
+    **{"kill": kill.attack, "damage": damage.attack, "disk": limits.disk},
+    **{"command-line": command_line.attack, "memory": limits.memory},
+}

@@ -3,25 +3,9 @@
 import os
 import stat
 
-NAME = "command-line"
 HOSTILE = (
-    *(
-        "",
-        "-",
-        ".",
-        "/",
-        "..",
-        "~",
-        "a\nb",
-        "name\n",
-        "{braces}",
-        "{0}",
-        "%s",
-        "$(touch owned)",
-        "`touch owned`",
-        "x" * 300,
-    ),
-    *("\udcff", "texts", "texts/a.jsonl", "missing/file.json", "device"),
+    *("", "-", ".", "/", "..", "~", "a\nb", "name\n", "{braces}", "{0}", "%s", "$(touch owned)", "`touch owned`"),
+    *("x" * 300, "\udcff", "texts", "texts/a.jsonl", "missing/file.json", "device"),
     *("-1", "0", "1e400", "NaN", "9" * 5000, "null", "[]", "{}", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 100_000),
 )
 

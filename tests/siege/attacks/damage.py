@@ -2,8 +2,6 @@
 
 import json
 
-NAME = "damage"
-
 
 def _flip(content, rng):
     at = rng.randrange(len(content))

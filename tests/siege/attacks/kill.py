@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 
-NAME = "kill"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree"}
 MOST_KILLS = 3  # of one stage, before it may end

@@ -48,11 +48,6 @@ def test_shared_file_system(first, second, level, text):
     assert_line(lines_of(FILESYSTEM, FIRST | first, SECOND | second)[0], level, text)
 
 
-def test_too_few_free_inodes_are_a_warning():
-    report = {"host": "a", "place": "/shared", "free": 1e12, "inodes": 12, "refused": None}
-    assert lines_of(DISK_SPACE, report) == [(WARNING, "/shared has only 12 free inodes: delete files")]
-
-
 SUM = {"right": True, "device": "cuda", "bytes": 256_000_000, "bus": 180e9, "latency": 30e-6, "host": "a"}
 
 
@@ -64,17 +59,14 @@ def test_bus_bandwidth_is_that_of_the_slowest_rank_and_low_only_between_hosts():
     assert lines_of(COLLECTIVES, slow, slow)[0][0] == OK
 
 
-@pytest.mark.parametrize(
-    ("offset", "level", "text"),
-    [
+def test_clocks():
+    for offset, level, text in (
         (0.2, OK, "3 hosts within 0.201 s"),
         (-1.5, WARNING, "c is 1.5 s behind a: set the clocks"),
         (61.0, FAIL, "c is 61.0 s ahead of a: set the clocks"),
-    ],
-)
-def test_clocks(offset, level, text):
-    offsets = {"b": (0.0, 0.001), "c": (offset, 0.001)}
-    assert_line(lines_of(CLOCKS, {"host": "a", "offsets": offsets})[0], level, text)
+    ):
+        offsets = {"b": (0.0, 0.001), "c": (offset, 0.001)}
+        assert_line(lines_of(CLOCKS, {"host": "a", "offsets": offsets})[0], level, text)
 
 
 REPORT = {"host": "a", "directory": "/tmp", "error": None, "free": 50e9, "shared": 30e9, "infiniband": False}
@@ -95,20 +87,15 @@ def test_directories_and_limits(changes, number, level, beginning):
     assert_line(lines_of(HOST, REPORT, REPORT | {"host": "b"} | changes)[number], level, beginning)
 
 
-def test_hosts_with_different_numbers_of_ranks_are_a_warning():
+def test_ranks_and_cores_of_hosts_free_inodes_and_an_old_python():
     ranks = [{"host": name, "cores": [0, 1], "threads": 1} for name in ("a", "a", "b")]
     level, text = lines_of(NODES, *ranks)[0]
-    assert level == WARNING
-    assert "(2 on a, 1 on b)" in text
-
-
-def test_cores_of_ranks_with_disjoint_affinity_are_added():
+    assert level == WARNING and "(2 on a, 1 on b)" in text
     ranks = [{"host": "a", "cores": [0, 1], "threads": 2}, {"host": "a", "cores": [2, 3], "threads": 2}]
     assert lines_of(NODES, *ranks)[1] == (OK, "ranks x threads per host: 2 x 2 threads on 4 cores")
     assert lines_of(NODES, ranks[0], ranks[0])[1][0] == WARNING
-
-
-def test_old_python_fails():
+    report = {"host": "a", "place": "/shared", "free": 1e12, "inodes": 12, "refused": None}
+    assert lines_of(DISK_SPACE, report) == [(WARNING, "/shared has only 12 free inodes: delete files")]
     report = {"host": "a", "python": "3.10.2", "new enough": False, "packages": {}, "code": "0" * 64}
     assert lines_of(VERSIONS, report)[0] == (FAIL, "Python must be 3.11 or later, found 3.10.2 on a")
 
@@ -156,11 +143,7 @@ TORCH = "torch finds no GPU on a, but the driver (550.54) lists 2: torch 2.13.0"
         ([rank("a"), rank("b", {"free": 70e9})], WARNING, "other processes use 15.0 GB of GPU 0 on b: "),
         ([rank("a", {"free": 5e9})], FAIL, "other processes use 80.0 GB of GPU 0 on a: "),
         ([rank("a"), rank("b", {"name": "NVIDIA A40"})], WARNING, f"GPUs differ: {H100}, NVIDIA A40: "),
-        (
-            [rank("a"), rank("b", {"rate": 300e12}), rank("c")],
-            WARNING,
-            "slower than the median of 700 TFLOP/s: GPU 0 on b (300 TFLOP/s): exclude it",
-        ),
+        ([rank("a"), rank("b", {"rate": 300e12}), rank("c")], WARNING, "slower than the median of 700 TFLOP/s: GPU 0"),
     ],
 )
 def test_problems_with_gpus(ranks, level, text):

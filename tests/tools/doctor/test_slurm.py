@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.workflow.checkout import write_commands
 from tools.doctor import __main__ as doctor
 from tools.doctor import slurm
 from tools.doctor.slurm import SLURM
@@ -23,10 +24,7 @@ def ask(tmp_path, monkeypatch, capsys):
 
     def run(*options, storage="slurmdbd", requeue=1, sacct=0, sinfo=SINFO, **replaced):
         values = {"config": CONFIG.format(storage=storage, requeue=requeue), "sacct": sacct, "sinfo": sinfo}
-        for name, script in (COMMANDS | replaced).items():
-            path = tmp_path / name
-            path.write_text(f"#!/bin/sh\n{script.format(**values)}\n", encoding="utf-8")
-            path.chmod(0o755)
+        write_commands(tmp_path, {name: text.format(**values) for name, text in (COMMANDS | replaced).items()})
         monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
         return check(capsys, monkeypatch, *options)
 
@@ -54,23 +52,15 @@ def test_a_cluster_with_accounting(ask):
 
 
 def test_a_cluster_without_accounting_needs_squeue(ask):
-    code, lines = ask("--account", "lab", storage="none")
+    code, lines = ask("--account", "lab", storage="none", requeue=0)
     assert code == 0
     assert lines["slurm"] == "ok Slurm 23.11.4, no accounting: set `slurm-status-command: squeue`"
     assert lines["account"] == "ok lab is not checked: Slurm has no accounting"
-    assert lines["partitions"].endswith(
-        "cpu limit 1-00:00:00, 1:00:00 by default, gpu limit 2-00:00:00, n/a by default"
-    )
-
-
-def test_accounting_that_does_not_answer_is_a_warning(ask):
+    limits = "cpu limit 1-00:00:00, 1:00:00 by default, gpu limit 2-00:00:00, n/a by default"
+    assert lines["partitions"].endswith(limits)
+    requeue = "ok only for jobs submitted with --requeue (JobRequeue = 0): keep it in profiles/slurm"
+    assert lines["requeue"] == requeue
     assert ask(sacct=1)[1]["slurm"].startswith("warning Slurm 23.11.4, accounting does not answer: set `slurm-status")
-
-
-def test_a_cluster_that_does_not_requeue_by_default(ask):
-    assert ask(requeue=0)[1]["requeue"] == (
-        "ok only for jobs submitted with --requeue (JobRequeue = 0): keep it in profiles/slurm"
-    )
 
 
 def test_missing_partition_and_account_fail_and_the_existing_ones_are_named(ask):
@@ -80,17 +70,14 @@ def test_missing_partition_and_account_fail_and_the_existing_ones_are_named(ask)
     assert lines["account"] == "FAIL --account must be one of lab, shared, got mine"
 
 
-@pytest.mark.parametrize(
-    ("sinfo", "line"),
-    [
+def test_unusable_partitions(ask):
+    for sinfo, line in (
         ("", "FAIL sinfo lists no partition: jobs cannot be submitted"),
         ("gpu*|down|1:00|1:00|gpu:8|4\n", "FAIL down: gpu; jobs would not start"),
         ("gpu|up|1:00|1:00|gpu:8|4\n", "warning no default partition: set slurm_partition to one of gpu"),
         ("cpu*|up|1:00|1:00|(null)|4\n", "warning no GPUs in cpu: `gres` must be empty"),
-    ],
-)
-def test_unusable_partitions(ask, sinfo, line):
-    assert ask(sinfo=sinfo)[1]["partitions"] == line
+    ):
+        assert ask(sinfo=sinfo)[1]["partitions"] == line
 
 
 def test_a_controller_that_does_not_answer_fails_if_slurm_is_required(ask):

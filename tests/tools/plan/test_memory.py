@@ -38,24 +38,15 @@ def test_weights_and_optimizer_state_are_exact_shards():
 
 
 LONG = pytest.mark.long
+FULL, SELECTIVE = ({"activation_checkpointing": {"mode": mode}} for mode in ("full", "selective"))
+DEEP = {
+    "full": pytest.param({"sharding": "full"} | SELECTIVE),
+    "accumulated": pytest.param({"sharding": "hybrid-grad", "shard_degree": 2, "global_batch_size": 16}, marks=LONG),
+    "replicated": pytest.param({"sharding": "none", "optimizer": {"state_dtype": "bfloat16"}} | FULL, marks=LONG),
+}
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"sharding": "full", "activation_checkpointing": {"mode": "selective"}},
-        pytest.param({"sharding": "hybrid-grad", "shard_degree": 2, "global_batch_size": 16}, marks=LONG),
-        pytest.param(
-            {
-                "sharding": "none",
-                "activation_checkpointing": {"mode": "full"},
-                "optimizer": {"state_dtype": "bfloat16"},
-            },
-            marks=LONG,
-        ),
-    ],
-    ids=["full", "accumulated", "replicated"],
-)
+@pytest.mark.parametrize("keys", DEEP.values(), ids=DEEP)
 def test_a_deep_model_has_the_memory_of_its_whole_step(keys, monkeypatch):
     planned = training(layers=8, **keys)
     by_two = memory.memory_of(planned, is_gpu=True)
