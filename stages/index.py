@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         counted = [part for part in parts if part.identity["source"] == name and "records" in part.record]
         num_malformed, num_records = (sum(part.record[key] for part in counted) for key in ("malformed", "records"))
         limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
-        documents.check_share(name, limit, num_malformed, num_records, _dropped(parts, name))
+        documents.check_share(name, limit, num_malformed, num_records, _counts(parts, name, "dropped"))
     directory = arguments.output.parent
     for path in (arguments.output, directory / RECEIPT, directory / BYTES_OF_IDS):
         files.clear_leftovers(path)
@@ -84,8 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
         "dtype": dtype_of(tokenizer.vocab_size),
         "sources": by_source,
     }
-    dropped = {name: dict(sorted(_dropped(parts, name).items())) for name in by_source}
+    dropped = {name: dict(sorted(_counts(parts, name, "dropped").items())) for name in by_source}
     record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts), "dropped": dropped}
+    masked = {name: dict(sorted(_counts(parts, name, "masked").items())) for name in by_source}
+    record |= {"masked": some} if (some := {name: counts for name, counts in masked.items() if counts}) else {}
     with files.atomic(directory / BYTES_OF_IDS) as file:
         np.save(file, sizes := tokenizer.bytes_of_ids())
     record["files"] = manifest.described([directory / BYTES_OF_IDS], directory)
@@ -147,18 +149,19 @@ def _licenses(parts: Sequence[Manifest]) -> dict[str, str]:
     return {name: license_ for name, license_ in sorted(found.items()) if license_ is not None}
 
 
-def _dropped(parts: Sequence[Manifest], source: str) -> Counter[str]:
-    """Return {reason: number of malformed records or filtered documents of a source}."""
-    reasons: Counter[str] = Counter()
+def _counts(parts: Sequence[Manifest], source: str, key: str) -> Counter[str]:
+    """Return the sum of a key of the records of a source's parts. dropped: {reason: number of malformed records or
+    filtered documents}; masked: {kind: number}."""
+    counts: Counter[str] = Counter()
     for part in parts:
         if part.identity["source"] == source:
-            reasons.update(part.record.get("dropped", {}))
-    return reasons
+            counts.update(part.record.get(key, {}))
+    return counts
 
 
 def _why(parts: Sequence[Manifest], source: str) -> str:
     """Format the reasons why a source has fewer documents than records, for a message."""
-    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_dropped(parts, source).items()))
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_counts(parts, source, "dropped").items()))
     return f"; malformed or filtered: {dropped}" if dropped else ""
 
 

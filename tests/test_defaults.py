@@ -74,6 +74,7 @@ FROZEN = {
         "filters.max_symbols": None,
         "filters.max_repeated_lines": None,
         **dict.fromkeys((f"filters.{rules}" for rules in RULES), None),
+        "mask": [],
     },
     "TokenizerRecipe": {
         **{"vocab_size": None, "model": "bpe", "sample": None, "sample_mb": 100.0},

@@ -278,6 +278,8 @@ def print_filtered(recipe: SourceRecipe, counts: FilterCounts, name: str) -> Non
             print(f"  {terminal.visible(example['id'])}: {terminal.shortened(example['text'])}".rstrip(": "))
     if not reasons:
         print("malformed or filtered: none")
+    if counts.masked:
+        print(f"masked: {', '.join(f'{number:,} {kind}' for kind, number in counts.masked.most_common())}")
     if counts.num_malformed > recipe.max_malformed * counts.num_records:
         print(
             f"the source would be refused: {share(counts.num_malformed, counts.num_records)} of the records are "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import filters
+from stages.lib.sources import filters, masks
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
 
@@ -49,7 +49,8 @@ def is_empty(document: Document, tokenizer: BosEos | None = None) -> bool:
 
 
 class FilterCounts:
-    """Counts malformed records and filtered documents by reason, and keeps examples. `log`: examples are logged too.
+    """Counts malformed records and filtered documents by reason, and keeps examples; counts what is masked in the other
+    documents, by kind. `log`: examples are logged too.
 
     `name`: the source. `limit`: the largest share of malformed records. `tokenizer`: tells which documents of ids are
     empty; None if it is not known.
@@ -59,6 +60,7 @@ class FilterCounts:
         self.name, self.limit, self.tokenizer, self.log = name, limit, tokenizer, log
         self.filtered: Counter[str] = Counter()
         self.malformed: Counter[str] = Counter()
+        self.masked: Counter[str] = Counter()
         self.examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
         self.num_records = 0
 
@@ -77,6 +79,7 @@ class FilterCounts:
             self.check()  # such a source needs no reading to its end
         if isinstance(entry, Document):
             if not is_empty(entry, self.tokenizer):
+                self.masked.update(entry.masked or {})
                 return entry
             entry = Filtered(entry.id, "empty", entry.text or "")
         word = "malformed" if isinstance(entry, Malformed) else "filtered"
@@ -92,11 +95,12 @@ class FilterCounts:
         check_share(self.name, self.limit, self.num_malformed, self.num_records, self.malformed + self.filtered)
 
     def record(self) -> dict[str, Any]:
-        """Return the counts by reason, and examples, for a manifest's record."""
+        """Return the counts by reason, with examples, and those of what is masked, for a manifest's record."""
         counts = dict(sorted((self.malformed + self.filtered).items()))
         examples = {reason: self.examples[reason] for reason in counts}
         numbers = {"records": self.num_records, "malformed": self.num_malformed}
-        return numbers | {"dropped": counts, "dropped_examples": examples}
+        masked = {"masked": dict(sorted(self.masked.items()))} if self.masked else {}
+        return numbers | {"dropped": counts, "dropped_examples": examples} | masked
 
 
 def check_share(name: str, limit: float, num_malformed: int, num_records: int, dropped: Counter[str]) -> None:
@@ -132,7 +136,8 @@ def read(
             f"{DOCUMENT_KINDS[-1]}, got {recipe.kind}, which is for fine-tuning"
         )
     entries = kind.documents(recipe, chosen, every_name, before or {})
-    return _filtered(recipe.filters, entries) if recipe.filters.some else entries
+    found = _filtered(recipe.filters, entries) if recipe.filters.some else entries
+    return _masked(recipe.mask, found) if recipe.mask else found
 
 
 def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
@@ -148,6 +153,20 @@ def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> 
                 yield Filtered(entry.id, reason, entry.text or "")
             else:
                 yield entry if text == entry.text else dataclasses.replace(entry, text=text)
+
+
+def _masked(kinds: Sequence[str], entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield the entries with their text masked: that of filtered documents too, since manifests show examples."""
+    for batch in batched(entries, FILTERED_AT_ONCE):
+        results = iter(masks.masked(kinds, [entry.text for entry in batch if entry.text is not None]))
+        for entry in batch:
+            text, counts = (None, None) if entry.text is None else next(results)
+            if not counts:
+                yield entry
+            elif isinstance(entry, Document):
+                yield dataclasses.replace(entry, text=text, masked=counts)
+            elif isinstance(entry, Filtered):
+                yield Filtered(entry.id, entry.reason, text or "")
 
 
 def batched(entries: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:

@@ -24,13 +24,15 @@ def split_of(key: str, fraction: float) -> str:
 class Document:
     """A document with an id that is unique in its source. `split`: train or validation.
 
-    `ids`: token ids [L] of a pre-tokenized document, an integer array; `text` is None then.
+    `ids`: token ids [L] of a pre-tokenized document, an integer array; `text` is None then. `masked`: {kind: number} of
+    what is masked in the text.
     """
 
     id: str
     text: str | None
     split: str
     ids: np.ndarray | None = None
+    masked: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ class SourceRecipe(SourceFields):
             raise UserError(f"{where}.text_field must be left out beside token_ids_field, got {self.text_field}")
         if self.token_ids_field is not None and self.filters.some:
             raise UserError(f"{where}.filters must be left out beside token_ids_field: filters read text")
+        if self.token_ids_field is not None and self.mask:
+            raise UserError(f"{where}.mask must be left out beside token_ids_field: it replaces text")
         if self.filters.c4_quality is not None and not kind.has_documents:
             raise UserError(
                 f"{where}.filters.c4_quality must be left out for the kind {self.kind}: it removes lines of documents"
