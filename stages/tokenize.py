@@ -29,7 +29,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import identity
-from stages.lib.sources import documents, duplicates, source
+from stages.lib.sources import documents, duplicates, filters, source
 from stages.lib.sources.documents import FilterCounts
 from stages.lib.sources.entries import TRAIN, VALIDATION
 
@@ -93,6 +93,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         "part": arguments.part,
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
         "inputs": source.inputs_of_part(source_recipe, listed, chosen),
+        **filters.code_of(source_recipe.filters),
     }
     drop = _duplicates(arguments.duplicates, recipe, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
@@ -143,7 +144,7 @@ def _duplicates(
     for part in made.identity["parts"]:
         if (part["source"], part["part"], part["parts"]) == (known["source"], known["part"], recipe.parts):
             others = part | {"source_recipe": source.comparable(part["source_recipe"])}
-            if any(others[key] != known[key] for key in ("inputs", "source_recipe")):
+            if any(others.get(key) != known.get(key) for key in ("inputs", "source_recipe", "filter_code")):
                 raise UserError(
                     f"--duplicates {path} is older than the part's current files; rerun with -R hash_documents"
                 )

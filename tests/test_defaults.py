@@ -73,7 +73,9 @@ FROZEN = {
         "filters.max_words": None,
         "filters.max_symbols": None,
         "filters.max_repeated_lines": None,
-        **dict.fromkeys((f"filters.{rules}" for rules in RULES), None),
+        **dict.fromkeys(
+            (f"filters.{rules}" for rules in (*RULES, "languages", "min_language_probability", "custom")), None
+        ),
         "mask": [],
     },
     "TokenizerRecipe": {

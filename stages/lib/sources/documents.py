@@ -50,7 +50,7 @@ def is_empty(document: Document, tokenizer: BosEos | None = None) -> bool:
 
 class FilterCounts:
     """Counts malformed records and filtered documents by reason, and keeps examples; counts what is masked in the other
-    documents, by kind. `log`: examples are logged too.
+    documents, by kind, and all documents by their language if filters identify it. `log`: examples are logged too.
 
     `name`: the source. `limit`: the largest share of malformed records. `tokenizer`: tells which documents of ids are
     empty; None if it is not known.
@@ -61,7 +61,8 @@ class FilterCounts:
         self.filtered: Counter[str] = Counter()
         self.malformed: Counter[str] = Counter()
         self.masked: Counter[str] = Counter()
-        self.examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        self.languages: Counter[str] = Counter()
+        self.examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self.num_records = 0
 
     @property
@@ -77,6 +78,8 @@ class FilterCounts:
         self.num_records += 1
         if self.num_records % CHECKED_EVERY == 0 and self.num_malformed > self.num_records / 2:
             self.check()  # such a source needs no reading to its end
+        if not isinstance(entry, Malformed) and entry.language is not None:
+            self.languages[entry.language] += 1
         if isinstance(entry, Document):
             if not is_empty(entry, self.tokenizer):
                 self.masked.update(entry.masked or {})
@@ -85,7 +88,10 @@ class FilterCounts:
         word = "malformed" if isinstance(entry, Malformed) else "filtered"
         getattr(self, word)[entry.reason] += 1
         if len(self.examples[entry.reason]) < EXAMPLES:
-            self.examples[entry.reason].append({"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]})
+            example: dict[str, Any] = {"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]}
+            if isinstance(entry, Filtered) and entry.value is not None:
+                example["value"] = entry.value if isinstance(entry.value, str) else float(f"{entry.value:.4g}")
+            self.examples[entry.reason].append(example)
             if self.log:
                 logger.info("%s %s: %s", word, entry.id, entry.reason)
         return None
@@ -95,12 +101,13 @@ class FilterCounts:
         check_share(self.name, self.limit, self.num_malformed, self.num_records, self.malformed + self.filtered)
 
     def record(self) -> dict[str, Any]:
-        """Return the counts by reason, with examples, and those of what is masked, for a manifest's record."""
+        """Return the counts by reason, with examples, of what is masked, and by language, for a manifest's record."""
         counts = dict(sorted((self.malformed + self.filtered).items()))
         examples = {reason: self.examples[reason] for reason in counts}
         numbers = {"records": self.num_records, "malformed": self.num_malformed}
-        masked = {"masked": dict(sorted(self.masked.items()))} if self.masked else {}
-        return numbers | {"dropped": counts, "dropped_examples": examples} | masked
+        others = {"masked": self.masked, "languages": self.languages}
+        more = {key: dict(sorted(counter.items())) for key, counter in others.items() if counter}
+        return numbers | {"dropped": counts, "dropped_examples": examples} | more
 
 
 def check_share(name: str, limit: float, num_malformed: int, num_records: int, dropped: Counter[str]) -> None:
@@ -143,16 +150,19 @@ def read(
 def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
     """Yield the entries, with Filtered in place of each document that a filter rejects; many are filtered together."""
     for batch in batched(entries, FILTERED_AT_ONCE):
-        results = iter(filters.judged(recipe, [entry.text or "" for entry in batch if isinstance(entry, Document)]))
+        found = [entry for entry in batch if isinstance(entry, Document)]
+        results = iter(filters.judged(recipe, [entry.text or "" for entry in found], [entry.id for entry in found]))
         for entry in batch:
             if not isinstance(entry, Document):
                 yield entry
                 continue
-            reason, text = next(results)
+            reason, text, value, language = next(results)
             if reason is not None:
-                yield Filtered(entry.id, reason, entry.text or "")
+                yield Filtered(entry.id, reason, entry.text or "", value, language)
+            elif text == entry.text and language is None:
+                yield entry
             else:
-                yield entry if text == entry.text else dataclasses.replace(entry, text=text)
+                yield dataclasses.replace(entry, text=text, language=language)
 
 
 def _masked(kinds: Sequence[str], entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -166,7 +176,7 @@ def _masked(kinds: Sequence[str], entries: Iterable[Entry]) -> Iterator[Entry]:
             elif isinstance(entry, Document):
                 yield dataclasses.replace(entry, text=text, masked=counts)
             elif isinstance(entry, Filtered):
-                yield Filtered(entry.id, entry.reason, text or "")
+                yield dataclasses.replace(entry, text=text or "")
 
 
 def batched(entries: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources import filters, source, spans, storage
@@ -70,7 +69,7 @@ def read(path: Path | str, kinds: Sequence[str], what: str, records: Records[Any
     storage.check_unchanged(before)
     train, validation = splits[TRAIN], splits[VALIDATION]
     logger.info("source %s: %s training %s, %s validation %s", name, len(train), what, len(validation), what)
-    digest = manifest.digest_of({"source": name, "recipe": listed.identity["recipe"], "inputs": described})
+    digest = source.digest_of_examples(listed, recipe, described)
     return ExampleSource(name, digest, train, validation)
 
 
@@ -84,12 +83,14 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         return
     counts: Counter[str] = Counter()
     while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
-        results = filters.judged(recipe.filters, [example.text or "" for example in batch])
-        for example, (reason, _) in zip(batch, results, strict=True):
-            if reason is None:
+        texts = [example.text or "" for example in batch]
+        for example, result in zip(
+            batch, filters.judged(recipe.filters, texts, [one.id for one in batch]), strict=True
+        ):
+            if result.reason is None:
                 yield example
             else:
-                counts[reason] += 1
+                counts[result.reason] += 1
     for reason, count in counts.most_common():
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
 

@@ -266,21 +266,22 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 class Broken:
-    """The first rule that each text breaks."""
+    """The first rule that each text breaks, as `PREFIX.RULE`, and what was measured; None if it keeps all."""
 
     def __init__(self, prefix: str, total: int) -> None:
         self.prefix = prefix
         self.reasons: list[str | None] = [None] * total
+        self.values: list[float | None] = [None] * total
 
-    def add(self, name: str, broken: Iterable[bool]) -> None:
-        """Note the rule `name` for each text that breaks it, and no rule before."""
-        for number, is_broken in enumerate(broken):
-            if is_broken and self.reasons[number] is None:
-                self.reasons[number] = f"{self.prefix}.{name}"
+    def add(self, name: str, values: Iterable[float], limit: float, is_minimum: bool = False) -> None:
+        """Note the rule `name` for each text whose value is above the limit, or below a minimum, and no rule before."""
+        for number, value in enumerate(values):
+            if (value < limit if is_minimum else value > limit) and self.reasons[number] is None:
+                self.reasons[number], self.values[number] = f"{self.prefix}.{name}", float(value)
 
 
-def gopher_repetition(rules: GopherRepetition, batch: Batch) -> list[str | None]:
-    """Return the first rule that each text breaks, as `gopher_repetition.RULE`; None if it keeps all."""
+def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
+    """Return the first rule that each text breaks."""
     import numpy as np
 
     found = Broken("gopher_repetition", len(batch.texts))
@@ -294,10 +295,10 @@ def gopher_repetition(rules: GopherRepetition, batch: Batch) -> list[str | None]
             (f"dup_{what}_char_frac", repeats[:, 1] / batch.characters),
         ):
             if (limit := getattr(rules, name)) is not None:
-                found.add(name, share > limit)
+                found.add(name, share, limit)
     for length in (2, 3, 4):
         if (limit := getattr(rules, f"top_{length}_gram")) is not None:
-            found.add(f"top_{length}_gram", _characters_of_top(batch.words, length) / batch.characters > limit)
+            found.add(f"top_{length}_gram", _characters_of_top(batch.words, length) / batch.characters, limit)
     suspects = np.array([reason is None for reason in found.reasons])
     for length in range(5, 11):
         limit = getattr(rules, f"dup_{length}_gram")
@@ -310,9 +311,9 @@ def gopher_repetition(rules: GopherRepetition, batch: Batch) -> list[str | None]
         for number in np.flatnonzero(near):
             first, end = np.searchsorted(batch.words.owners[starts], (number, number + 1))
             shares[number] = _repeated_in_order(batch.words, length, starts[first:end], numbers[first:end])
-        found.add(f"dup_{length}_gram", shares / batch.characters > limit)
+        found.add(f"dup_{length}_gram", shares / batch.characters, limit)
         suspects &= [reason is None for reason in found.reasons]
-    return found.reasons
+    return found
 
 
 def _repeats(parts: Sequence[str]) -> tuple[int, int]:
@@ -379,41 +380,41 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PSC"
 
 
-def gopher_quality(rules: GopherQuality, batch: Batch) -> list[str | None]:
-    """Return the first rule that each text breaks, as `gopher_quality.RULE`; None if it keeps all."""
+def gopher_quality(rules: GopherQuality, batch: Batch) -> Broken:
+    """Return the first rule that each text breaks."""
     import numpy as np
 
     found, words = Broken("gopher_quality", len(batch.texts)), batch.words
     is_word = words.passing(lambda word: not all(map(_is_mark, word)))
     number = words.sum_over(is_word)
     if rules.min_doc_words is not None:
-        found.add("min_doc_words", number < rules.min_doc_words)
+        found.add("min_doc_words", number, rules.min_doc_words, is_minimum=True)
     if rules.max_doc_words is not None:
-        found.add("max_doc_words", number > rules.max_doc_words)
+        found.add("max_doc_words", number, rules.max_doc_words)
     mean = words.sum_over(words.lengths * is_word) / np.maximum(1, number)
     if rules.min_avg_word_length is not None:
-        found.add("min_avg_word_length", mean < rules.min_avg_word_length)
+        found.add("min_avg_word_length", mean, rules.min_avg_word_length, is_minimum=True)
     if rules.max_avg_word_length is not None:
-        found.add("max_avg_word_length", mean > rules.max_avg_word_length)
+        found.add("max_avg_word_length", mean, rules.max_avg_word_length)
     total = np.maximum(1, words.counts)
     if (limit := rules.max_symbol_word_ratio) is not None:
         hashes = batch.of_each(lambda text: text.count("#"))
         ellipses = batch.of_each(lambda text: sum(map(text.count, ELLIPSES)))
-        found.add("max_symbol_word_ratio", (hashes / total > limit) | (ellipses / total > limit))
+        found.add("max_symbol_word_ratio", np.maximum(hashes, ellipses) / total, limit)
     lines = [text.splitlines() or [""] for text in batch.texts]
     if (limit := rules.max_bullet_lines_ratio) is not None:
         bullets = (sum(line.lstrip().startswith(BULLETS) for line in of_text) / len(of_text) for of_text in lines)
-        found.add("max_bullet_lines_ratio", (share > limit for share in bullets))
+        found.add("max_bullet_lines_ratio", bullets, limit)
     if (limit := rules.max_ellipsis_lines_ratio) is not None:
         ends = (sum(line.rstrip().endswith(ELLIPSES) for line in of_text) / len(of_text) for of_text in lines)
-        found.add("max_ellipsis_lines_ratio", (share > limit for share in ends))
+        found.add("max_ellipsis_lines_ratio", ends, limit)
     if (limit := rules.max_non_alpha_words_ratio) is not None:
         alphabetic = words.number_with(lambda word: any(map(str.isalpha, word)))
-        found.add("max_non_alpha_words_ratio", alphabetic / total < limit)
+        found.add("max_non_alpha_words_ratio", alphabetic / total, limit, is_minimum=True)
     if rules.min_stop_words is not None:
         has_word = [words.number_with(stop_word.__eq__) > 0 for stop_word in STOP_WORDS]
-        found.add("min_stop_words", np.sum(has_word, axis=0) < rules.min_stop_words)
-    return found.reasons
+        found.add("min_stop_words", np.sum(has_word, axis=0), rules.min_stop_words, is_minimum=True)
+    return found
 
 
 @functools.cache
@@ -424,29 +425,30 @@ def _ends_sentence(character: str) -> bool:
     return regex.fullmatch(r"\p{Sentence_Terminal}", character) is not None
 
 
-def fineweb_quality(rules: FinewebQuality, batch: Batch) -> list[str | None]:
-    """Return the first rule that each text breaks, as `fineweb_quality.RULE`; None if it keeps all."""
+def fineweb_quality(rules: FinewebQuality, batch: Batch) -> Broken:
+    """Return the first rule that each text breaks."""
     import numpy as np
 
     found = Broken("fineweb_quality", len(batch.texts))
     lines = [[line for line in text.split("\n") if line.strip()] or [""] for text in batch.texts]
     if (limit := rules.line_punct_thr) is not None:
         ended = (sum(_ends_sentence(line[-1:]) for line in some) / len(some) for some in lines)
-        found.add("line_punct_thr", (share < limit for share in ended))
+        found.add("line_punct_thr", ended, limit, is_minimum=True)
     if (limit := rules.short_line_thr) is not None:
         short = (sum(len(line) <= rules.short_line_length for line in some) / len(some) for some in lines)
-        found.add("short_line_thr", (share > limit for share in short))
+        found.add("short_line_thr", short, limit)
     if (limit := rules.char_duplicates_ratio) is not None:
         characters = np.maximum(1, batch.of_each(lambda text: len(text) - text.count("\n")))
-        found.add("char_duplicates_ratio", [_repeats(some)[1] for some in lines] / characters > limit)
+        found.add("char_duplicates_ratio", [_repeats(some)[1] for some in lines] / characters, limit)
     if (limit := rules.new_line_ratio) is not None:
         ends_of_lines = batch.of_each(lambda text: text.count("\n"))
-        found.add("new_line_ratio", ends_of_lines / np.maximum(1, batch.words.counts) > limit)
-    return found.reasons
+        found.add("new_line_ratio", ends_of_lines / np.maximum(1, batch.words.counts), limit)
+    return found
 
 
-def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str]:
-    """Return the first rule that a text breaks, as `c4_quality.RULE`, or None, and the lines of the text that stay."""
+def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str, int | None]:
+    """Return the first rule that a text breaks, as `c4_quality.RULE`, or None; the lines of the text that stay; and the
+    number of its sentences, if it breaks that rule."""
     lines, num_sentences = [], 0
     for whole in text.splitlines():
         line = whole.strip()
@@ -461,15 +463,15 @@ def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str]:
             continue
         lower = line.lower()
         if rules.filter_lorem_ipsum and "lorem ipsum" in lower:
-            return "c4_quality.filter_lorem_ipsum", ""
+            return "c4_quality.filter_lorem_ipsum", "", None
         if rules.filter_javascript and "javascript" in lower:
             continue
         if rules.filter_curly_bracket and "{" in line:
-            return "c4_quality.filter_curly_bracket", ""
+            return "c4_quality.filter_curly_bracket", "", None
         if rules.filter_policy and any(policy in lower for policy in POLICIES):
             continue
         lines.append(line)
         num_sentences += 1 + len(SENTENCE_END.findall(line))
     if rules.min_num_sentences is not None and num_sentences < rules.min_num_sentences:
-        return "c4_quality.min_num_sentences", ""
-    return None, "\n".join(lines).strip()
+        return "c4_quality.min_num_sentences", "", num_sentences
+    return None, "\n".join(lines).strip(), None
