@@ -230,6 +230,8 @@ def _make(
             for batch in documents.batched(filter(None, map(dropped.keep, found)), ENCODE_BYTES):
                 _add(batch, check, tokenizer, encoder, recipe.bos, writers, texts)
         dropped.check()
+        if recipe.parts == 1:  # else the other parts may have documents: index knows
+            dropped.check_rest()
         check.warn()
         splits = {split: _split_identity(writer.finish(), payload.name) for split, writer in writers.items()}
         splits[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]

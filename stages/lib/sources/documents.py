@@ -100,6 +100,12 @@ class FilterCounts:
         """Raise UserError if too many records are malformed."""
         check_share(self.name, self.limit, self.num_malformed, self.num_records, self.malformed + self.filtered)
 
+    def check_rest(self) -> None:
+        """Raise UserError if the filters leave no document of all that were counted."""
+        filtered = Counter({reason: count for reason, count in self.filtered.items() if reason.startswith("filters.")})
+        if filtered and self.num_records == self.num_malformed + self.filtered.total():
+            raise nothing_left(self.name, self.malformed + self.filtered)
+
     def record(self) -> dict[str, Any]:
         """Return the counts by reason, with examples, of what is masked, and by language, for a manifest's record."""
         counts = dict(sorted((self.malformed + self.filtered).items()))
@@ -118,6 +124,15 @@ def check_share(name: str, limit: float, num_malformed: int, num_records: int, d
             f"sources.{name}.max_malformed must be at least the share of malformed records, "
             f"{num_malformed} of {num_records} ({counted}), got {limit:g}"
         )
+
+
+def nothing_left(name: str, dropped: Counter[str]) -> UserError:
+    """Return the error for a source of which its filters leave no record. `dropped`: {reason: number}."""
+    counted = ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
+    return UserError(
+        f"sources.{name}.filters leave nothing of {dropped.total():,} records ({counted}); "
+        "python -m tools.inspect --filters shows what each rule removes"
+    )
 
 
 Entry = Document | Malformed | Filtered

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import filters, source, spans, storage
+from stages.lib.sources import documents, filters, source, spans, storage
 from stages.lib.sources.entries import TRAIN, VALIDATION, split_of
 from stages.lib.sources.kinds.registry import PROMPT_COMPLETION_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
@@ -82,15 +82,18 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         yield from found
         return
     counts: Counter[str] = Counter()
+    num_left = 0
     while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
         texts = [example.text or "" for example in batch]
-        for example, result in zip(
-            batch, filters.judged(recipe.filters, texts, [one.id for one in batch]), strict=True
-        ):
+        results = filters.judged(recipe.filters, texts, [example.id for example in batch])
+        for example, result in zip(batch, results, strict=True):
             if result.reason is None:
+                num_left += 1
                 yield example
             else:
                 counts[result.reason] += 1
+    if counts and num_left == 0:
+        raise documents.nothing_left(name, counts)
     for reason, count in counts.most_common():
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
 

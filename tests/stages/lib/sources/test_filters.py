@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stages import find_duplicates, hash_documents, index, tokenize
+from stages import find_duplicates, hash_documents, index, tokenize, train_tokenizer
 from stages import list as listing
 from stages.lib import manifest
 from stages.lib.sources import filters
@@ -164,6 +164,38 @@ def test_a_mistake_is_one_sentence_when_files_are_listed(tmp_path, capsys, entri
     line = refused(capsys, listing, name="a", recipe=entries | {"filters": rules}, output=tmp_path / "out/list.json")
     assert line.startswith(f"list: {said}")
     assert not (tmp_path / "out").exists()
+
+
+def test_filters_that_leave_nothing_stop_the_stage_with_the_reasons(tmp_path, capsys, tokenizer, entries):
+    source = listed(tmp_path, "a", entries | {"filters": {"min_words": 3, "languages": ["it"]}})
+    said = "sources.a.filters leave nothing of 100 records (80 filters.languages, 20 filters.min_words)"
+    output = tmp_path / "tokens/main/a/00000.json"
+    line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, recipe={}, output=output)
+    assert line == f"tokenize: {said}; python -m tools.inspect --filters shows what each rule removes"
+    assert not output.with_suffix("").exists()
+    recipe = {"vocab_size": 300, "sample": {"a": 1}}
+    line = refused(
+        capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "tokenizers/b/manifest.json"
+    )
+    assert said in line
+
+
+def test_a_part_may_be_empty_if_another_has_documents(tmp_path, capsys, tokenizer):
+    paths = [
+        write_jsonl(tmp_path / name, [{"text": f"{text} {number}"} for number in range(60)])
+        for name, text in (("a.jsonl", "one two"), ("b.jsonl", "one two three"))
+    ]
+    recipe = {"kind": "jsonl", "paths": paths, "validation": 0.2}
+    for words, code in ((4, 0), (5, 2)):
+        source = listed(tmp_path, "a", recipe | {"filters": {"min_words": words}})
+        parts = tokenized(tmp_path, "a", source, tokenizer, parts=2)
+        empty = [json.loads(part.read_text())["identity"]["train"]["documents"] == 0 for part in parts]
+        assert empty == [True, code == 2]
+        output = tmp_path / f"tokens/main/{words}.json"
+        capsys.readouterr()
+        assert run(index, tokenizer=tokenizer, parts=parts, output=output) == code
+        assert output.exists() == (code == 0)
+    assert "source a has no training text; malformed or filtered: 120 filters.min_words" in capsys.readouterr().err
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, capsys, entries, monkeypatch):
