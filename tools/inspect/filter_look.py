@@ -31,6 +31,10 @@ class Removed:
     bytes: int = 0
     examples: list[tuple[str, filters.Judged]] = field(default_factory=list)
 
+    def add(self, size: int) -> None:
+        """Count a document of some bytes."""
+        self.number, self.bytes = self.number + 1, self.bytes + size
+
 
 def recipe_with(recipe: SourceRecipe, name: str, text: str) -> SourceRecipe:
     """Return the recipe of a source with the filters of the option --filters, or with its own if the text is empty.
@@ -62,17 +66,17 @@ def show(name: str, recipe: SourceRecipe, files: Files, count: int, at_most: int
         for batch in documents.batched(readings[-1], documents.FILTERED_AT_ONCE):
             for document, outcome in _judged(recipe.filters, batch, counts):
                 size = source_look.num_bytes(document)
-                total.number, total.bytes = total.number + 1, total.bytes + size
+                total.add(size)
                 kept = dataclasses.replace(document, text=outcome.text, language=outcome.language)
                 if outcome.reason is None and counts.keep(kept) is None:
-                    removed["empty"].number += 1
+                    removed["empty"].add(size)
                 elif outcome.reason is not None:
                     of_rule = removed[outcome.reason]
-                    of_rule.number, of_rule.bytes = of_rule.number + 1, of_rule.bytes + size
+                    of_rule.add(size)
                     if len(of_rule.examples) < count:
                         of_rule.examples.append((document.id, outcome._replace(text=document.text or "")))
                 elif outcome.text != document.text:
-                    cut.number, cut.bytes = cut.number + 1, cut.bytes + size - len(outcome.text.encode())
+                    cut.add(size - len(outcome.text.encode()))
     source_look.print_sample(readings, total.number + counts.num_malformed)
     for what, counter in (("malformed", counts.malformed), ("languages", counts.languages)):
         if counter:
@@ -108,9 +112,8 @@ def _judged(
 def _table(recipe: FilterRecipe, removed: dict[str, Removed], cut: Removed, total: Removed) -> Table:
     """Return the table of rules, in the order in which they are applied: each document counts for the first."""
     thresholds = _thresholds(recipe)
-    lines = [
-        (reason, thresholds.get(reason, ""), removed[reason]) for reason in (*thresholds, "empty") if reason in removed
-    ]
+    order = [*thresholds, "empty"]
+    lines = [(reason, thresholds.get(reason, ""), removed[reason]) for reason in order if reason in removed]
     going = Removed(sum(one.number for _, _, one in lines), sum(one.bytes for _, _, one in lines))
     lines += [("lines of other documents", "", cut)] if cut.number else []
     lines += [("kept", "", Removed(total.number - going.number, total.bytes - going.bytes - cut.bytes))]
