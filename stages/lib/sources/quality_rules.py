@@ -333,10 +333,10 @@ def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
         ("para", list(map(_paragraphs, batch.texts))),
         ("line", list(map(_lines, batch.texts))),
     ):
-        repeats = np.array([_repeats(of_text) for of_text in parts], dtype=float).reshape(-1, 2)
+        again = np.array([_repeats(of_text) for of_text in parts], dtype=float).reshape(-1, 2)
         for name, share in (
-            (f"dup_{what}_frac", repeats[:, 0] / [len(of_text) for of_text in parts]),
-            (f"dup_{what}_char_frac", repeats[:, 1] / batch.characters),
+            (f"dup_{what}_frac", again[:, 0] / [len(of_text) for of_text in parts]),
+            (f"dup_{what}_char_frac", again[:, 1] / batch.characters),
         ):
             if (limit := getattr(rules, name)) is not None:
                 found.add(name, share, limit)
