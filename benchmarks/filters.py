@@ -7,7 +7,8 @@
 
 Documents are code, prose and other languages (see benchmarks/texts.py). datatrove judges each twice: with the words and
 sentences of its own tokenizer (spaCy's for English), and with words that end at white space, as ours do. In the second
-case, what is left are differences of the rules.
+case, what is left are differences of the rules. `other_decisions` counts documents by the rule that filters them, ours
+and datatrove's.
 """
 
 import json
@@ -30,7 +31,7 @@ def read(path, count):
 
 
 def ours(texts):
-    """Return {set of rules: its CPU-seconds, and whether each document is kept}."""
+    """Return {set of rules: its CPU-seconds, and for each document the rule that filters it, "" if it is kept}."""
     from stages.lib.recipe import load
     from stages.lib.sources import documents, filters
     from stages.lib.sources.entries import Document
@@ -39,10 +40,11 @@ def ours(texts):
     results = {}
     for name in RULES:
         recipe = load(filters.FilterRecipe, {name: {}}, "filters")
-        kept, begun = [], time.process_time()
+        reasons, begun = [], time.process_time()
         for batch in documents.batched(entries, AT_ONCE):
-            kept += [reason is None for reason, _ in filters.judged(recipe, [entry.text for entry in batch])]
-        results[name] = {"cpu_seconds": time.process_time() - begun, "kept": kept}
+            judged = filters.judged(recipe, [entry.text for entry in batch], [entry.id for entry in batch])
+            reasons += [(one.reason or "").rpartition(".")[2] for one in judged]
+        results[name] = {"cpu_seconds": time.process_time() - begun, "reasons": reasons}
     return results
 
 
@@ -66,10 +68,11 @@ def datatroves(texts, words):
     results = {}
     for name, peer in zip(RULES, peers, strict=True):
         peer.filter(Document("Words of a warm-up. It loads the tokenizer.", "0"))
-        kept, begun = [], time.process_time()
+        reasons, begun = [], time.process_time()
         for number, text in enumerate(texts):
-            kept.append(peer.filter(Document(text, str(number))) is True)
-        results[name] = {"cpu_seconds": time.process_time() - begun, "kept": kept}
+            result = peer.filter(Document(text, str(number)))
+            reasons.append("" if result is True else result[1] if isinstance(result, tuple) else "filtered")
+        results[name] = {"cpu_seconds": time.process_time() - begun, "reasons": reasons}
     return results
 
 
@@ -83,10 +86,24 @@ def compared(own, peer):
             "both_filter": pairs[False, False],
             "only_we_keep": pairs[True, False],
             "only_we_filter": pairs[False, True],
+            "other_decisions": {
+                f"{ours or 'kept'} / {theirs or 'kept'}": number
+                for (ours, theirs), number in by_rule.most_common()
+                if bool(ours) != bool(theirs)
+            },
         }
         for name in RULES
-        for pairs in [Counter(zip(own[name]["kept"], peer[name]["kept"], strict=True))]
+        for by_rule in [Counter(zip(own[name]["reasons"], peer[name]["reasons"], strict=True))]
+        for pairs in [_kept(by_rule)]
     }
+
+
+def _kept(by_rule):
+    """Return the numbers of documents by (kept here, kept there)."""
+    pairs = Counter()
+    for (ours, theirs), number in by_rule.items():
+        pairs[not ours, not theirs] += number
+    return pairs
 
 
 def main():

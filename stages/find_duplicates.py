@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     described, outputs = [], {}
     for part, numbers in zip(parts, found, strict=True):
         entry = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
+        entry |= {key: part.identity[key] for key in ("filter_code",) if key in part.identity}
         name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
         outputs[name] = duplicates.saved(directory / name, numbers)
         described.append(entry | {"duplicates": len(numbers), "path": name})

@@ -50,12 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         if part.identity.get("decontaminate") != parts[0].identity.get("decontaminate"):
             raise UserError(f"{part.path} must leave out the items of {parts[0].path}, and leaves out others")
     _check_complete(parts)
-    limits = json.loads(arguments.max_malformed)
-    for name in sorted({part.identity["source"] for part in parts}):
-        counted = [part for part in parts if part.identity["source"] == name and "records" in part.record]
-        num_malformed, num_records = (sum(part.record[key] for part in counted) for key in ("malformed", "records"))
-        limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
-        documents.check_share(name, limit, num_malformed, num_records, _dropped(parts, name))
+    _check_malformed(parts, json.loads(arguments.max_malformed))
     directory = arguments.output.parent
     for path in (arguments.output, directory / RECEIPT, directory / BYTES_OF_IDS):
         files.clear_leftovers(path)
@@ -84,8 +79,10 @@ def run(arguments: argparse.Namespace) -> None:
         "dtype": dtype_of(tokenizer.vocab_size),
         "sources": by_source,
     }
-    dropped = {name: dict(sorted(_dropped(parts, name).items())) for name in by_source}
-    record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts), "dropped": dropped}
+    record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts)}
+    for key in ("dropped", "masked", "languages"):
+        counts = {name: dict(sorted(_counts(parts, name, key).items())) for name in by_source}
+        record |= {key: counts} if key == "dropped" or any(counts.values()) else {}
     with files.atomic(directory / BYTES_OF_IDS) as file:
         np.save(file, sizes := tokenizer.bytes_of_ids())
     record["files"] = manifest.described([directory / BYTES_OF_IDS], directory)
@@ -94,6 +91,15 @@ def run(arguments: argparse.Namespace) -> None:
         for name, joined in by_source.items()
     }
     manifest.write(arguments.output, arguments.stage_name, identity, record)
+
+
+def _check_malformed(parts: Sequence[Manifest], limits: dict[str, float]) -> None:
+    """Raise UserError if too many records of a source are malformed. `limits`: max_malformed of some sources."""
+    for name in sorted({part.identity["source"] for part in parts}):
+        counted = [part for part in parts if part.identity["source"] == name and "records" in part.record]
+        num_malformed, num_records = (sum(part.record[key] for part in counted) for key in ("malformed", "records"))
+        limit = limits.get(name, max((part.record["max_malformed"] for part in counted), default=1))
+        documents.check_share(name, limit, num_malformed, num_records, _counts(parts, name, "dropped"))
 
 
 def _bytes_scale(shards: Sequence[dict[str, Any]], sizes: np.ndarray, dtype: str, directory: Path) -> float:
@@ -126,6 +132,10 @@ def _check_same_recipe(first: Manifest, second: Manifest) -> None:
     one, other = (comparable(part.identity["source_recipe"]) for part in (first, second))
     if one != other:
         raise UserError(f"{first.path} and {second.path} were made from lists with different source recipes")
+    if first.identity.get("filter_code") != second.identity.get("filter_code"):
+        raise UserError(
+            f"{first.path} and {second.path} were filtered by different code of filters.custom; rerun with -R tokenize"
+        )
 
 
 def _check_same_list(parts: Sequence[Manifest]) -> None:
@@ -147,18 +157,19 @@ def _licenses(parts: Sequence[Manifest]) -> dict[str, str]:
     return {name: license_ for name, license_ in sorted(found.items()) if license_ is not None}
 
 
-def _dropped(parts: Sequence[Manifest], source: str) -> Counter[str]:
-    """Return {reason: number of malformed records or filtered documents of a source}."""
-    reasons: Counter[str] = Counter()
+def _counts(parts: Sequence[Manifest], source: str, key: str) -> Counter[str]:
+    """Return the sum of a key of the records of a source's parts. dropped: {reason: number of malformed records or
+    filtered documents}; masked: {kind: number}; languages: {code: documents, filtered ones too}."""
+    counts: Counter[str] = Counter()
     for part in parts:
         if part.identity["source"] == source:
-            reasons.update(part.record.get("dropped", {}))
-    return reasons
+            counts.update(part.record.get(key, {}))
+    return counts
 
 
 def _why(parts: Sequence[Manifest], source: str) -> str:
     """Format the reasons why a source has fewer documents than records, for a message."""
-    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_dropped(parts, source).items()))
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(_counts(parts, source, "dropped").items()))
     return f"; malformed or filtered: {dropped}" if dropped else ""
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from stages.lib import files, manifest, recipe, stage
 from stages.lib.log import logger
-from stages.lib.sources import source
+from stages.lib.sources import filters, source
 
 
 def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> None:
     """Write the list."""
     source.check_name(arguments.name)
+    filters.prepare(source_recipe.filters)
     files.clear_leftovers(arguments.output)
     left_out: Counter[str] = Counter()
     found = source.list_files(arguments.name, source_recipe, left_out)

@@ -29,7 +29,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import identity
-from stages.lib.sources import documents, duplicates, source
+from stages.lib.sources import documents, duplicates, filters, source
 from stages.lib.sources.documents import FilterCounts
 from stages.lib.sources.entries import TRAIN, VALIDATION
 
@@ -93,6 +93,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         "part": arguments.part,
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
         "inputs": source.inputs_of_part(source_recipe, listed, chosen),
+        **filters.code_of(source_recipe.filters),
     }
     drop = _duplicates(arguments, recipe, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
@@ -229,6 +230,8 @@ def _make(
             for batch in documents.batched(filter(None, map(dropped.keep, found)), ENCODE_BYTES):
                 _add(batch, check, tokenizer, encoder, recipe.bos, writers, texts)
         dropped.check()
+        if recipe.parts == 1:  # else the other parts may have documents: index knows
+            dropped.check_rest()
         check.warn()
         splits = {split: _split_identity(writer.finish(), payload.name) for split, writer in writers.items()}
         splits[VALIDATION]["texts"] = [{"path": f"{payload.name}/{TEXTS}", **manifest.describe(making / TEXTS)}]

@@ -168,9 +168,10 @@ def _sample(listed: Manifest, recipe: source.SourceRecipe, limit: int) -> bytes:
             size += len(data)
             if size >= limit:
                 break
-    if not taken and filtered.num_malformed:
+    if not taken:
         filtered.limit = recipe.max_malformed
         filtered.check()
+        filtered.check_rest()
     return b"".join(taken)
 
 

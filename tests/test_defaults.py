@@ -32,7 +32,8 @@ SourceRecipe:
    chosen_field: chosen, rejected_field: rejected, split_field: null, validation: 0.01, token_ids_field: null,
    id_field: null, filters.min_bytes: null, filters.max_bytes: null, filters.min_words: null, filters.max_words: null,
    filters.max_symbols: null, filters.max_repeated_lines: null, filters.gopher_repetition: null,
-   filters.gopher_quality: null, filters.c4_quality: null, filters.fineweb_quality: null}
+   filters.gopher_quality: null, filters.c4_quality: null, filters.fineweb_quality: null, filters.languages: null,
+   filters.min_language_probability: null, filters.custom: null, mask: []}
 TokenizerRecipe: {vocab_size: null, model: bpe, sample: null, sample_mb: 100.0, path: null, bos: null, eos: null}
 TokenizeRecipe:
   {parts: 1, bos: true, duplicates: keep, decontaminate: [], decontaminate_ngram: 13, shuffle_seed: 0}

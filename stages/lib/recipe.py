@@ -462,7 +462,8 @@ def _convert_float(value: Any, where: str) -> float:
 def describe(hint: Any, bounds: Mapping[str, Any]) -> str:
     """Describe in words what a value must be: a whole number at least 1."""
     if "choices" in bounds:
-        return "one of " + ", ".join(map(str, bounds["choices"]))
+        choices = "one of " + ", ".join(map(str, bounds["choices"]))
+        return f"a list, each entry {choices}" if typing.get_origin(hint) is list else choices
     if is_union(hint):
         return " or ".join([*(describe(part, bounds) for part in members_of(hint)), *filter(None, words_of(hint))])
     if is_group(hint):

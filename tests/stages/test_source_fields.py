@@ -36,6 +36,10 @@ def identity_of(part):
     return json.loads(part.read_text())["identity"]
 
 
+def reasons_of(recipe, texts):
+    return [outcome.reason for outcome in filters.judged(recipe, texts, list(map(str, range(len(texts)))))]
+
+
 def write_arrow(path, columns):
     """An Arrow file of some columns, in batches of a few rows."""
     path.parent.mkdir(exist_ok=True)
@@ -188,7 +192,7 @@ def test_the_share_of_malformed_records_is_that_of_the_source_and_changes_no_ide
     ],
 )
 def test_filters_reject_documents_that_break_them(recipe, kept, dropped):
-    found = [reason for reason, _ in filters.judged(FilterRecipe(**recipe), [*kept.split("|"), dropped])]
+    found = reasons_of(FilterRecipe(**recipe), [*kept.split("|"), dropped])
     assert found == [None] * (1 + kept.count("|")) + [f"filters.{next(iter(recipe))}"]
 
 
@@ -218,7 +222,7 @@ def test_of_a_long_text_the_first_lines_are_looked_at(monkeypatch):
     monkeypatch.setattr(quality_rules, "MEASURED_CHARACTERS", 8)
     recipe = FilterRecipe(max_repeated_lines=0.3)
     texts = ["one\none\ntwo three four five", "one\ntwo\none\none\none"]
-    assert [reason for reason, _ in filters.judged(recipe, texts)] == ["filters.max_repeated_lines", None]
+    assert reasons_of(recipe, texts) == ["filters.max_repeated_lines", None]
 
 
 def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, plain, monkeypatch):
@@ -236,7 +240,7 @@ def test_filtered_documents_are_counted_with_examples_and_are_not_malformed(tmp_
     record = record_of(part)
     short = sum(len(text.split()) < 2 for text in TEXTS)
     assert record["dropped"] == {"filters.min_words": 5 + short}
-    assert record["dropped_examples"]["filters.min_words"][0] == {"id": f"{path}:1", "text": "...."}
+    assert record["dropped_examples"]["filters.min_words"][0] == {"id": f"{path}:1", "text": "....", "value": 1}
     assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == len(TEXTS) - short
 
 

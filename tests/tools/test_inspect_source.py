@@ -265,3 +265,75 @@ def test_options_that_do_not_go_together_and_a_file_that_is_not_as_listed_are_re
     write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "three"}])
     expected = f"{recipe['paths'][0]} must have 16 bytes by {source}, got 18; run -R list"
     assert refused(source=source) == f"inspect: {expected}"
+
+
+def rows_of(text):
+    """{rule: [documents, bytes]} of the table of --filters."""
+    lines = text.partition("\nrule ")[2].partition("\n\n")[0].splitlines()[1:]
+    found = [
+        re.fullmatch(r"(\S+(?: \S+)*?)(?:  +\S.*?)??  +([\d,]+) +[<\d.]+%  +(\S+) bytes +[<\d.]+%", line)
+        for line in lines
+    ]
+    return {one[1]: [int(one[2]), int(one[3])] for one in found if one}
+
+
+def test_filters_that_are_tried_remove_what_tokenize_filters(tmp_path, tokenizer, shown):
+    lines = ("a b", "Short line.", "one two three four", "One two three four.", "", "Five six seven eight nine.")
+    ends = dict.fromkeys(("short_line_thr", "char_duplicates_ratio", "new_line_ratio")) | {"line_punct_thr": 0.5}
+    rules = {"min_words": 3, "max_symbols": 0.9, "fineweb_quality": ends}
+    plain = jsonl(tmp_path, [{"text": text} for text in lines], validation=0.2)
+    text = shown(recipe=plain, filters=rules)
+    source = listed(tmp_path, "a", plain | {"filters": rules, "mask": ["email"]})
+    (part,) = tokenized(tmp_path, "a", source, tokenizer)
+    rows = rows_of(text)
+    assert rows == {
+        "filters.min_words": [3, 14],
+        "filters.fineweb_quality.line_punct_thr": [1, 18],
+        "kept": [2, 45],
+    }
+    dropped = json.loads(part.read_text())["record"]["dropped"]
+    assert {reason: number for reason, (number, _) in rows.items() if reason != "kept"} == dropped
+    path = plain["paths"][0]
+    assert f"\nfilters.min_words: 3\n  {path}:1: 2 | a b\n  {path}:2: 2 | Short line.\n  {path}:5: 0 | " in text
+    assert f"\nfilters.fineweb_quality.line_punct_thr: 0.5\n  {path}:3: 0 | one two three four\n" in text
+    own = shown(source=source, filters="")
+    assert own.replace("source a:", "source recipe:", 1) == text
+    few = shown(recipe=plain, filters={"max_bytes": 18}, documents=0)
+    assert rows_of(few) == {"filters.max_bytes": [2, 45], "empty": [1, 0], "kept": [3, 32]}
+    assert ".jsonl:" not in few.partition("\nsample: ")[2]
+
+
+def test_lines_that_c4_removes_are_counted(tmp_path, shown):
+    text = shown(
+        recipe=jsonl(tmp_path, [{"text": "A menu\nThis line has a period.\n" * 3}]),
+        filters={"c4_quality": {"min_num_sentences": 2}},
+    )
+    assert rows_of(text) == {"lines of other documents": [1, 22], "kept": [1, 71]}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"filters": ""},
+            "--filters must be followed by filters as JSON to try, since sources.recipe has none of its own",
+        ),
+        (
+            {"filters": "{}"},
+            "--filters must be followed by filters as JSON to try, since sources.recipe has none of its",
+        ),
+        ({"filters": {"min_word": 3}}, "unknown key --filters.min_word; did you mean --filters.min_words?"),
+        ({"filters": '{"min'}, "--recipe is not valid JSON"),
+        (
+            {"filters": {"max_words": 3}, "tokenizer": "x"},
+            "--tokenizer must be left out with --filters: filters read text",
+        ),
+    ],
+)
+def test_a_mistake_in_filters_to_try_is_one_sentence(tmp_path, refused, options, said):
+    assert refused(recipe=jsonl(tmp_path, [{"text": "a"}]), **options).startswith(f"inspect: {said}")
+
+
+def test_filters_are_not_tried_on_a_corpus(tmp_path, refused):
+    line = refused(corpus=tmp_path / "manifest.json", filters="")
+    assert line == "inspect: --filters must be given with --source or --recipe: a corpus is filtered already"

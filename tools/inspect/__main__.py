@@ -6,6 +6,12 @@
 prints files, fields, documents, lengths, malformed records and filtered documents of a sample of a source. A recipe
 needs no list, so it can be tried before it goes into a config.
 
+    python -m tools.inspect --source results/sources/web/list.json --filters
+    python -m tools.inspect --source results/sources/web/list.json --filters '{"gopher_quality": {"min_stop_words": 1}}'
+
+prints for each rule of the source's filters, or of those that are given in their place, how many documents and bytes of
+a sample it would remove, and examples with what was measured.
+
     python -m tools.inspect --corpus results/tokens/main/manifest.json \\
         --tokenizer results/tokenizers/main/manifest.json
 
@@ -77,7 +83,11 @@ def subject_of(arguments: argparse.Namespace) -> str:
     if arguments.corpus is None:
         if arguments.run is not None:
             raise UserError(f"--run must be given with the --corpus of the run, got --{given[0]}")
+        if arguments.filters is not None and arguments.tokenizer is not None:
+            raise UserError("--tokenizer must be left out with --filters: filters read text")
         return SOURCE if arguments.duplicates is None else DUPLICATES
+    if arguments.filters is not None:
+        raise UserError("--filters must be given with --source or --recipe: a corpus is filtered already")
     if arguments.tokenizer is None:
         raise UserError("--tokenizer must be given with --corpus: the manifest of its tokenizer")
     return CORPUS if arguments.run is None else STEP
@@ -110,6 +120,12 @@ def inspect_source(arguments: argparse.Namespace) -> None:
         files = listed.identity["files"]
         with contextlib.suppress(UserError):  # the files may be gone, or elsewhere: the list is shown
             source.list_files(name, source_recipe, left_out)
+    if arguments.filters is not None:
+        from tools.inspect import filter_look
+
+        tried = filter_look.recipe_with(source_recipe, f"sources.{name}", arguments.filters)
+        filter_look.show(name, tried, files, arguments.documents, arguments.sample_mb * 1_000_000)
+        return
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
     at_most = arguments.sample_mb * 1_000_000
     source_look.show(name, source_recipe, files, tokenizer, arguments.documents, at_most, arguments.source, left_out)
@@ -120,6 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = stage.parser("tools.inspect", __doc__)
     parser.add_argument("--source", type=Path, metavar="LIST", help="list of a source, made by stages.list")
     parser.add_argument("--recipe", metavar="JSON|FILE", help="recipe of a source, as of stages.list")
+    parser.add_argument(
+        "--filters",
+        nargs="?",
+        const="",
+        metavar="JSON|FILE",
+        help="show what filters remove: those of the source, or these in their place",
+    )
     parser.add_argument("--corpus", type=Path, metavar="MANIFEST", help="corpus; with --run, the corpus of the run")
     parser.add_argument("--duplicates", type=Path, metavar="MANIFEST", help="manifest of stages.verify_duplicates")
     parser.add_argument(
@@ -131,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--documents",
         type=int,
         metavar="N",
-        help="documents to show of a source or a split, or pairs of duplicates; default: 3",
+        help="documents to show of a source, a split or a rule of --filters, or pairs of duplicates; default: 3",
     )
     parser.add_argument("--sample-mb", type=int, metavar="MB", help="megabytes to read of a source, about; default: 12")
     parser.add_argument("--samples", type=int, metavar="K", help="samples of a step to show; default: 8")

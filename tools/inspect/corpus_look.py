@@ -231,6 +231,8 @@ def print_sources(corpus: Corpus) -> None:
             most = sorted(reasons.items(), key=lambda item: -item[1])
             text = ", ".join(f"{count:,} {reason} ({share(count, total)})" for reason, count in most) or "none"
         print(f"malformed or filtered in {name}: {text}")
+        if masked := corpus.manifest.record.get("masked", {}).get(name):
+            print(f"masked in {name}: {', '.join(f'{count:,} {kind}' for kind, count in masked.items())}")
 
 
 def _row(split: Mapping[str, Any]) -> tuple[str, str, str, str, str]:

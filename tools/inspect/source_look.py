@@ -235,8 +235,8 @@ class Reading:
         costs = 0
         for entry in self._entries:
             yield entry
-            self.held += _num_bytes(entry)
-            costs += max(_num_bytes(entry), documents.RECORD_BYTES)
+            self.held += num_bytes(entry)
+            costs += max(num_bytes(entry), documents.RECORD_BYTES)
             if costs >= self.at_most:
                 break
         self.ended = next(self._entries, None) is None
@@ -248,7 +248,8 @@ def _word_of(recipe: SourceRecipe) -> str:
     return "pair" if "pairs" in kind.yields else kind.yields[0].removesuffix("s")
 
 
-def _num_bytes(entry: Entry) -> int:
+def num_bytes(entry: Entry) -> int:
+    """Return the bytes of an entry's text in UTF-8, or of its ids."""
     if isinstance(entry, Document) and entry.ids is not None:
         return entry.ids.nbytes
     return len((entry.text or "").encode())
@@ -278,6 +279,8 @@ def print_filtered(recipe: SourceRecipe, counts: FilterCounts, name: str) -> Non
             print(f"  {terminal.visible(example['id'])}: {terminal.shortened(example['text'])}".rstrip(": "))
     if not reasons:
         print("malformed or filtered: none")
+    if counts.masked:
+        print(f"masked: {', '.join(f'{number:,} {kind}' for kind, number in counts.masked.most_common())}")
     if counts.num_malformed > recipe.max_malformed * counts.num_records:
         print(
             f"the source would be refused: {share(counts.num_malformed, counts.num_records)} of the records are "

@@ -83,6 +83,4 @@ def examples_digest(listed: Manifest, recipe: SourceRecipe) -> str:
             inputs.append({"name": file["name"], "bytes": file["bytes"], "etag": listed.record["etags"][file["name"]]})
         else:
             inputs += source.described_inputs(recipe, listed, [Span(file["name"])])
-    return manifest.digest_of(
-        {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": inputs}
-    )
+    return source.digest_of_examples(listed, recipe, inputs)

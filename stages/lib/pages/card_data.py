@@ -111,6 +111,8 @@ def _sentences(inputs: CardInputs, source: str) -> Iterable[str]:
     if dropped:
         reasons = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())
         yield f"malformed or filtered: {reasons}"
+    if masked := inputs.corpus.record.get("masked", {}).get(source):
+        yield f"masked: {', '.join(f'{number:,} {code(kind)}' for kind, number in masked.items())}"
     key = f", by the field {code(recipe.split_field)}" if recipe.split_field else ""
     yield f"{100 * recipe.validation:.3g}% of it is the validation split{key}"
 

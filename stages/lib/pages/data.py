@@ -48,6 +48,8 @@ def _corpora(inputs: ReportInputs) -> Iterator[Block]:
             train, validation = splits.get("train", {}), splits.get("validation", {})
             dropped = corpus.record.get("dropped", {}).get(source, {})
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items()) or "none"
+            if masked := corpus.record.get("masked", {}).get(source):
+                reasons += f"; masked: {', '.join(f'{number:,} {kind}' for kind, number in masked.items())}"
             counts = [f"{train.get('documents', 0):,}", f"{train.get('tokens', 0):,}"]
             text = [amount(train.get("text_bytes", 0)), f"{validation.get('documents', 0):,}"]
             rows.append([corpus.directory.name, source, reasons, *counts, *text])

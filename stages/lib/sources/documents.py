@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import filters, source
+from stages.lib.sources import filters, masks, source
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS, kind_of
 
@@ -50,7 +50,8 @@ def is_empty(document: Document, tokenizer: BosEos | None = None) -> bool:
 
 
 class FilterCounts:
-    """Counts malformed records and filtered documents by reason, and keeps examples. `log`: examples are logged too.
+    """Counts malformed records and filtered documents by reason, and keeps examples; counts what is masked in the other
+    documents, by kind, and all documents by their language if filters identify it. `log`: examples are logged too.
 
     `name`: the source. `limit`: the largest share of malformed records. `tokenizer`: tells which documents of ids are
     empty; None if it is not known.
@@ -60,7 +61,9 @@ class FilterCounts:
         self.name, self.limit, self.tokenizer, self.log = name, limit, tokenizer, log
         self.filtered: Counter[str] = Counter()
         self.malformed: Counter[str] = Counter()
-        self.examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        self.masked: Counter[str] = Counter()
+        self.languages: Counter[str] = Counter()
+        self.examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self.num_records = 0
 
     @property
@@ -76,14 +79,20 @@ class FilterCounts:
         self.num_records += 1
         if self.num_records % CHECKED_EVERY == 0 and self.num_malformed > self.num_records / 2:
             self.check()  # such a source needs no reading to its end
+        if not isinstance(entry, Malformed) and entry.language is not None:
+            self.languages[entry.language] += 1
         if isinstance(entry, Document):
             if not is_empty(entry, self.tokenizer):
+                self.masked.update(entry.masked or {})
                 return entry
             entry = Filtered(entry.id, "empty", entry.text or "")
         word = "malformed" if isinstance(entry, Malformed) else "filtered"
         getattr(self, word)[entry.reason] += 1
         if len(self.examples[entry.reason]) < EXAMPLES:
-            self.examples[entry.reason].append({"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]})
+            example: dict[str, Any] = {"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]}
+            if isinstance(entry, Filtered) and entry.value is not None:
+                example["value"] = entry.value if isinstance(entry.value, str) else float(f"{entry.value:.4g}")
+            self.examples[entry.reason].append(example)
             if self.log:
                 logger.info("%s %s: %s", word, entry.id, entry.reason)
         return None
@@ -92,12 +101,20 @@ class FilterCounts:
         """Raise UserError if too many records are malformed."""
         check_share(self.name, self.limit, self.num_malformed, self.num_records, self.malformed + self.filtered)
 
+    def check_rest(self) -> None:
+        """Raise UserError if the filters leave no document of all that were counted."""
+        filtered = Counter({reason: count for reason, count in self.filtered.items() if reason.startswith("filters.")})
+        if filtered and self.num_records == self.num_malformed + self.filtered.total():
+            raise nothing_left(self.name, self.malformed + self.filtered)
+
     def record(self) -> dict[str, Any]:
-        """Return the counts by reason, and examples, for a manifest's record."""
+        """Return the counts by reason, with examples, of what is masked, and by language, for a manifest's record."""
         counts = dict(sorted((self.malformed + self.filtered).items()))
         examples = {reason: self.examples[reason] for reason in counts}
         numbers = {"records": self.num_records, "malformed": self.num_malformed}
-        return numbers | {"dropped": counts, "dropped_examples": examples}
+        others = {"masked": self.masked, "languages": self.languages}
+        more = {key: dict(sorted(counter.items())) for key, counter in others.items() if counter}
+        return numbers | {"dropped": counts, "dropped_examples": examples} | more
 
 
 def check_share(name: str, limit: float, num_malformed: int, num_records: int, dropped: Counter[str]) -> None:
@@ -108,6 +125,15 @@ def check_share(name: str, limit: float, num_malformed: int, num_records: int, d
             f"sources.{name}.max_malformed must be at least the share of malformed records, "
             f"{num_malformed} of {num_records} ({counted}), got {limit:g}"
         )
+
+
+def nothing_left(name: str, dropped: Counter[str]) -> UserError:
+    """Return the error for a source of which its filters leave no record. `dropped`: {reason: number}."""
+    counted = ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common())
+    return UserError(
+        f"sources.{name}.filters leave nothing of {dropped.total():,} records ({counted}); "
+        "python -m tools.inspect --filters shows what each rule removes"
+    )
 
 
 Entry = Document | Malformed | Filtered
@@ -133,7 +159,8 @@ def read(
             f"{DOCUMENT_KINDS[-1]}, got {recipe.kind}, which is for fine-tuning"
         )
     entries = kind.documents(recipe, chosen, every_name, before or {})
-    return _filtered(recipe.filters, entries) if recipe.filters.some else entries
+    found = _filtered(recipe.filters, entries) if recipe.filters.some else entries
+    return _masked(recipe.mask, found) if recipe.mask else found
 
 
 class Part:
@@ -152,6 +179,7 @@ class Part:
             "part": part,
             "parts": parts,
             "inputs": source.inputs_of_part(self._recipe, listed, self._chosen),
+            **filters.code_of(self._recipe.filters),
         }
 
     def documents(self) -> Iterator[Document]:
@@ -163,16 +191,33 @@ class Part:
 def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
     """Yield the entries, with Filtered in place of each document that a filter rejects; many are filtered together."""
     for batch in batched(entries, FILTERED_AT_ONCE):
-        results = iter(filters.judged(recipe, [entry.text or "" for entry in batch if isinstance(entry, Document)]))
+        found = [entry for entry in batch if isinstance(entry, Document)]
+        results = iter(filters.judged(recipe, [entry.text or "" for entry in found], [entry.id for entry in found]))
         for entry in batch:
             if not isinstance(entry, Document):
                 yield entry
                 continue
-            reason, text = next(results)
+            reason, text, value, language = next(results)
             if reason is not None:
-                yield Filtered(entry.id, reason, entry.text or "")
+                yield Filtered(entry.id, reason, entry.text or "", value, language)
+            elif text == entry.text and language is None:
+                yield entry
             else:
-                yield entry if text == entry.text else dataclasses.replace(entry, text=text)
+                yield dataclasses.replace(entry, text=text, language=language)
+
+
+def _masked(kinds: Sequence[str], entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield the entries with their text masked: that of filtered documents too, since manifests show examples."""
+    for batch in batched(entries, FILTERED_AT_ONCE):
+        results = iter(masks.masked(kinds, [entry.text for entry in batch if entry.text is not None]))
+        for entry in batch:
+            text, counts = (None, None) if entry.text is None else next(results)
+            if not counts:
+                yield entry
+            elif isinstance(entry, Document):
+                yield dataclasses.replace(entry, text=text, masked=counts)
+            elif isinstance(entry, Filtered):
+                yield dataclasses.replace(entry, text=text or "")
 
 
 def batched(entries: Iterable[AnyEntry], size: int) -> Iterator[list[AnyEntry]]:

@@ -108,7 +108,7 @@ def entry_of_part(found: Manifest, part: Mapping[str, Any], option: str, rerun: 
     for entry in found.identity["parts"]:
         if all(entry[key] == part[key] for key in ("source", "part", "parts")):
             recipes = [source.comparable(one["source_recipe"]) for one in (entry, part)]
-            if entry["inputs"] != part["inputs"] or recipes[0] != recipes[1]:
+            if recipes[0] != recipes[1] or any(entry.get(key) != part.get(key) for key in ("inputs", "filter_code")):
                 raise UserError(f"{option} {found.path} is older than the part's current files; rerun with -R {rerun}")
             manifest.check_content(
                 found.directory / entry["path"], found.identity["outputs"][entry["path"]], found.path

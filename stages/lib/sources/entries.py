@@ -24,13 +24,16 @@ def split_of(key: str, fraction: float) -> str:
 class Document:
     """A document with an id that is unique in its source. `split`: train or validation.
 
-    `ids`: token ids [L] of a pre-tokenized document, an integer array; `text` is None then.
+    `ids`: token ids [L] of a pre-tokenized document, an integer array; `text` is None then. `masked`: {kind: number} of
+    what is masked in the text. `language`: the code of its language, if a filter identified it.
     """
 
     id: str
     text: str | None
     split: str
     ids: np.ndarray | None = None
+    masked: Mapping[str, int] | None = None
+    language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,14 @@ class Malformed:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A document that is filtered, the reason, and its text (empty for token ids)."""
+    """A document that is filtered, the reason, and its text (empty for token ids). `value`: what the filter measured;
+    `language` as of Document."""
 
     id: str
     reason: str
     text: str
+    value: float | str | None = None
+    language: str | None = None
 
 
 def field_of(record: Mapping[str, Any], name: str, *default: Any) -> Any:

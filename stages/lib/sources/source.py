@@ -15,7 +15,7 @@ from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import NAME, NAME_IN_WORDS, default_of, identity
 from stages.lib.recipe import load as load_recipe
-from stages.lib.sources import reading, spans, storage
+from stages.lib.sources import filters, reading, spans, storage
 from stages.lib.sources.kinds.kind import SourceFields, SourceKind
 from stages.lib.sources.kinds.registry import FIELDS_OF_SOME_KINDS, KINDS, foreign_endings, kind_of
 from stages.lib.sources.storage import Status
@@ -61,6 +61,8 @@ class SourceRecipe(SourceFields):
             raise UserError(f"{where}.text_field must be left out beside token_ids_field, got {self.text_field}")
         if self.token_ids_field is not None and self.filters.some:
             raise UserError(f"{where}.filters must be left out beside token_ids_field: filters read text")
+        if self.token_ids_field is not None and self.mask:
+            raise UserError(f"{where}.mask must be left out beside token_ids_field: it replaces text")
         if self.filters.c4_quality is not None and not kind.has_documents:
             raise UserError(
                 f"{where}.filters.c4_quality must be left out for the kind {self.kind}: it removes lines of documents"
@@ -188,6 +190,12 @@ def inputs_of_part(recipe: SourceRecipe, listed: Manifest, chosen: Sequence[Span
     if kind_of(recipe).needs_every_file:
         chosen = spans.whole(file["name"] for file in listed.identity["files"])
     return described_inputs(recipe, listed, chosen)
+
+
+def digest_of_examples(listed: Manifest, recipe: SourceRecipe, inputs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the digest of a source that is read whole, by its inputs as of `described_inputs`."""
+    known = {"source": listed.identity["source"], "recipe": listed.identity["recipe"], "inputs": inputs}
+    return manifest.digest_of(known | filters.code_of(recipe.filters))
 
 
 def described_inputs(recipe: SourceRecipe, listed: Manifest, chosen: Iterable[Span]) -> list[dict[str, Any]]:

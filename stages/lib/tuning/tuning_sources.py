@@ -42,6 +42,7 @@ def _text_records(name: str, recipe: SourceRecipe, names: Sequence[str]) -> Iter
         if (kept := counts.keep(entry)) is not None:
             yield kept
     counts.check()
+    counts.check_rest()
 
 
 def template_of(recipe: Any, initial: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:

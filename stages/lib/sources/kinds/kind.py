@@ -16,6 +16,7 @@ from stages.lib.recipe import identity, operation
 from stages.lib.sources import storage
 from stages.lib.sources.entries import Document, Malformed, field_of, split_of
 from stages.lib.sources.filters import FilterRecipe
+from stages.lib.sources.masks import MARKS
 from stages.lib.sources.storage import Status
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from stages.lib.sources.spans import Span
 
 
-DOCUMENT_FIELDS = ("max_malformed", "filters")
+DOCUMENT_FIELDS = ("max_malformed", "filters", "mask")
 """Fields of the recipe that every kind of documents reads."""
 
 FIELDS_OF_TABLE = ("text_field", "token_ids_field", "id_field", "split_field", *DOCUMENT_FIELDS)
@@ -216,6 +217,12 @@ class SourceFields:
 
     filters: FilterRecipe = identity(FilterRecipe())
     """The conditions that a document must meet."""
+
+    mask: list[str] = identity([], choices=tuple(MARKS), unique=True)
+    """Personal data and secrets that are replaced in the text of documents: by `<email>`, `<ip_address>` (global ones
+    alone), `<secret_key>` (private keys, and keys and tokens that can be told by their form) and `<phone>` (numbers
+    that begin with + and a country code). Manifests count them by kind, without examples. Filters see the text before
+    that; the search for duplicates, tokenizers, shards and all else see what stays."""
 
 
 def document_of_text(

@@ -23,8 +23,8 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), ma
 
 
 def reason_of(text, **rules):
-    ((reason, _),) = filters.judged(load(FilterRecipe, rules, "filters"), [text])
-    return reason
+    (outcome,) = filters.judged(load(FilterRecipe, rules, "filters"), [text], ["a"])
+    return outcome.reason
 
 
 def repetition_by_hand(text):
@@ -88,9 +88,11 @@ def quality_by_hand(text, limits):
 def test_gophers_rules_are_those_of_the_paper(texts):
     batch = quality_rules.Batch(texts)
     found = quality_rules.gopher_repetition(GopherRepetition(), batch)
-    assert found == [rule and f"gopher_repetition.{rule}" for rule in map(repetition_by_hand, texts)]
+    assert found.reasons == [rule and f"gopher_repetition.{rule}" for rule in map(repetition_by_hand, texts)]
     found = quality_rules.gopher_quality(GopherQuality(min_doc_words=3, max_doc_words=40), batch)
-    assert found == [rule and f"gopher_quality.{rule}" for rule in (quality_by_hand(text, (3, 40)) for text in texts)]
+    assert found.reasons == [
+        rule and f"gopher_quality.{rule}" for rule in (quality_by_hand(text, (3, 40)) for text in texts)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_c4_removes_lines_and_later_rules_read_what_stays():
     menu = "\n".join(["Home", "About us", "Please accept our privacy policy.", "Enable javascript to read on."])
     text = f"{menu}\n{PROSE}[3]\n{PROSE[:60]}...\n{PROSE[::-1]}.\n"
     recipe = load(FilterRecipe, {"c4_quality": {}, "fineweb_quality": {}}, "filters")
-    assert filters.judged(recipe, [text]) == [(None, f"{PROSE}\n{PROSE[::-1]}.")]
+    assert filters.judged(recipe, [text], ["a"]) == [(None, f"{PROSE}\n{PROSE[::-1]}.", None, None)]
     assert reason_of(text, fineweb_quality={"line_punct_thr": 0.7}) == "filters.fineweb_quality.line_punct_thr"
 
 
