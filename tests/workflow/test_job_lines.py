@@ -1,9 +1,11 @@
 """Output of Snakemake while it works: one line per start and end of a job."""
 
+import contextlib
 import io
 import json
 import logging
 import re
+import sqlite3
 import time
 
 from snakemake.logging import LogEvent
@@ -78,6 +80,16 @@ def test_another_logger_takes_its_place(pretending, small, tmp_path):
         "-m", "snakemake", *given, pretending.write_config(small), environment=environment, cwd=pretending.path
     )
     assert "other: list" in done.stdout and not re.search(rf"{CLOCK} start", done.stdout + done.stderr)
+
+
+def test_snkmt_works_beside_it(pretending, small):
+    pytest.importorskip("snakemake_logger_plugin_snkmt", reason="each start of Snakemake would import it: not in dev")
+    given = ["tokenizers", "--profile", "profiles/local", "--configfile", pretending.write_config(small)]
+    given += ["--logger", "caravan", "snkmt", "--logger-snkmt-db", pretending.path / "snkmt.db"]
+    assert re.search(rf"{CLOCK} start train_tokenizer", pretending.snakemake(*given).stderr)
+    with contextlib.closing(sqlite3.connect(pretending.path / "snkmt.db")) as database:
+        rules = {name for (name,) in database.execute("SELECT name FROM rules")}
+    assert {"list", "train_tokenizer"} <= rules
 
 
 class FakeTerminal(io.StringIO):
