@@ -8,6 +8,7 @@ import re
 import sqlite3
 import time
 
+import pytest
 from snakemake.logging import LogEvent
 
 import snakemake_logger_plugin_caravan as plugin
