@@ -244,7 +244,7 @@ def test_options_that_do_not_go_together_and_a_file_that_is_not_as_listed_are_re
 ):
     recipe = jsonl(tmp_path, [{"text": "one"}])
     source = listed(tmp_path, "a", recipe)
-    one = "exactly one of --source, --recipe and --corpus must be given, got"
+    one = "exactly one of --source, --recipe, --corpus and --duplicates must be given, got"
     of_corpus = {"corpus": corpus, "tokenizer": tokenizer}
     for options, expected in (
         ({}, f"{one} none of them"),

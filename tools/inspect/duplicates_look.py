@@ -56,9 +56,10 @@ def show(path: Path, count: int) -> None:
             f"overlap {row['overlap']:.3f}, length ratio {row['length_ratio']:.3f}, longest changed passage "
             f"{row['changed_words']} words"
         )
-        for line in side_by_side(
-            *((f"{which} ({row[f'{which}_split']})", row[f"{which}_id"], texts[_key(row, which)]) for which in WHICH)
-        ):
+        left, right = (
+            (f"{which} ({row[f'{which}_split']})", row[f"{which}_id"], texts[_key(row, which)]) for which in WHICH
+        )
+        for line in side_by_side(left, right):
             print(line)
 
 
@@ -83,14 +84,14 @@ def _texts(found: manifest.Manifest, rows: Sequence[dict[str, Any]]) -> dict[Key
     """Return the texts of the documents of some rows; each part is read up to the last one of it."""
     wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
     for row, which in itertools.product(rows, WHICH):
-        name, part, number = _key(row, which)
-        wanted[name, part].add(number)
-    parts = {(part["source"], part["part"]): part for part in found.identity["parts"]}
+        name, at, number = _key(row, which)
+        wanted[name, at].add(number)
+    entries = {(entry["source"], entry["part"]): entry for entry in found.identity["parts"]}
     texts = {}
     for (name, number), numbers in wanted.items():
         listed = found.path.absolute().parents[2] / "sources" / name / "list.json"
-        part = documents.Part(listed, number, parts[name, number]["parts"])
-        if part.identity["inputs"] != parts[name, number]["inputs"]:
+        part = documents.Part(listed, number, entries[name, number]["parts"])
+        if part.identity["inputs"] != entries[name, number]["inputs"]:
             raise UserError(f"the files of {name} changed since {found.path} was written; rerun with -R sketch")
         for at, document in enumerate(itertools.islice(part.documents(), max(numbers) + 1)):
             if at in numbers:
@@ -101,22 +102,22 @@ def _texts(found: manifest.Manifest, rows: Sequence[dict[str, Any]]) -> dict[Key
 def side_by_side(left: Side, right: Side, width: int | None = None) -> Iterator[str]:
     """Yield the lines of two columns: what both texts have is shortened, and what one lacks stands in brackets."""
     column = ((width or shutil.get_terminal_size((130, 24)).columns) - 5) // 2
-    words = [visible(text.replace("\n", " ")).split()[:MOST_WORDS] for _, _, text in (left, right)]
+    words, others = (visible(text.replace("\n", " ")).split()[:MOST_WORDS] for _, _, text in (left, right))
     yield from _row([left[0], right[0]], column)
     yield from _row([visible(left[1]), visible(right[1])], column)
     yield f"  {'-' * column} {'-' * column}"
-    matcher = difflib.SequenceMatcher(None, *words, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, words, others, autojunk=False)
     for kind, begin, end, other_begin, other_end in matcher.get_opcodes():
-        passages = [" ".join(words[0][begin:end]), " ".join(words[1][other_begin:other_end])]
+        passages = [" ".join(words[begin:end]), " ".join(others[other_begin:other_end])]
         if kind != "equal":
             yield from _row([f"[{passage}]" if passage else "[]" for passage in passages], column)
         elif end - begin > 2 * CONTEXT:
-            first, last = words[0][begin : begin + CONTEXT], words[0][end - CONTEXT : end]
+            first, last = words[begin : begin + CONTEXT], words[end - CONTEXT : end]
             shown = " ".join([*first, f"... {end - begin - 2 * CONTEXT:,} equal words ...", *last])
             yield from _row([shown, shown], column)
         else:
             yield from _row(passages, column)
-    if max(map(len, words)) == MOST_WORDS:
+    if max(len(words), len(others)) == MOST_WORDS:
         yield f"  (the first {MOST_WORDS:,} words are shown)"
 
 

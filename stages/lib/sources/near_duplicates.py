@@ -218,13 +218,13 @@ def _sorted_pairs(pairs: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([later, earlier])[:, rank < COMPARED]
 
 
-def owners_of(places: np.ndarray) -> np.ndarray:
-    """Return the positions in the list of parts of the parts that documents are of."""
+def owners_of(places: Any) -> Any:
+    """Return the positions in the list of parts of the parts that documents are of; uint64, an array or one."""
     return ((places & ~TRAINING) >> NUMBER_BITS).astype(np.int64)
 
 
-def numbers_of(places: np.ndarray) -> np.ndarray:
-    """Return the numbers of documents in their parts."""
+def numbers_of(places: Any) -> Any:
+    """Return the numbers of documents in their parts; uint64, an array or one."""
     return (places & NUMBERS).astype(np.int64)
 
 
