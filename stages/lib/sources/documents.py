@@ -135,7 +135,7 @@ def read(
     return _filtered(recipe.filters, entries) if recipe.filters.some else entries
 
 
-def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
+def _filtered(recipe: FilterRecipe, entries: Iterable[Entry]) -> Iterator[Entry]:
     """Yield the entries, with Filtered in place of each document that a filter rejects; many are filtered together."""
     for batch in batched(entries, FILTERED_AT_ONCE):
         results = iter(filters.judged(recipe, [entry.text or "" for entry in batch if isinstance(entry, Document)]))

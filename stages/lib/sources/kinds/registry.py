@@ -13,6 +13,7 @@ from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.lines import Jsonl, Text
 from stages.lib.sources.kinds.python_kinds import PythonCode, PythonProse, PythonStatements
 from stages.lib.sources.kinds.tables import Arrow, Parquet
+from stages.lib.sources.kinds.web import Html, Warc
 
 if TYPE_CHECKING:
     from stages.lib.sources.kinds.kind import SourceFields
@@ -24,6 +25,8 @@ KINDS: dict[str, SourceKind] = {
         Jsonl(),
         Parquet(),
         Arrow(),
+        Warc(),
+        Html(),
         PythonCode(),
         PythonProse(),
         PromptCompletion(),
