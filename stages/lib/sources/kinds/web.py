@@ -337,7 +337,7 @@ def _records(stream: io.BufferedReader | BinaryIO) -> Iterator[tuple[Headers, by
             line = stream.readline(HEADER_BYTES)
             if line.strip(b"\r\n") or not line:
                 break
-        if line and not line.startswith(VERSION):
+        if line and not VERSION.startswith(line[: len(VERSION)]):
             raise _DamagedError("the record does not end where its Content-Length says")
         yield headers, b"".join(pieces) if is_read else None
 
@@ -460,7 +460,8 @@ def _without(coding: str, body: bytes) -> bytes:
 
 def _without_chunks(body: bytes) -> bytes:
     """Return a body without the sizes of its chunks; of one that was cut, what is there."""
-    chunks, at, size = [], 0, 0
+    chunks: list[bytes] = []
+    at = size = 0
     while at < len(body) and size <= HTML_BYTES:
         end = body.find(b"\n", at)
         if end < 0 and chunks:
