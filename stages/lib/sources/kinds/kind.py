@@ -91,6 +91,10 @@ class SourceKind:
         """Return {file name: Status} of all files of a kind without paths."""
         raise NotImplementedError(self.name)
 
+    def takes(self, path: str) -> bool:
+        """Return False for a file beside the documents, such as one of their attributes, that paths may match too."""
+        return True
+
     def can_be_cut(self, name: str) -> bool:
         """Return True if a file can be read from its middle."""
         return False

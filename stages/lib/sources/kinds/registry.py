@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stages.lib.sources.kinds.datasets import Datatrove, Dolma, NemoCurator
 from stages.lib.sources.kinds.example_kinds import Chat, Preference, PromptCompletion
 from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.lines import Jsonl, Text
@@ -27,6 +28,9 @@ KINDS: dict[str, SourceKind] = {
         Arrow(),
         Warc(),
         Html(),
+        Datatrove(),
+        Dolma(),
+        NemoCurator(),
         PythonCode(),
         PythonProse(),
         PromptCompletion(),
