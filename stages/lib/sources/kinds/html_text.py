@@ -16,7 +16,7 @@ import sys
 from types import TracebackType
 from typing import IO, Any
 
-HTML_BYTES = 8 << 20
+HTML_BYTES = 16 << 20
 """The longest page, decoded. Common Crawl cuts pages at 5 MiB."""
 
 HTML_DEPTH = 512
