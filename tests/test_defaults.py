@@ -64,6 +64,7 @@ FROZEN = {
         "chosen_field": "chosen",
         "rejected_field": "rejected",
         "split_field": None,
+        "main_content": True,
         "validation": 0.01,
         "token_ids_field": None,
         "id_field": None,
