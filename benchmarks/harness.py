@@ -19,7 +19,7 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[1]
 RESULTS = HOME / "benchmarks/results"
-PLACES = re.compile(r" --(work|output|corpus|peers-python)[ =]\S+")
+PLACES = re.compile(r" --(work|output|corpus|peers-python|show)[ =]\S+")
 """Options that say where files lie on one machine, which changes no figure."""
 
 WIDTH = 240

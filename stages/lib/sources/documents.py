@@ -188,7 +188,7 @@ class Part:
         return (entry for entry in entries if isinstance(entry, Document))
 
 
-def _filtered(recipe: FilterRecipe, entries: Iterable[Document | Malformed]) -> Iterator[Entry]:
+def _filtered(recipe: FilterRecipe, entries: Iterable[Entry]) -> Iterator[Entry]:
     """Yield the entries, with Filtered in place of each document that a filter rejects; many are filtered together."""
     for batch in batched(entries, FILTERED_AT_ONCE):
         found = [entry for entry in batch if isinstance(entry, Document)]

@@ -41,7 +41,9 @@ class SourceRecipe(SourceFields):
     kind: str = identity(choices=tuple(KINDS))
     """text: a file is a document; a file of more than 16 MiB is cut at line ends into documents of about that size.
     jsonl: a line is a document. parquet, arrow: a row is a document; a page of parquet, and a record batch of Arrow, is
-    held in memory as a whole. python-code and python-prose: the modules of the Python installation, and their
+    held in memory as a whole. warc: the main text of an HTML response, or a text of a WET file. html: that of a file.
+    datatrove, dolma, nemo_curator: directories as these tools write them, of JSON lines or parquet, with their ids.
+    python-code and python-prose: the modules of the Python installation, and their
     docstrings. For fine-tuning alone: chat: a JSON line, or a row of parquet, has the messages of a conversation.
     prompt_completion: it has a prompt and a completion. preference: it has a prompt, a chosen and a rejected
     completion, for `finetune.dpo`; without that it is prompt_completion data with the chosen ones. python-statements:
@@ -124,6 +126,9 @@ def list_files(name: str, recipe: SourceRecipe, left_out: Counter[str] | None = 
     for pattern in recipe.paths:
         beside: Counter[str] = Counter()
         matched = storage.find(pattern, beside)
+        for file in [file for file in matched if not kind.takes(file)]:
+            beside["of attributes"] += 1
+            del matched[file]
         if storage.is_remote(pattern) or os.path.isdir(pattern):
             others = [file for file in matched if not _is_taken(kind, storage.without_query(file))]
             beside.update(os.path.splitext(storage.without_query(file))[1] or "no ending" for file in others)

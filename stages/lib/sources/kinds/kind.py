@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stages.lib.chat.messages import Message
 from stages.lib.recipe import identity, operation
 from stages.lib.sources import storage
-from stages.lib.sources.entries import Document, Malformed, field_of, split_of
+from stages.lib.sources.entries import Document, Filtered, Malformed, field_of, split_of
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.sources.masks import MARKS
 from stages.lib.sources.storage import Status
@@ -92,6 +92,10 @@ class SourceKind:
         """Return {file name: Status} of all files of a kind without paths."""
         raise NotImplementedError(self.name)
 
+    def takes(self, path: str) -> bool:
+        """Return False for a file beside the documents, such as one of their attributes, that paths may match too."""
+        return True
+
     def can_be_cut(self, name: str) -> bool:
         """Return True if a file can be read from its middle."""
         return False
@@ -118,7 +122,7 @@ class SourceKind:
 
     def documents(
         self, recipe: SourceFields, chosen: Sequence[Span], every_name: Sequence[str], before: Mapping[str, Status]
-    ) -> Iterator[Document | Malformed]:
+    ) -> Iterator[Document | Malformed | Filtered]:
         """Yield the documents of the spans `chosen`; arguments as of `documents.read`."""
         for span in chosen:
             begun = before.get(span.name) or storage.status(span.name)
@@ -200,7 +204,11 @@ class SourceFields:
 
     split_field: str | None = identity(None)
     """The field of a JSON line, or the column, whose value is the split key: equal values are all training or all
-    validation data. Default: the text, the prompt, or the messages before the assistant's first answer."""
+    validation data. Default: the text, the prompt, or the messages before the assistant's first answer. Pages have the
+    fields url and host (and date in warc, file in html)."""
+
+    main_content: bool = identity(True)
+    """Take the main text of a page, without menus, side bars and footers; false: all of its text."""
 
     validation: float = identity(0.01, minimum=0, maximum=0.9)
     """The share of split keys in the validation split. Split keys are file names for text (segments if a file is cut),

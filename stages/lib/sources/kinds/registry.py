@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stages.lib.sources.kinds.datasets import Datatrove, Dolma, NemoCurator
 from stages.lib.sources.kinds.example_kinds import Chat, Preference, PromptCompletion
 from stages.lib.sources.kinds.kind import SourceKind
 from stages.lib.sources.kinds.lines import Jsonl, Text
 from stages.lib.sources.kinds.python_kinds import PythonCode, PythonProse, PythonStatements
 from stages.lib.sources.kinds.tables import Arrow, Parquet
+from stages.lib.sources.kinds.web import Html, Warc
 
 if TYPE_CHECKING:
     from stages.lib.sources.kinds.kind import SourceFields
@@ -24,6 +26,11 @@ KINDS: dict[str, SourceKind] = {
         Jsonl(),
         Parquet(),
         Arrow(),
+        Warc(),
+        Html(),
+        Datatrove(),
+        Dolma(),
+        NemoCurator(),
         PythonCode(),
         PythonProse(),
         PromptCompletion(),
