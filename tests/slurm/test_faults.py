@@ -101,6 +101,6 @@ def test_failed_job_prints_its_reason(training, cluster):
     driver = training.start("models")
     assert driver.end() == 1
     said = driver.said().splitlines()
-    assert said[-1].startswith("pretrain: ") and f"{shard.name} must have " in said[-1], driver.said()
+    assert said[-1].startswith("pretrain: ") and f"{shard.name} has " in said[-1], driver.said()
     assert not (training.path / MILESTONE).exists()
     assert cluster.queue() == {}
