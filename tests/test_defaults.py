@@ -29,7 +29,8 @@ RECIPES = (
 FROZEN = yaml.safe_load("""
 SourceRecipe:
   {paths: [], text_field: text, messages_field: messages, prompt_field: prompt, completion_field: completion,
-   chosen_field: chosen, rejected_field: rejected, split_field: null, main_content: true, validation: 0.01, token_ids_field: null,
+   chosen_field: chosen, rejected_field: rejected, split_field: null, main_content: true, validation: 0.01,
+   token_ids_field: null,
    id_field: null, filters.min_bytes: null, filters.max_bytes: null, filters.min_words: null, filters.max_words: null,
    filters.max_symbols: null, filters.max_repeated_lines: null, filters.gopher_repetition: null,
    filters.gopher_quality: null, filters.c4_quality: null, filters.fineweb_quality: null, filters.languages: null,
