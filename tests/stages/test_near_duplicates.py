@@ -227,6 +227,10 @@ def test_candidates_are_found_as_often_as_bands_promise(tmp_path):
 @settings(deadline=None)
 def test_shingles_of_a_batch_are_those_of_each_text_alone(texts, length):
     together = shingles.shingles_of(*shingles.words_of(texts), length)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shingles, "POWERS", 64)  # longer than any word
+        long_text = shingles.shingles_of(*shingles.words_of(texts), length)
+    assert [one.tolist() for one in long_text] == [one.tolist() for one in together]
     alone = [shingles.shingles_of(*shingles.words_of([text]), length) for text in texts]
     assert together[1].tolist() == [int(counts[0]) for _, counts in alone]
     assert together[0].tolist() == [value for found, _ in alone for value in found.tolist()]

@@ -332,7 +332,7 @@ class Verification:
         self._gone = gone
         order = np.lexsort((pairs[0], pairs[1]))
         self._of_earlier, self._its_later = pairs[1][order], pairs[0][order]
-        self._family: tuple[int, np.ndarray | None] = (-1, None)
+        self._family: tuple[int, np.ndarray | None, np.ndarray] = (-1, None, pairs[0][:0])
 
     def removed(self) -> Iterator[Removed]:
         """Yield the documents to remove, in the order of all documents."""
@@ -358,19 +358,18 @@ class Verification:
         copy, kept = self.copies[place], self.copies[other]
         overlap = overlap_of(copy.unique, kept.unique)
         ratio = min(copy.words, kept.words) / max(copy.words, kept.words)
-        changed = 0
-        reason = None
+        changed, reason = 0, None
         if overlap < self.recipe.min_overlap:
             reason = "min_overlap"
         elif ratio < self.recipe.min_length_ratio:
             reason = "min_length_ratio"
+        elif overlap < 1 and self.recipe.keep_templates and self._is_template(place, other, candidates):
+            reason = "keep_templates"
         elif overlap < 1:
             length = self.recipe.sketch.shingle_words
             changed = max(changed_words(copy, kept, length), changed_words(kept, copy, length))
             if self.recipe.max_changed_words is not None and changed > self.recipe.max_changed_words:
                 reason = "max_changed_words"
-            elif self.recipe.keep_templates and self._is_template(place, other, candidates):
-                reason = "keep_templates"
         if reason is not None:
             self.refused[reason] += 1
             return None
@@ -383,21 +382,25 @@ class Verification:
         most of the family have them; of two contents of a template, few have any. Copies of one content have more in
         common than the family has.
         """
-        common = self._common(place, candidates)
+        common, is_common = self._common(place, candidates)
         if common is None:
             return False
-        copy, kept = self.copies[place], self.copies[other]
-        different = np.setxor1d(copy.unique, kept.unique, assume_unique=True)
-        if _within(different, common).mean() >= EDITED:
+        copy, kept = self.copies[place].unique, self.copies[other].unique
+        shared = _within(copy, kept)
+        others_own = kept[~_within(kept, copy)]
+        others_common = int(_within(others_own, common).sum())
+        different = len(copy) - int(shared.sum()) + len(others_own)
+        if int(is_common[~shared].sum()) + others_common >= EDITED * different:
             return False
-        own, others_own = (one.unique[~_within(one.unique, common)] for one in (copy, kept))
-        return overlap_of(own, others_own) < self.recipe.min_overlap
+        both = int((shared & ~is_common).sum())
+        either = int((~is_common).sum()) + len(others_own) - others_common
+        return both < self.recipe.min_overlap * either
 
-    def _common(self, place: int, candidates: Sequence[int]) -> np.ndarray | None:
-        """Return the shingles that most documents of a document's family have; None if it is too small to tell.
+    def _common(self, place: int, candidates: Sequence[int]) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return the shingles that most documents of a document's family have, and which of its own these are.
 
-        The family are the document, its earlier candidates, and the later ones of the first of these, that overlap by
-        half of the minimum.
+        None if the family is too small to tell. The family are the document, its earlier candidates, and the later ones
+        of the first of these, that overlap by half of the minimum.
         """
         if self._family[0] != place:
             first = np.uint64(candidates[0])
@@ -409,15 +412,20 @@ class Verification:
                 copy,
                 *(one for one in (self.copies[at].unique for at in others) if overlap_of(copy, one) >= least),
             ]
-            values, counts = np.unique(np.concatenate(family), return_counts=True)
-            self._family = place, values[counts * 2 > len(family)] if len(family) >= MIN_FAMILY else None
-        return self._family[1]
+            common = None
+            if len(family) >= MIN_FAMILY:
+                values, counts = np.unique(np.concatenate(family), return_counts=True)
+                common = values[counts * 2 > len(family)]
+            self._family = place, common, _within(copy, copy[:0] if common is None else common)
+        return self._family[1:]
 
 
 def overlap_of(one: np.ndarray, other: np.ndarray) -> float:
     """Return the share of all shingles of two sorted sets that both have; 0 for two empty ones."""
-    both = int(_within(one, other).sum())
-    return both / max(1, len(one) + len(other) - both)
+    together = np.concatenate([one, other])
+    together.sort()
+    both = int(np.count_nonzero(together[1:] == together[:-1]))
+    return both / max(1, len(together) - both)
 
 
 def _within(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:

@@ -26,8 +26,8 @@ WITHOUT_SPACES = (
     *((0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, CODES - 1)),
 )
 SEPARATOR, LETTER, WORD = 0, 1, 2
-LONG = 1024
-"""Characters of a word after which the factors of its hash begin again."""
+POWERS = 1 << 20
+"""Characters of texts that are hashed without the place of each in its word; of a longer word the factors repeat."""
 
 AT_ONCE = 1 << 18
 """Characters of text that are worth computing together: the arrays stay in the processor's cache."""
@@ -46,14 +46,25 @@ def numbers(seed: int, count: int) -> np.ndarray:
     return mixed(steps + np.uint64(seed)) | np.uint64(1)
 
 
-IN_WORD = numbers(1, LONG)
 IN_SHINGLE = numbers(2, 100)
+
+
+@functools.cache
+def _powers() -> tuple[np.ndarray, np.ndarray]:
+    """Return the powers of an odd number and their inverses modulo 2^64, uint64 [POWERS] each."""
+    base = int(numbers(1, 1)[0])
+    made = []
+    for factor in (base, pow(base, -1, 1 << 64)):
+        table = np.full(POWERS, factor, np.uint64)
+        table[0] = 1
+        made.append(np.multiply.accumulate(table))
+    return made[0], made[1]
 
 
 @functools.cache
 def _characters() -> tuple[np.ndarray, np.ndarray]:
     """Return (class, lower case) of each code point, of those that separate 0."""
-    classes, lower = np.zeros(CODES + 1, np.uint8), np.zeros(CODES + 1, np.uint32)
+    classes, lower = np.zeros(CODES + 1, np.uint8), np.zeros(CODES + 1, np.uint64)
     for code in range(CODES):
         character = chr(code)
         if unicodedata.category(character)[0] in "LMN":
@@ -71,22 +82,24 @@ def words_of(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     classes, lower = _characters()
     joined = "\n".join([*texts, ""])
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32)
-    codes = np.minimum(codes, CODES)
-    kinds = classes[codes]
-    inside = np.flatnonzero(kinds)
-    ends = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
-    if not len(inside):
-        return np.empty(0, np.uint64), np.zeros(len(texts), np.int64)
-    kinds = kinds[inside]
-    first = np.ones(len(inside), bool)
-    first[1:] = (np.diff(inside) > 1) | (kinds[1:] == WORD) | (kinds[:-1] == WORD)
+    kinds = classes.take(codes, mode="clip")
+    first = kinds > SEPARATOR
+    first[1:] &= (kinds[:-1] != LETTER) | (kinds[1:] != LETTER)
     starts = np.flatnonzero(first)
-    lengths = np.diff(starts, append=len(inside))
-    position = np.arange(len(inside)) - np.repeat(starts, lengths)
-    factors = IN_WORD[position if lengths.max() <= LONG else position % LONG]
-    hashes = mixed(np.add.reduceat(lower[codes[inside]] * factors, starts))
-    counts = np.diff(np.searchsorted(inside[starts], ends), prepend=0)
-    return hashes, counts
+    ends = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
+    counts = np.diff(np.searchsorted(starts, ends), prepend=0)
+    if not len(starts):
+        return np.empty(0, np.uint64), counts
+    powers, inverse = _powers()
+    if len(codes) <= POWERS:
+        # the power of a place in all texts: divided by that of the word's first, it is that of the place in the word
+        sums = np.add.reduceat(lower.take(codes, mode="clip") * powers[: len(codes)], starts) * inverse[starts]
+    else:
+        first_word = starts[0]
+        codes, starts = codes[first_word:], starts - first_word
+        place = np.arange(len(codes)) - np.repeat(starts, np.diff(starts, append=len(codes)))
+        sums = np.add.reduceat(lower.take(codes, mode="clip") * powers[place % POWERS], starts)
+    return mixed(sums), counts
 
 
 def shingles_of(words: np.ndarray, counts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
