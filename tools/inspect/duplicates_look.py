@@ -66,7 +66,7 @@ def show(path: Path, count: int) -> None:
 WHICH = ("removed", "kept")
 Key = tuple[str, int, int]
 Side = tuple[str, str, str]
-"""What is said of a document, its id and its text."""
+"""A title of a document, its id and its text."""
 
 
 def _counted(pairs: Any) -> dict[tuple[str, str], int]:

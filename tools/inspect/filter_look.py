@@ -1,4 +1,4 @@
-"""What each rule of a set of filters would remove from a source, with examples, before anything is tokenized."""
+"""A preview of filters: the documents of a source that each rule would remove, with examples."""
 
 from __future__ import annotations
 

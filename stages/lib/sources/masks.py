@@ -70,7 +70,7 @@ MARKS = {
     "ip_address": r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[23][0-9A-Fa-f]{3}:[0-9A-Fa-f]{0,4}:",
     "phone": r"\+[1-9]",
 }
-"""What a text has if it has data of a kind, as RE2 reads it; the kinds in the order in which they are masked."""
+"""Signs of data of a kind in a text, as an expression of RE2; the kinds in the order in which they are masked."""
 
 
 def masked(kinds: Collection[str], texts: Sequence[str]) -> list[tuple[str, Counter[str]]]:

@@ -58,7 +58,7 @@ MOST_BANDS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class SketchRecipe:
-    """How candidates are found."""
+    """The search for candidates."""
 
     shingle_words: int = identity(5, minimum=1, maximum=100)
     """Words of a shingle. Words are runs of letters and digits, in lower case; each character of scripts without spaces
@@ -76,7 +76,7 @@ class NearDuplicatesRecipe:
     """Near duplicates that are removed. Candidates are compared; those that meet all conditions are removed."""
 
     sketch: SketchRecipe = identity(SketchRecipe())
-    """How candidates are found."""
+    """The search for candidates."""
 
     min_overlap: float = identity(0.8, above=0, maximum=1)
     """The minimum overlap of the two sets of shingles: the share of all their shingles that both documents have."""
