@@ -29,7 +29,7 @@ SITES = {
     "nodejs": ("/usr/share/doc/nodejs/api/*.html", "#apicontent", ".toc"),
     "handbook": ("/usr/share/doc/debian-handbook/html/*/*.html", "body", "#banner, .docnav, #title"),
 }
-"""{site: (glob, selector of the main text, selector of what in it is none)}"""
+"""{site: (glob, selector of the main text, selector of menus within it)}"""
 
 SMALLEST = 2000  # bytes of a page
 WORD = re.compile(r"\w+")

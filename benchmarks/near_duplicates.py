@@ -121,7 +121,7 @@ def datatroves(path, directory):
         ),
     )
     for pipeline, tasks in steps:
-        LocalPipelineExecutor(pipeline=pipeline, tasks=tasks, workers=1, logging_dir=None).run()
+        LocalPipelineExecutor(pipeline=pipeline, tasks=tasks, workers=1, logging_dir=f"{directory}/logs").run()
     return sum(1 for file in Path(directory, "kept").glob("*.jsonl") for _ in open(file, encoding="utf-8"))
 
 

@@ -79,9 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; return its exit code."""
     parser = stage.parser("stages.copy_candidates", __doc__)
     parser.add_argument("--candidates", type=Path, required=True, help="manifest of find_candidates")
-    parser.add_argument("--list", type=Path, required=True, help="the list of the source")
-    parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
-    parser.add_argument("--parts", type=int, required=True, help="number of parts of the source")
+    documents.Part.add_options(parser)
     parser.add_argument("--output", type=Path, required=True, help="manifest; the copies are in a directory beside it")
     return stage.execute(parser, run, argv)
 

@@ -51,9 +51,7 @@ def run(arguments: argparse.Namespace, recipe: SketchRecipe) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stage; return its exit code."""
     parser = stage.parser("stages.sketch", __doc__, SketchRecipe)
-    parser.add_argument("--list", type=Path, required=True, help="the list of the source")
-    parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
-    parser.add_argument("--parts", type=int, required=True, help="number of parts of the source")
+    documents.Part.add_options(parser)
     parser.add_argument("--output", type=Path, required=True, help="manifest; sketches in a directory beside it")
     return stage.execute(parser, run, argv)
 

@@ -29,7 +29,7 @@ from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.manifest import Manifest
 from stages.lib.recipe import identity
-from stages.lib.sources import documents, duplicates, filters, source
+from stages.lib.sources import documents, duplicates, source
 from stages.lib.sources.documents import FilterCounts
 from stages.lib.sources.entries import TRAIN, VALIDATION
 
@@ -79,21 +79,14 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
     from stages.lib.tokens.pretokenized import Padding, PretokenizedCheck
 
     clock = manifest.Clock(arguments.code)
-    if not 0 <= arguments.part < recipe.parts:
-        raise UserError(f"--part must be from 0 to {recipe.parts - 1} for {recipe.parts} parts, got {arguments.part}")
-    listed, name, source_recipe = source.read_list(arguments.list)
+    part = documents.Part(arguments.list, arguments.part, recipe.parts)
+    listed, name = part.listed, part.name
     tokenizer = Tokenizer(arguments.tokenizer)
-    chosen = source.spans_of_part(source_recipe, listed.identity["files"], arguments.part, recipe.parts)
-    every_name = [file["name"] for file in listed.identity["files"]]
-    before = source.states_of(source_recipe, listed, chosen)
     known = {
+        **{key: value for key, value in part.identity.items() if key != "parts"},  # it is in the recipe
         "recipe": recipes.written(recipe, "identity"),
-        "source": name,
         "source_recipe": source.comparable(listed.identity["recipe"]),
-        "part": arguments.part,
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
-        "inputs": source.inputs_of_part(source_recipe, listed, chosen),
-        **filters.code_of(source_recipe.filters),
     }
     drop = _duplicates(arguments, recipe, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
@@ -106,12 +99,12 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         return
 
     def make(encoder: Encoder) -> dict[str, Any]:
-        limit = source_recipe.max_malformed if arguments.max_malformed is None else arguments.max_malformed
+        limit = part.recipe.max_malformed if arguments.max_malformed is None else arguments.max_malformed
         # a part does not tell the share in the source: index does
         dropped = FilterCounts(name, limit if recipe.parts == 1 else 1, tokenizer)
         check = PretokenizedCheck(name, tokenizer)
         padding = Padding(tokenizer)
-        found = clean(padding.remove(drop(documents.read(source_recipe, chosen, every_name, before))))
+        found = clean(padding.remove(drop(part.entries())))
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
         padding.warn(name)
         ids = check.record() | padding.record()

@@ -213,3 +213,11 @@ def test_a_dummy_sample_depends_on_its_number_and_the_seed_alone_and_the_target_
     numbers = [np.arange(2), np.arange(2, 4)]
     with contextlib.closing(Prefetch(samples, numbers)) as prefetch:
         assert all((prefetch.next()[0] == samples.batch(batch)[0]).all() for batch in numbers)
+
+
+def test_near_duplicates(run):
+    printed, found = run("near_duplicates", "--documents", 400, "--peer-documents", 0, "--megabytes", 1)
+    result = found["400"]
+    assert set(result["stages"]) == {"sketch", "find_candidates", "copy_candidates", "verify_duplicates", "removal"}
+    assert result["removed_wrongly"] == {} and result["recall"]["0.0"]["removed"] == 6
+    assert printed.startswith("400 documents: ")

@@ -144,6 +144,18 @@ def test_a_batch_that_no_number_of_ranks_divides_is_named_before_the_first_job(f
     assert "runs.base.pretrain.micro_batch_size must divide the 9 samples per rank" in done.stdout + done.stderr
 
 
+def test_near_duplicates_are_searched_before_text_is_tokenized_and_a_threshold_is_judged_alone(pretending, config):
+    config["corpora"]["main"]["near_duplicates"] = {}
+    pretending.pretend_all_is_made(config)
+    assert pretending.plan(config=config) == {}
+    config["corpora"]["main"]["near_duplicates"] = {"min_overlap": 0.9}
+    plan = pretending.plan(config=config)
+    assert rules(plan) == EVERYTHING - {"list", "train_tokenizer"} | {"verify_duplicates"}
+    config["corpora"]["main"]["near_duplicates"] = {"min_overlap": 0.3}
+    said = pretending.snakemake("-n", "--configfile", pretending.write_config(config), check=False).stderr
+    assert "config: corpora.main.near_duplicates.sketch must find at least 95% of the documents that overlap" in said
+
+
 def test_an_appended_milestone_plans_only_itself_and_after(finished_checkout, config):
     pretrain = config["runs"]["base"]["pretrain"]
     last = pretrain["steps"]

@@ -5,6 +5,7 @@ A source of which too many records are malformed is refused.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -164,28 +165,41 @@ def read(
 
 
 class Part:
-    """A part of a listed source, whose documents several stages read and number alike."""
+    """A part of a listed source, whose documents several stages read and number alike.
+
+    `listed`: the manifest of the list. `identity`: what the part's documents depend on, for manifests.
+    """
 
     def __init__(self, list_path: Path, part: int, parts: int) -> None:
         if not 0 <= part < parts:
             raise UserError(f"--part must be from 0 to {parts - 1} for {parts} parts, got {part}")
-        listed, name, self._recipe = source.read_list(list_path)
-        self._every_name = [file["name"] for file in listed.identity["files"]]
-        self._chosen = source.spans_of_part(self._recipe, listed.identity["files"], part, parts)
-        self._before = source.states_of(self._recipe, listed, self._chosen)
+        self.listed, self.name, self.recipe = source.read_list(list_path)
+        self._every_name = [file["name"] for file in self.listed.identity["files"]]
+        self._chosen = source.spans_of_part(self.recipe, self.listed.identity["files"], part, parts)
+        self._before = source.states_of(self.recipe, self.listed, self._chosen)
         self.identity: dict[str, Any] = {
-            "source": name,
-            "source_recipe": listed.identity["recipe"],
+            "source": self.name,
+            "source_recipe": self.listed.identity["recipe"],
             "part": part,
             "parts": parts,
-            "inputs": source.inputs_of_part(self._recipe, listed, self._chosen),
-            **filters.code_of(self._recipe.filters),
+            "inputs": source.inputs_of_part(self.recipe, self.listed, self._chosen),
+            **filters.code_of(self.recipe.filters),
         }
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        """Add the options of a stage that reads a part."""
+        parser.add_argument("--list", type=Path, required=True, help="the list of the source")
+        parser.add_argument("--part", type=int, required=True, help="number of the part, from 0")
+        parser.add_argument("--parts", type=int, required=True, help="number of parts of the source")
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield what `read` yields for the part."""
+        return read(self.recipe, self._chosen, self._every_name, self._before)
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents; those that are malformed or filtered have no number, so they are left out."""
-        entries = read(self._recipe, self._chosen, self._every_name, self._before)
-        return (entry for entry in entries if isinstance(entry, Document))
+        return (entry for entry in self.entries() if isinstance(entry, Document))
 
 
 def _filtered(recipe: FilterRecipe, entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -266,7 +266,7 @@ def copies_of(documents: Sequence[tuple[int, str, str]], shingle_words: int) -> 
 class Copies:
     """Reader of the copies of all parts, by the places of documents; the last used ones are held."""
 
-    HELD_BYTES = 1 << 28
+    HELD_BYTES = 1 << 27
     OPEN_FILES = 256  # of all parts of a large corpus, a process may not open each at once
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -289,9 +289,10 @@ class Copies:
         sequence = lists.values[begin:end].to_numpy().copy()  # a view would hold the file
         copy = Copy(batch.column("id")[row].as_py(), batch.column("words")[row].as_py(), sequence, np.unique(sequence))
         self._held[place] = copy
-        self._held_bytes += sequence.nbytes
+        self._held_bytes += sequence.nbytes + copy.unique.nbytes
         while self._held_bytes > self.HELD_BYTES and len(self._held) > 1:
-            self._held_bytes -= self._held.popitem(last=False)[1].sequence.nbytes
+            _, oldest = self._held.popitem(last=False)
+            self._held_bytes -= oldest.sequence.nbytes + oldest.unique.nbytes
         return copy
 
 
@@ -353,7 +354,7 @@ class Verification:
                     break
 
     def _compared(self, place: int, other: int, candidates: Sequence[int]) -> Removed | None:
-        """Compare a document with one of its earlier candidates; None if it is no near duplicate, which is counted."""
+        """Compare a document with one of its earlier candidates; None, and counted, if they differ too much."""
         self.compared += 1
         copy, kept = self.copies[place], self.copies[other]
         overlap = overlap_of(copy.unique, kept.unique)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 CODES = 0x30000
-"""Code points with an entry in the table of characters; those beyond are no text, and separate words."""
+"""Code points with an entry in the table of characters; those beyond separate words."""
 
 WITHOUT_SPACES = (
     *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF)),

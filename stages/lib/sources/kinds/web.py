@@ -64,7 +64,7 @@ class WebKind(SourceKind):
     fields = ("main_content", "split_field", *DOCUMENT_FIELDS)
 
     def pages(self, span: Span) -> Iterator[Page | Malformed | Filtered]:
-        """Yield the pages of a span, and those that are none with their reason."""
+        """Yield the pages of a span, and other records with the reason why they are not documents."""
         raise NotImplementedError(self.name)
 
     def documents(
@@ -150,7 +150,7 @@ class Warc(WebKind):
 def _first_member(file: BinaryIO, first: int) -> int | None:
     """Return the position of the first gzip member with a record's beginning that begins at `first` or after it.
 
-    None if there is none. The file's first member is taken for one.
+    None after the last one. The first member of a file counts, whatever begins in it.
     """
     if not first:
         return 0
@@ -177,7 +177,7 @@ def _begins_record(member: bytes) -> bool:
 
 
 class _DamagedError(Exception):
-    """The bytes from here on are no record. `is_end`: the file ends here, so that nothing else is lost."""
+    """No record can be read from here on. `is_end`: the file ends here, so that nothing else is lost."""
 
     def __init__(self, reason: str, is_end: bool = False) -> None:
         super().__init__(reason)
@@ -187,7 +187,7 @@ class _DamagedError(Exception):
 class _Members(io.RawIOBase):
     """The decompressed bytes of a file's gzip members, from one at which a record begins to the next such one.
 
-    `begin`: the position of the former; `advance` goes on to the latter.
+    `begin`: the position of the first of the two; `advance` moves to the second.
     """
 
     def __init__(self, file: BinaryIO, begin: int) -> None:
