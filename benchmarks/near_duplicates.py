@@ -56,7 +56,7 @@ def build(path, count, lines, seed):
         frame, size = text(DOCUMENT_BYTES).split(" "), WORDS_OF_A_PAGE[family % len(WORDS_OF_A_PAGE)]
         place = len(frame) // 2
         for _ in range(FAMILY):
-            own = text(9 * size).split()[:size] if size > 1 else [f"{chance.randrange(10**9)}"]
+            own = [f"{chance.randrange(10**9)}", *text(9 * size).split()][:size]
             documents.append((["page", family], " ".join([*frame[:place], *own, *frame[place:]])))
     order = chance.sample(range(len(documents)), len(documents))
     position = {old: new for new, old in enumerate(order)}
