@@ -1,6 +1,7 @@
 """Run a stage in forked processes, which cost no import of torch, and see how it ends."""
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -48,8 +49,8 @@ def run(call, directory, ranks=0, prepare=None, scratch=None):
         code = 0
         while waiting:
             process, status = os.waitpid(-1, os.WNOHANG)
-            if time.monotonic() - begun > SECONDS:
-                _kill(waiting)
+            if code != "hangs" and time.monotonic() - begun > SECONDS:
+                _end_hanging(waiting - {process})
                 code = "hangs"
             if process == 0:
                 time.sleep(0.002)
@@ -96,6 +97,7 @@ def _called(call, directory, printed, environment, prepare):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         if prepare:
             prepare(int(environment.get("RANK", 0)))
         code = call()
@@ -107,6 +109,14 @@ def _called(call, directory, printed, environment, prepare):
         sys.stdout.flush()
         sys.stderr.flush()
     return code
+
+
+def _end_hanging(processes):
+    """Have each process print where it stands, and kill it."""
+    for process in processes:
+        os.kill(process, signal.SIGUSR1)
+    time.sleep(1)
+    _kill(processes)
 
 
 def _kill(processes):
