@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     files.clear_leftovers(arguments.output)
     parts = duplicates.parts_in_order(arguments.hashes, "hash_documents", "--hashes")
     runs = [[part.directory / name for name in part.identity["outputs"]] for part in parts]
-    found = duplicates.repeated(runs)
+    found, kept_in = duplicates.repeated(runs, [part.identity["source"] for part in parts])
     directory = arguments.output.parent
     described, outputs = [], {}
     for part, numbers in zip(parts, found, strict=True):
@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
         described.append(entry | {"duplicates": len(numbers), "path": name})
     total, num_duplicates = sum(part["documents"] for part in described), sum(map(len, found))
     logger.info("%s of %s documents repeat another", f"{num_duplicates:,}", f"{total:,}")
-    manifest.write(arguments.output, arguments.stage_name, {"parts": described, "outputs": outputs}, clock.record())
+    record = clock.record(kept_in=[dict(sorted(sources.items())) for sources in kept_in])
+    manifest.write(arguments.output, arguments.stage_name, {"parts": described, "outputs": outputs}, record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -80,9 +80,10 @@ def run(arguments: argparse.Namespace) -> None:
         "sources": by_source,
     }
     record = {"code": arguments.code, "parts": len(parts), "licenses": _licenses(parts)}
-    for key in ("dropped", "masked", "languages"):
+    for key in documents.COUNTS:
         counts = {name: dict(sorted(_counts(parts, name, key).items())) for name in by_source}
         record |= {key: counts} if key == "dropped" or any(counts.values()) else {}
+    record["dropped_examples"] = {name: _examples(parts, name) for name in by_source}
     with files.atomic(directory / BYTES_OF_IDS) as file:
         np.save(file, sizes := tokenizer.bytes_of_ids())
     record["files"] = manifest.described([directory / BYTES_OF_IDS], directory)
@@ -158,13 +159,22 @@ def _licenses(parts: Sequence[Manifest]) -> dict[str, str]:
 
 
 def _counts(parts: Sequence[Manifest], source: str, key: str) -> Counter[str]:
-    """Return the sum of a key of the records of a source's parts. dropped: {reason: number of malformed records or
-    filtered documents}; masked: {kind: number}; languages: {code: documents, filtered ones too}."""
+    """Return the sum of one of COUNTS over the records of a source's parts."""
     counts: Counter[str] = Counter()
     for part in parts:
         if part.identity["source"] == source:
             counts.update(part.record.get(key, {}))
     return counts
+
+
+def _examples(parts: Sequence[Manifest], source: str) -> dict[str, list[Any]]:
+    """Return {reason: the first examples of what a source lost for it}."""
+    examples: dict[str, list[Any]] = {}
+    for part in sorted(parts, key=_place):
+        if part.identity["source"] == source:
+            for reason, found in part.record.get("dropped_examples", {}).items():
+                examples[reason] = [*examples.get(reason, []), *found][: documents.EXAMPLES]
+    return dict(sorted(examples.items()))
 
 
 def _why(parts: Sequence[Manifest], source: str) -> str:

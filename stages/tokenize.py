@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         "source_recipe": source.comparable(listed.identity["recipe"]),
         "tokenizer": _tokenizer_identity(tokenizer, recipe),
     }
-    drop = _duplicates(arguments, recipe, known)
+    drop, repeated = _duplicates(arguments, recipe, known)
     clean = _contaminated(arguments.items, recipe, known, tokenizer)
     files.clear_leftovers(arguments.output)
     payload = files.payload_of(arguments.output)
@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace, recipe: TokenizeRecipe) -> None:
         identity_ = _make(payload, known, found, tokenizer, encoder, recipe, dropped, check)
         padding.warn(name)
         ids = check.record() | padding.record()
-        record = clock.record(**_of_list(listed), **encoder.record, **ids, **dropped.record(), max_malformed=limit)
+        counts = dropped.record() | repeated
+        record = clock.record(**_of_list(listed), **encoder.record, **ids, **counts, max_malformed=limit)
         return manifest.content(arguments.stage_name, identity_, record)
 
     content = fast.encode_exactly(tokenizer, make)
@@ -123,8 +124,9 @@ def _of_list(listed: Manifest) -> dict[str, Any]:
 
 def _duplicates(
     arguments: argparse.Namespace, recipe: TokenizeRecipe, known: dict[str, Any]
-) -> Callable[[Iterable[Entry]], Iterator[Entry]]:
-    """Return a function that drops the part's duplicates; adds the digests of their lists to `known`.
+) -> tuple[Callable[[Iterable[Entry]], Iterator[Entry]], dict[str, dict[str, int]]]:
+    """Return a function that drops the part's duplicates, and {kind of duplicates: {source that the documents that stay
+    are of: number}}; adds the digests of their lists to `known`.
 
     Raises UserError if a manifest is missing, not expected, or made of other text.
     """
@@ -133,6 +135,7 @@ def _duplicates(
         raise UserError(f"--duplicates must {expected} if tokenize.duplicates is {recipe.duplicates}")
     numbers: dict[str, np.ndarray] = {}
     following: Callable[[Iterable[Entry]], Iterator[Entry]] = iter
+    kept_in: dict[str, dict[str, int]] = {}
     for key, reason, made_by, made_from in (
         ("duplicates", "duplicate", "find_duplicates", "hash_documents"),
         ("near_duplicates", "near duplicate", "verify_duplicates", "sketch"),
@@ -143,11 +146,13 @@ def _duplicates(
         made = manifest.read(path, made_by)
         entry = duplicates.entry_of_part(made, known | {"parts": recipe.parts}, option, made_from)
         numbers[reason] = np.load(made.directory / entry["path"])
+        if "kept_in" in made.record:  # earlier versions did not count it
+            kept_in[f"{key}_of"] = made.record["kept_in"][made.identity["parts"].index(entry)]
         known[key] = made.identity["outputs"][entry["path"]]["sha256"]
         following = functools.partial(
             duplicates.without, numbers=numbers, total=entry["documents"], option=f"{option} {path}", rerun=made_from
         )
-    return following
+    return following, kept_in
 
 
 def _contaminated(
@@ -259,15 +264,10 @@ def _add(
         chosen = [document for document in batch if document.split == split]
         if chosen:
             values, lengths = bos_eos.with_bos_eos(chosen, encoder.encode, tokenizer, bos, writer.dtype)
-            writer.add(values, lengths, [_num_bytes(document.text or "") for document in chosen])
+            writer.add(values, lengths, [documents.num_bytes(document.text or "") for document in chosen])
         if split == VALIDATION:
             for document in chosen:
                 texts.write(json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False) + "\n")
-
-
-def _num_bytes(text: str) -> int:
-    """Return the bytes of a text in UTF-8. Most texts are ASCII, and Python notes that when it makes them."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

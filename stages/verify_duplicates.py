@@ -13,8 +13,10 @@ it, their overlap, the ratio of their lengths, and the words of the longest chan
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
     )
     directory = arguments.output.parent
     files.clear_leftovers(directory / REMOVED)
-    removed = _write_evidence(directory / REMOVED, verification, parts)
+    removed, kept_in = _write_evidence(directory / REMOVED, verification, parts)
     described, outputs = [], {REMOVED: manifest.describe(directory / REMOVED)}
     for owner, part in enumerate(parts):
         name = f"{part['source']}/{part['part']:05d}.near_duplicates.npy"
@@ -79,7 +81,12 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
         "parts": described,
         "outputs": outputs,
     }
-    record = clock.record(pairs=pairs.shape[1], compared=verification.compared, refused=refused)
+    record = clock.record(
+        pairs=pairs.shape[1],
+        compared=verification.compared,
+        refused=refused,
+        kept_in=[dict(sorted(sources.items())) for sources in kept_in],
+    )
     manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
@@ -118,9 +125,14 @@ SCHEMA = pa.schema(
 )
 
 
-def _write_evidence(path: Path, verification: Verification, parts: Sequence[dict[str, object]]) -> np.ndarray:
-    """Write a row per removed document; return the places of the documents, uint64."""
+def _write_evidence(
+    path: Path, verification: Verification, parts: Sequence[dict[str, Any]]
+) -> tuple[np.ndarray, list[Counter[str]]]:
+    """Write a row per removed document; return the places of the documents, uint64, and per part the number of those
+    that stay for its documents, {source: number}.
+    """
     places: list[int] = []
+    kept_in: list[Counter[str]] = [Counter() for _ in parts]
     rows: list[dict[str, object]] = []
 
     def described(which: str, place: int) -> dict[str, object]:
@@ -137,12 +149,14 @@ def _write_evidence(path: Path, verification: Verification, parts: Sequence[dict
     with files.atomic(path) as file, pa.ipc.new_file(pa.PythonFile(file, mode="w"), SCHEMA) as writer:
         for found in verification.removed():
             places.append(found.removed)
+            owner, kept_owner = owners_of(np.array([found.removed, found.kept], np.uint64)).tolist()
+            kept_in[owner][parts[kept_owner]["source"]] += 1
             rows.append(row_of(found))
             if len(rows) == ROWS_AT_ONCE:
                 writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
                 rows.clear()
         writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-    return np.array(places, np.uint64)
+    return np.array(places, np.uint64), kept_in
 
 
 def main(argv: Sequence[str] | None = None) -> int:

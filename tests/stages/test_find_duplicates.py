@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -134,16 +135,19 @@ def test_runs_of_any_length_give_what_a_set_gives(owners, run, at_once, tmp_path
                 made.add(duplicates.of_text(str(text)), at, validation)
             made.flush()
             runs.append([directory / name for name in made.names])
-        found = duplicates.repeated(runs, at_once)
-    seen, expected = set(), [[] for _ in owners]
+        sources = [f"source{number // 2}" for number in range(len(owners))]
+        found, kept_in = duplicates.repeated(runs, sources, at_once)
+    seen, expected, of_first = {}, [[] for _ in owners], [Counter() for _ in owners]
     for side in (True, False):
         for number, entries in enumerate(owners):
             for at, (text, validation) in enumerate(entries):
                 if validation == side:
                     if text in seen:
                         expected[number].append(at)
-                    seen.add(text)
+                        of_first[number][seen[text]] += 1
+                    seen.setdefault(text, sources[number])
     assert [numbers.tolist() for numbers in found] == [sorted(numbers) for numbers in expected]
+    assert kept_in == of_first
 
 
 def test_a_document_that_most_repeat_takes_no_more_memory_than_others(tmp_path):
@@ -156,7 +160,7 @@ def test_a_document_that_most_repeat_takes_no_more_memory_than_others(tmp_path):
         )
         runs.append([tmp_path / f"{number}.npy"])
     tracemalloc.start()  # numpy tells it of its arrays
-    found = duplicates.repeated(runs, at_once=1 << 16)
+    found, _ = duplicates.repeated(runs, ["a"] * 8, at_once=1 << 16)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [len(numbers) for numbers in found] == [(1 << 16) - 1, *[1 << 16] * 7]
@@ -174,7 +178,7 @@ def test_runs_may_be_more_than_the_files_that_may_be_open(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
     try:
-        found = duplicates.repeated(runs, at_once=10)
+        found, _ = duplicates.repeated(runs, ["a"] * 60, at_once=10)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [numbers.tolist() for numbers in found] == [[], [0]] * 30

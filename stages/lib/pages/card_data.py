@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from stages.lib import recipe as recipes
 from stages.lib.pages.card_inputs import CardInputs
+from stages.lib.pages.data import SourceText, most, text_of
 from stages.lib.render import numbers
 from stages.lib.render.markdown import code, escaped, listed, markdown_table
 from stages.lib.results.curves import Training
@@ -107,14 +108,30 @@ def _sentences(inputs: CardInputs, source: str) -> Iterable[str]:
     used = recipes.written(recipe.filters, "identity")
     if used:
         yield f"filtered by {', '.join(code(f'{key}: {value_text(value)}') for key, value in flat(used).items())}"
-    dropped = inputs.corpus.record.get("dropped", {}).get(source, {})
-    if dropped:
-        reasons = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in dropped.items())
-        yield f"malformed or filtered: {reasons}"
-    if masked := inputs.corpus.record.get("masked", {}).get(source):
-        yield f"masked: {', '.join(f'{number:,} {code(kind)}' for kind, number in masked.items())}"
+    if source in inputs.corpus.identity["sources"]:
+        yield from _of_text(text_of(inputs.corpus, source))
     key = f", by the field {code(recipe.split_field)}" if recipe.split_field else ""
     yield f"{100 * recipe.validation:.3g}% of it is the validation split{key}"
+
+
+def _of_text(text: SourceText) -> Iterator[str]:
+    """Yield what became of a source's text. No example: a card is published, and some text was dropped for a reason."""
+    if text.dropped:
+        size = "" if text.bytes_before is None else f" with {amount(text.bytes_before)} of text"
+        yield f"{text.records:,} records{size} were read, and {text.documents:,} documents stay"
+        reasons = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in text.dropped.items())
+        yield f"malformed or filtered: {reasons}"
+    for kind, counts in text.repeats.items():
+        of_others = {name: number for name, number in counts.items() if number}
+        if of_others:
+            named = ", ".join(f"{number:,} of {code(name)}" for name, number in of_others.items())
+            yield f"{'near duplicates' if kind.startswith('near') else 'exact duplicates'}: {named}"
+    if text.languages:
+        yield f"languages: {', '.join(f'{number:,} {escaped(name)}' for name, number in most(text.languages).items())}"
+    if text.masked:
+        yield f"masked: {', '.join(f'{number:,} {code(kind)}' for kind, number in text.masked.items())}"
+    if text.bytes_per_token:
+        yield f"{text.bytes_per_token:.2f} bytes per token"
 
 
 def public(path: str) -> str | None:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from stages.lib.manifest import Manifest
 from stages.lib.pages.inputs import ReportInputs, shares, source_colors
 from stages.lib.render.page import Bars, Block, Section
 from stages.lib.render.table import Cell, Table
+from stages.lib.sources.documents import COUNTS
 from stages.lib.space import amount
 
 CATEGORY = "Data"
+REPEATS = ("duplicates_of", "near_duplicates_of")
+LANGUAGES = 8  # in a bar, besides the others
+EXAMPLE = 80  # characters
+LENGTHS = {
+    1 << 8: "below 256 B",
+    1 << 10: "below 1 KiB",
+    1 << 12: "below 4 KiB",
+    1 << 14: "below 16 KiB",
+    1 << 16: "below 64 KiB",
+    1 << 18: "below 256 KiB",
+    1 << 62: "longer",
+}
+"""Labels of the lengths of documents by their bounds, in bytes."""
 
 
 def section(inputs: ReportInputs) -> Section | None:
     """Return the section on the data; None if nothing is known of it."""
-    blocks = [*mix_bars(inputs), *_drawn(inputs), *_corpora(inputs), *_sources(inputs)]
+    corpora = [*inputs.corpora.values()]
+    of_corpora = [*_corpora(corpora), *_text_bars(corpora), *_removed(corpora), *_repeated(corpora)]
+    blocks = [*mix_bars(inputs), *_drawn(inputs), *of_corpora, *_sources(inputs)]
     return Section(category=CATEGORY, title="Data", blocks=blocks) if blocks else None
 
 
@@ -41,21 +59,168 @@ def _drawn_by(inputs: ReportInputs, name: str, model: Manifest) -> Iterator[list
         ]
 
 
-def _corpora(inputs: ReportInputs) -> Iterator[Block]:
+@dataclass(frozen=True, kw_only=True)
+class SourceText:
+    """The text of a source in a corpus, of both splits, before and after what is dropped.
+
+    `dropped`, `dropped_bytes`: records and bytes of text by reason. `repeats`: {duplicates_of, near_duplicates_of:
+    {source: its documents that stay for them}}. `bytes` is None before if the corpus was made by a version that did not
+    count it.
+    """
+
+    documents: int
+    tokens: int
+    bytes: int
+    validation_documents: int
+    dropped: Mapping[str, int]
+    dropped_bytes: Mapping[str, int] | None
+    masked: Mapping[str, int]
+    languages: Mapping[str, int]
+    lengths: Mapping[int, int]
+    repeats: Mapping[str, Mapping[str, int]]
+    examples: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    @property
+    def records(self) -> int:
+        """The records that were read."""
+        return self.documents + sum(self.dropped.values())
+
+    @property
+    def bytes_before(self) -> int | None:
+        """The bytes of text of these records."""
+        return None if self.dropped_bytes is None else self.bytes + sum(self.dropped_bytes.values())
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """The bytes of text that a token stands for; None for documents of ids, which had no text."""
+        return self.bytes / self.tokens if self.tokens and self.bytes else None
+
+
+def text_of(corpus: Manifest, source: str) -> SourceText:
+    """Return what a corpus counted of one of its sources."""
+    splits, record = corpus.identity["sources"][source].values(), corpus.record
+    splits = [split for split in splits if isinstance(split, Mapping)]
+    totals = {key: sum(split[key] for split in splits) for key in ("documents", "tokens", "text_bytes")}
+    counted = {key: record.get(key, {}).get(source, {}) for key in (*COUNTS, "dropped_examples")}
+    knows_bytes = "dropped_examples" in record or not counted["dropped"]
+    return SourceText(
+        documents=totals["documents"],
+        tokens=totals["tokens"],
+        bytes=totals["text_bytes"],
+        validation_documents=corpus.identity["sources"][source].get("validation", {}).get("documents", 0),
+        dropped=counted["dropped"],
+        dropped_bytes=counted["dropped_bytes"] if knows_bytes else None,
+        masked=counted["masked"],
+        languages=counted["languages"],
+        lengths={int(bound): number for bound, number in counted["lengths"].items()},
+        repeats={kind: counted[kind] for kind in REPEATS if counted[kind]},
+        examples=counted["dropped_examples"],
+    )
+
+
+def _texts(corpora: Sequence[Manifest]) -> Iterator[tuple[str, str, SourceText]]:
+    """Yield (corpus, source, its text) of all sources."""
+    for corpus in corpora:
+        for source in corpus.identity["sources"]:
+            yield corpus.directory.name, source, text_of(corpus, source)
+
+
+def _corpora(corpora: Sequence[Manifest]) -> Iterator[Block]:
     rows = []
-    for corpus in inputs.corpora.values():
-        for source, splits in corpus.identity["sources"].items():
-            train, validation = splits.get("train", {}), splits.get("validation", {})
-            dropped = corpus.record.get("dropped", {}).get(source, {})
-            reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items()) or "none"
-            if masked := corpus.record.get("masked", {}).get(source):
-                reasons += f"; masked: {', '.join(f'{number:,} {kind}' for kind, number in masked.items())}"
-            counts = [f"{train.get('documents', 0):,}", f"{train.get('tokens', 0):,}"]
-            text = [amount(train.get("text_bytes", 0)), f"{validation.get('documents', 0):,}"]
-            rows.append([corpus.directory.name, source, reasons, *counts, *text])
-    titles = ["corpus", "source", "malformed or filtered", "documents", "tokens", "text", "validation documents"]
+    for corpus, source, text in _texts(corpora):
+        before = "-" if text.bytes_before is None else amount(text.bytes_before)
+        ratio = "-" if text.bytes_per_token is None else f"{text.bytes_per_token:.2f}"
+        stays = f"{text.documents / text.records:.1%}" if text.records else "-"
+        counts = [f"{text.documents:,}", amount(text.bytes), f"{text.tokens:,}", ratio]
+        masked = ", ".join(f"{number:,} {kind}" for kind, number in text.masked.items()) or "-"
+        rows.append([corpus, source, masked, f"{text.records:,}", before, stays, *counts,
+                     f"{text.validation_documents:,}"])  # fmt: skip
+    titles = ["corpus", "source", "masked", "records read", "their text", "stay", "documents", "text", "tokens",
+              "bytes per token", "of them validation"]  # fmt: skip
+    caption = "What each corpus read of its sources, and what it holds of them, in both splits."
     if rows:
-        yield Table(titles=titles, rows=rows, caption="What each corpus holds of its sources.", numeric=range(-4, 0))
+        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-8, 0))
+
+
+def _text_bars(corpora: Sequence[Manifest]) -> Iterator[Block]:
+    """Yield bars of what became of the records, of lengths and of languages."""
+    texts = [*_texts(corpora)]
+    became = [(text.dropped, {"stay": text.documents} | _by_rule(text.dropped)) for _, _, text in texts]
+    lengths = [(text.lengths, _by_length(text.lengths)) for _, _, text in texts]
+    languages = [(text.languages, most(text.languages)) for _, _, text in texts]
+    for found, caption in (
+        (became, "Records of each source: those that stay, and those that are dropped, by rule."),
+        (lengths, "Documents by their length in bytes of text, after filters and duplicates."),
+        (languages, "Documents by the language that was identified, filtered ones too."),
+    ):
+        rows = [
+            (source, corpus, shares(counts))
+            for (corpus, source, _), (known, counts) in zip(texts, found, strict=True)
+            if known
+        ]
+        if rows:
+            parts = list(dict.fromkeys(part for _, _, counts in rows for part in counts))
+            if found is lengths:
+                parts = [part for part in LENGTHS.values() if part in parts]
+            yield Bars(parts=parts, rows=rows, caption=caption, colors={part: at for at, part in enumerate(parts)})
+
+
+def _by_rule(dropped: Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers by filter or set of rules, the largest first: filters.gopher_quality.min_words is one."""
+    counts: Counter[str] = Counter()
+    for reason, number in dropped.items():
+        counts[".".join(reason.split(".")[:2]) if reason.startswith("filters.") else reason] += number
+    return dict(counts.most_common())
+
+
+def _by_length(lengths: Mapping[int, int]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for bound, number in sorted(lengths.items()):
+        counts[next(label for limit, label in LENGTHS.items() if bound <= limit)] += number
+    return dict(counts)
+
+
+def most(languages: Mapping[str, int]) -> dict[str, int]:
+    """Return the most frequent languages, and the rest as one."""
+    ranked = sorted(languages.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(number for _, number in ranked[LANGUAGES:])
+    return dict(ranked[:LANGUAGES]) | ({"others": rest} if rest else {})
+
+
+def _removed(corpora: Sequence[Manifest]) -> Iterator[Block]:
+    rows: list[list[str | Cell]] = []
+    for corpus, source, text in _texts(corpora):
+        for reason, number in sorted(text.dropped.items(), key=lambda item: (-item[1], item[0])):
+            size = "-" if text.dropped_bytes is None else amount(text.dropped_bytes.get(reason, 0))
+            cells = [corpus, source, reason, f"{number:,}", f"{number / text.records:.2%}", size]
+            rows.append([*cells, _example(text.examples.get(reason, ()))])
+    titles = ["corpus", "source", "reason", "records", "share", "text", "an example"]
+    caption = "What was dropped of each source, by reason; malformed records have no text."
+    if rows:
+        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(3, 6))
+
+
+def _example(examples: Sequence[Mapping[str, Any]]) -> str | Cell:
+    """Return the beginning of the first example that has text, its id where none has."""
+    for example in examples:
+        text = " ".join(str(example.get("text", "")).split())
+        if text:
+            shown = text if len(text) <= EXAMPLE else f"{text[:EXAMPLE]}..."
+            note = f"({example['value']})" if "value" in example else ""
+            return Cell(text=shown, note=note, title=str(example["id"]))
+    return str(examples[0]["id"]) if examples else "-"
+
+
+def _repeated(corpora: Sequence[Manifest]) -> Iterator[Block]:
+    rows = [
+        [corpus, source, other, *(f"{text.repeats.get(kind, {}).get(other, 0):,}" for kind in REPEATS)]
+        for corpus, source, text in _texts(corpora)
+        for other in sorted({name for counts in text.repeats.values() for name in counts})
+    ]
+    titles = ["corpus", "source", "repeats documents of", "exact duplicates", "near duplicates"]
+    caption = "Documents that were dropped as duplicates, within each source and across sources."
+    if rows:
+        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-2, 0))
 
 
 def _sources(inputs: ReportInputs) -> Iterator[Block]:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200  # per reason
 CHECKED_EVERY = 10_000  # records after which reading stops if most of them are malformed
 
+COUNTS = ("dropped", "dropped_bytes", "masked", "languages", "lengths", "duplicates_of", "near_duplicates_of")
+"""Counts by name in the records of parts and corpora: malformed records and filtered documents by reason, and their
+bytes; masked text by kind; documents by language, filtered ones too, and by their bytes; duplicates by the source of
+the documents that stay for them."""
+
 
 class BosEos(Protocol):
     """A tokenizer's ids of BOS and EOS."""
@@ -51,8 +56,9 @@ def is_empty(document: Document, tokenizer: BosEos | None = None) -> bool:
 
 
 class FilterCounts:
-    """Counts malformed records and filtered documents by reason, and keeps examples; counts what is masked in the other
-    documents, by kind, and all documents by their language if filters identify it. `log`: examples are logged too.
+    """Counts malformed records and filtered documents and their bytes by reason, and keeps examples; counts what is
+    masked in the other documents, by kind, and all documents by their language if filters identify it. `log`: examples
+    are logged too.
 
     `name`: the source. `limit`: the largest share of malformed records. `tokenizer`: tells which documents of ids are
     empty; None if it is not known.
@@ -64,6 +70,8 @@ class FilterCounts:
         self.malformed: Counter[str] = Counter()
         self.masked: Counter[str] = Counter()
         self.languages: Counter[str] = Counter()
+        self.dropped_bytes: Counter[str] = Counter()
+        self.lengths: Counter[int] = Counter()
         self.examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self.num_records = 0
 
@@ -85,10 +93,13 @@ class FilterCounts:
         if isinstance(entry, Document):
             if not is_empty(entry, self.tokenizer):
                 self.masked.update(entry.masked or {})
+                if entry.text is not None:
+                    self.lengths[num_bytes(entry.text).bit_length()] += 1
                 return entry
             entry = Filtered(entry.id, "empty", entry.text or "")
         word = "malformed" if isinstance(entry, Malformed) else "filtered"
         getattr(self, word)[entry.reason] += 1
+        self.dropped_bytes[entry.reason] += num_bytes(entry.text or "")
         if len(self.examples[entry.reason]) < EXAMPLES:
             example: dict[str, Any] = {"id": entry.id, "text": (entry.text or "")[:EXAMPLE_CHARACTERS]}
             if isinstance(entry, Filtered) and entry.value is not None:
@@ -109,13 +120,21 @@ class FilterCounts:
             raise nothing_left(self.name, self.malformed + self.filtered)
 
     def record(self) -> dict[str, Any]:
-        """Return the counts by reason, with examples, of what is masked, and by language, for a manifest's record."""
+        """Return the counts by reason, with examples, of what is masked, and by language, for a manifest's record;
+        `lengths`: {a power of two: documents with less bytes of text than it, and not less than half of it}.
+        """
         counts = dict(sorted((self.malformed + self.filtered).items()))
         examples = {reason: self.examples[reason] for reason in counts}
         numbers = {"records": self.num_records, "malformed": self.num_malformed}
-        others = {"masked": self.masked, "languages": self.languages}
-        more = {key: dict(sorted(counter.items())) for key, counter in others.items() if counter}
-        return numbers | {"dropped": counts, "dropped_examples": examples} | more
+        others = {"masked": self.masked, "languages": self.languages, "dropped_bytes": self.dropped_bytes}
+        more = {key: dict(sorted((+counter).items())) for key, counter in others.items() if counter}
+        lengths = {str(1 << bits): count for bits, count in sorted(self.lengths.items())}
+        return numbers | {"dropped": counts, "dropped_examples": examples} | more | {"lengths": lengths}
+
+
+def num_bytes(text: str) -> int:
+    """Return the bytes of a text in UTF-8. Most texts are ASCII, and Python notes that when it makes them."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def check_share(name: str, limit: float, num_malformed: int, num_records: int, dropped: Counter[str]) -> None:

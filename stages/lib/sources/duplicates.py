@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,22 +151,26 @@ def of_ids(ids: np.ndarray) -> bytes:
     return xxhash.xxh3_128_digest(ids.astype("<i8").tobytes())
 
 
-def repeated(runs: Sequence[Sequence[Path]], at_once: int = 1 << 23) -> list[np.ndarray]:
-    """Return the numbers of all documents but the first of equal ones: a sorted int64 array per owner.
+def repeated(
+    runs: Sequence[Sequence[Path]], sources: Sequence[str], at_once: int = 1 << 23
+) -> tuple[list[np.ndarray], list[Counter[str]]]:
+    """Return the numbers of all documents but the first of equal ones, a sorted int64 array per owner; and per owner
+    {source of the first of the equal ones: number}.
 
-    `runs`: the paths of each owner's runs. Owners earlier in the list come first, and validation documents before all
-    training documents. In memory are about `at_once` documents at a time, of equal ones in a run only the first, and 8
-    bytes per duplicate.
+    `runs`: the paths of each owner's runs; `sources`: that of each owner. Owners earlier in the list come first, and
+    validation documents before all training documents. In memory are about `at_once` documents at a time, of equal ones
+    in a run only the first, and 8 bytes per duplicate.
     """
     owned = [(owner, path) for owner, paths in enumerate(runs) for path in paths]
     total = sum(_mapped(path).shape[1] for _, path in owned)
     slices = max(1, -(-total // at_once))
     bounds = [number * (1 << 64) // slices for number in range(slices + 1)]
     found: list[list[np.ndarray]] = [[] for _ in runs]
+    kept_in: list[Counter[str]] = [Counter() for _ in runs]
     for first, end in itertools.pairwise(bounds):
-        for owner, numbers in _repeated_between(owned, first, end):
+        for owner, numbers in _repeated_between(owned, first, end, sources, kept_in):
             found[owner].append(numbers)
-    return [_sorted(found, owner) for owner in range(len(runs))]
+    return [_sorted(found, owner) for owner in range(len(runs))], kept_in
 
 
 def _sorted(found: list[list[np.ndarray]], owner: int) -> np.ndarray:
@@ -180,9 +185,11 @@ def _mapped(path: Path) -> np.ndarray:
     return np.load(path, mmap_mode="r")
 
 
-def _repeated_between(owned: Iterable[tuple[int, Path]], first: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (owner, numbers) of the repeated documents whose hash has its high half in [first, end)."""
-    segments, owner_of = [], []
+def _repeated_between(
+    owned: Iterable[tuple[int, Path]], first: int, end: int, sources: Sequence[str], kept_in: Sequence[Counter[str]]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (owner, numbers) of repeated documents whose hash has its high half in [first, end); count `kept_in`."""
+    segments, owner_of, times = [], [], []
     for owner, path in owned:
         run = _mapped(path)
         begin = np.searchsorted(run[0], np.uint64(first))
@@ -192,14 +199,30 @@ def _repeated_between(owned: Iterable[tuple[int, Path]], first: int, end: int) -
         if again.any():
             yield owner, _without_bit(numbers[again])
         segments.append(run[:, begin:stop][:, ~again])
+        times.append(np.diff(np.flatnonzero(~again), append=len(again)))
         owner_of.append(np.full(segments[-1].shape[1], owner, np.int32))
     if not segments:
         return
     (high, low, numbers), owners = np.concatenate(segments, axis=1), np.concatenate(owner_of)
     order = np.lexsort((numbers & ~VALIDATION_BIT, owners, numbers >> np.uint64(63), low, high))
-    again = order[_equal_to_previous(high[order], low[order])]
+    same = _equal_to_previous(high[order], low[order])
+    _count_kept(owners[order], np.concatenate(times)[order] - ~same, same, sources, kept_in)
+    again = order[same]
     for owner in np.unique(owners[again]):
         yield int(owner), _without_bit(numbers[again[owners[again] == owner]])
+
+
+def _count_kept(
+    owners: np.ndarray, repeats: np.ndarray, same: np.ndarray, sources: Sequence[str], kept_in: Sequence[Counter[str]]
+) -> None:
+    """Add to `kept_in` the source of the first document of each group. `repeats`: removed documents per row."""
+    names = list(dict.fromkeys(sources))
+    of_owner = np.array([names.index(source) for source in sources])
+    firsts = np.maximum.accumulate(np.where(same, 0, np.arange(len(same))))
+    chosen = np.flatnonzero(repeats)
+    pairs, rows = np.unique(owners[chosen] * len(names) + of_owner[owners[firsts[chosen]]], return_inverse=True)
+    for pair, total in zip(pairs.tolist(), np.bincount(rows, repeats[chosen]).tolist(), strict=True):
+        kept_in[pair // len(names)][names[pair % len(names)]] += int(total)
 
 
 def _equal_to_previous(high: np.ndarray, low: np.ndarray) -> np.ndarray:
