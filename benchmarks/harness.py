@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -50,12 +49,23 @@ def last_json(command, **options):
 
 
 def timed(command, environment=None, **options):
-    """Run a command; return its seconds and CPU-seconds, its own processes' included. Its output is dropped."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([str(word) for word in command], env=environment, check=True, capture_output=True, **options)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"seconds": time.perf_counter() - begun, "cpu_seconds": used}
+    """Run a command without its output; return its seconds and CPU-seconds, and the peak memory of its largest process.
+
+    Processes that it starts and waits for are counted.
+    """
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        [str(word) for word in command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options
+    )
+    errors = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    if process_code := os.waitstatus_to_exitcode(status):
+        raise subprocess.CalledProcessError(process_code, command, stderr=errors)
+    return {
+        "seconds": time.perf_counter() - begun,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_bytes": used.ru_maxrss * 1024,
+    }
 
 
 def take_turns(commands, repeats, warm_up):

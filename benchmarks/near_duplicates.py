@@ -14,13 +14,14 @@ removed, as `stages.tokenize` does.
 import json
 import random
 import re
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+
+from benchmarks import harness
 
 EDITS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 """Shares of words that are replaced in planted copies."""
@@ -125,21 +126,6 @@ def datatroves(path, directory):
     return sum(1 for file in Path(directory, "kept").glob("*.jsonl") for _ in open(file, encoding="utf-8"))
 
 
-def measured(command):
-    """Run a command; return its CPU-seconds and peak memory in bytes, children included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    wrapped = (
-        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", wrapped, *map(str, command)], check=True, capture_output=True, text=True
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"cpu_seconds": used, "peak_bytes": int(done.stdout.split()[-1]) * 1024}
-
-
 def ours(path, directory):
     """Run all stages on one part; return {stage: CPU-seconds and peak memory}, and the evidence as rows."""
     import pyarrow as pa
@@ -172,7 +158,7 @@ def ours(path, directory):
             *(listed, near / "a/00000.near_duplicates.npy", directory / "kept.jsonl"),
         ],
     }
-    figures = {name: measured(command) for name, command in commands.items()}
+    figures = {name: harness.timed(command) for name, command in commands.items()}
     with pa.memory_map(str(near / "removed.arrow")) as mapped:
         rows = pa.ipc.open_file(mapped).read_all().to_pylist()
     return figures, rows
@@ -228,7 +214,7 @@ def main():
     if sys.argv[1:2] == ["--remove"]:
         remove(*sys.argv[2:5])
         return
-    from benchmarks import harness, texts
+    from benchmarks import texts
 
     parser = harness.parser_of(__doc__, "near_duplicates")
     parser.add_argument("--documents", type=int, default=200_000)
@@ -267,7 +253,7 @@ def main():
                 print(f"  {share}: {of_share}")
             if count == arguments.peer_documents:
                 command = [arguments.peers_python, "-m", "benchmarks.near_duplicates", "--peer", path]
-                result["datatrove"] = measured([*command, directory / "datatrove"])
+                result["datatrove"] = harness.timed([*command, directory / "datatrove"])
                 ratio = result["datatrove"]["cpu_seconds"] / cpu
                 print(f"  datatrove: {result['datatrove']['cpu_seconds']:.0f} CPU-seconds, {ratio:.1f} x ours")
             figures[str(count)] = result

@@ -1,11 +1,12 @@
-"""Seconds of the workflow itself: plans of the default, of 10,000 files and of 200 runs; the demo by stage.
+"""Seconds of the workflow itself: plans of the default, of 10,000 files, 200 runs and many jobs; the demo by stage.
 
-    python -m benchmarks.workflow                              # about 6 minutes on 2 cores, most of them the demo
-    python -m benchmarks.workflow --files 20 --runs 4 --no-demo --repeats 1   # a smoke test
+    python -m benchmarks.workflow                              # about 10 minutes on 2 cores, half of them the demo
+    python -m benchmarks.workflow --files 20 --runs 4 --jobs 40 --no-demo --repeats 1   # a smoke test
 
-A plan is `snakemake -n all`, in an empty directory. 10,000 files are those of one source; 200 runs are a sweep. The
-demo is `snakemake all` of the embedded default; its seconds by stage are those of the manifests, and what is left is
-Snakemake and the start of processes. After it, `snakemake all` has nothing to do.
+A plan is `snakemake -n all`, in an empty directory. 10,000 files are those of one source; 200 runs are a sweep; the
+jobs are those that prepare a corpus of many parts without its near duplicates. The demo is `snakemake all` of the
+embedded default; its seconds by stage are those of the manifests, and what is left is Snakemake and the start of
+processes. After it, `snakemake all` has nothing to do.
 """
 
 import argparse
@@ -45,6 +46,15 @@ def of_runs(_, number):
     rates = [round(1e-4 * (index + 1), 6) for index in range(number // 2)]
     grid = {"pretrain.optimizer.learning_rate": rates, "seed": [0, 1]}
     return default_config() | {"sweeps": {"grid": {"base": "base", "grid": grid}}}
+
+
+def of_jobs(_, number):
+    """Return the default in so many parts that its corpus takes `number` jobs, those of near duplicates included."""
+    config = default_config()
+    corpus = config["corpora"]["main"]
+    corpus["tokenize"] = {"parts": number // (4 * len(corpus["sources"])), "duplicates": "drop"}
+    corpus["near_duplicates"] = {}
+    return config
 
 
 def plan(config):
@@ -87,6 +97,7 @@ def main():
     parser = harness.parser_of(__doc__, "workflow")
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--jobs", type=int, nargs="*", default=[1_000, 6_000, 20_000])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--demo", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()
@@ -96,9 +107,11 @@ def main():
             f"{arguments.files:,} files": of_files(Path(place), arguments.files),
             f"{arguments.runs:,} runs": of_runs(place, arguments.runs),
         }
+        configs |= {f"{jobs:,} jobs": of_jobs(place, jobs) for jobs in arguments.jobs}
         turns = [{name: plan(config) for name, config in configs.items()} for _ in range(arguments.repeats)]
     plans = {
-        name: {figure: harness.median(turns, name, figure) for figure in ("seconds", "cpu_seconds")} for name in configs
+        name: {figure: harness.median(turns, name, figure) for figure in ("seconds", "cpu_seconds", "peak_bytes")}
+        for name in configs
     }
     figures = {"plans": plans, "turns": turns} | ({"demo": demo()} if arguments.demo else {})
     for name, times in plans.items():

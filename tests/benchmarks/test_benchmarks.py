@@ -33,8 +33,8 @@ def run(tmp_path):
 
 @pytest.mark.long
 def test_the_workflow(run):
-    printed, found = run("workflow", "--files", 20, "--runs", 4, "--no-demo", "--repeats", 1)
-    assert set(found["plans"]) == {"default", "20 files", "4 runs"}
+    printed, found = run("workflow", "--files", 20, "--runs", 4, "--jobs", 40, "--no-demo", "--repeats", 1)
+    assert set(found["plans"]) == {"default", "20 files", "4 runs", "40 jobs"}
     assert all(times["cpu_seconds"] > 0 for times in found["plans"].values())
     assert "plan of 4 runs: " in printed
 
