@@ -27,7 +27,9 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
     filtering = source_recipe.filters
     if (filtering.quality is None) != (arguments.classifier is None):
         expected = "name the manifest of stages.train_classifier" if filtering.quality else "be left out"
-        raise UserError(f"--classifier must {expected} if the source has {'' if filtering.quality else 'no '}filters.quality")
+        raise UserError(
+            f"--classifier must {expected} if the source has {'' if filtering.quality else 'no '}filters.quality"
+        )
     if arguments.classifier is not None:
         more["classifier"] = manifest.read(arguments.classifier, "train_classifier").digest
         filtering = filters.placed(filtering, arguments.classifier, more["classifier"])

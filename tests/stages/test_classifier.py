@@ -173,9 +173,9 @@ def test_another_classifier_changes_all_that_reads_the_source(tmp_path, tokenize
     source = mixed(tmp_path, made, min_score=0.5)
     before = identities()
     assert len({identity["classifier"] for identity in before}) == 1
-    assert verify.main([str(tmp_path / "tokens/main/mixed/00000.json"), "--chain"]) == 0
+    assert verify.main([str(source), "--chain"]) == 0
     said = capsys.readouterr().out
-    assert "train_classifier" in said and "fine.jsonl" in said
+    assert "train_classifier" in said and "1 raw file of fine" in said and "1 raw file of poor" in said
     of_two_kinds(tmp_path, seed=1)
     code = run(hash_documents, list=source, part=0, parts=1, output=tmp_path / "hashes/main/mixed/00000.json")
     assert code == 2 and "rerun with -R list" in capsys.readouterr().err

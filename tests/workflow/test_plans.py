@@ -157,7 +157,10 @@ def test_near_duplicates_are_searched_before_text_is_tokenized_and_a_threshold_i
 
 
 def test_a_classifier_is_trained_before_the_source_that_it_filters_and_all_after_follows(pretending, config):
-    config["sources"]["web"] = {"kind": "python-prose", "filters": {"quality": {"classifier": "style", "min_score": 0.5}}}
+    config["sources"]["web"] = {
+        "kind": "python-prose",
+        "filters": {"quality": {"classifier": "style", "min_score": 0.5}},
+    }
     config["corpora"]["main"]["sources"] = ["web"]
     config["tokenizers"]["main"]["sample"] = {"code": 1}
     config["runs"]["base"]["pretrain"]["weights"] = {"web": 1}

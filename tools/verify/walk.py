@@ -83,9 +83,9 @@ def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]
             yield part
         except UserError as error:
             yield error
-    for source in corpus.identity["sources"]:
-        if not any(Path(directory).parent.name == source for directory in by_part):
-            yield UserError(f"{corpus.path} has no files of the source {source}")
+    for name in corpus.identity["sources"]:
+        if not any(Path(directory).parent.name == name for directory in by_part):
+            yield UserError(f"{corpus.path} has no files of the source {name}")
 
 
 def duplicates_of(part: Manifest, places: Places) -> Iterator[Manifest]:

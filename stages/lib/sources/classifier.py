@@ -2,8 +2,8 @@
 
 A text's features are its n-grams of 1 to `ngram_words` words (of stages/lib/sources/shingles.py: without case and
 punctuation), each hashed to one of `num_features`, counted, and divided by the root of their number, so that a text of
-different n-grams has the norm 1. The score is the logistic function of their weighted sum. The sum of a text is taken in
-the order of its n-grams, so that no score depends on the texts beside it.
+different n-grams has the norm 1. The score is the logistic function of their weighted sum. The sum of a text is taken
+in the order of its n-grams, so that no score depends on the texts beside it.
 """
 
 from __future__ import annotations
