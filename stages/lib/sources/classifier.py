@@ -103,11 +103,8 @@ def drawn(texts: Sequence[str], key: str = "sample") -> np.ndarray:
     return np.fromiter((int.from_bytes(found[:8], "big") >> 11 for found in hashes), float, len(texts)) / 2**53
 
 
-@functools.cache
-def load(path: Path, digest: str) -> Classifier:
-    """Return the classifier of a manifest. Raises UserError if the manifest or its file is missing, or another one."""
-    import safetensors.numpy
-
+def read(path: Path, digest: str) -> manifest.Manifest:
+    """Return the manifest of a classifier. Raises UserError if it is missing, or has another digest."""
     if not path.exists():
         raise UserError(f"{path} is missing: it is the classifier of filters.quality; make it, then rerun with -R list")
     made = manifest.read(path, "train_classifier")
@@ -115,6 +112,15 @@ def load(path: Path, digest: str) -> Classifier:
         raise UserError(
             f"{path} is another classifier than the one that the list of the source was made with; rerun with -R list"
         )
+    return made
+
+
+@functools.cache
+def load(path: Path, digest: str) -> Classifier:
+    """Return the classifier of a manifest. Raises UserError if the manifest or its file is missing, or another one."""
+    import safetensors.numpy
+
+    made = read(path, digest)
     manifest.check_content(path.parent / WEIGHTS, made.identity["outputs"][WEIGHTS], path)
     tensors = safetensors.numpy.load_file(path.parent / WEIGHTS)
     return Classifier(tensors["weight"], float(tensors["bias"][0]), made.identity["ngram_words"])

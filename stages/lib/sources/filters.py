@@ -241,10 +241,15 @@ def placed(recipe: FilterRecipe, manifest: Path, digest: str) -> FilterRecipe:
     return dataclasses.replace(recipe, quality=PlacedQuality(**keys, manifest=manifest, digest=digest))
 
 
-def _classifier_of(quality: QualityFilter) -> classifier.Classifier:
+def _placed(quality: QualityFilter) -> PlacedQuality:
     if not isinstance(quality, PlacedQuality):
         raise UserError(f"filters.quality needs the manifest of the classifier {quality.classifier}")
-    return classifier.load(quality.manifest, quality.digest)
+    return quality
+
+
+def _classifier_of(quality: QualityFilter) -> classifier.Classifier:
+    place = _placed(quality)
+    return classifier.load(place.manifest, place.digest)
 
 
 def _by_score(quality: QualityFilter, texts: Sequence[str]) -> tuple[list[bool], list[float]]:
@@ -292,12 +297,12 @@ def code_of(recipe: FilterRecipe) -> dict[str, str]:
     """Return what else the filters depend on, for an identity: {"filter_code": sha256 of the module of the recipe's own
     function}, {"classifier": digest}; {} without them.
 
-    Raises UserError if the module does not exist, or the place of the classifier is not known.
+    Raises UserError if the module does not exist, or the classifier is missing or another one.
     """
     if recipe.quality is not None:
-        _classifier_of(recipe.quality)
-        assert isinstance(recipe.quality, PlacedQuality)
-        return {"classifier": recipe.quality.digest} | code_of(dataclasses.replace(recipe, quality=None))
+        place = _placed(recipe.quality)
+        classifier.read(place.manifest, place.digest)
+        return {"classifier": place.digest} | code_of(dataclasses.replace(recipe, quality=None))
     if recipe.custom is None:
         return {}
     name = _module_of(recipe.custom)
