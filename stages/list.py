@@ -2,7 +2,8 @@
 
     python -m stages.list --name code --recipe '{"kind": "python-code"}' --output results/sources/code/list.json
 
-New files are found when it runs again (`-R list`).
+New files are found when it runs again (`-R list`). The list also has the digest of the classifier of
+`filters.quality`, so that all that reads the source depends on it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.lib import files, manifest, recipe, stage
+from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.sources import filters, source
 
@@ -20,7 +22,19 @@ from stages.lib.sources import filters, source
 def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> None:
     """Write the list."""
     source.check_name(arguments.name)
-    filters.prepare(source_recipe.filters)
+    more: dict[str, str] = {}
+    place: dict[str, str] = {}
+    filtering = source_recipe.filters
+    if (filtering.quality is None) != (arguments.classifier is None):
+        expected = "name the manifest of stages.train_classifier" if filtering.quality else "be left out"
+        raise UserError(
+            f"--classifier must {expected} if the source has {'' if filtering.quality else 'no '}filters.quality"
+        )
+    if arguments.classifier is not None:
+        more["classifier"] = manifest.read(arguments.classifier, "train_classifier").digest
+        filtering = filters.placed(filtering, arguments.classifier, more["classifier"])
+        place[source.CLASSIFIER] = manifest.relative(arguments.classifier, arguments.output.parent)
+    filters.prepare(filtering)
     files.clear_leftovers(arguments.output)
     left_out: Counter[str] = Counter()
     found = source.list_files(arguments.name, source_recipe, left_out)
@@ -28,6 +42,7 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
         "source": arguments.name,
         "recipe": recipe.written(source_recipe, "identity"),
         "files": [{"name": name, "bytes": status.bytes} for name, status in found.items()],
+        **more,
     }
     etags = {name: status.etag for name, status in found.items()}
     total = sum(status.bytes for status in found.values())
@@ -35,7 +50,7 @@ def run(arguments: argparse.Namespace, source_recipe: source.SourceRecipe) -> No
     if +left_out:
         logger.warning("source %s: left out of its directories: %s", arguments.name, source.counted(left_out))
     # no times and no host: an unchanged source gives the same bytes, and nothing downstream runs again
-    record = {"code": arguments.code, "etags": etags, **recipe.written(source_recipe, "operation")}
+    record = {"code": arguments.code, "etags": etags, **place, **recipe.written(source_recipe, "operation")}
     manifest.write(arguments.output, arguments.stage_name, identity, record)
 
 
@@ -44,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = stage.parser("stages.list", __doc__, source.SourceRecipe)
     parser.add_argument("--name", required=True, help="name of the source")
     parser.add_argument("--operation", default="{}", metavar="JSON|FILE", help="more recipe keys: operation keys")
+    parser.add_argument("--classifier", type=Path, help="the manifest of the classifier of filters.quality")
     parser.add_argument("--output", type=Path, required=True, help="manifest with the list")
     return stage.execute(parser, run, argv)
 

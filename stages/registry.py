@@ -1,7 +1,8 @@
 """The stages, each declared once: recipe, inputs, and where its manifest lies below the results directory.
 
 The rules of the workflow, the check before each plan (`tools.check`), the walk from scores to raw files
-(`tools.verify --chain`) and the schema of the config derive from STAGES, which has the order in which stages are run.
+(`tools.verify --chain`) and the schema of the config derive from STAGES, which has the order in which stages are run;
+a source that a classifier filters is listed after the classifier.
 Nothing here imports a stage before `Stage.recipe_type` needs its recipe, and no module of a recipe imports torch.
 """
 
@@ -73,6 +74,14 @@ STAGES = {
             makes="list",
             recipe="stages.lib.sources.source:SourceRecipe",
             config="sources.{source}",
+            inputs={"classifier": "classifier"},
+        ),
+        Stage(
+            "train_classifier",
+            output="classifiers/{classifier}/manifest.json",
+            makes="classifier",
+            recipe="ClassifierRecipe",
+            config="classifiers.{classifier}",
         ),
         Stage(
             "train_tokenizer",

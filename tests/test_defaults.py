@@ -18,12 +18,13 @@ from stages.list_items import ItemsRecipe
 from stages.pretrain import PretrainRecipe
 from stages.select_best import BestRecipe
 from stages.tokenize import TokenizeRecipe
+from stages.train_classifier import ClassifierRecipe
 from stages.train_tokenizer import TokenizerRecipe
 
 RECIPES = (
     *(SourceRecipe, TokenizerRecipe, TokenizeRecipe, PretrainRecipe, FinetuneRecipe),
     *(ConvertRecipe, EvaluateRecipe, DescribeRecipe),
-    *(ItemsRecipe, ContaminationRecipe, BestRecipe),
+    *(ItemsRecipe, ContaminationRecipe, BestRecipe, ClassifierRecipe),
 )
 
 FROZEN = yaml.safe_load("""
@@ -34,8 +35,10 @@ SourceRecipe:
    id_field: null, filters.min_bytes: null, filters.max_bytes: null, filters.min_words: null, filters.max_words: null,
    filters.max_symbols: null, filters.max_repeated_lines: null, filters.gopher_repetition: null,
    filters.gopher_quality: null, filters.c4_quality: null, filters.fineweb_quality: null, filters.languages: null,
-   filters.min_language_probability: null, filters.custom: null, mask: []}
+   filters.min_language_probability: null, filters.quality: null, filters.custom: null,
+   mask: []}
 TokenizerRecipe: {vocab_size: null, model: bpe, sample: null, sample_mb: 100.0, path: null, bos: null, eos: null}
+ClassifierRecipe: {ngram_words: 2, num_features: 262144, max_documents: 50000, held_out: 0.1, seed: 0}
 TokenizeRecipe:
   {parts: 1, bos: true, duplicates: keep, decontaminate: [], decontaminate_ngram: 13, shuffle_seed: 0}
 ItemsRecipe: {include_path: null}

@@ -17,7 +17,7 @@ DECLARED = {
     "requirements-dev.txt": PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"],
 }
 # Packages whose import name differs from their distribution name.
-IMPORTED_AS = {"yaml": "pyyaml", "fms": "ibm-fms", "fasttext": "fasttext-predict"}
+IMPORTED_AS = {"yaml": "pyyaml", "fms": "ibm-fms", "fasttext": "fasttext-predict", "sklearn": "scikit-learn"}
 
 
 def pinned(name):

@@ -38,7 +38,7 @@ MISTAKES = [
     ("baselines", {"a": {"revision": "main"}}, ".a.path is missing: it must be text"),
     ("baselines", {"a": {"path": "/nowhere"}}, ".a.path must be a directory, or a repository of the Hub (ORG/"),
     ("baselines", {"a": {"path": "/", "revision": "b"}}, ".a.revision must be omitted: baselines.a.path is a"),
-    ("runn", {}, "unknown key runn; did you mean runs? known here: baselines, contamination, corpora, ladders,"),
+    ("runn", {}, "unknown key runn; did you mean runs? known here: baselines, classifiers, contamination, corpora,"),
     ("runs/base/pretrain/steps", DELETED, " is missing: it must be a whole number at least 1"),
     ("sources", DELETED, " is missing: it must be a mapping of keys to values with at least one entry"),
     ("runs/base/pretrain/steps", 300.0, " must be a whole number at least 1, got 300.0"),

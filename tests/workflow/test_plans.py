@@ -156,6 +156,31 @@ def test_near_duplicates_are_searched_before_text_is_tokenized_and_a_threshold_i
     assert "config: corpora.main.near_duplicates.sketch must find at least 95% of the documents that overlap" in said
 
 
+def test_a_classifier_is_trained_before_the_source_that_it_filters_and_all_after_follows(pretending, config):
+    config["sources"]["web"] = {
+        "kind": "python-prose",
+        "filters": {"quality": {"classifier": "style", "min_score": 0.5}},
+    }
+    config["corpora"]["main"]["sources"] = ["web"]
+    config["tokenizers"]["main"]["sample"] = {"code": 1}
+    config["runs"]["base"]["pretrain"]["weights"] = {"web": 1}
+    config["classifiers"] = {"style": {"good": ["prose"], "bad": ["code"]}}
+    pretending.pretend_all_is_made(config)
+    assert pretending.plan(config=config) == {}
+    config["classifiers"]["style"]["seed"] = 1
+    plan = pretending.plan(config=config)
+    assert rules(plan) == EVERYTHING - {"train_tokenizer"} | {"train_classifier"}
+    assert outputs_of("list", plan) == ["results/sources/web/list.json"]
+
+    def said():
+        return pretending.snakemake("-n", "--configfile", pretending.write_config(config), check=False).stderr
+
+    config["classifiers"]["style"]["bad"] = ["web"]
+    assert "config: sources.web.filters.quality must not form a cycle: the classifier style is trained on" in said()
+    config["classifiers"] = {"other": {"good": ["prose"], "bad": ["code"]}}
+    assert "sources.web.filters.quality.classifier must be one of the config's classifiers (other), got 'st" in said()
+
+
 def test_an_appended_milestone_plans_only_itself_and_after(finished_checkout, config):
     pretrain = config["runs"]["base"]["pretrain"]
     last = pretrain["steps"]

@@ -88,6 +88,8 @@ def _records(recipe: SourceRecipe, place: sampling.Place, every_name: list[str])
     """Yield a Document, Malformed or Filtered for each record of a place, or the split of an example."""
     kind = kind_of(recipe)
     if kind.has_documents:
+        # its classifier may not be trained yet
+        recipe = dataclasses.replace(recipe, filters=dataclasses.replace(recipe.filters, quality=None))
         yield from documents.read(recipe, place.spans, every_name)
         return
     read = getattr(kind, kind.yields[0])

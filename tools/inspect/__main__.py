@@ -40,7 +40,7 @@ from pathlib import Path
 
 from stages.lib import recipe, stage
 from stages.lib.errors import UserError
-from stages.lib.sources import source
+from stages.lib.sources import filters, source
 from stages.lib.tokenizer.tokenizer import Tokenizer
 
 STEP, CORPUS, SOURCE, DUPLICATES = "step", "corpus", "source", "duplicates"
@@ -80,6 +80,8 @@ def subject_of(arguments: argparse.Namespace) -> str:
     if (arguments.run is None) != (arguments.step is None):
         missing, present = ("run", "step") if arguments.run is None else ("step", "run")
         raise UserError(f"--{missing} must be given with --{present}: a step belongs to a run")
+    if arguments.classifier is not None and given[0] not in ("source", "recipe"):
+        raise UserError(f"--classifier must be given with --source or --recipe, got --{given[0]}")
     if arguments.corpus is None:
         if arguments.run is not None:
             raise UserError(f"--run must be given with the --corpus of the run, got --{given[0]}")
@@ -107,7 +109,7 @@ def set_numbers(arguments: argparse.Namespace, subject: str) -> None:
 
 def inspect_source(arguments: argparse.Namespace) -> None:
     """Print the preview of a source, by its list or by a recipe alone."""
-    from tools.inspect import source_look
+    from tools.inspect import filter_look, source_look
 
     left_out: Counter[str] = Counter()
     if arguments.recipe is not None:
@@ -121,10 +123,11 @@ def inspect_source(arguments: argparse.Namespace) -> None:
         with contextlib.suppress(UserError):  # the files may be gone, or elsewhere: the list is shown
             source.list_files(name, source_recipe, left_out)
     if arguments.filters is not None:
-        from tools.inspect import filter_look
-
-        tried = filter_look.recipe_with(source_recipe, f"sources.{name}", arguments.filters)
-        filter_look.show(name, tried, files, arguments.documents, arguments.sample_mb * 1_000_000)
+        source_recipe = filter_look.recipe_with(source_recipe, f"sources.{name}", arguments.filters)
+    source_recipe = filter_look.with_classifier(source_recipe, arguments.classifier, arguments.source)
+    filters.prepare(source_recipe.filters)
+    if arguments.filters is not None:
+        filter_look.show(name, source_recipe, files, arguments.documents, arguments.sample_mb * 1_000_000)
         return
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
     at_most = arguments.sample_mb * 1_000_000
@@ -142,6 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         const="",
         metavar="JSON|FILE",
         help="show what filters remove: those of the source, or these in their place",
+    )
+    parser.add_argument(
+        "--classifier",
+        type=Path,
+        metavar="MANIFEST",
+        help="the classifier of filters.quality; default: the one beside the list of the source",
     )
     parser.add_argument("--corpus", type=Path, metavar="MANIFEST", help="corpus; with --run, the corpus of the run")
     parser.add_argument("--duplicates", type=Path, metavar="MANIFEST", help="manifest of stages.verify_duplicates")

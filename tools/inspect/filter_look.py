@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.recipe import load_texts
 from stages.lib.render.numbers import several
@@ -18,6 +21,7 @@ from stages.lib.sources.entries import Document
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.space import amount
+from stages.registry import STAGES
 from tools.inspect import sampling, source_look, terminal
 from tools.inspect.source_look import Files, Reading
 from tools.inspect.terminal import share
@@ -46,8 +50,33 @@ def recipe_with(recipe: SourceRecipe, name: str, text: str) -> SourceRecipe:
         recipe.check(name)
     if not recipe.filters.some:
         raise UserError(f"--filters must be followed by filters as JSON to try, since {name} has none of its own")
-    filters.prepare(recipe.filters)
     return recipe
+
+
+def with_classifier(recipe: SourceRecipe, path: Path | None, listed: Path | None) -> SourceRecipe:
+    """Return the recipe of a source whose filters know where their classifier is. `path`: the option --classifier;
+    without it, the classifier of a list, or the one of that name beside the list of a source.
+
+    Raises UserError if it is not made yet, or the option has no use.
+    """
+    quality = recipe.filters.quality
+    if quality is None:
+        if path is not None:
+            raise UserError("--classifier must be left out: the filters have no quality")
+        return recipe
+    if path is None:
+        if isinstance(quality, filters.PlacedQuality):
+            return recipe
+        if listed is None:
+            raise UserError(
+                f"--classifier is missing: it must be the manifest of {quality.classifier}, which filters.quality needs"
+            )
+        root = Path(os.path.abspath(listed)).parents[2]
+        path = root / STAGES["train_classifier"].output.format(classifier=quality.classifier)
+    if not path.exists():
+        raise UserError(f"the classifier {quality.classifier} is not trained yet: {path} does not exist")
+    digest = manifest.read(path, "train_classifier").digest
+    return dataclasses.replace(recipe, filters=filters.placed(recipe.filters, path, digest))
 
 
 def show(name: str, recipe: SourceRecipe, files: Files, count: int, at_most: int) -> None:
@@ -135,6 +164,8 @@ def _thresholds(recipe: Any, prefix: str = "filters") -> dict[str, str]:
         value, key = getattr(recipe, one.name), f"{prefix}.{one.name}"
         if isinstance(value, filters.CustomFilter):
             found[key] = value.function
+        elif isinstance(value, filters.QualityFilter):
+            found[key] = value.shown
         elif dataclasses.is_dataclass(value):
             found |= _thresholds(value, key)
         elif value is not None and value is not False:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.recipe import load
 from stages.lib.sources import source, spans, storage
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
@@ -25,11 +24,6 @@ class RawFiles:
     whole: dict[str, int] = field(default_factory=dict)
     remote: int = 0
     faults: list[str] = field(default_factory=list)
-
-
-def recipe_of(listed: Manifest) -> SourceRecipe:
-    """Return the recipe of a source by its list."""
-    return load(SourceRecipe, listed.identity["recipe"], f"sources.{listed.identity['source']}")
 
 
 def compare(part: Manifest, recipe: SourceRecipe, hash_of: Callable[..., str]) -> RawFiles:

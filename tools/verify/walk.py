@@ -15,7 +15,7 @@ from stages.lib import manifest
 from stages.lib.errors import UserError
 from stages.lib.huggingface.export_directory import CARD_MANIFEST
 from stages.lib.manifest import TRAINING, Manifest
-from stages.lib.sources import storage
+from stages.lib.sources import source, storage
 from stages.lib.space import amount
 from stages.registry import STAGES, producer
 from tools.verify import checks, payload, raw_files
@@ -83,9 +83,9 @@ def parts_of(corpus: Manifest, places: Places) -> Iterator[Manifest | UserError]
             yield part
         except UserError as error:
             yield error
-    for source in corpus.identity["sources"]:
-        if not any(Path(directory).parent.name == source for directory in by_part):
-            yield UserError(f"{corpus.path} has no files of the source {source}")
+    for name in corpus.identity["sources"]:
+        if not any(Path(directory).parent.name == name for directory in by_part):
+            yield UserError(f"{corpus.path} has no files of the source {name}")
 
 
 def duplicates_of(part: Manifest, places: Places) -> Iterator[Manifest]:
@@ -203,8 +203,8 @@ class Walk:
                 yield from self.lines(self.places.read(card), depth)
             except UserError as error:
                 yield self._wrong(str(error), depth)
-        # the sources that a model was tuned on, or a suite read pairs from
-        digests = dict(result.identity.get("tuned_on") or {})
+        # the sources that a model was tuned on, a classifier trained on, or a suite read pairs from
+        digests = dict(result.identity.get("tuned_on") or result.identity.get("trained_on") or {})
         if isinstance(pairs := result.identity.get("prompt_completion"), str):
             digests["*"] = pairs
         for name, digest in digests.items():
@@ -261,7 +261,7 @@ class Walk:
         try:
             listed = self.places.find(link, result)
             yield from self.lines(listed, depth)
-            recipe = raw_files.recipe_of(listed)
+            recipe = source.recipe_of(listed)
             raw_files.check_share(result, listed, recipe)
         except UserError as error:
             yield self._wrong(str(error), depth)
@@ -283,7 +283,7 @@ class Walk:
         for path in sorted(self.places.root.glob(f"sources/{name}/list.json")):
             try:
                 listed = self.places.read(path)
-                if raw_files.examples_digest(listed, raw_files.recipe_of(listed)) != digest:
+                if raw_files.examples_digest(listed, source.recipe_of(listed)) != digest:
                     continue
             except UserError as error:
                 faults.append(str(error))

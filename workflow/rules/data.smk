@@ -3,6 +3,8 @@
 
 # Parsing the workflow never reads a source: a job lists its files, and `-R list` notices new ones.
 rule list:
+    input:
+        classifier=classifier_of_source,
     output:
         result("list"),
     log:
@@ -15,10 +17,30 @@ rule list:
         code=CODE["list"],
     params:
         recipe=source_recipe,
+        classifier=classifier_option,
         code=rerun_on_code("list"),
     shell:
-        "python -m stages.list --name {wildcards.source} --output {output:q}"
+        "python -m stages.list --name {wildcards.source} --output {output:q} {params.classifier:q}"
         " --recipe {params.recipe:q} --operation {resources.operation:q} --log {log:q} --code {resources.code}"
+
+
+rule train_classifier:
+    input:
+        lists=classifier_lists,
+    output:
+        result("train_classifier"),
+    log:
+        log_of("train_classifier"),
+    conda:
+        "../../environment.yml"
+    resources:
+        code=CODE["train_classifier"],
+    params:
+        recipe=recipe_of("train_classifier"),
+        code=rerun_on_code("train_classifier"),
+    shell:
+        "python -m stages.train_classifier --lists {input.lists:q} --output {output:q}"
+        " --recipe {params.recipe:q} --log {log:q} --code {resources.code}"
 
 
 rule train_tokenizer:

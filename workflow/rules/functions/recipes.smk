@@ -177,6 +177,11 @@ def leaving_out_options(wildcards, input):
     return shlex.join(options)
 
 
+def classifier_option(wildcards, input):
+    """Return the option for the classifier that filters a source; [] without one."""
+    return ["--classifier", str(input.classifier)] if input.get("classifier") else []
+
+
 def duplicates_option(wildcards, input):
     """Return the option for the exact duplicates of a corpus; [] if they stay."""
     return ["--duplicates", str(input.duplicates)] if input.get("duplicates") else []

@@ -79,10 +79,9 @@ def _check_sources_of_suites(config: Config, where: str, suites: Sequence[str], 
 
 
 def _must_be_one_of(section: str, config: Config, where: str, name: str) -> None:
-    if name not in config[section]:
-        raise UserError(
-            f"{where} must be one of the config's {section} ({listed(sorted(config[section]))}), got {name!r}"
-        )
+    known = config.get(section, {})
+    if name not in known:
+        raise UserError(f"{where} must be one of the config's {section} ({listed(sorted(known))}), got {name!r}")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -110,6 +109,38 @@ def _check_input_file(where: str, path: str) -> None:
     """Raise UserError if a path cannot be an input of a rule: Snakemake takes braces for wildcards."""
     if set(path) & set("{}") or not path.isprintable() or any(len(part.encode()) > 255 for part in path.split("/")):
         raise UserError(f"{where} must be a path of printable characters without braces, got {path!a:.300}")
+
+
+def _check_classifier(config: Config, where: str, classifier: Config) -> None:
+    for kind in ("good", "bad"):
+        for source in classifier[kind]:
+            _must_be_a_source(config, f"{where}.{kind}", source)
+            if config["sources"][source].get("token_ids_field") is not None:
+                raise UserError(f"{where}.{kind} must be sources of text, got {source!r} with token_ids_field")
+
+
+def _classifier_of(source: Config) -> str | None:
+    quality = (source.get("filters") or {}).get("quality")
+    return quality and quality["classifier"]
+
+
+def _check_source(config: Config, where: str, source: Config) -> None:
+    """Raise UserError for a classifier that does not exist, or that is trained on what it filters."""
+    classifiers = config.get("classifiers", {})
+    line = [where]  # a source, and all that its classifier is trained on
+    for key in line:
+        name = _classifier_of(config["sources"][key.removeprefix("sources.")])
+        if name is None:
+            continue
+        _must_be_one_of("classifiers", config, f"{key}.filters.quality.classifier", name)
+        for trained_on in (*classifiers[name]["good"], *classifiers[name]["bad"]):
+            if f"sources.{trained_on}" == where:
+                raise UserError(
+                    f"{where}.filters.quality must not form a cycle: the classifier {name} is trained on "
+                    f"{where}; name a source with the same paths and without the filter in classifiers.{name}"
+                )
+            if f"sources.{trained_on}" not in line and trained_on in config["sources"]:
+                line.append(f"sources.{trained_on}")
 
 
 def _check_tokenizer(config: Config, where: str, tokenizer: Config) -> None:
@@ -305,6 +336,8 @@ def _check_baseline(config: Config, where: str, baseline: Config) -> None:
 
 
 CHECKS = {
+    "classifiers": _check_classifier,
+    "sources": _check_source,
     "tokenizers": _check_tokenizer,
     "corpora": _check_corpus,
     "suites": _check_suite,

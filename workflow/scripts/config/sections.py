@@ -32,7 +32,7 @@ SourceRecipe, TokenizerRecipe, TokenizeRecipe = map(recipe_of, ("list", "train_t
 PretrainRecipe, FinetuneRecipe = map(recipe_of, ("pretrain", "finetune"))
 ConvertRecipe, EvaluateRecipe, DescribeRecipe = map(recipe_of, ("convert", "evaluate", "describe"))
 BestRecipe, ContaminationRecipe = map(recipe_of, ("select_best", "find_contamination"))
-NearDuplicatesRecipe = recipe_of("verify_duplicates")
+NearDuplicatesRecipe, ClassifierRecipe = map(recipe_of, ("verify_duplicates", "train_classifier"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +263,10 @@ class Config:
 
     sources: dict[str, SourceRecipe] = section()
     """Text, or examples to fine-tune on."""
+
+    classifiers: dict[str, ClassifierRecipe] = section(None)
+    """Classifiers that tell good text from bad, for `filters.quality` of sources: see
+    [data](../docs/data.md#a-quality-classifier)."""
 
     tokenizers: dict[str, Tokenizer] = section()
     """Tokenizers, trained or custom."""
