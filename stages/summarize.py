@@ -30,7 +30,7 @@ from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
 from stages.lib.pages import provenance, report, summary
-from stages.lib.pages.inputs import ReportInputs, read_corpora, read_lists, read_plan, summary_charts
+from stages.lib.pages.inputs import ReportInputs, read_classifiers, read_corpora, read_lists, read_plan, summary_charts
 from stages.lib.render import chart
 from stages.lib.results.curves import logs_of, read_curves, tokens_before
 from stages.lib.results.differences import Differences
@@ -112,6 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
     rungs = {name for prediction in predictions for name in prediction.identity["models"]}
     tables = run_tables(results, rows, expected, {name for name, _ in results.models} - rungs)
     moved = [row | {"tokens": row["tokens"] + before[row["run"]]} for row in rows]
+    lists = read_lists(path for path in arguments.lists if path.exists())
     inputs = ReportInputs(
         results=results,
         rows=rows,
@@ -122,7 +123,8 @@ def run(arguments: argparse.Namespace) -> None:
         missing=missing,
         warnings=[*(problem for of_run in curves.values() for problem in of_run.problems), *code_warnings],
         corpora=read_corpora(arguments.corpora),
-        lists=read_lists(path for path in arguments.lists if path.exists()),
+        lists=lists,
+        classifiers=read_classifiers(lists),
         tables=tables,
         sweeps={name: run_tables(results, rows, expected, runs) for name, runs in expected.get("sweeps", {}).items()},
         predictions=predictions,

@@ -11,6 +11,7 @@ from stages import hash_documents, sketch, tokenize, train_classifier
 from stages import list as listing
 from stages.lib.sources import spans
 from tests.helpers.data_fixtures import listed, make, run, small_tokenizer, write_jsonl
+from tests.helpers.report_fixtures import summarized
 from tools.inspect import __main__ as inspect_main
 from tools.verify import __main__ as verify
 
@@ -198,6 +199,18 @@ def test_a_preview_shows_what_a_score_would_remove_or_that_no_classifier_is_ther
     assert share is None or float(share[1]) < 3  # it was trained on this text
     assert inspect_main.main(["--source", str(source)]) == 0
     assert "filtered: " in capsys.readouterr().out
+
+
+def test_the_report_shows_what_each_threshold_keeps(tmp_path):
+    made = of_two_kinds(tmp_path)
+    record = read(made)["record"]
+    mixed(tmp_path, made, min_score=0.5)
+    assert summarized(tmp_path) == 0
+    data = re.search('<section id="data">(.*?)</section>', (tmp_path / "card.html").read_text(), re.DOTALL)[1]
+    for shown in (f"{record['accuracy']:.1%}", f"{record['roc_auc']:.3f}", record["words"]["bad"][0], "main: good"):
+        assert shown in data, shown
+    shares = [f"{point[at]:.0%}" for at in (1, 2) for point in record["curve"]]
+    assert re.findall(r"<td[^>]*>(\d+%)</td>", data) == shares
 
 
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, capsys):

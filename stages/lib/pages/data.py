@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.lib.manifest import Manifest
 from stages.lib.pages.inputs import ReportInputs, shares, source_colors
-from stages.lib.render.page import Bars, Block, Section
+from stages.lib.render.page import Bars, Block, HeatCell, HeatMap, Section
 from stages.lib.render.table import Cell, Table
 from stages.lib.sources.documents import COUNTS
 from stages.lib.space import amount
@@ -18,6 +18,7 @@ CATEGORY = "Data"
 REPEATS = ("duplicates_of", "near_duplicates_of")
 LANGUAGES = 8  # in a bar, besides the others
 EXAMPLE = 80  # characters
+WORDS = 8
 LENGTHS = {
     1 << 8: "below 256 B",
     1 << 10: "below 1 KiB",
@@ -34,7 +35,7 @@ def section(inputs: ReportInputs) -> Section | None:
     """Return the section on the data; None if nothing is known of it."""
     corpora = [*inputs.corpora.values()]
     of_corpora = [*_corpora(corpora), *_text_bars(corpora), *_removed(corpora), *_repeated(corpora)]
-    blocks = [*mix_bars(inputs), *_drawn(inputs), *of_corpora, *_sources(inputs)]
+    blocks = [*mix_bars(inputs), *_drawn(inputs), *of_corpora, *_classifiers(inputs), *_sources(inputs)]
     return Section(category=CATEGORY, title="Data", blocks=blocks) if blocks else None
 
 
@@ -221,6 +222,34 @@ def _repeated(corpora: Sequence[Manifest]) -> Iterator[Block]:
     caption = "Documents that were dropped as duplicates, within each source and across sources."
     if rows:
         yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-2, 0))
+
+
+def _classifiers(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the held-out measures of each classifier that filters a source, and what each threshold keeps."""
+    rows, kept = [], {}
+    for digest, made in inputs.classifiers.items():
+        name, record, recipe = made.directory.name, made.record, made.identity["recipe"]
+        filtered = [key for key, listed in inputs.lists.items() if listed.identity.get("classifier") == digest]
+        for kind in ("good", "bad"):
+            numbers, words = record["documents"][kind], ", ".join(record["words"][kind][:WORDS])
+            rows.append([name, ", ".join(filtered), kind, ", ".join(recipe[kind]), words,
+                         f"{numbers['trained_on']:,}", f"{numbers['held_out']:,}",
+                         f"{record['accuracy']:.1%}", f"{record['roc_auc']:.3f}"])  # fmt: skip
+        for at, kind in enumerate(("good", "bad"), 1):
+            kept[f"{name}: {kind}"] = [(point[at], point[0]) for point in record["curve"]]
+    if rows:
+        titles = ["classifier", "filters", "class", "its sources", "most telling words", "trained on", "held out",
+                  "accuracy", "ROC AUC"]  # fmt: skip
+        caption = "Quality classifiers, measured on held-out documents; accuracy is at 0.5, the mean over both classes."
+        yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-4, 0))
+        yield HeatMap(
+            caption="Share of the held-out documents of each class whose score is at least the threshold.",
+            x_label="threshold",
+            y_label="class",
+            x_values=[f"{threshold:g}" for _, threshold in next(iter(kept.values()))],
+            y_values=[*kept],
+            rows=[[HeatCell(text=f"{share:.0%}", share=share) for share, _ in points] for points in kept.values()],
+        )
 
 
 def _sources(inputs: ReportInputs) -> Iterator[Block]:

@@ -20,6 +20,7 @@ from stages.lib.results.manifests import Results
 from stages.lib.results.run_tables import RunTable
 from stages.lib.results.scores import ScoreRow, beside, trivial
 from stages.lib.scoring.tasks import local_tasks
+from stages.lib.sources.source import classifier_path
 
 ACCURACIES = ("acc", "acc_mutual_info")
 LOSS = (
@@ -143,8 +144,9 @@ class ReportInputs:
     """The data of the report.
 
     `rows`: scores, with their own tokens; `references`: those to compare with; `charts`: by name. `corpora`: {digest:
-    manifest of a corpus}, `lists`: {source: its list}. `tables`: of all runs, `sweeps`: of the runs of each. `plan`:
-    {run: its plan}. `directory`: that of card.html, from which the paths of manifests start.
+    manifest of a corpus}, `lists`: {source: its list}, `classifiers`: {digest: manifest}. `tables`: of all runs,
+    `sweeps`: of the runs of each. `plan`: {run: its plan}. `directory`: that of card.html, from which the paths of
+    manifests start.
     """
 
     results: Results
@@ -157,6 +159,7 @@ class ReportInputs:
     warnings: Sequence[str]
     corpora: Mapping[str, Manifest]
     lists: Mapping[str, Manifest]
+    classifiers: Mapping[str, Manifest]
     tables: Sequence[RunTable]
     sweeps: Mapping[str, Sequence[RunTable]]
     predictions: Sequence[Manifest]
@@ -185,6 +188,17 @@ def read_corpora(paths: Iterable[Path]) -> dict[str, Manifest]:
 def read_lists(paths: Iterable[Path]) -> dict[str, Manifest]:
     """Return {source: its list} of paths. Raises UserError if one does not exist."""
     return {listed.identity["source"]: listed for path in paths for listed in [manifest.read(path, "list")]}
+
+
+def read_classifiers(lists: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """Return {digest: manifest} of the classifiers that filter sources, without those that were made again since."""
+    found = {}
+    for listed in lists.values():
+        if "classifier" in listed.identity and (path := classifier_path(listed)).exists():
+            made = manifest.read(path, "train_classifier")
+            if made.digest == listed.identity["classifier"]:
+                found[made.digest] = made
+    return found
 
 
 def read_plan(path: Path | None) -> dict[str, Any]:

@@ -102,8 +102,13 @@ def recipe_of(listed: Manifest) -> SourceRecipe:
     recipe = load_recipe(SourceRecipe, listed.identity["recipe"] | operation, where)
     if recipe.filters.quality is None:
         return recipe
-    path = Path(os.path.normpath(listed.directory / listed.record[CLASSIFIER]))
-    return dataclasses.replace(recipe, filters=filters.placed(recipe.filters, path, listed.identity["classifier"]))
+    placed = filters.placed(recipe.filters, classifier_path(listed), listed.identity["classifier"])
+    return dataclasses.replace(recipe, filters=placed)
+
+
+def classifier_path(listed: Manifest) -> Path:
+    """Return the path of the manifest of the classifier that filters a source, by the source's list."""
+    return Path(os.path.normpath(listed.directory / listed.record[CLASSIFIER]))
 
 
 def comparable(recipe: Mapping[str, Any]) -> dict[str, Any]:
