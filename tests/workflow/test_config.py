@@ -399,7 +399,7 @@ SCHEMA = yaml.safe_load((HOME / "workflow/schemas/config.schema.yaml").read_text
 
 @pytest.mark.parametrize("path", sorted((HOME / "config").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_schema_takes_each_shipped_config(path):
-    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), SCHEMA)
 
 
 def test_the_schema_takes_what_is_checked(config):
@@ -409,4 +409,4 @@ def test_the_schema_takes_what_is_checked(config):
     config["runs"]["mine"] = {"from": "base", "model": {"num_hidden_layers": 2}, "pretrain": {"checkpoint": None}}
     config["runs"]["base"]["pretrain"] |= {"loss_guard": {"spike": None}, "shard_degree": None, "z_loss": "1e-4"}
     KeysReader(is_partial=True).group(Config, config, "")
-    jsonschema.validate(config)
+    jsonschema.validate(config, SCHEMA)
