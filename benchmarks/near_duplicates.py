@@ -127,7 +127,9 @@ def datatroves(path, directory):
 
 
 def ours(path, directory):
-    """Run all stages on one part; return {stage: CPU-seconds and peak memory}, and the evidence as rows."""
+    """Run all stages on one part; return {stage: times and peak memory} of near and of exact duplicates, and the
+    evidence as rows.
+    """
     import pyarrow as pa
 
     recipe = json.dumps({"kind": "jsonl", "paths": [str(path)], "validation": 0})
@@ -137,7 +139,7 @@ def ours(path, directory):
         return [*stages[:-1], f"stages.{name}", *options]
 
     listed, sketched = directory / "list.json", directory / "sketches/a/00000.json"
-    near = directory / "near"
+    near, hashed = directory / "near", directory / "hashes/a/00000.json"
     subprocess.run(
         stage("list", "--name", "a", "--recipe", recipe, "--output", listed), check=True, capture_output=True
     )
@@ -158,10 +160,16 @@ def ours(path, directory):
             *(listed, near / "a/00000.near_duplicates.npy", directory / "kept.jsonl"),
         ],
     }
-    figures = {name: harness.timed(command) for name, command in commands.items()}
+    of_exact = {
+        "hash_documents": stage("hash_documents", *part, "--output", hashed),
+        "find_duplicates": stage("find_duplicates", "--hashes", hashed, "--output", directory / "hashes/manifest.json"),
+    }
+    near_figures, exact_figures = (
+        {name: harness.timed(command) for name, command in of.items()} for of in (commands, of_exact)
+    )
     with pa.memory_map(str(near / "removed.arrow")) as mapped:
         rows = pa.ipc.open_file(mapped).read_all().to_pylist()
-    return figures, rows
+    return near_figures, exact_figures, rows
 
 
 def judged(kinds, rows, path):
@@ -237,12 +245,12 @@ def main():
             path = directory / f"{count}.jsonl"
             kinds = build(path, count, lines, count)
             size, begun = path.stat().st_size, time.time()
-            stages, rows = ours(path, directory / str(count))
+            stages, exact, rows = ours(path, directory / str(count))
             recall, wrong = judged(kinds, rows, path)
             cpu = sum(stage["cpu_seconds"] for stage in stages.values())
             peak = max(stage["peak_bytes"] for stage in stages.values())
             result = {
-                "text_bytes": size, "stages": stages, "cpu_seconds": cpu, "peak_bytes": peak,
+                "text_bytes": size, "stages": stages, "cpu_seconds": cpu, "peak_bytes": peak, "exact_duplicates": exact,
                 "removed": len(rows), "removed_wrongly": wrong, "recall": recall,
             }  # fmt: skip
             print(
