@@ -102,6 +102,20 @@ def _start(found):
     found.above = found.medians.resume - 1.3 * found.medians.read
 
 
+def _near_duplicates(found):
+    for count, of in vars(found).items():
+        if not count.isdigit():
+            continue
+        of.documents = int(count)
+        of.speed, of.mb, of.gb = (
+            of.documents / of.cpu_seconds,
+            of.text_bytes / of.cpu_seconds / 1e6,
+            of.peak_bytes / 1e9,
+        )
+        if hasattr(of, "datatrove"):
+            of.ratio = of.datatrove.cpu_seconds / of.cpu_seconds
+
+
 def _optimizers(found):
     found.num_seeds = len(found.summary.muon.seeds)
 
@@ -109,6 +123,7 @@ def _optimizers(found):
 DERIVED = {
     **{"train_cpu": _train_cpu, "tokenize": _tokenize, "loader": _loader, "convert": _convert, "ladder": _ladder},
     **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
+    "near_duplicates": _near_duplicates,
 }
 
 
@@ -152,6 +167,15 @@ FIGURES = (
         6,
     ),
     Figure("tokenize, tokens per CPU-second: over datatrove", "tokenize.ratios.datatrove.tokens_per_cpu_second", 9),
+    Figure(
+        "near duplicates of 200,000 documents, all stages and removal, documents per CPU-second",
+        "near_duplicates.200000.speed",
+        3500,
+        unit="",
+    ),
+    Figure("the same, MB of text per CPU-second", "near_duplicates.200000.mb", 8, unit="MB"),
+    Figure("near duplicates of 20,000 documents: over datatrove", "near_duplicates.20000.ratio", 10),
+    Figure("near duplicates of a million documents: peak memory", "near_duplicates.1000000.gb", 1, True, "GB"),
     Figure("loader, L=512: over the fastest peer", "loader.over_fastest.512", 5),
     Figure("loader, L=4096: over the fastest peer", "loader.over_fastest.4096", 3),
     Figure("CPU training step: over transformers", "train_cpu.ratios.transformers.tokens_per_second", 1.15),
