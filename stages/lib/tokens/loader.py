@@ -55,7 +55,8 @@ class Samples:
     `document_end`: the token that ends a document, if attention must stay within documents. `packing`: chunk, concat or
     best_fit. `fill_in_the_middle`: permute fragments of the rows.
 
-    `rows`: rows of each source per epoch, int64 [sources].
+    `rows`: rows of each source per epoch, int64 [sources]. `permutation`: that of `fill_in_the_middle`, of the rows of
+    `permuted_sources`; None without it.
 
     Raises UserError if the weights name no source of the corpus, a source is too short, or the corpus' tokenizer lacks
     the tokens of fill-in-the-middle.
@@ -92,7 +93,9 @@ class Samples:
                 frozenset(corpus.tokenizer[name] for name in ("bos", "eos")),
                 seed,
             )
-            self._is_permuted = np.isin(self.mixture.sources, fill_in_the_middle.sources or self.mixture.sources)
+            of_recipe = fill_in_the_middle.sources or self.mixture.sources
+            self.permuted_sources = [source for source in self.mixture.sources if source in of_recipe]
+            self._is_permuted = np.isin(self.mixture.sources, self.permuted_sources)
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (source number, epoch, row) of each global sample number; int64 arrays.
@@ -320,7 +323,12 @@ class Order:
 
 
 def from_recipe(recipe: Any, corpus: Corpus, before: Mapping[str, Any] | None = None) -> Order:
-    """Return the Order of a run by its PretrainRecipe. `before`: commit.json of the checkpoint that it continues."""
+    """Return the Order of a run by its PretrainRecipe. `before`: commit.json of the checkpoint that it continues.
+
+    Raises UserError if it has fill-in-the-middle, and the corpus' tokenizer lacks the tokens.
+    """
+    if recipe.fill_in_the_middle is not None:
+        _sentinels_of(corpus)  # before a run directory is made
     begin, history = 0, []
     if before is not None:
         begin = before["samples"]
