@@ -18,6 +18,7 @@ from tests.helpers.custom_tokenizers import BOS, EOS
 from tests.helpers.data_fixtures import listed, make, refused, texts, tiny_corpus, trained, write_jsonl
 from tests.helpers.training import RECIPE, milestone, options, run_directory, steps_of, train, train_on, weights_of
 from tools import replay_ledger
+from tools.inspect import __main__ as inspect
 
 IDS = {"prefix": 3, "middle": 4, "suffix": 5}
 NAMES = [f"<|fim_{name}|>" for name in IDS]
@@ -120,6 +121,25 @@ def test_ledger_gives_the_tokens_that_were_trained_on_and_a_cut_changes_no_bit(c
     assert len(steps_of(tmp_path)) == 20
     assert sum(count for source, count in permuted if source == 0) > 100
     assert not any(count for source, count in permuted if source == 1)
+
+
+def test_inspect_shows_a_sample_as_it_was_trained_on(corpus, uncut, capsys):
+    directory = run_directory(uncut)
+    samples, tokenizer = ledger.samples_of(corpus, ledger.commit_of(directory), directory), tokenizer_of(corpus)
+    capsys.readouterr()
+    options = ["--corpus", corpus, "--tokenizer", tokenizer, "--run", directory, "--step", 1, "--samples", 12]
+    assert inspect.main([*map(str, options)]) == 0
+    shown = capsys.readouterr().out.split("\nsample ")[1:]
+    marks = {IDS[name]: f"  +-- {name}" for name in IDS} | {2: "  +-- end of the document"}
+    for text, ids in zip(shown, samples.read(np.arange(12)).tolist(), strict=True):
+        lines = text.splitlines()[1:]
+        assert [line for line in lines if not line.startswith("  | ")] == [marks[i] for i in ids if i in marks]
+        middle = "\n".join(lines).partition("  +-- middle\n")[2].split("\n  +-- ")[0]
+        if middle.startswith("  | "):
+            begin = ids.index(IDS["middle"]) + 1
+            end = next((at for at in range(begin, len(ids)) if ids[at] in marks), len(ids))
+            assert middle.replace("  | ", "") == Tokenizer(tokenizer).decode(ids[begin:end])
+    assert sum("  +-- middle\n" in text for text in shown) > 2
 
 
 @pytest.mark.long
