@@ -25,6 +25,7 @@ from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.model_recipe import ModelRecipe
 from stages.lib.recipe import identity
 from stages.lib.tokens.data_order import Mixture
+from stages.lib.tokens.fill_in_the_middle import MIN_TOKENS, FillInTheMiddleRecipe
 from stages.lib.tokens.packing import PACKINGS
 from stages.lib.training.settings import requirements
 from stages.lib.training.settings.options import add_options
@@ -72,6 +73,11 @@ class PretrainRecipe(TrainRecipe):
     document_mask: bool = identity(False)
     """Restrict attention to the tokens of the same document."""
 
+    fill_in_the_middle: FillInTheMiddleRecipe | None = identity(None, switch=True)
+    """Permute a share of the text to prefix, suffix and middle, so that the model learns to fill in; `{}` for the
+    defaults. The corpus' tokenizer must have the special tokens, see `fill_in_the_middle` of `tokenizers`. The order of
+    the samples and the validation text stay."""
+
     initial: InitialRecipe | None = identity(None)
     """For a training that starts from another model: what it takes from it besides the weights."""
 
@@ -94,6 +100,22 @@ class PretrainRecipe(TrainRecipe):
                     f"({self.steps}), got {data_stage.step}"
                 )
             before = data_stage.step
+        if self.fill_in_the_middle is not None:
+            self._check_fill_in_the_middle(f"{where}.fill_in_the_middle", self.fill_in_the_middle)
+
+    def _check_fill_in_the_middle(self, where: str, recipe: FillInTheMiddleRecipe) -> None:
+        if self.seq_len < MIN_TOKENS:
+            raise UserError(
+                f"{where} requires a seq_len of at least {MIN_TOKENS}, since it permutes no shorter text, got "
+                f"{self.seq_len}"
+            )
+        weights = (self.weights, *(data_stage.weights for data_stage in self.data_stages))
+        sources = sorted({source for named in weights for source in named})
+        for source in recipe.sources or ():
+            if source not in sources:
+                raise UserError(
+                    f"{where}.sources must name sources of the run's weights ({', '.join(sources)}), got {source!r}"
+                )
 
 
 def run(arguments: argparse.Namespace, recipe: PretrainRecipe) -> None:

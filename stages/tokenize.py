@@ -186,6 +186,7 @@ def _tokenizer_identity(tokenizer: Tokenizer, recipe: TokenizeRecipe) -> dict[st
         "bos": tokenizer.bos,
         "eos": tokenizer.eos,
         "bos_added": recipe.bos,
+        **({"fill_in_the_middle": tokenizer.fill_in_the_middle} if tokenizer.fill_in_the_middle else {}),
     }
 
 

@@ -10,6 +10,9 @@ The sample holds no validation documents. Ids: 0 unknown, 1 BOS, 2 EOS, then 256
         --recipe '{"path": "llama3/tokenizer.json", "bos": "<|begin_of_text|>", "eos": "<|end_of_text|>"}'
 
 takes a custom tokenizer, a tokenizer.json: nothing is trained, and its ids stay.
+
+`fill_in_the_middle` reserves three special tokens: of a trained tokenizer their ids follow EOS, and a custom one must
+have them. No text becomes them.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from stages.lib.sources.documents import FilterCounts
 from stages.lib.sources.entries import TRAIN
 from stages.lib.tokenizer import custom
 from stages.lib.tokenizer import tokenizer as tokenizers
+from stages.lib.tokenizer.tokenizer import SENTINELS
 
 if TYPE_CHECKING:
     import sentencepiece
@@ -41,6 +45,37 @@ if TYPE_CHECKING:
 UNK, BOS, EOS = 0, 1, 2
 SENTENCE_BYTES = 4192  # SentencePiece's own limit: it drops longer sentences silently
 THREADS = 4  # fixed: unigram's pieces depend on it
+
+
+NAME_OF_SENTINEL = re.compile(r"<[!-~]{1,60}>")
+"""A special token of a trained tokenizer. Pieces that are learned never mix letters with other signs."""
+
+RESERVED = re.compile(r"<(/?s|unk|0x[0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentinelsRecipe:
+    """Special tokens for `fill_in_the_middle` of a pretraining."""
+
+    prefix: str = identity("<|fim_prefix|>")
+    """The text of the token before the prefix."""
+
+    middle: str = identity("<|fim_middle|>")
+    """The text of the token before the middle."""
+
+    suffix: str = identity("<|fim_suffix|>")
+    """The text of the token before the suffix."""
+
+    @property
+    def pieces(self) -> dict[str, str]:
+        """{name: text} of the three tokens."""
+        return {name: getattr(self, name) for name in SENTINELS}
+
+    def check(self, where: str) -> None:
+        """Raise UserError if two of the tokens are one."""
+        for name, piece in self.pieces.items():
+            if [*self.pieces.values()].count(piece) > 1:
+                raise UserError(f"{where}.{name} must differ from the other two special tokens, got {piece!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +104,22 @@ class TokenizerRecipe:
     eos: str | None = identity(None)
     """The text of the token in `path` that ends a document."""
 
+    fill_in_the_middle: SentinelsRecipe | None = identity(None, switch=True)
+    """Special tokens for `fill_in_the_middle` of a pretraining; `{}` for the default names. A tokenizer to train
+    reserves them, within its `vocab_size`. That of `path` must have them: StarCoder's are `<fim_prefix>`,
+    `<fim_middle>`, `<fim_suffix>`."""
+
     def check(self, where: str) -> None:
         """Raise UserError unless either the fields of a tokenizer to train or those of a custom one are given."""
+        sentinels = {} if self.fill_in_the_middle is None else self.fill_in_the_middle.pieces
+        for name, piece in sentinels.items():
+            if self.path is None and (not NAME_OF_SENTINEL.fullmatch(piece) or RESERVED.fullmatch(piece)):
+                raise UserError(
+                    f"{where}.fill_in_the_middle.{name} must be a name of printable ASCII in angle brackets, such as "
+                    f"<|fim_{name}|>, and no token that each tokenizer has, got {piece!a:.100}"
+                )
+            if self.path is not None and piece in (self.bos, self.eos):
+                raise UserError(f"{where}.fill_in_the_middle.{name} must differ from bos and eos, got {piece!r}")
         custom_fields, trained_fields = ("path", "bos", "eos"), ("vocab_size", "sample")
         given = [name for name in custom_fields if getattr(self, name) is not None]
         if "path" in given:
@@ -102,12 +151,14 @@ def package_custom(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock
     """Package a custom tokenizer, and write the manifest."""
     assert recipe.path is not None and recipe.bos is not None and recipe.eos is not None
     where, directory = arguments.stage_name, arguments.output.parent
-    package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where)
+    sentinels = {} if recipe.fill_in_the_middle is None else recipe.fill_in_the_middle.pieces
+    package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where, sentinels)
     tokenizers.write_files(directory, package, recipe.bos, recipe.eos, custom.unknown_of(package))
     custom.check_written(directory, where)
     identity_ = {
-        "recipe": {"bos": recipe.bos, "eos": recipe.eos},  # not the file's path: its content is in the outputs
-        **custom.identity_of(package, recipe.bos, recipe.eos),
+        # not the file's path: its content is in the outputs
+        "recipe": {key: value for key, value in recipes.written(recipe, "identity").items() if key != "path"},
+        **custom.identity_of(package, recipe.bos, recipe.eos, sentinels),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
     record = clock.record(taken={"path": recipe.path, **manifest.describe(recipe.path)})
@@ -129,7 +180,8 @@ def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) 
     with files.atomic(directory / tokenizers.MODEL) as file:
         file.write(model)
     processor = _processor(model)
-    tokenizers.write_package(directory, processor, recipe.model)
+    sentinels = {} if recipe.fill_in_the_middle is None else recipe.fill_in_the_middle.pieces
+    tokenizers.write_package(directory, processor, recipe.model, [*sentinels.values()])
     identity_ = {
         "recipe": recipes.written(recipe, "identity"),
         "sample": files.sha256_bytes(sample),
@@ -137,12 +189,19 @@ def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) 
         "unk": UNK,
         "bos": BOS,
         "eos": EOS,
+        **_ids_of(sentinels, processor),
         # not the .model, which holds its trainer's arguments as well: the pieces determine a tokenizer
         "pieces": manifest.digest_of({"pieces": tokenizers.pieces_of(processor)}),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
     record = clock.record(model_bytes=len(model), model_sha256=files.sha256_bytes(model), sample_bytes=len(sample))
     manifest.write(arguments.output, arguments.stage_name, identity_, record)
+
+
+def _ids_of(sentinels: Mapping[str, str], processor: sentencepiece.SentencePieceProcessor) -> dict[str, dict[str, int]]:
+    if not sentinels:
+        return {}
+    return {"fill_in_the_middle": {name: processor.piece_to_id(piece) for name, piece in sentinels.items()}}
 
 
 def _sample_bytes(weights: Mapping[str, float], sample_mb: float) -> dict[str, int]:
@@ -179,6 +238,7 @@ def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
+    sentinels = None if recipe.fill_in_the_middle is None else [*recipe.fill_in_the_middle.pieces.values()]
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(sample),
@@ -189,6 +249,7 @@ def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             pad_id=-1,
+            control_symbols=sentinels,
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

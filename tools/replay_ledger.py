@@ -66,6 +66,11 @@ def run(arguments: argparse.Namespace) -> None:
         skipped += taken.skipped
     for first, after in skipped:
         print(f"samples {first:,} to {after:,} were skipped by a rollback")
+    if isinstance(samples, Samples) and samples.permutation is not None:
+        print(
+            f"fill_in_the_middle permuted {samples.permutation.recipe.rate:.0%} of the fragments of "
+            f"{', '.join(samples.permuted_sources)}, each without its last 3 tokens"
+        )
     faults += replay(samples, merged(ranges), whole=min(ranges)[0] == 0 and not skipped)
     for fault in faults[:SHOWN]:
         print(f"WRONG {fault}")

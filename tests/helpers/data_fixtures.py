@@ -109,18 +109,23 @@ def shards_of(part):
     return [path.read_bytes() for path in sorted(part.with_suffix("").glob("*.arrow"))]
 
 
-def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, **tokenize_recipe):
+def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, tokenizer_recipe=None, **tokenize_recipe):
     """Make a corpus of about 40,000 tokens per source below `directory` (two seconds); return the path of its manifest.
 
-    The tokenizer is directory/tokenizers/main/manifest.json. `tokenize_recipe`: keys of TokenizeRecipe.
+    The tokenizer is directory/tokenizers/main/manifest.json; `tokenizer_recipe`: further keys of its recipe.
+    `tokenize_recipe`: keys of TokenizeRecipe.
     """
     lists = {}
     for name in SOURCES:
         path = write_jsonl(directory / "texts" / f"{name}.jsonl", [{"text": text} for text in texts(name, documents)])
         lists[name] = listed(directory, name, {"kind": "jsonl", "paths": [path], "validation": validation})
-    tokenizer = trained(
-        directory, [*lists.values()], vocab_size=vocab_size, sample=dict.fromkeys(SOURCES, 1), sample_mb=0.1
-    )
+    recipe = {
+        "vocab_size": vocab_size,
+        "sample": dict.fromkeys(SOURCES, 1),
+        "sample_mb": 0.1,
+        **(tokenizer_recipe or {}),
+    }
+    tokenizer = trained(directory, [*lists.values()], **recipe)
     parts = [part for name in SOURCES for part in tokenized(directory, name, lists[name], tokenizer, **tokenize_recipe)]
     return make(index, tokenizer=tokenizer, parts=parts, output=directory / "tokens" / "main" / "manifest.json")
 

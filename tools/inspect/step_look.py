@@ -32,7 +32,7 @@ def show(corpus: Path, tokenizer: Tokenizer, directory: Path, step: int, count: 
     skipped = ", skipped" if entry.get("skipped") else ""
     print(f"step {entry['step']:,}: samples {first:,} to {end - 1:,}, {loss}{skipped}")
     for number in range(first, min(end, first + count)):
-        print_sample(samples, number, tokenizer.eos, tokenizer.decode)
+        print_sample(samples, number, tokenizer)
     if end - first > count:
         print(f"{end - first - count:,} more samples; --samples {end - first} shows all")
 
@@ -49,22 +49,32 @@ def ledger_entry(directory: Path, step: int) -> dict[str, Any]:
     return entries[step]
 
 
-def print_sample(samples: Samples, number: int, eos: int, decode: Callable[[list[int]], str]) -> None:
-    """Print the position and the text of a sample; the end of a document is a line of its own."""
+def print_sample(samples: Samples, number: int, tokenizer: Tokenizer) -> None:
+    """Print the position and the text of a sample as it was trained on.
+
+    The end of a document, and what a special token of fill-in-the-middle stands before, are lines of their own.
+    """
     (source,), (epoch,), (row,) = samples.locate(np.array([number]))
     segments = samples.layouts[source].segments(int(epoch), np.array([row]))
     unit = samples.layouts[source].row_name
     ranges = list(zip(segments.starts.tolist(), segments.counts.tolist(), strict=True))
-    places = [f"{begin:,} to {begin + count - 1:,}" for begin, count in ranges]
+    positions = [f"{begin:,} to {begin + count - 1:,}" for begin, count in ranges]
     print(
         f"\nsample {number:,}: source {samples.mixture.sources[source]}, epoch {epoch:,}, {unit} {row:,}, "
-        f"tokens {', '.join(places)}"
+        f"tokens {', '.join(positions)}"
     )
-    for begin, count in ranges:
-        ids = samples.streams[source].read(begin, count)
-        for segment in np.split(ids, np.flatnonzero(ids == eos) + 1):
-            if len(segment):
-                print_segment(segment, eos, decode)
+    (tokens,) = samples.read(np.array([number]))  # not the stream's, which fill-in-the-middle permutes
+    sentinels = {id_: name for name, id_ in (tokenizer.fill_in_the_middle or {}).items()}
+    for place, count in zip(segments.places.tolist(), segments.counts.tolist(), strict=True):
+        ids = tokens[place : place + count]
+        cuts = [np.flatnonzero(ids == tokenizer.eos) + 1, np.flatnonzero(np.isin(ids, [*sentinels]))]
+        for segment in np.split(ids, np.sort(np.concatenate(cuts))):
+            sentinel = sentinels.get(int(segment[0])) if len(segment) else None
+            if sentinel is not None:
+                print(f"  +-- {sentinel}")
+            text = segment if sentinel is None else segment[1:]
+            if len(text):
+                print_segment(text, tokenizer.eos, tokenizer.decode)
 
 
 def print_segment(ids: np.ndarray, eos: int, decode: Callable[[list[int]], str]) -> None:

@@ -75,10 +75,16 @@ def compare(
 
 
 def compare_special_tokens(exported: Any, tokenizer: dict[str, Any]) -> None:
-    """Raise ParityError unless the export has the corpus' BOS and EOS, and begins a text as in training.
+    """Raise ParityError unless the export has the corpus' special tokens, and begins a text as in training.
 
     `tokenizer`: of the corpus' manifest.
     """
+    for name, number in tokenizer.get("fill_in_the_middle", {}).items():
+        token = exported.added_tokens_decoder.get(number)
+        if token is None or not token.special:
+            raise ParityError(f"the export must have the special token {number}, that of {name} in fill-in-the-middle")
+        if number in exported.encode(f"a{token.content} {token.content}"):
+            raise ParityError(f"the export must give no text the special token {token.content!r}, and does")
     for name, found in (("bos", exported.bos_token_id), ("eos", exported.eos_token_id)):
         if found != tokenizer[name]:
             raise ParityError(f"the export's {name} must be that of the corpus, {tokenizer[name]}, found {found}")

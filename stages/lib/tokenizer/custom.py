@@ -27,10 +27,11 @@ MAX_IDS = 1 << 24
 CHARACTERS = 64  # characters of a text in which unknown ones are searched
 
 
-def package_of(path: Path, bos: str, eos: str, where: str) -> dict[str, Any]:
+def package_of(path: Path, bos: str, eos: str, where: str, sentinels: Mapping[str, str]) -> dict[str, Any]:
     """Return the tokenizer.json to write for the one at `path`, as JSON data, with the special tokens `bos` and `eos`.
 
-    `where`: the key of the recipe, for messages. Raises UserError if the file is not valid or cannot be used.
+    `where`: the key of the recipe, for messages. `sentinels`: {name: piece} of the special tokens of
+    fill-in-the-middle. Raises UserError if the file is not valid or cannot be used.
     """
     try:
         package = files.parse_json(path.read_text(encoding="utf-8"))
@@ -51,6 +52,13 @@ def package_of(path: Path, bos: str, eos: str, where: str) -> dict[str, Any]:
         raise UserError(f"{where}.path must have no dropout, which gives a text other ids each time, got {path}")
     for name, piece in (("bos", bos), ("eos", eos)):
         _make_special(package, piece, f"{where}.{name}", path)
+    for name, piece in sentinels.items():
+        _make_special(package, piece, f"{where}.fill_in_the_middle.{name}", path)
+        if piece == unknown_of(package):
+            raise UserError(
+                f"{where}.fill_in_the_middle.{name} must be a token that no text becomes, got {piece!r}, the unknown "
+                f"token of {path}"
+            )
     number = _loaded(package).token_to_id(bos)
     assert number is not None
     package |= {"truncation": None, "padding": None, "post_processor": tokenizers.bos_in_front(bos, number)}
@@ -149,13 +157,19 @@ def unknown_of(package: Mapping[str, Any]) -> str | None:
     return model.get("unk_token")
 
 
-def identity_of(package: Mapping[str, Any], bos: str, eos: str) -> dict[str, int]:
-    """Return {"vocab_size", "bos", "eos"} of a package: its number of ids, and the ids of the two tokens."""
+def identity_of(package: Mapping[str, Any], bos: str, eos: str, sentinels: Mapping[str, str]) -> dict[str, Any]:
+    """Return {"vocab_size", "bos", "eos"} of a package: its number of ids, and the ids of the two tokens.
+
+    With `sentinels`, {name: piece}, it also has {"fill_in_the_middle": {name: id}}.
+    """
     loaded = _loaded(package)
     vocab_size = 1 + max(loaded.get_vocab(with_added_tokens=True).values())
     bos_id, eos_id = loaded.token_to_id(bos), loaded.token_to_id(eos)
     assert bos_id is not None and eos_id is not None
-    return {"vocab_size": vocab_size, "bos": bos_id, "eos": eos_id}
+    found: dict[str, Any] = {"vocab_size": vocab_size, "bos": bos_id, "eos": eos_id}
+    if sentinels:
+        found["fill_in_the_middle"] = {name: loaded.token_to_id(piece) for name, piece in sentinels.items()}
+    return found
 
 
 def check_written(directory: Path, where: str) -> None:

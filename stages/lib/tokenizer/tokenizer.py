@@ -33,10 +33,14 @@ SPACE = "\u2581"
 CONTROL = "<(?=(0x[0-9A-F]{2}|/?s|unk)>)"
 """The name of a control or byte piece in a text; unigram in the package would encode it as the piece itself."""
 
+SENTINELS = ("prefix", "middle", "suffix")
+"""Names of the special tokens of fill-in-the-middle in manifests: each stands before that part of a text."""
+
 
 class Tokenizer:
     """A tokenizer by the path of its manifest: `bos`, `eos`, `vocab_size`, `digest`.
 
+    `fill_in_the_middle`: {name of SENTINELS: id}; None for a tokenizer without these tokens.
     `package`: the path of its tokenizer.json. `library`: the library of `encode`, whose ids are the reference.
 
     Raises UserError naming the file if one is missing or changed since the manifest was written.
@@ -49,6 +53,7 @@ class Tokenizer:
         self.digest = self.manifest.digest
         self.bos, self.eos = self.manifest.identity["bos"], self.manifest.identity["eos"]
         self.vocab_size = self.manifest.identity["vocab_size"]
+        self.fill_in_the_middle: dict[str, int] | None = self.manifest.identity.get("fill_in_the_middle")
         self.package = self.manifest.directory / PACKAGE[0]
         self._decoder: Any = None
         self._processor: SentencePieceProcessor | None = None
@@ -221,26 +226,27 @@ def _kind(processor: SentencePieceProcessor, number: int) -> str:
     return "normal"
 
 
-def write_package(directory: Path, processor: SentencePieceProcessor, kind: str) -> None:
+def write_package(directory: Path, processor: SentencePieceProcessor, kind: str, control: Sequence[str] = ()) -> None:
     """Write tokenizer.json and tokenizer_config.json with which transformers gives SentencePiece's ids after BOS.
 
-    `kind`: bpe or unigram. The tokenizer class must be PreTrainedTokenizerFast: LlamaTokenizer rebuilds the
-    pre-tokenizer and gives other ids. `split_special_tokens` keeps a literal `</s>` in a text from becoming the control
-    token.
+    `kind`: bpe or unigram. `control`: further control pieces, which are special tokens too. The tokenizer class must be
+    PreTrainedTokenizerFast: LlamaTokenizer rebuilds the pre-tokenizer and gives other ids. `split_special_tokens` keeps
+    a literal `</s>` in a text from becoming the control token.
     """
     bos, eos, unk = (processor.id_to_piece(i) for i in (processor.bos_id(), processor.eos_id(), processor.unk_id()))
     special = [
         {"id": processor.piece_to_id(piece), "content": piece, "single_word": False, "lstrip": False, "rstrip": False}
         | {"normalized": False, "special": True}
-        for piece in (unk, bos, eos)
+        for piece in (unk, bos, eos, *control)
     ]
+    in_text = CONTROL + "".join(f"|<(?={re.escape(piece[1:])})" for piece in control)
     package = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": special,
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-        "pre_tokenizer": None if kind == "bpe" else _cut_at(CONTROL),
+        "pre_tokenizer": None if kind == "bpe" else _cut_at(in_text),
         "post_processor": bos_in_front(bos, processor.bos_id()),
         "decoder": {
             "type": "Sequence",

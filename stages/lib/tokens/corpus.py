@@ -39,7 +39,8 @@ BYTES_OF_IDS = "bytes_of_ids.npy"
 class Corpus:
     """A corpus by its manifest.
 
-    `digest`, `tokenizer` (digest, vocab_size, bos, eos, bos_added) and `sources` are the manifest's.
+    `digest`, `tokenizer` (digest, vocab_size, bos, eos, bos_added, perhaps fill_in_the_middle) and `sources` are the
+    manifest's.
     """
 
     def __init__(self, path: Path | str) -> None:

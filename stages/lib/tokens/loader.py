@@ -14,6 +14,9 @@ inside a document begins a document of its own, see `transformer.documents_of`; 
 end with EOS, or one that fills the row. Rotary positions are those in the row: attention depends on the difference of
 two positions, which is the same wherever a document begins.
 
+Fill-in-the-middle (fill_in_the_middle.py) permutes tokens within a row after it is read; the order of the rows is the
+same with and without it.
+
 A training that starts from another's checkpoint with `initial.data: continue` continues the order of the samples too:
 its first sample is the one after the other's last. Each source resumes at its position, whatever the weights are now; a
 source that is new in the corpus begins at its start. The checkpoint stores the past: `history`, the weights and the
@@ -30,9 +33,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.tokens import data_order
 from stages.lib.tokens.corpus import Corpus, Segments, ranges
+from stages.lib.tokens.fill_in_the_middle import FillInTheMiddleRecipe, Permutation
 from stages.lib.tokens.packing import CHUNK, PACKINGS
 
 
@@ -48,11 +53,13 @@ class Samples:
 
     `weights`: {source: weight}, or a history of the mixture [(first sample, weights)], see data_order.py.
     `document_end`: the token that ends a document, if attention must stay within documents. `packing`: chunk, concat or
-    best_fit.
+    best_fit. `fill_in_the_middle`: permute fragments of the rows.
 
-    `rows`: rows of each source per epoch, int64 [sources].
+    `rows`: rows of each source per epoch, int64 [sources]. `permutation`: that of `fill_in_the_middle`, of the rows of
+    `permuted_sources`; None without it.
 
-    Raises UserError if the weights name no source of the corpus, or a source is too short.
+    Raises UserError if the weights name no source of the corpus, a source is too short, or the corpus' tokenizer lacks
+    the tokens of fill-in-the-middle.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class Samples:
         seed: int,
         document_end: int | None = None,
         packing: str = CHUNK,
+        fill_in_the_middle: FillInTheMiddleRecipe | None = None,
     ) -> None:
         history = [(0, weights)] if isinstance(weights, Mapping) else weights
         for _, named in history:
@@ -76,6 +84,18 @@ class Samples:
             for source, stream in zip(self.mixture.sources, self.streams, strict=True)
         ]
         self.rows = np.array([layout.rows for layout in self.layouts], dtype=np.int64)
+        self.permutation: Permutation | None = None
+        if fill_in_the_middle is not None:
+            self.permutation = Permutation(
+                fill_in_the_middle,
+                _sentinels_of(corpus),
+                # EOS alone separates documents without BOS, and no text becomes either
+                frozenset(corpus.tokenizer[name] for name in ("bos", "eos")),
+                seed,
+            )
+            of_recipe = fill_in_the_middle.sources or self.mixture.sources
+            self.permuted_sources = [source for source in self.mixture.sources if source in of_recipe]
+            self._is_permuted = np.isin(self.mixture.sources, self.permuted_sources)
 
     def locate(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (source number, epoch, row) of each global sample number; int64 arrays.
@@ -127,7 +147,14 @@ class Samples:
             places = chosen[segments.rows] * width + segments.places
             self.streams[source].gather(segments.starts, segments.counts, places, tokens)
             ignored += self._fill(tokens, chosen, segments, places)
-        return tokens.view(np.int32) if tokens.itemsize == 4 else tokens.astype(np.int32), np.concatenate(ignored)
+        rows = tokens.view(np.int32) if tokens.itemsize == 4 else tokens.astype(np.int32)
+        if self.permutation is not None:
+            chosen = np.flatnonzero(self._is_permuted[sources])
+            if len(chosen) == len(rows):
+                rows = self.permutation.permute(rows, np.asarray(samples, dtype=np.int64))
+            else:
+                rows[chosen] = self.permutation.permute(rows[chosen], np.asarray(samples, dtype=np.int64)[chosen])
+        return rows, np.concatenate(ignored)
 
     def _fill(
         self, tokens: np.ndarray, chosen: np.ndarray, segments: Segments, places: np.ndarray
@@ -153,6 +180,17 @@ class Samples:
             tokens[source] = epoch * layout.targets + layout.targets_before(epoch, position)
             epochs[source] = count / layout.rows
         return {"source_tokens": tokens, "source_epochs": epochs}
+
+
+def _sentinels_of(corpus: Corpus) -> dict[str, int]:
+    """Return the ids of the tokens of fill-in-the-middle. Raises UserError if the corpus' tokenizer has none."""
+    sentinels = corpus.tokenizer.get("fill_in_the_middle")
+    if sentinels is None:
+        raise UserError(
+            "pretrain.fill_in_the_middle requires a tokenizer with the special tokens of fill-in-the-middle, and that "
+            f"of {corpus.manifest.path} has none; set fill_in_the_middle of the tokenizer, or leave it out here"
+        )
+    return sentinels
 
 
 def _groups(sources: np.ndarray, epochs: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -247,6 +285,7 @@ class Order:
 
     `history`: [[first sample, {source: weight}]], the first at sample 0. `begin`: the first sample of this run, None if
     its checkpoints do not store it. `sources`: {source: digest of its training text}, None likewise.
+    `fill_in_the_middle` permutes tokens within samples, and changes neither their order nor their rows.
     """
 
     seq_len: int
@@ -255,6 +294,7 @@ class Order:
     history: list[Any]
     begin: int | None
     sources: dict[str, str] | None
+    fill_in_the_middle: FillInTheMiddleRecipe | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the part of the order that a checkpoint stores beside the recipe, as JSON data."""
@@ -262,10 +302,15 @@ class Order:
 
     def samples(self, corpus: Corpus, document_end: int | None = None) -> Samples:
         """Return the Samples of a corpus in this order."""
-        return Samples(corpus, self.history, self.seq_len, self.seed, document_end, self.packing)
+        return Samples(
+            *(corpus, self.history, self.seq_len, self.seed, document_end, self.packing, self.fill_in_the_middle)
+        )
 
     def difference(self, other: Order, corpus: Corpus) -> str | None:
-        """Return why this order on `corpus` cannot continue `other`: the property that differs; None if it can."""
+        """Return why this order on `corpus` cannot continue `other`: the property that differs; None if it can.
+
+        `fill_in_the_middle` may differ, like the weights: each row is still read once per epoch.
+        """
         for key in ("seq_len", "packing", "seed"):
             if getattr(self, key) != getattr(other, key):
                 return key
@@ -278,7 +323,12 @@ class Order:
 
 
 def from_recipe(recipe: Any, corpus: Corpus, before: Mapping[str, Any] | None = None) -> Order:
-    """Return the Order of a run by its PretrainRecipe. `before`: commit.json of the checkpoint that it continues."""
+    """Return the Order of a run by its PretrainRecipe. `before`: commit.json of the checkpoint that it continues.
+
+    Raises UserError if it has fill-in-the-middle, and the corpus' tokenizer lacks the tokens.
+    """
+    if recipe.fill_in_the_middle is not None:
+        _sentinels_of(corpus)  # before a run directory is made
     begin, history = 0, []
     if before is not None:
         begin = before["samples"]
@@ -295,6 +345,7 @@ def from_recipe(recipe: Any, corpus: Corpus, before: Mapping[str, Any] | None = 
         history=history,
         begin=begin,
         sources={source: corpus.digest_of(source) for source in named},
+        fill_in_the_middle=recipe.fill_in_the_middle,
     )
 
 
@@ -302,6 +353,9 @@ def from_commit(commit: Mapping[str, Any]) -> Order:
     """Return the Order of a pretraining by the commit.json of one of its checkpoints."""
     recipe = commit["recipe"]
     data = commit.get("data", {})  # checkpoints of earlier versions have none
+    fill_in_the_middle = recipe.get("fill_in_the_middle")
+    if fill_in_the_middle is not None:
+        fill_in_the_middle = recipes.load(FillInTheMiddleRecipe, fill_in_the_middle, "pretrain.fill_in_the_middle")
     return Order(
         seq_len=recipe["seq_len"],
         seed=recipe.get("seed", SEED),
@@ -309,4 +363,5 @@ def from_commit(commit: Mapping[str, Any]) -> Order:
         history=data.get("history", [[0, recipe["weights"]]]),
         begin=data.get("begin"),
         sources=data.get("sources"),
+        fill_in_the_middle=fill_in_the_middle,
     )
