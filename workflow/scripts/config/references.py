@@ -226,12 +226,12 @@ def _check_pretrained(config: Config, where: str, run: Config) -> None:
                     f"got {source!r}"
                 )
     tokenizer = config["corpora"][run["corpus"]]["tokenizer"]
-    if run["pretrain"].get("fill_in_the_middle") is not None:
-        if config["tokenizers"][tokenizer].get("fill_in_the_middle") is None:
-            raise UserError(
-                f"tokenizers.{tokenizer}.fill_in_the_middle is missing: {where}.pretrain.fill_in_the_middle requires "
-                "its special tokens ({} for the default names)"
-            )
+    needs_tokens = run["pretrain"].get("fill_in_the_middle") is not None
+    if needs_tokens and config["tokenizers"][tokenizer].get("fill_in_the_middle") is None:
+        raise UserError(
+            f"tokenizers.{tokenizer}.fill_in_the_middle is missing: {where}.pretrain.fill_in_the_middle requires "
+            "its special tokens ({} for the default names)"
+        )
 
 
 def _check_tuned(config: Config, where: str, run: Config) -> None:
