@@ -215,6 +215,16 @@ def test_a_dummy_sample_depends_on_its_number_and_the_seed_alone_and_the_target_
         assert all((prefetch.next()[0] == samples.batch(batch)[0]).all() for batch in numbers)
 
 
+@pytest.mark.long  # two trainings, and a corpus of the standard library
+def test_fill_in_the_middle(run):
+    options = ["--seeds", 0, "--steps", 3, "--windows", 8, "--loader-turns", 3]
+    found = run("fill_in_the_middle", *options)[1]
+    assert [run["fill_in_the_middle"] for run in found["runs"]] == [False, True]
+    paired = found["summary"]["middle after psm, bits per token"]
+    assert paired["difference"] == paired["on"] - paired["off"] != 0
+    assert all(0 < of["on"] < of["off"] for of in found["loader"].values())
+
+
 def test_near_duplicates(run):
     printed, found = run("near_duplicates", "--documents", 400, "--peer-documents", 0, "--megabytes", 1)
     result = found["400"]
