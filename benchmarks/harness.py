@@ -48,24 +48,27 @@ def last_json(command, **options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+MEASURED = """
+import json, resource, subprocess, sys, time
+begun = time.perf_counter()
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+seconds, used = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([code, seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))
+"""
+"""A small process that starts what is measured: Linux counts the memory of a process' parent as its own peak."""
+
+
 def timed(command, environment=None, **options):
     """Run a command without its output; return its seconds and CPU-seconds, and the peak memory of its largest process.
 
     Processes that it starts and waits for are counted.
     """
-    begun = time.perf_counter()
-    process = subprocess.Popen(
-        [str(word) for word in command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options
-    )
-    errors = process.stderr.read()
-    _, status, used = os.wait4(process.pid, 0)
-    if process_code := os.waitstatus_to_exitcode(status):
-        raise subprocess.CalledProcessError(process_code, command, stderr=errors)
-    return {
-        "seconds": time.perf_counter() - begun,
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-        "peak_bytes": used.ru_maxrss * 1024,
-    }
+    command = [sys.executable, "-c", MEASURED, *map(str, command)]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, **options)
+    code, *figures = json.loads(done.stdout)
+    if code:
+        raise subprocess.CalledProcessError(code, command[3:], stderr=done.stderr)
+    return dict(zip(("seconds", "cpu_seconds", "peak_bytes"), figures, strict=True))
 
 
 def take_turns(commands, repeats, warm_up):

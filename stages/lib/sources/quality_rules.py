@@ -17,6 +17,7 @@ are measured; c4_quality reads all of its lines.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -193,13 +194,6 @@ class Batch:
         return Words([text.split() for text in self.texts])
 
     @functools.cached_property
-    def num_words(self) -> np.ndarray:
-        """The number of words of each text, [T]."""
-        import numpy as np
-
-        return self.words.counts if "words" in vars(self) else np.array([len(text.split()) for text in self.texts])
-
-    @functools.cached_property
     def characters(self) -> np.ndarray:
         """The number of characters of each text, [T]; at least 1."""
         import numpy as np
@@ -322,6 +316,10 @@ class Broken:
         for number, value in enumerate(values):
             if (value < limit if is_minimum else value > limit) and self.reasons[number] is None:
                 self.reasons[number], self.values[number] = f"{self.prefix}.{name}", float(value)
+
+    def of_others(self, measure: Callable[[int], float]) -> list[float]:
+        """Return a measure of each text by its number; not a number for one that breaks a rule already."""
+        return [measure(at) if reason is None else math.nan for at, reason in enumerate(self.reasons)]
 
 
 def gopher_repetition(rules: GopherRepetition, batch: Batch) -> Broken:
@@ -490,19 +488,20 @@ def fineweb_quality(rules: FinewebQuality, batch: Batch) -> Broken:
 
     found = Broken("fineweb_quality", len(batch.texts))
     lines = [[line for line in text.split("\n") if line.strip()] or [""] for text in batch.texts]
+    is_short = rules.short_line_length.__ge__
     if (limit := rules.line_punct_thr) is not None:
         ended = (sum(map(_ends_sentence, [line[-1:] for line in some])) / len(some) for some in lines)
         found.add("line_punct_thr", ended, limit, is_minimum=True)
     if (limit := rules.short_line_thr) is not None:
-        is_short = rules.short_line_length.__ge__
-        short = (sum(map(is_short, map(len, some))) / len(some) for some in lines)
+        short = found.of_others(lambda at: sum(map(is_short, map(len, lines[at]))) / len(lines[at]))
         found.add("short_line_thr", short, limit)
     if (limit := rules.char_duplicates_ratio) is not None:
+        repeated = found.of_others(lambda at: _repeats(lines[at])[1])
         characters = np.maximum(1, batch.of_each(lambda text: len(text) - text.count("\n")))
-        found.add("char_duplicates_ratio", [_repeats(some)[1] for some in lines] / characters, limit)
+        found.add("char_duplicates_ratio", np.array(repeated) / characters, limit)
     if (limit := rules.new_line_ratio) is not None:
-        ends_of_lines = batch.of_each(lambda text: text.count("\n"))
-        found.add("new_line_ratio", ends_of_lines / np.maximum(1, batch.num_words), limit)
+        ends = found.of_others(lambda at: batch.texts[at].count("\n") / max(1, len(batch.texts[at].split())))
+        found.add("new_line_ratio", ends, limit)
     return found
 
 
