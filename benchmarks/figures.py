@@ -141,7 +141,13 @@ def _optimizers(found):
 DERIVED = {
     **{"train_cpu": _train_cpu, "tokenize": _tokenize, "loader": _loader, "convert": _convert, "ladder": _ladder},
     **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
-    **{"near_duplicates": _near_duplicates, "filters": _filters, "languages": _languages, "many_jobs": _many_jobs},
+    **{
+        "near_duplicates": _near_duplicates,
+        "near_duplicates_million": _near_duplicates,
+        "filters": _filters,
+        "languages": _languages,
+        "many_jobs": _many_jobs,
+    },
 }
 
 
@@ -193,7 +199,7 @@ FIGURES = (
     ),
     Figure("the same, MB of text per CPU-second", "near_duplicates.200000.mb", 8, unit="MB"),
     Figure("near duplicates of 20,000 documents: over datatrove", "near_duplicates.20000.ratio", 10),
-    Figure("near duplicates of a million documents: peak memory", "near_duplicates.1000000.gb", 1, True, "GB"),
+    Figure("near duplicates of a million documents: peak memory", "near_duplicates_million.1000000.gb", 1, True, "GB"),
     Figure("loader, L=512: over the fastest peer", "loader.over_fastest.512", 5),
     Figure("loader, L=4096: over the fastest peer", "loader.over_fastest.4096", 3),
     Figure("CPU training step: over transformers", "train_cpu.ratios.transformers.tokens_per_second", 1.15),
