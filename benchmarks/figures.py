@@ -112,6 +112,12 @@ def _near_duplicates(found):
             of.text_bytes / of.cpu_seconds / 1e6,
             of.peak_bytes / 1e9,
         )
+        shares = vars(of.recall).values()
+        of.above, of.theory, of.found = (
+            sum(getattr(share, key) for share in shares) for key in ("overlap", "theory", "removed")
+        )
+        of.wrong, of.peak_mb = sum(vars(of.removed_wrongly).values()), of.peak_bytes / 1e6
+        of.exact = sum(stage.cpu_seconds for stage in vars(of.exact_duplicates).values()) / of.documents * 1e6
         if hasattr(of, "datatrove"):
             of.ratio = of.datatrove.cpu_seconds / of.cpu_seconds
 
@@ -263,6 +269,12 @@ def _trained(peer, own=""):
     )
 
 
+def _near(form):
+    """Return the cells of a figure of near duplicates of 20,000, 200,000 and a million documents."""
+    runs = ("near_duplicates.20000", "near_duplicates.200000", "near_duplicates_million.1000000")
+    return " | ".join(form.replace("{", f"{{{run}.") for run in runs)
+
+
 def _filtered(rules):
     """Return the cells of a set of published rules."""
     own, same = f"filters.compared.spacy.{rules}", f"filters.compared.white space.{rules}"
@@ -286,8 +298,8 @@ QUOTES = {
     README: (
         "on two idle cores, {workflow.demo.whole.seconds:.0f} s on an\n{workflow.processor} with AVX-512",
         "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, AVX-512), ",
-        "All measured on 2 CPU cores of an {README.processors} "
-        "(LoRA, Muon and the search for contaminated items: {README.other_processors}), beside",
+        "All measured on 2 CPU cores of an {README.processors} (LoRA, Muon, near duplicates, filters and the search for "
+        "contaminated items: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
         "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
         "memory | transformers {train_cpu.versions.transformers} |",
@@ -295,6 +307,10 @@ QUOTES = {
         "litgpt {train_cpu.versions.litgpt} |",
         "| JSON lines to shards, tokens per CPU-second | {tokenize.ratios.datatrove.tokens_per_cpu_second:.1f} x; "
         "{tokenize.ratios.datatrove.peak_mb:.2f} x the memory | datatrove {tokenize.peers.versions.datatrove} |",
+        "| near duplicates, compared before they go, documents per CPU-second | {near_duplicates.20000.ratio:.0f} x | "
+        "datatrove 0.10.1, MinHash |",
+        "| published rules of quality, by set, MB of text per CPU-second | {filters.ratios[0]:.0f} to "
+        "{filters.ratios[3]:.0f} x | datatrove 0.10.1 with spaCy |",
         "| memory of tuning by LoRA (rank {lora.rank}, {lora.millions:.0f} M parameters, float32) | "
         "{lora.ratio:.2f} x |",
         "| loader, million tokens per CPU-second (4,096 per sample) | {loader.figures.4096.caravan chunk.speed:.0f} | "
@@ -360,6 +376,15 @@ QUOTES = {
         ),
         "Ours takes {tokenize.medians.caravan.cpu_seconds:.1f} CPU-seconds. gigatoken alone needs {tokenize.alone:.1f} "
         "for these texts, which is a lower bound: a factor of {tokenize.bound:.1f} over",
+        "`near_duplicates`, on {near_duplicates.hardware.cores} cores of an {near_duplicates.processor} beside",
+        f"| documents per CPU-second | {_near('{speed:,.0f}')} |",
+        f"| MB of text per CPU-second | {_near('{mb:.1f}')} |",
+        "| over datatrove 0.10.1 | {near_duplicates.20000.ratio:.0f} x | | |",
+        f"| peak memory of a stage | {_near('{peak_mb:.0f} MB')} |",
+        "overlap by 0.8 or more: found, of those that the bands find in theory | "
+        f"{_near('{found:,} of {theory:,.1f}')} |",
+        f"| removed that should stay | {_near('{wrong}')} |",
+        f"| exact duplicates alone, us of CPU per document | {_near('{exact:.0f}')} |",
         "`filters`, on {filters.hardware.cores} cores of an {filters.processor} ({filters.documents:,} documents of "
         "code, prose and other languages, {filters.mb:.0f} MB;",
         *(
@@ -392,7 +417,7 @@ def pages():
     processors = lambda *names: " and ".join(dict.fromkeys(found[name].processor for name in names))  # noqa: E731
     found["README"] = SimpleNamespace(
         processors=processors("train_cpu", "tokenize", "loader", "evaluate"),
-        other_processors=processors("lora", "contamination", "optimizers"),
+        other_processors=processors("lora", "contamination", "optimizers", "near_duplicates", "filters"),
     )
     texts = {page: (HOME / page).read_text(encoding="utf-8") for page in (README, PAGE)}
     before, _, rest = texts[PAGE].partition(BEGIN)

@@ -137,7 +137,7 @@ def _corpora(corpora: Sequence[Manifest]) -> Iterator[Block]:
         rows.append([corpus, source, masked, f"{text.records:,}", before, stays, *counts,
                      f"{text.validation_documents:,}"])  # fmt: skip
     titles = ["corpus", "source", "masked", "records read", "their text", "stay", "documents", "text", "tokens",
-              "bytes per token", "of them validation"]  # fmt: skip
+              "bytes per token", "validation documents"]  # fmt: skip
     caption = "What each corpus read of its sources, and what it holds of them, in both splits."
     if rows:
         yield Table(titles=titles, rows=rows, caption=caption, numeric=range(-8, 0))
