@@ -298,8 +298,8 @@ QUOTES = {
     README: (
         "on two idle cores, {workflow.demo.whole.seconds:.0f} s on an\n{workflow.processor} with AVX-512",
         "| scores on a CPU, offline | {workflow.demo.whole.seconds:.0f} s ({workflow.processor}, AVX-512), ",
-        "All measured on 2 CPU cores of an {README.processors} (LoRA, Muon, near duplicates, filters and the search for "
-        "contaminated items: {README.other_processors}), beside",
+        "All measured on 2 CPU cores of an {README.processors} (LoRA, Muon, near duplicates, filters and the search "
+        "for contaminated items: {README.other_processors}), beside",
         "| training step, tokens per second ({train_cpu.millions:.1f} M parameters, float32) | "
         "{train_cpu.ratios.transformers.tokens_per_second:.2f} x; {train_cpu.ratios.transformers.peak_mb:.2f} x the "
         "memory | transformers {train_cpu.versions.transformers} |",
