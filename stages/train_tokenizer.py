@@ -238,7 +238,7 @@ def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
-    sentinels = None if recipe.fill_in_the_middle is None else [*recipe.fill_in_the_middle.pieces.values()]
+    sentinels = {} if recipe.fill_in_the_middle is None else recipe.fill_in_the_middle.pieces
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(sample),
@@ -249,7 +249,7 @@ def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             pad_id=-1,
-            control_symbols=sentinels,
+            control_symbols=[*sentinels.values()],  # None would be the symbol "None"
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import sentencepiece
 
 from stages import train_tokenizer
 from tests.helpers.data_fixtures import listed, make, refused, texts, write_jsonl
@@ -35,6 +36,9 @@ def test_two_runs_give_the_same_identity(lists, tmp_path, model):
     second = _train([*reversed(lists)], tmp_path / "two" / "deeper" / "manifest.json", vocab_size=320, model=model)
     assert _identity(first) == _identity(second)
     assert _identity(first)["vocab_size"] == 320
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "one/tokenizer.model"))
+    special = [tokenizer.id_to_piece(number) for number in range(4)]
+    assert special == ["<unk>", "<s>", "</s>", "<0x00>"]  # no other token is reserved
 
 
 def test_the_sample_decides(lists, tmp_path):
