@@ -37,7 +37,9 @@ SourceRecipe:
    filters.gopher_quality: null, filters.c4_quality: null, filters.fineweb_quality: null, filters.languages: null,
    filters.min_language_probability: null, filters.quality: null, filters.custom: null,
    mask: []}
-TokenizerRecipe: {vocab_size: null, model: bpe, sample: null, sample_mb: 100.0, path: null, bos: null, eos: null}
+TokenizerRecipe:
+  {vocab_size: null, model: bpe, sample: null, sample_mb: 100.0, path: null, bos: null, eos: null,
+   fill_in_the_middle: null}
 ClassifierRecipe: {ngram_words: 2, num_features: 262144, max_documents: 50000, held_out: 0.1, seed: 0}
 TokenizeRecipe:
   {parts: 1, bos: true, duplicates: keep, decontaminate: [], decontaminate_ngram: 13, shuffle_seed: 0}
@@ -61,11 +63,12 @@ DescribeRecipe: {license: null, languages: [], description: null}
 BestRecipe: {task: null}
 """)
 FROZEN["PretrainRecipe"] |= yaml.safe_load("""
-  {data_stages: [], packing: chunk, document_mask: false, initial: null, model.architecture: llama,
-   model.head_dim: null, model.attention_bias: false, model.sliding_window: null, model.num_local_experts: 8,
-   model.num_experts_per_tok: 2, model.router_aux_loss_coef: 0.001, model.num_key_value_heads: null,
-   model.tie_word_embeddings: false, model.rope_theta: 10000.0, model.rope_scaling: null, model.rms_norm_eps: 1.0e-05,
-   model.max_position_embeddings: 4096, model.initializer_range: 0.02}
+  {data_stages: [], packing: chunk, document_mask: false, initial: null, fill_in_the_middle: null,
+   model.architecture: llama, model.head_dim: null, model.attention_bias: false, model.sliding_window: null,
+   model.num_local_experts: 8, model.num_experts_per_tok: 2, model.router_aux_loss_coef: 0.001,
+   model.num_key_value_heads: null, model.tie_word_embeddings: false, model.rope_theta: 10000.0,
+   model.rope_scaling: null, model.rms_norm_eps: 1.0e-05, model.max_position_embeddings: 4096,
+   model.initializer_range: 0.02}
 """)
 
 
