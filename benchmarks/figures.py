@@ -113,9 +113,7 @@ def _near_duplicates(found):
             of.peak_bytes / 1e9,
         )
         shares = vars(of.recall).values()
-        of.above, of.theory, of.found = (
-            sum(getattr(share, key) for share in shares) for key in ("overlap", "theory", "removed")
-        )
+        of.theory, of.found = (sum(getattr(share, key) for share in shares) for key in ("theory", "removed"))
         of.wrong, of.peak_mb = sum(vars(of.removed_wrongly).values()), of.peak_bytes / 1e6
         of.exact = sum(stage.cpu_seconds for stage in vars(of.exact_duplicates).values()) / of.documents * 1e6
         if hasattr(of, "datatrove"):
@@ -147,13 +145,8 @@ def _optimizers(found):
 DERIVED = {
     **{"train_cpu": _train_cpu, "tokenize": _tokenize, "loader": _loader, "convert": _convert, "ladder": _ladder},
     **{"contamination": _contamination, "lora": _lora, "plan": _plan, "start": _start, "optimizers": _optimizers},
-    **{
-        "near_duplicates": _near_duplicates,
-        "near_duplicates_million": _near_duplicates,
-        "filters": _filters,
-        "languages": _languages,
-        "many_jobs": _many_jobs,
-    },
+    **{"near_duplicates": _near_duplicates, "near_duplicates_million": _near_duplicates, "filters": _filters},
+    **{"languages": _languages, "many_jobs": _many_jobs},
 }
 
 

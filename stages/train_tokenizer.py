@@ -109,10 +109,14 @@ class TokenizerRecipe:
     reserves them, within its `vocab_size`. That of `path` must have them: StarCoder's are `<fim_prefix>`,
     `<fim_middle>`, `<fim_suffix>`."""
 
+    @property
+    def sentinels(self) -> dict[str, str]:
+        """{name: text} of the special tokens of `fill_in_the_middle`; {} without it."""
+        return {} if self.fill_in_the_middle is None else self.fill_in_the_middle.pieces
+
     def check(self, where: str) -> None:
         """Raise UserError unless either the fields of a tokenizer to train or those of a custom one are given."""
-        sentinels = {} if self.fill_in_the_middle is None else self.fill_in_the_middle.pieces
-        for name, piece in sentinels.items():
+        for name, piece in self.sentinels.items():
             if self.path is None and (not NAME_OF_SENTINEL.fullmatch(piece) or RESERVED.fullmatch(piece)):
                 raise UserError(
                     f"{where}.fill_in_the_middle.{name} must be a name of printable ASCII in angle brackets, such as "
@@ -151,14 +155,13 @@ def package_custom(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock
     """Package a custom tokenizer, and write the manifest."""
     assert recipe.path is not None and recipe.bos is not None and recipe.eos is not None
     where, directory = arguments.stage_name, arguments.output.parent
-    sentinels = {} if recipe.fill_in_the_middle is None else recipe.fill_in_the_middle.pieces
-    package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where, sentinels)
+    package = custom.package_of(Path(recipe.path), recipe.bos, recipe.eos, where, recipe.sentinels)
     tokenizers.write_files(directory, package, recipe.bos, recipe.eos, custom.unknown_of(package))
     custom.check_written(directory, where)
     identity_ = {
         # not the file's path: its content is in the outputs
         "recipe": {key: value for key, value in recipes.written(recipe, "identity").items() if key != "path"},
-        **custom.identity_of(package, recipe.bos, recipe.eos, sentinels),
+        **custom.identity_of(package, recipe.bos, recipe.eos, recipe.sentinels),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
     }
     record = clock.record(taken={"path": recipe.path, **manifest.describe(recipe.path)})
@@ -180,8 +183,7 @@ def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) 
     with files.atomic(directory / tokenizers.MODEL) as file:
         file.write(model)
     processor = _processor(model)
-    sentinels = {} if recipe.fill_in_the_middle is None else recipe.fill_in_the_middle.pieces
-    tokenizers.write_package(directory, processor, recipe.model, [*sentinels.values()])
+    tokenizers.write_package(directory, processor, recipe.model, [*recipe.sentinels.values()])
     identity_ = {
         "recipe": recipes.written(recipe, "identity"),
         "sample": files.sha256_bytes(sample),
@@ -189,7 +191,7 @@ def train(arguments: argparse.Namespace, recipe: TokenizerRecipe, clock: Clock) 
         "unk": UNK,
         "bos": BOS,
         "eos": EOS,
-        **_ids_of(sentinels, processor),
+        **_ids_of(recipe.sentinels, processor),
         # not the .model, which holds its trainer's arguments as well: the pieces determine a tokenizer
         "pieces": manifest.digest_of({"pieces": tokenizers.pieces_of(processor)}),
         "outputs": {name: manifest.describe(directory / name) for name in tokenizers.PACKAGE},
@@ -238,7 +240,6 @@ def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
-    sentinels = {} if recipe.fill_in_the_middle is None else recipe.fill_in_the_middle.pieces
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(sample),
@@ -249,7 +250,7 @@ def _train(sample: bytes, recipe: TokenizerRecipe) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             pad_id=-1,
-            control_symbols=[*sentinels.values()],  # None would be the symbol "None"
+            control_symbols=[*recipe.sentinels.values()],  # None would be the symbol "None"
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
