@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.sources.documents import Document
+from stages.lib.sources.entries import Document
 from stages.lib.tokenizer.tokenizer import Tokenizer
 
 Encode = Callable[[list[str], list[str]], list[np.ndarray]]

@@ -23,8 +23,7 @@ import numpy as np
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
-from stages.lib.sources.documents import Document
-from stages.lib.sources.entries import VALIDATION
+from stages.lib.sources.entries import VALIDATION, Document
 from stages.lib.tokens import bos_eos
 from stages.lib.tokens.bos_eos import Encode
 
