@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 
@@ -127,6 +128,55 @@ def test_scores_can_be_computed_again_from_the_logs(made, own, tmp_path):
             elif metric != "byte_perplexity":
                 assert score["value"] == pytest.approx(sum(values) / len(values))
     assert samples(found.path, "gen")[0]["arguments"][0][0] == "def name\n"
+
+
+def log_likelihood(model, tokenizer, context, continuation):
+    """The log-likelihood of a text after another by transformers alone; BOS begins the context."""
+    import torch
+
+    num_context = len(tokenizer.encode(context.rstrip()))  # white space between them counts to the answer
+    ids = torch.tensor([tokenizer.encode(context + continuation)])
+    with torch.inference_mode():
+        logits = model(ids).logits[0].log_softmax(-1)
+    return sum(logits[at - 1, ids[0, at]].item() for at in range(num_context, ids.shape[1]))
+
+
+def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tmp_path):
+    import transformers
+
+    forms = {
+        "several": {"doc_to_target": "{{ [0, 1] }}"},
+        "contexts": {"doc_to_text": "answer", "doc_to_choice": "choices", "doc_to_target": "text"},
+        "mutual": {"doc_to_target": "{{ choices[answer] }}", "metric_list": [{"metric": "acc_mutual_info"}]},
+        "unknown": {"doc_to_target": "{{ 5 if answer else 0 }}"},
+    }
+    own = changed(own, tmp_path / "forms", "ab", **forms)
+    (own / "both.yaml").write_text("group: both\ntask: [ab, several]\naggregate_metric_list: [{metric: acc}]\n")
+    scores = scored_own(made, own, tmp_path / "own.json", tasks=["both", "contexts", "mutual", "unknown", "gen"])
+    results, export = scores.identity["results"], made["--export"].parent
+    model = transformers.AutoModelForCausalLM.from_pretrained(export, dtype="float32")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(export)
+    questions = [json.loads(line) for line in (own / "questions.jsonl").read_text().splitlines()]
+
+    def bits(context, answer):
+        return -log_likelihood(model, tokenizer, context, f" {answer}") / math.log(2) / len(answer.encode())
+
+    of_choices = [[bits(row["question"], choice) for choice in row["choices"]] for row in questions]
+    right = [of[row["answer"]] for of, row in zip(of_choices, questions, strict=True)]
+    expected = {
+        "ab": right,
+        "several": [min(of) for of in of_choices],
+        "both": right + [min(of) for of in of_choices],
+        "contexts": [bits(row["choices"][row["answer"]], row["text"]) for row in questions],
+        "mutual": right,
+        "unknown": [of[0] for of, row in zip(of_choices, questions, strict=True) if not row["answer"]],
+    }
+    for task, values in expected.items():
+        score = results[task]["bpb"]
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        assert score == pytest.approx({"value": statistics.fmean(values), "stderr": error, "n": len(values)}, abs=1e-6)
+    assert [sample["metrics"].get("bpb") for sample in samples(scores.path, "ab")] == pytest.approx(right, abs=1e-6)
+    assert "bpb" not in results["gen"]
 
 
 def test_keys_of_a_task_stand_before_those_of_the_suite(made, own, tmp_path):

@@ -23,7 +23,7 @@ from stages.lib.render import page
 from stages.lib.render.page import Head
 from stages.lib.results import differences
 from stages.lib.results.curves import tokens_before
-from stages.lib.results.scores import main_metric, rows_of
+from stages.lib.results.scores import rows_of, shown_metrics
 from tools.compare import models
 
 
@@ -43,8 +43,8 @@ def compare(directory: Path, texts: Sequence[str]) -> Comparison:
     before, points = tokens_before(results), []
     for (run_name, step, suite), evaluation in results.evaluations.items():
         at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"] + before[run_name]}
-        main = {task: main_metric(metrics) for task, metrics in evaluation.identity["results"].items()}
-        points += [at | row for row in rows_of(evaluation, suite) if row["metric"] == main[row["task"]]]
+        shown = {task: shown_metrics(metrics) for task, metrics in evaluation.identity["results"].items()}
+        points += [at | row for row in rows_of(evaluation, suite) if row["metric"] in shown[row["task"]]]
     points.sort(key=lambda row: tuple(row[key] for key in ("suite", "task", "metric", "run", "step")))
     overview, recipes = models.tables(compared, directory)
     names = [model.name for model in compared]

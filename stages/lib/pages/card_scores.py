@@ -13,14 +13,17 @@ from stages.lib.render.markdown import code, escaped, listed, markdown_table
 from stages.lib.results.differences import compare
 from stages.lib.results.scores import ScoreRow, rows_of
 from stages.lib.run_directory import journal
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 from stages.lib.scoring.tasks import local_tasks
 
 
 def scores_of(evaluations: Mapping[str, Manifest]) -> list[ScoreRow]:
-    """Return the scores of all suites; of a local task only the metric that tables show."""
+    """Return the scores of all suites; of a local task only the metrics that tables show."""
     rows = [row for suite, evaluation in evaluations.items() for row in rows_of(evaluation, suite)]
     local = {row["task"]: local_tasks.find(row["task"]) for row in rows}
-    return [row for row in rows if (task := local[row["task"]]) is None or row["metric"] == task.metric]
+    return [
+        row for row in rows if (task := local[row["task"]]) is None or row["metric"] in (task.metric, BITS_OF_ANSWER)
+    ]
 
 
 def score_lines(inputs: CardInputs) -> list[str]:
@@ -40,11 +43,12 @@ def score_lines(inputs: CardInputs) -> list[str]:
     for row in rows:
         suite, task, metric = key = row["suite"], row["task"], row["metric"]
         local = local_tasks.find(task)
-        chance = f"{local.chance:g}" if local and local.chance is not None else "-"
+        is_main = local is not None and local.metric == metric
+        chance = f"{local.chance:g}" if local and is_main and local.chance is not None else "-"
         number = "-" if row["n"] is None else f"{row['n']:,}"
         cells = [code(suite), code(task), code(metric), _shown(row), number, chance]
         if has_readers:
-            cells.append(_best_reader(inputs.evaluations[suite], task))
+            cells.append(_best_reader(inputs.evaluations[suite], task) if is_main else "-")
         if inputs.contamination:
             cells.append(_contaminated(inputs.contamination.get(suite), task))
         body.append(cells + [of_baseline.get(key, "-") for of_baseline in baselines.values()])

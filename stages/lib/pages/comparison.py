@@ -128,7 +128,7 @@ def _charts(points: Sequence[ScoreRow]) -> Iterator[Chart]:
     for (suite, task, metric), runs in by_task.items():
         if max(map(len, runs.values())) > 1:
             local = local_tasks.find(task)
-            chance = local.chance if local is not None else None
+            chance = local.chance if local is not None and local.metric == metric else None
             yield Chart(
                 title=f"{suite}/{task}",
                 y_label=metric,

@@ -24,6 +24,7 @@ from stages.lib.results.scores import (
     badness,
     beside,
     columns_of,
+    label_of,
     lower_is_better,
     trivial,
 )
@@ -46,12 +47,12 @@ Column = tuple[str, str]
 
 
 def titled(task: str, metric: str) -> str:
-    """Return a task with the direction of its better scores."""
-    return f"{task} {LOWER if lower_is_better(metric) else HIGHER}"
+    """Return the label of a task's metric with the direction of better scores."""
+    return f"{label_of(task, metric)} {LOWER if lower_is_better(metric) else HIGHER}"
 
 
 class ScoreTable:
-    """The last scores of each run, by (task, metric) of the tasks' main metrics.
+    """The last scores of each run, by (task, metric): of a task, the metrics that tables show.
 
     `number`: of columns, local tasks first, then the others by name; default: all.
     """
@@ -95,9 +96,9 @@ class ScoreTable:
 
     def verdicts(self, differences: Differences) -> Iterator[str]:
         """Yield a sentence per column: the best run against the next."""
-        for (task, _), ranked in self.ranked.items():
+        for column, ranked in self.ranked.items():
             if len(ranked) > 1 and (difference := differences.between(ranked[1], ranked[0])):
-                yield f"{task}: {difference.sentence(ranked[1]['run'], ranked[0]['run'])}"
+                yield f"{label_of(*column)}: {difference.sentence(ranked[1]['run'], ranked[0]['run'])}"
 
     def _reference(self, column: Column, rows: Sequence[ScoreRow], with_name: bool = False) -> Cell | str:
         """Return the first of the rows, marked if it is at least as good as the best run."""
@@ -133,7 +134,7 @@ def _all_tasks(inputs: ReportInputs) -> Table:
     rows = [
         [title, scores.columns[at][1], *(cells[at] for _, cells in columns)] for at, title in enumerate(scores.titles())
     ]
-    caption = "The last scores of each run by the main metric of each task, beside baselines."
+    caption = "The last scores of each run, beside baselines; bpb: bits per byte of the right answer."
     return Table(titles=titles, rows=rows, caption=caption, numeric=range(2, len(titles)))
 
 
@@ -273,14 +274,16 @@ def _runs_table(runs: RunTable, rows: Sequence[Row], caption: str = "", is_short
     cells: list[list[str | Cell]] = []
     for row in ranked:
         several = f"and {len(row.runs) - 1} more" if len(row.runs) > 1 else ""
-        scores = [row.scores.get(column.task) for column in columns]
+        scores = [row.scores.get(column) for column in columns]
         cells.append([
             Cell(text=row.runs[0], note=several, title=", ".join(row.runs)),
             *(value_text(row.values[key], WIDEST) for key in keys),
             *(table.score(score.value, score.error, strong=score.is_best) if score else numbers.UNKNOWN
               for score in scores),
         ])  # fmt: skip
-    tasks = [column.task if is_short else titled(column.task, column.metric) for column in columns]
+    tasks = [
+        label_of(column.task, column.metric) if is_short else titled(column.task, column.metric) for column in columns
+    ]
     titles = ["run", *labels_of(keys).values(), *tasks]
     return Table(titles=titles, rows=cells, caption=caption, numeric=range(1, len(titles)))
 
@@ -299,7 +302,7 @@ def _sweep(inputs: ReportInputs, name: str, tables: Sequence[RunTable]) -> Itera
     for runs in tables:
         yield from _runs_tables(runs, f"Sweep {name}: {len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs")
         for column in runs.columns[:MAPS]:
-            if grid := run_tables.heat_map(runs, column.task):
+            if grid := run_tables.heat_map(runs, column):
                 yield _heat_map(grid, name)
         names = {run for row in runs.rows for run in row.runs}
         lines = loss_lines({run: curves for run, curves in inputs.curves.items() if run in names})

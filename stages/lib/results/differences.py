@@ -21,7 +21,7 @@ import numpy as np
 
 from stages.lib.manifest import Manifest
 from stages.lib.results.manifests import ModelKey, Results
-from stages.lib.results.scores import ScoreRow, lower_is_better, main_metric, rows_of
+from stages.lib.results.scores import ScoreRow, label_of, lower_is_better, rows_of, shown_metrics
 from stages.lib.scoring import aggregations, sample_logs
 from stages.lib.scoring.aggregations import DocumentScores, document_scores
 from stages.lib.scoring.sample_logs import Document, SampleLog
@@ -65,8 +65,7 @@ class TaskDifference:
     @property
     def label(self) -> str:
         """The task, and the metric if it is not the task's main one."""
-        local = local_tasks.find(self.task)
-        return f"{self.task}, {self.metric}" if local and self.metric in local.further_metrics else self.task
+        return label_of(self.task, self.metric)
 
     @property
     def lower_is_better(self) -> bool:
@@ -163,7 +162,7 @@ def compare(
             of_task: list[str] = []
             if shared:
                 local = local_tasks.find(task)
-                metrics = dict.fromkeys([main_metric(shared), *(local.further_metrics if local else ())])
+                metrics = dict.fromkeys([*shown_metrics(shared), *(local.further_metrics if local else ())])
                 row, of_task = _compare_task(
                     (reference[suite], other[suite]),
                     [(first[task, metric], second[task, metric]) for metric in metrics if metric in shared],

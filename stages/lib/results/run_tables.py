@@ -101,7 +101,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A task by its main metric."""
+    """A task by one of its metrics."""
 
     task: str
     metric: str
@@ -120,8 +120,8 @@ class Row:
     values: Mapping[str, Any]
     """{key of the table: value}; None for a key that the run does not have."""
 
-    scores: Mapping[str, Score]
-    """{task: score}; a run without the score lacks the task."""
+    scores: Mapping[Column, Score]
+    """A run without the score lacks the column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,7 @@ class RunTable:
         first = self.columns[0]
         sign = 1 if first.lower_is_better else -1
         infinity = float("inf")
-        return sorted(
-            rows, key=lambda row: sign * row.scores[first.task].value if first.task in row.scores else infinity
-        )
+        return sorted(rows, key=lambda row: sign * row.scores[first].value if first in row.scores else infinity)
 
 
 def run_tables(
@@ -192,11 +190,11 @@ def _table(stage_name: str, recipes: Mapping[str, Recipe], last: Mapping[str, Se
 
 def _row(name: str, recipe: Recipe, keys: Sequence[str], columns: Sequence[Column], scores: Sequence[ScoreRow]) -> Row:
     by_metric = {(row["task"], row["metric"]): Score(value=row["value"], error=row["stderr"]) for row in scores}
-    of_column = {column.task: by_metric.get((column.task, column.metric)) for column in columns}
+    of_column = {column: by_metric.get((column.task, column.metric)) for column in columns}
     return Row(
         runs=(name,),
         values={key: recipe.get(key) for key in keys},
-        scores={task: score for task, score in of_column.items() if score is not None},
+        scores={column: score for column, score in of_column.items() if score is not None},
     )
 
 
@@ -216,11 +214,11 @@ def _means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
 
 def _mean(group: Sequence[Row]) -> Row:
     """Return the mean of rows; a score that a row lacks has none."""
-    tasks = [task for task in group[0].scores if all(task in row.scores for row in group)]
+    columns = [column for column in group[0].scores if all(column in row.scores for row in group)]
     scores = {}
-    for task in tasks:
-        values = [row.scores[task].value for row in group]
-        scores[task] = Score(value=fmean(values), error=stdev(values) if len(values) > 1 else None)
+    for column in columns:
+        values = [row.scores[column].value for row in group]
+        scores[column] = Score(value=fmean(values), error=stdev(values) if len(values) > 1 else None)
     return dataclasses.replace(
         group[0],
         runs=tuple(name for row in group for name in row.runs),
@@ -231,17 +229,17 @@ def _mean(group: Sequence[Row]) -> Row:
 
 def _with_best(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:
     """Return rows whose best score of each column is marked; nothing is marked if all are equal."""
-    best: dict[str, float] = {}
+    best: dict[Column, float] = {}
     for column in columns:
-        values = [row.scores[column.task].value for row in rows if column.task in row.scores]
+        values = [row.scores[column].value for row in rows if column in row.scores]
         if len(set(values)) > 1:
-            best[column.task] = min(values) if column.lower_is_better else max(values)
+            best[column] = min(values) if column.lower_is_better else max(values)
     return tuple(
         dataclasses.replace(
             row,
             scores={
-                task: dataclasses.replace(score, is_best=score.value == best.get(task))
-                for task, score in row.scores.items()
+                column: dataclasses.replace(score, is_best=score.value == best.get(column))
+                for column, score in row.scores.items()
             },
         )
         for row in rows
@@ -250,7 +248,7 @@ def _with_best(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
-    """The scores of a task over two keys."""
+    """The scores of a column over two keys."""
 
     x_key: str
     y_key: str
@@ -261,11 +259,11 @@ class HeatMap:
     """[y][x]; None without a run, or without its score."""
 
 
-def heat_map(table: RunTable, task: str) -> HeatMap | None:
-    """Return the scores of a task of a table whose runs differ in exactly two keys beside the seed; else None."""
+def heat_map(table: RunTable, column: Column) -> HeatMap | None:
+    """Return the scores of a column of a table whose runs differ in exactly two keys beside the seed; else None."""
     keys = [key for key in table.keys if key != SEED]
     rows = table.means or table.rows
-    cells = {tuple(row.values[key] for key in keys): row.scores.get(task) for row in rows}
+    cells = {tuple(row.values[key] for key in keys): row.scores.get(column) for row in rows}
     if len(keys) != 2 or len(cells) < len(rows):  # the same place twice: no means, and other seeds
         return None
     y_values, x_values = (_sorted({place[axis] for place in cells}) for axis in (0, 1))
@@ -274,7 +272,7 @@ def heat_map(table: RunTable, task: str) -> HeatMap | None:
         x_key=keys[1],
         x_values=x_values,
         y_values=y_values,
-        column=next(column for column in table.columns if column.task == task),
+        column=column,
         scores=tuple(tuple(cells.get((y, x)) for x in x_values) for y in y_values),
     )
 

@@ -12,7 +12,7 @@ from stages.lib.contamination import rules
 from stages.lib.manifest import Manifest
 from stages.lib.results.manifests import Results
 from stages.lib.scoring import sample_logs
-from stages.lib.scoring.aggregations import document_scores
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER, document_scores
 from stages.lib.scoring.sample_logs import SampleLog
 from stages.lib.scoring.tasks import local_tasks
 
@@ -20,7 +20,7 @@ MAIN_METRICS = (*dict.fromkeys(task.metric for task in local_tasks.TASKS), "acc"
 
 LOWER_IS_BETTER = {
     *(task.metric for task in local_tasks.TASKS if task.lower_is_better),
-    *("byte_perplexity", "word_perplexity", "perplexity", "brier_score", "ter"),
+    *("byte_perplexity", "word_perplexity", "perplexity", "brier_score", "ter", BITS_OF_ANSWER),
 }
 
 TOLERANCE = 1e-6
@@ -47,12 +47,26 @@ def badness(row: ScoreRow) -> float:
 
 
 def main_metric(metrics: Collection[str]) -> str:
-    """Return the metric that is shown of a task: the first of MAIN_METRICS, or the task's first."""
-    return next((name for name in MAIN_METRICS if name in metrics), next(iter(metrics)))
+    """Return the metric that is shown of a task: the first of MAIN_METRICS, or the task's first; `bpb` if alone."""
+    of_harness = [name for name in metrics if name != BITS_OF_ANSWER]
+    return next((name for name in (*MAIN_METRICS, *of_harness) if name in metrics), BITS_OF_ANSWER)
+
+
+def shown_metrics(metrics: Collection[str]) -> list[str]:
+    """Return the metrics of a task that tables show: the main one, and `bpb`, which tells small models apart where
+    their accuracies are at chance."""
+    return [name for name in dict.fromkeys([main_metric(metrics), BITS_OF_ANSWER]) if name in metrics]
+
+
+def label_of(task: str, metric: str) -> str:
+    """Return a task as tables name it: with the metric where it is `bpb` or one that a local task adds."""
+    local = local_tasks.find(task)
+    further = local.further_metrics if local else ()
+    return f"{task}, {metric}" if metric in (BITS_OF_ANSWER, *further) else task
 
 
 def columns_of(rows: Iterable[ScoreRow]) -> list[tuple[str, str]]:
-    """Return (task, main metric) of all tasks: local tasks in the order of tables, then the others by name."""
+    """Return (task, metric) of all that tables show: local tasks in the order of tables, then the others by name."""
     metrics: dict[str, list[str]] = {}
     for row in rows:
         metrics.setdefault(row["task"], []).append(row["metric"])
@@ -61,7 +75,8 @@ def columns_of(rows: Iterable[ScoreRow]) -> list[tuple[str, str]]:
         local = local_tasks.find(column[0])
         return local_tasks.TASKS.index(local) if local else len(local_tasks.TASKS), column[0]
 
-    return sorted(((task, main_metric(sorted(of_task))) for task, of_task in metrics.items()), key=order)
+    shown = [(task, metric) for task, of_task in metrics.items() for metric in shown_metrics(sorted(of_task))]
+    return sorted(shown, key=order)
 
 
 def rows_of(evaluation: Manifest, suite: str) -> list[ScoreRow]:

@@ -19,6 +19,9 @@ from typing import Any
 
 import numpy as np
 
+BITS_OF_ANSWER = "bpb"
+"""Bits per byte of the right answer, a metric that every task with choices has beside those of the harness."""
+
 OfRatio = Callable[[np.ndarray], np.ndarray]
 
 

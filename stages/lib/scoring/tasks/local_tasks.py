@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stages.lib.errors import UserError
 from stages.lib.manifest import Manifest
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 from stages.lib.scoring.tasks import task_files, text_pieces
 from stages.lib.scoring.tasks.choices import NextLine
 from stages.lib.scoring.tasks.completions import CompletionBits, CompletionChoice, CompletionMatch
@@ -30,7 +31,11 @@ TASKS: tuple[LocalTask, ...] = (BitsPerByte(), NextLine(), CompletionChoice(), C
 NAMES = tuple(task.name for task in TASKS)
 OF_TEXT = tuple(task.name for task in TASKS if isinstance(task, TextTask))
 OF_PROMPT_COMPLETION = tuple(task.name for task in TASKS if isinstance(task, PromptCompletionTask))
-METRICS = {task.name: [metric["metric"] for metric in task.format.config["metric_list"]] for task in TASKS}
+METRICS = {
+    task.name: [metric["metric"] for metric in task.format.config["metric_list"]]
+    + [BITS_OF_ANSWER] * (task.format.config["output_type"] == "multiple_choice")
+    for task in TASKS
+}
 GENERATING = tuple(task.name for task in TASKS if task.format.config["output_type"] == "generate_until")
 
 
