@@ -8,7 +8,7 @@ import pytest
 from stages import summarize
 from stages.lib import manifest
 from stages.lib.results.manifests import Results
-from stages.lib.results.run_tables import heat_map, run_tables
+from stages.lib.results.run_tables import Column, heat_map, run_tables
 from stages.lib.results.scores import score_rows
 from tests.helpers.export_fixtures import argv_of
 from tests.helpers.summary_fixtures import rewrite
@@ -113,11 +113,11 @@ def test_what_is_taken_from_an_initial_model_differs_only_among_runs_that_have_o
 
 
 def test_a_heat_map_needs_two_keys_beside_the_seed(root):
-    assert heat_map(tables_of(root)[0], "next_line") is None
+    assert heat_map(tables_of(root)[0], Column(task="next_line", metric="acc_mutual_info")) is None
     for rate in (0.0003, 0.001):
         write_run(root, f"beta-{rate}", 3.0, optimizer={"learning_rate": rate, "beta1": 0.8})
     (table,) = tables_of(root)
-    found = heat_map(table, "bits_per_byte_code")
+    found = heat_map(table, Column(task="bits_per_byte_code", metric="bits_per_byte"))
     assert (found.y_key, found.y_values) == ("optimizer.beta1", (0.8, 0.9))
     assert (found.x_key, found.x_values) == ("optimizer.learning_rate", (0.0003, 0.001))
     values = [[round(score.value, 3) for score in row] for row in found.scores]
