@@ -204,7 +204,7 @@ def pairs_listed(directory, count=80):
 def test_completion_choice_is_made_from_validation_pairs(inputs, tmp_path):
     options = {**inputs, "--prompt-completion": pairs_listed(tmp_path)}
     results = scored(options, tasks=["completion_choice"], num_examples=8)
-    assert set(results["completion_choice"]) == {"acc_mutual_info"}
+    assert set(results["completion_choice"]) == {"acc_mutual_info", "bpb"}
     assert 0 <= results["completion_choice"]["acc_mutual_info"]["value"] <= 1
     identity = manifest.read(options["--output"]).identity
     source = examples.read_pairs(options["--prompt-completion"])

@@ -113,7 +113,7 @@ OF_BEST = [
     ({"metric": "acc"}, {}, "lr.best.mode is missing: it must be one of min, max"),
     (BEST | {"metric": "nope"}, {}, "lr.best.metric must be a metric of the suites (acc_mutual_info, "),
     (BEST | {"task": "nope"}, {}, "lr.best.task must be a task of the runs' suites (bits_per_byte, next_line"),
-    (BEST | {"task": "next_line"}, {}, "lr.best.metric must be a metric of next_line (acc_mutual_info), got 'bits_"),
+    (BEST | {"task": "next_line"}, {}, "lr.best.metric must be a metric of next_line (acc_mutual_info, bpb), got"),
     (BEST | {"mode": "least"}, {}, "lr.best.mode must be one of min, max, got 'least'"),
 ]
 
