@@ -95,7 +95,7 @@ def keys_of(
     shared = {
         "model": model.identity,
         "window": model.window(recipe.max_length),
-        "recipe": [recipe.backend, recipe.dtype, recipe.batch_size],
+        "recipe": [recipe.backend, recipe.dtype, recipe.batch_size, recipe.exchange_contexts],
         "code": record["code"],
         "versions": record["versions"] | libraries_of(recipe),
     }

@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -177,6 +178,33 @@ def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tm
         assert score == pytest.approx({"value": statistics.fmean(values), "stderr": error, "n": len(values)}, abs=1e-6)
     assert [sample["metrics"].get("bpb") for sample in samples(scores.path, "ab")] == pytest.approx(right, abs=1e-6)
     assert "bpb" not in results["gen"]
+
+
+def test_answers_are_scored_after_the_contexts_of_other_documents(made, own, tmp_path):
+    import transformers
+
+    options = {"tasks": ["ab", "gen", "next_line"], "seed": 3}
+    plain = scored_own(made, own, tmp_path / "plain" / "own.json", **options).identity
+    both = scored_own(made, own, tmp_path / "own.json", **options, exchange_contexts=True).identity
+    assert both["results"] == plain["results"]
+    assert "exchanged_contexts" not in plain
+    assert set(both["exchanged_contexts"]) == {"ab", "next_line"}
+
+    export = made["--export"].parent
+    model = transformers.AutoModelForCausalLM.from_pretrained(export, dtype="float32")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(export)
+    questions = [json.loads(line) for line in (own / "questions.jsonl").read_text().splitlines()]
+    circle = random.Random(3).sample(range(len(questions)), len(questions))
+    right, bits = [], []
+    for at, number in enumerate(circle):
+        context, row = questions[circle[(at + 1) % len(circle)]]["question"], questions[number]
+        scores = [log_likelihood(model, tokenizer, context, f" {choice}") for choice in row["choices"]]
+        right.append(scores.index(max(scores)) == row["answer"])
+        bits.append(-scores[row["answer"]] / math.log(2) / len(row["choices"][row["answer"]].encode()))
+    found = both["exchanged_contexts"]["ab"]
+    assert found["acc"]["value"] == pytest.approx(statistics.fmean(right))
+    error = statistics.stdev(bits) / math.sqrt(len(bits))
+    assert found["bpb"] == pytest.approx({"value": statistics.fmean(bits), "stderr": error, "n": 6}, abs=1e-6)
 
 
 def test_keys_of_a_task_stand_before_those_of_the_suite(made, own, tmp_path):

@@ -186,6 +186,25 @@ def test_rules_that_reach_a_score_are_named(results):
     assert "    trivial baselines that do at least as well: indent 0.427\n" in (results / "summary.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.25, "worse by 0.150"), (0.35, "not clearly worse, so the questions may")]
+)
+def test_scores_with_exchanged_contexts_stand_beside_those_of_the_run(results, value, words):
+    path = results / "runs" / "base" / "eval" / "00000300" / "validation.json"
+    scores = {"acc_mutual_info": {"value": 0.4, "stderr": 0.03, "n": 64}, "bpb": {"value": 1.5, "stderr": 0.1, "n": 64}}
+    control = {"acc_mutual_info": {"value": value, "stderr": 0.03, "n": 64}}
+    rewrite(path, results={"next_line": scores}, exchanged_contexts={"next_line": control})
+    assert summarize.main(options_of(results)) == 0
+    text = (results / "summary.txt").read_text()
+    assert f"    with the contexts of other questions {value:.3f}: {words}" in text
+    cells = re.sub(r"(<[^>]*>|\s)+", "", (results / "card.html").read_text())
+    assert f"base,contextsexchanged-{value:.3f}" in cells
+    assert "next_line,bpb\u2193" in cells
+    with open(results / "scores.csv", newline="") as file:
+        rows = {(row["run"], row["task"], row["metric"]): row["value"] for row in csv.DictReader(file)}
+    assert rows["exchanged base", "next_line", "acc_mutual_info"] == str(value)
+
+
 def test_a_baseline_of_another_suite_is_refused(results, capsys):
     path = write_references(results)
     rewrite(path, recipe=SUITE | {"num_examples": 8})

@@ -37,7 +37,9 @@ def score_lines(inputs: CardInputs) -> list[str]:
     }
     has_readers = any(evaluation.identity.get("trivial") for evaluation in inputs.evaluations.values())
     titles = ["suite", "task", "metric", "score", "examples", "chance"]
-    titles += ["best trivial baseline"] * has_readers + ["contaminated"] * bool(inputs.contamination)
+    is_exchanged = any(evaluation.identity.get("exchanged_contexts") for evaluation in inputs.evaluations.values())
+    titles += ["best trivial baseline"] * has_readers + ["contexts exchanged"] * is_exchanged
+    titles += ["contaminated"] * bool(inputs.contamination)
     titles += [escaped(name) for name in baselines]
     body = []
     for row in rows:
@@ -49,6 +51,9 @@ def score_lines(inputs: CardInputs) -> list[str]:
         cells = [code(suite), code(task), code(metric), _shown(row), number, chance]
         if has_readers:
             cells.append(_best_reader(inputs.evaluations[suite], task) if is_main else "-")
+        if is_exchanged:
+            control = inputs.evaluations[suite].identity.get("exchanged_contexts", {}).get(task, {}).get(metric)
+            cells.append(_shown(control) if control else "-")
         if inputs.contamination:
             cells.append(_contaminated(inputs.contamination.get(suite), task))
         body.append(cells + [of_baseline.get(key, "-") for of_baseline in baselines.values()])

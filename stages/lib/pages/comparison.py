@@ -12,8 +12,8 @@ from stages.lib.render import numbers, table
 from stages.lib.render.chart import Chart, Line, Point
 from stages.lib.render.page import Block, Notes, Section
 from stages.lib.render.table import Cell, Interval, Table
-from stages.lib.results.differences import INDEPENDENT, INTERVAL, LEVEL, TaskDifference, shown_p
-from stages.lib.results.scores import ScoreRow
+from stages.lib.results.differences import INTERVAL, LEVEL, TaskDifference, shown_p
+from stages.lib.results.scores import INDEPENDENT, ScoreRow
 from stages.lib.scoring import aggregations
 from stages.lib.scoring.tasks import local_tasks
 

@@ -18,7 +18,7 @@ from stages.lib.results.curves import Curves
 from stages.lib.results.differences import Differences
 from stages.lib.results.manifests import Results
 from stages.lib.results.run_tables import RunTable
-from stages.lib.results.scores import ScoreRow, beside, trivial
+from stages.lib.results.scores import BASELINE, ScoreRow, beside, trivial
 from stages.lib.scoring.tasks import local_tasks
 from stages.lib.sources.source import classifier_path
 
@@ -96,7 +96,8 @@ def levels_of(rows: Sequence[ScoreRow], references: Sequence[ScoreRow], with_tri
         if len({other["corpus"] for other in others}) > 1:
             continue  # a line could be of either
         readers = trivial(others)
-        shown = [other for other in others if other not in readers] + readers[:with_trivial]
+        baselines = [other for other in others if other["run"].startswith(f"{BASELINE} ")]
+        shown = baselines + readers[:with_trivial]
         levels |= {f"{other['run']}, {row['task']}": other["value"] for other in shown}
     return levels
 

@@ -18,8 +18,9 @@ from stages.lib.results.differences import Differences, TaskDifference, key_of
 from stages.lib.results.manifests import Results
 from stages.lib.results.run_tables import Row, RunTable, Score, labels_of, value_text
 from stages.lib.results.scores import (
-    BASELINE,
     COLUMNS,
+    EXCHANGED,
+    TRIVIAL,
     ScoreRow,
     badness,
     beside,
@@ -82,11 +83,13 @@ class ScoreTable:
         return cells
 
     def reference_rows(self) -> Iterator[tuple[str, list[Cell | str]]]:
-        """Yield (name, scores) of baselines, of the best trivial one, and of chance."""
+        """Yield (name, scores) of baselines, runs with exchanged contexts, the best trivial baseline, and chance."""
         names = {row["run"] for rows in self.beside.values() for row in rows}
-        for name in sorted(name for name in names if name.startswith(f"{BASELINE} ")):
+        for name in sorted(name for name in names if not name.startswith(f"{TRIVIAL} ")):
             found = {column: [row for row in rows if row["run"] == name] for column, rows in self.beside.items()}
-            yield name, [self._reference(column, rows) for column, rows in found.items()]
+            kind, _, run_name = name.partition(" ")
+            title = f"{run_name}, contexts exchanged" if kind == EXCHANGED else name
+            yield title, [self._reference(column, rows) for column, rows in found.items()]
         readers = {column: trivial(rows) for column, rows in self.beside.items()}
         if any(readers.values()):
             yield "best trivial baseline", [self._reference(column, rows, True) for column, rows in readers.items()]

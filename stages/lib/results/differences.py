@@ -21,7 +21,7 @@ import numpy as np
 
 from stages.lib.manifest import Manifest
 from stages.lib.results.manifests import ModelKey, Results
-from stages.lib.results.scores import ScoreRow, label_of, lower_is_better, rows_of, shown_metrics
+from stages.lib.results.scores import INDEPENDENT, ScoreRow, label_of, lower_is_better, rows_of, shown_metrics
 from stages.lib.scoring import aggregations, sample_logs
 from stages.lib.scoring.aggregations import DocumentScores, document_scores
 from stages.lib.scoring.sample_logs import Document, SampleLog
@@ -30,9 +30,6 @@ from stages.lib.scoring.tasks.task import TextTask
 
 LEVEL = 0.05
 """Corrected p-values below it are significant."""
-
-INDEPENDENT = 3.0
-"""Independent standard errors from which on a difference is not attributed to chance."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,9 @@ LOWER_IS_BETTER = {
 TOLERANCE = 1e-6
 """Relative difference of sums in another order."""
 
+INDEPENDENT = 3.0
+"""Independent standard errors from which on a difference is not attributed to chance."""
+
 COLUMNS = (
     *("run", "step", "tokens", "task", "metric", "value", "stderr", "n"),
     *("contaminated", "clean", "clean_stderr", "clean_n"),
@@ -140,12 +143,13 @@ def _clean(metric: str, value: float | None, log: SampleLog | None, dirty: Colle
     return {"clean": clean.score(), "clean_stderr": clean.standard_error(), "clean_n": len(clean.columns)}
 
 
-BASELINE, TRIVIAL = "baseline", "trivial"
+BASELINE, TRIVIAL, EXCHANGED = "baseline", "trivial", "exchanged"
 """The first word of a reference's name, which stands in the column `run` of the table."""
 
 
 def reference_rows(results: Results) -> list[ScoreRow]:
-    """Return the scores of baselines (`baseline NAME`) and trivial readers (`trivial READER`), without step and tokens.
+    """Return the scores of baselines (`baseline NAME`), trivial readers (`trivial READER`), and runs with exchanged
+    contexts (`exchanged RUN`, of the last milestone that has them), without step and tokens.
 
     A reference has one row per corpus and metric: its `corpus` is that of the scores beside it.
     """
@@ -158,7 +162,11 @@ def reference_rows(results: Results) -> list[ScoreRow]:
     for (name, _, suite), scores in results.baselines.items():
         for row in rows_of(scores, suite):
             add(f"{BASELINE} {name}", scores.identity.get("corpus", ""), row)
-    for (_, _, suite), scores in results.evaluations.items():
+    for (run_name, _, suite), scores in results.evaluations.items():  # sorted by step: the last one stays
+        for task, metrics in scores.identity.get("exchanged_contexts", {}).items():
+            for metric, score in metrics.items():
+                at = {"suite": suite, "task": task, "metric": metric}
+                add(f"{EXCHANGED} {run_name}", scores.identity.get("corpus", ""), at | score)
         for task, readers in scores.identity.get("trivial", {}).items():
             local_task = local_tasks.find(task)
             at = {"suite": suite, "task": task, "metric": local_task.metric if local_task else ""}
@@ -185,12 +193,26 @@ def trivial(references: Sequence[ScoreRow]) -> list[ScoreRow]:
     return [row for row in references if row["run"].startswith(f"{TRIVIAL} ")]
 
 
+def exchanged(row: ScoreRow, references: Iterable[ScoreRow]) -> ScoreRow | None:
+    """Return the score of the same run with exchanged contexts; None without one."""
+    name = f"{EXCHANGED} {row['run']}"
+    return next((other for other in beside(row, references) if other["run"] == name), None)
+
+
 def readers_sentence(row: ScoreRow, references: Sequence[ScoreRow]) -> list[str]:
-    """Return a line on what trivial readers reach beside a model's score; none without them."""
+    """Return lines on what trivial readers reach beside a model's score, and the model itself with exchanged contexts;
+    none without them."""
+    lines = []
+    if (control := exchanged(row, references)) is not None:
+        errors = math.hypot(row["stderr"] or 0.0, control["stderr"] or 0.0)
+        worse = badness(control) - badness(row)
+        is_read = worse > INDEPENDENT * errors
+        verdict = f"worse by {worse:.3f}" if is_read else "not clearly worse, so the questions may not be read"
+        lines = [f"    with the contexts of other questions {control['value']:.3f}: {verdict}"]
     readers = beside(row, trivial(references))
     if not readers:
-        return []
+        return lines
     names = {f"{reader['run'].partition(' ')[2]} {reader['value']:.3f}": reader for reader in readers}
     if at_least := [name for name, reader in names.items() if badness(reader) <= badness(row)]:
-        return [f"    trivial baselines that do at least as well: {', '.join(at_least)}"]
-    return [f"    the best trivial baseline does worse: {next(iter(names))}"]
+        return [*lines, f"    trivial baselines that do at least as well: {', '.join(at_least)}"]
+    return [*lines, f"    the best trivial baseline does worse: {next(iter(names))}"]

@@ -7,7 +7,6 @@ import math
 import os
 import random
 import socket
-import statistics
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +20,8 @@ import numpy as np
 from stages.lib import log
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.scoring import aggregations, task_code
-from stages.lib.scoring.aggregations import BITS_OF_ANSWER
+from stages.lib.scoring import aggregations, answers, task_code
+from stages.lib.scoring.answers import Sample
 from stages.lib.scoring.task_code import UNTRUSTED, Trust
 
 if TYPE_CHECKING:
@@ -41,9 +40,6 @@ GENERATED = 256
 
 Results = dict[str, dict[str, dict[str, float | None]]]
 """{task: {metric: {"value": x, "stderr": y, "n": number of documents}}}"""
-
-Sample = dict[str, Any]
-"""A document with its requests, answers and metrics, as the harness logs it."""
 
 
 def settle_environment(offline: bool) -> None:
@@ -148,6 +144,8 @@ class Scored:
 
     versions: dict[str, Any]
     num_fewshot: dict[str, int]
+    exchanged_contexts: Results
+    """Of tasks with choices: their scores after the contexts of other documents; {} if they were not asked for."""
 
 
 def check_runnable(loaded: Mapping[str, TaskDict], window: int, where: str = "evaluate.tasks") -> None:
@@ -216,12 +214,20 @@ def _tasks(loaded: Mapping[str, TaskDict]) -> Iterator[tuple[str, Task]]:
 
 
 def evaluate(
-    model: Encoding, manager: TaskManager, task: str, *, seed: int, is_local: bool = False, **options: Any
+    model: Encoding,
+    manager: TaskManager,
+    task: str,
+    *,
+    seed: int,
+    is_local: bool = False,
+    exchange_contexts: bool = False,
+    **options: Any,
 ) -> Scored:
     """Evaluate a task, or a group of tasks, in one call of the harness.
 
-    `is_local`: the task is made from validation data, and its rows name their documents. Raises TaskError if its
-    questions, filters or metrics fail; an error of the model is raised as it is.
+    `is_local`: the task is made from validation data, and its rows name their documents. `exchange_contexts`: tasks
+    with choices are scored once more after the contexts of other documents. Raises TaskError if its questions, filters
+    or metrics fail; an error of the model is raised as it is.
     """
     from lm_eval import simple_evaluate
 
@@ -245,59 +251,23 @@ def evaluate(
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise TaskError(f"{place}: {reason}") from error
     samples = found["samples"]
-    with_bits = {
-        name
-        for name, of_task in manager.load([task])["tasks"].items()
-        if of_task.get_config("output_type") == "multiple_choice" and _add_bits_of_answers(of_task, samples[name])
-    }
+    exchanged: Results = {}
+    loaded = manager.load([task])["tasks"]
+    for name, of_task in loaded.items():
+        if answers.has_choices(of_task):
+            answers.add_bits(of_task, samples[name])
+            if exchange_contexts:
+                exchanged[name] = answers.with_exchanged_contexts(model, of_task, samples[name], seed, is_local)
     results: Results = {}
     groups: dict[str, list[str]] = {}
     for name, entries in found["results"].items():
         members = _members(name, found["group_subtasks"])
         groups |= {name: members} if members != [name] else {}
         documents = [sample for member in members for sample in samples.get(member, ())]
-        bits = _mean_bits(documents) if with_bits.issuperset(members) else {}
+        bits = answers.mean_bits(documents) if all(answers.has_choices(loaded[member]) for member in members) else {}
         results[name] = metrics_of(entries | bits, documents, seed, is_local)
         logger.info("%s: %s", name, {metric: score["value"] for metric, score in results[name].items()})
-    return Scored(results, samples, groups, found["versions"], found["n-shot"])
-
-
-def _add_bits_of_answers(task: Task, samples: Sequence[Sample]) -> bool:
-    """Add `bpb` to the documents of a task with choices; return False if it has none, or a metric of that name.
-
-    It is -log2 P(answer | context) per byte of the right answer, without the delimiter before it: of several right
-    ones the least, of right contexts (winogrande's form) the bits of what follows them. The log-likelihoods are those
-    of the harness's own requests. A document whose right answer is not among its choices has none.
-    Source: Heineman et al., Signal and Noise, 2025, arXiv:2508.13144.
-    """
-    if any(BITS_OF_ANSWER in sample for sample in samples):
-        return False
-    for sample in samples:
-        choices = task.doc_to_choice(sample["doc"])
-        right = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
-        bits = []
-        for choice in right if isinstance(right, list) else [right]:
-            number = choices.index(choice) if choice in choices else choice
-            if isinstance(number, (int, np.integer)) and 0 <= number < len(choices):
-                answer = str(sample["target"] if task.multiple_input else choices[number])
-                log_likelihood, _ = sample["resps"][number][0]
-                bits += [-log_likelihood / math.log(2) / len(answer.encode())] * bool(answer)
-        if bits:
-            sample[BITS_OF_ANSWER] = min(bits)
-            sample["metrics"].append(BITS_OF_ANSWER)
-    return any(BITS_OF_ANSWER in sample for sample in samples)
-
-
-def _mean_bits(documents: Sequence[Sample]) -> dict[str, float]:
-    """Return `bpb` of a task, or of all documents of a group, with its standard error, under the harness's keys."""
-    entries: dict[str, float] = {}
-    for filtered in dict.fromkeys(sample["filter"] for sample in documents):
-        bits = [row[BITS_OF_ANSWER] for row in documents if row["filter"] == filtered and BITS_OF_ANSWER in row]
-        if bits:
-            entries[f"{BITS_OF_ANSWER},{filtered}"] = statistics.fmean(bits)
-            if len(bits) > 1:
-                entries[f"{BITS_OF_ANSWER}_stderr,{filtered}"] = statistics.stdev(bits) / math.sqrt(len(bits))
-    return entries
+    return Scored(results, samples, groups, found["versions"], found["n-shot"], exchanged)
 
 
 def _place_in_task(error: Exception) -> str | None:

@@ -181,11 +181,14 @@ class KeptScores:
 
     def merged(self) -> dict[str, Any]:
         """Return the part of the suite's manifest that its tasks make."""
-        merged: dict[str, Any] = {"results": {}, "groups": {}, "versions": {}, "num_fewshot": {}, "outputs": {}}
+        names = ("results", "groups", "versions", "num_fewshot", "exchanged_contexts", "outputs")
+        merged: dict[str, Any] = {name: {} for name in names}
         for task in self.keys:
-            for name in merged:
+            for name in names:
                 merged[name] |= self.tasks[task][name]
         merged["task_versions"] = merged.pop("versions")
+        if not merged["exchanged_contexts"]:
+            del merged["exchanged_contexts"]
         return merged
 
     def delete(self) -> None:

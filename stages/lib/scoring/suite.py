@@ -72,6 +72,10 @@ class EvaluateRecipe:
     per_task: dict[str, TaskRecipe] = identity({})
     """Keys for some of the other tasks, in place of the suite's."""
 
+    exchange_contexts: bool = identity(False)
+    """Score tasks with choices once more, each answer after the context of another document, which takes as long again.
+    A model that does as well there knows the answers by themselves, and does not read the questions."""
+
     apply_chat_template: bool = identity(False)
     """Put the questions of the other tasks into the chat template of the tokenizer, solved examples as turns. A model
     without one gets the questions as plain text, and its scores record this."""
@@ -198,7 +202,7 @@ def _score_task(
     options = {"seed": recipe.seed, "is_local": True} if is_local else options_of(recipe, task, with_template)
     scored, failure = None, None
     try:
-        scored = harness.evaluate(model, manager, task, **options)
+        scored = harness.evaluate(model, manager, task, exchange_contexts=recipe.exchange_contexts, **options)
     except TaskError as error:
         failure = str(error) if task in str(error) else f"task {task}: {error}"
     failure = next((other for other in collectives.all_gather_object(failure) if other is not None), None)
