@@ -57,8 +57,8 @@ FinetuneRecipe:
 ConvertRecipe: {dtype: bfloat16, shard_mb: 1000, tolerance: 0.0001, merge: true, tokenizer_check_mb: 16.0}
 EvaluateRecipe:
   {sources: null, bytes_per_source: 100000, num_examples: 200, limit: null, num_fewshot: null, max_length: null,
-   per_task: {}, apply_chat_template: false, backend: transformers, dtype: float32, batch_size: 16, include_path: null,
-   seed: 0}
+   per_task: {}, exchange_contexts: false, apply_chat_template: false, backend: transformers, dtype: float32,
+   batch_size: 16, include_path: null, seed: 0}
 DescribeRecipe: {license: null, languages: [], description: null}
 BestRecipe: {task: null}
 """)

@@ -12,11 +12,11 @@ from stages.lib.contamination import rules
 from stages.lib.manifest import Manifest
 from stages.lib.results.manifests import Results
 from stages.lib.scoring import sample_logs
-from stages.lib.scoring.aggregations import BITS_OF_ANSWER, document_scores
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER, CENTERED, document_scores
 from stages.lib.scoring.sample_logs import SampleLog
 from stages.lib.scoring.tasks import local_tasks
 
-MAIN_METRICS = (*dict.fromkeys(task.metric for task in local_tasks.TASKS), "acc")
+MAIN_METRICS = (*dict.fromkeys(task.metric for task in local_tasks.TASKS), CENTERED, "acc")
 
 LOWER_IS_BETTER = {
     *(task.metric for task in local_tasks.TASKS if task.lower_is_better),

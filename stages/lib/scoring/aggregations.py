@@ -22,6 +22,10 @@ import numpy as np
 BITS_OF_ANSWER = "bpb"
 """Bits per byte of the right answer, a metric that every task with choices has beside those of the harness."""
 
+TOKEN_ACCURACY, CENTERED = "acc_token", "centered"
+"""Of tasks that state their `chance`: accuracy by the mean log-likelihood per token, as in DCLM, and
+(accuracy - chance) / (1 - chance)."""
+
 OfRatio = Callable[[np.ndarray], np.ndarray]
 
 

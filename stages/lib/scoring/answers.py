@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stages.lib.scoring import aggregations
-from stages.lib.scoring.aggregations import BITS_OF_ANSWER
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER, CENTERED, TOKEN_ACCURACY
 
 if TYPE_CHECKING:
-    from lm_eval.api.model import LM
     from lm_eval.api.task import Task
 
+    from stages.lib.scoring.encoding import Encoding
+
+ADDED = (BITS_OF_ANSWER, TOKEN_ACCURACY, CENTERED)
+"""Metrics that are added to those of the harness."""
 
 Sample = dict[str, Any]
 """A document with its requests, answers and metrics, as the harness logs it."""
@@ -55,31 +58,58 @@ def bits_of(task: Task, sample: Sample) -> float | None:
     return min(bits, default=None)
 
 
-def add_bits(task: Task, samples: Sequence[Sample]) -> None:
-    """Add `bpb` to the documents of a task that has choices and no metric of that name."""
-    if any(BITS_OF_ANSWER in sample for sample in samples):
-        return
+def add_metrics(model: Encoding, task: Task, samples: Sequence[Sample]) -> None:
+    """Add to the documents of a task what ADDED names, where it applies and the task has no metric of that name.
+
+    `acc_token` and `centered` are those of tasks with `metadata: {chance: X}` in their file: of choices, the one with
+    the highest mean log-likelihood per token counts as the answer; other tasks are right by `acc`.
+    """
+    metadata = task.config.metadata if isinstance(task.config.metadata, dict) else {}
+    chance = metadata.get("chance")
     for sample in samples:
-        bits = bits_of(task, sample)
-        if bits is not None:
-            sample[BITS_OF_ANSWER] = bits
-            sample["metrics"].append(BITS_OF_ANSWER)
+        added = {BITS_OF_ANSWER: bits_of(task, sample) if has_choices(task) else None}
+        if isinstance(chance, (int, float)) and chance < 1:
+            right = _is_likeliest_per_token(model, task, sample) if has_choices(task) else sample.get("acc")
+            added |= {TOKEN_ACCURACY: right} if has_choices(task) else {}
+            added[CENTERED] = None if right is None else (right - chance) / (1 - chance)
+        for name, value in added.items():
+            if value is not None and name not in sample:
+                sample[name] = value
+                sample["metrics"].append(name)
 
 
-def mean_bits(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return `bpb` of a task, or over all documents of a group, with its standard error, under keys of the harness."""
+def _is_likeliest_per_token(model: Encoding, task: Task, sample: Sample) -> float:
+    num_choices = len(task.doc_to_choice(sample["doc"]))
+    means = [
+        response[0][0] / len(model.ids_of(*request)[1])
+        for request, response in zip(sample["arguments"][:num_choices], sample["resps"], strict=False)
+    ]
+    right = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
+    return float(means.index(max(means)) == right)
+
+
+def means_of(members: Sequence[Sequence[Sample]]) -> dict[str, float]:
+    """Return the means of what was added to the documents of a task, or of a group's tasks, under keys of the harness.
+
+    They have standard errors. `bpb` and `acc_token` are means over all documents; `centered` of a group is the mean
+    over its tasks, each with the same weight. A group has those that all its tasks have.
+    """
     entries: dict[str, float] = {}
-    for filtered in dict.fromkeys(sample["filter"] for sample in samples):
-        bits = [row[BITS_OF_ANSWER] for row in samples if row["filter"] == filtered and BITS_OF_ANSWER in row]
-        if bits:
-            entries[f"{BITS_OF_ANSWER},{filtered}"] = statistics.fmean(bits)
-            if len(bits) > 1:
-                entries[f"{BITS_OF_ANSWER}_stderr,{filtered}"] = statistics.stdev(bits) / math.sqrt(len(bits))
+    for filtered in dict.fromkeys(sample["filter"] for of_task in members for sample in of_task):
+        for name in ADDED:
+            values = [[row[name] for row in rows if row["filter"] == filtered and name in row] for rows in members]
+            if not all(values):
+                continue
+            groups = values if name == CENTERED else [[value for of_task in values for value in of_task]]
+            entries[f"{name},{filtered}"] = statistics.fmean(statistics.fmean(group) for group in groups)
+            if all(len(group) > 1 for group in groups):
+                variances = [statistics.variance(group) / len(group) for group in groups]
+                entries[f"{name}_stderr,{filtered}"] = math.sqrt(sum(variances)) / len(groups)
     return entries
 
 
 def with_exchanged_contexts(
-    model: LM, task: Task, samples: Sequence[Sample], seed: int, is_local: bool
+    model: Encoding, task: Task, samples: Sequence[Sample], seed: int, is_local: bool
 ) -> dict[str, Score]:
     """Return {metric: score} of the answers of a task's documents, each after the context of another; {} for one.
 
@@ -94,21 +124,29 @@ def with_exchanged_contexts(
     following = dict(zip(circle, circle[1:] + circle[:1], strict=True))
     if len(rows) < 2:
         return {}
-    requests = []
+    again = []
     for number, row in enumerate(rows):
         contexts = [context for context, _ in rows[following[number]]["arguments"] if context] or [""]
-        for index, (context, answer) in enumerate(row["arguments"]):
-            exchanged = contexts[index % len(contexts)] if context else ""  # "": the answer alone, of acc_mutual_info
-            metadata = (task.config.task, row["doc_id"], 1)
-            requests.append(Instance("loglikelihood", row["doc"], (exchanged, answer), index, metadata))
+        arguments = [  # "": the answer alone, of acc_mutual_info
+            (contexts[index % len(contexts)] if context else "", answer)
+            for index, (context, answer) in enumerate(row["arguments"])
+        ]
+        again.append({name: row[name] for name in ("doc_id", "doc", "target")} | {"arguments": arguments})
+    requests = [
+        Instance("loglikelihood", row["doc"], pair, index, (task.config.task, row["doc_id"], 1))
+        for row in again
+        for index, pair in enumerate(row["arguments"])
+    ]
     responses = iter(model.loglikelihood(requests))
-    values: dict[str, list[Any]] = {}
-    for row in rows:
+    for row in again:
         own = [next(responses) for _ in row["arguments"]]
-        metrics = dict(task.process_results(row["doc"], own))
-        bits = bits_of(task, row | {"resps": [[response] for response in own]})
-        for name, value in metrics.items() if bits is None else (metrics | {BITS_OF_ANSWER: bits}).items():
-            values.setdefault(name, []).append(value)
+        metrics = task.process_results(row["doc"], own)
+        row |= {"resps": [[response] for response in own], "metrics": [*metrics], **metrics}
+    add_metrics(model, task, again)
+    values: dict[str, list[Any]] = {}
+    for row in again:
+        for name in row["metrics"]:
+            values.setdefault(name, []).append(row[name])
     origins = [row["doc"]["document"] for row in rows] if is_local else None
     scores: dict[str, Score] = {}
     for name, of_metric in values.items():

@@ -71,6 +71,15 @@ class Encoding(TemplateLM):
             reason = " ".join(str(error).split())
             raise UserError(f"the model's chat template cannot render a question: {reason:.300}") from None
 
+    def ids_of(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a context, and of what is scored after it."""
+        if context:
+            return self._encode_pair(context, continuation)
+        # as in the harness: a continuation that begins with the prefix has it as context
+        ids = self.tok_encode(continuation, add_special_tokens=False)
+        prefix = [self.prefix_token_id]
+        return (ids[:1], ids[1:]) if ids[:1] == prefix else (prefix, ids)
+
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return the log-likelihood of each continuation after its context, and if it is the most likely one.
 
@@ -79,12 +88,7 @@ class Encoding(TemplateLM):
         encoded = []
         for request in requests:
             context, continuation = request.args
-            if context == "":  # as in the harness: a continuation that begins with the prefix has it as context
-                ids = self.tok_encode(continuation, add_special_tokens=False)
-                prefix = [self.prefix_token_id]
-                first, second = (ids[:1], ids[1:]) if ids[:1] == prefix else (prefix, ids)
-            else:
-                first, second = self._encode_pair(context, continuation)
+            first, second = self.ids_of(context, continuation)
             choice = f"choice {request.idx} ({continuation[:100]!r})"
             where = f"task {request.task_name}: {choice} of document {request.doc_id}"
             if not second:

@@ -252,20 +252,18 @@ def evaluate(
         raise TaskError(f"{place}: {reason}") from error
     samples = found["samples"]
     exchanged: Results = {}
-    loaded = manager.load([task])["tasks"]
-    for name, of_task in loaded.items():
-        if answers.has_choices(of_task):
-            answers.add_bits(of_task, samples[name])
-            if exchange_contexts:
-                exchanged[name] = answers.with_exchanged_contexts(model, of_task, samples[name], seed, is_local)
+    for name, of_task in manager.load([task])["tasks"].items():
+        answers.add_metrics(model, of_task, samples[name])
+        if exchange_contexts and answers.has_choices(of_task):
+            exchanged[name] = answers.with_exchanged_contexts(model, of_task, samples[name], seed, is_local)
     results: Results = {}
     groups: dict[str, list[str]] = {}
     for name, entries in found["results"].items():
         members = _members(name, found["group_subtasks"])
         groups |= {name: members} if members != [name] else {}
-        documents = [sample for member in members for sample in samples.get(member, ())]
-        bits = answers.mean_bits(documents) if all(answers.has_choices(loaded[member]) for member in members) else {}
-        results[name] = metrics_of(entries | bits, documents, seed, is_local)
+        of_members = [samples.get(member, []) for member in members]
+        documents = [sample for of_member in of_members for sample in of_member]
+        results[name] = metrics_of(answers.means_of(of_members) | entries, documents, seed, is_local)
         logger.info("%s: %s", name, {metric: score["value"] for metric, score in results[name].items()})
     return Scored(results, samples, groups, found["versions"], found["n-shot"], exchanged)
 
