@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from stages.lib import manifest
 from tools.compare import __main__ as compare
@@ -115,6 +116,68 @@ def test_paired_difference_is_the_one_recomputed_by_hand(tmp_path):
     assert float(row["high"]) == pytest.approx(changes.mean() + 1.96 * error, abs=0.026)
     assert float(row["p"]) == pytest.approx(two_sided((changes < 0).sum(), (changes > 0).sum()), abs=0.015)
     assert (row["n"], row["paired"], row["reference"], row["metric"]) == ("40", "true", "base:300", "acc")
+
+
+def bits_of(value, spread=0.0):
+    """A rolling task of 40 documents of 100 bytes with these bits per byte, which differ by up to `spread`."""
+    return bits([(-(value + spread * (at % 5 - 2)) * 100 * math.log(2), 100) for at in range(40)])
+
+
+def write_seeds(root, run, values, spread=0.0, **recipe):
+    for seed, value in enumerate(values):
+        name = f"{run}-{seed}" if seed else run
+        write_run(
+            root, name, {"text": bits_of(value, spread)}, recipe=RECIPE | recipe | ({"seed": seed} if seed else {})
+        )
+
+
+def test_means_over_seeds_are_compared_by_the_deviation_of_the_runs(tmp_path, capsys):
+    base, wide = [2.0, 2.03, 1.99], [1.97, 2.02, 1.98]
+    write_seeds(tmp_path, "base", base)
+    write_seeds(tmp_path, "wide", wide, warmup_steps=3)
+    row = differences(tmp_path, "base", "wide")["wide", "text"]
+    test = scipy.stats.ttest_ind(wide, base)
+    assert float(row["difference"]) == pytest.approx(np.mean(wide) - np.mean(base))
+    assert float(row["reference_value"]) == pytest.approx(np.mean(base))
+    assert float(row["p"]) == pytest.approx(test.pvalue)
+    low, high = test.confidence_interval(0.95)
+    assert (float(row["low"]), float(row["high"])) == pytest.approx((low, high))
+    assert row["verdict"] == "not significant"
+    text = capsys.readouterr().out
+    deviation = math.sqrt((np.var(base, ddof=1) + np.var(wide, ddof=1)) / 2)
+    assert f"means of 3 and 3 runs, standard deviation over seeds {deviation:.3g}, p {test.pvalue:.3f}" in text
+    assert "scores and differences are means over them" in text
+
+    better = [value - 0.1 for value in wide]
+    write_seeds(tmp_path, "wide", better, warmup_steps=3)
+    assert differences(tmp_path, "base", "wide")["wide", "text"]["verdict"] == "better"
+
+    write_seeds(tmp_path, "wide", better, spread=0.5, warmup_steps=3)  # documents differ more than seeds
+    row = differences(tmp_path, "base", "wide")["wide", "text"]
+    error = np.std([0.5 * (at % 5 - 2) for at in range(40)], ddof=1) / math.sqrt(40)
+    expected = 2 * scipy.stats.norm.sf(abs(float(row["difference"])) / error)
+    assert float(row["p"]) == pytest.approx(expected, rel=1e-3)
+    assert "whose error over documents, 0.113, is larger than over seeds" in capsys.readouterr().out
+
+
+def test_runs_that_differ_by_their_seed_alone_are_no_different(tmp_path):
+    values = np.random.default_rng(0).normal(2.0, 0.02, size=12)
+    write_seeds(tmp_path, "base", values)
+    names = ["base", *(f"base-{seed}" for seed in range(1, 12))]
+    found = differences(tmp_path, *names)
+    verdicts = [found[name, "text"]["verdict"] for name in names[1:]]
+    assert verdicts.count("not significant") >= 10
+    p = float(found["base-5", "text"]["p"])
+    assert p == pytest.approx(
+        2 * scipy.stats.t.sf(abs(values[5] - values[0]) / np.std(values, ddof=1) / math.sqrt(2), 11)
+    )
+
+
+def test_the_noise_of_a_run_is_unknown_without_other_seeds(tmp_path, capsys):
+    write_seeds(tmp_path, "base", [2.0])
+    write_seeds(tmp_path, "wide", [1.9], warmup_steps=3)
+    assert differences(tmp_path, "base", "wide")["wide", "text"]["verdict"] == "better"
+    assert "The noise of a run is unknown, since no other run differs from these by its seed" in capsys.readouterr().out
 
 
 def test_pieces_of_one_document_count_once(tmp_path):

@@ -45,8 +45,9 @@ def test_settings_that_differ_are_noted(tmp_path, capsys):
     write_run(tmp_path, "wide", tasks, suite="more", **other)
     assert run_compare(tmp_path, "base", "wide") == 0
     pair = capsys.readouterr().out.partition("\n## ")[2].partition("\n## ")[0]
-    counts, *notes = [line[2:] for line in pair.splitlines() if line.startswith("- ")]
+    counts, *notes, noise = [line[2:] for line in pair.splitlines() if line.startswith("- ")]
     assert counts == "wide:300 is significantly better in 0 and worse in 0 of 1 tasks."
+    assert noise.startswith("The noise of a run is unknown")
     assert notes == [
         "suites of wide:300 alone: more",
         "base:300 and wide:300 have different tokenizers: max_length tokens of context are other text",

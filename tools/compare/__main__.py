@@ -34,14 +34,19 @@ def compare(directory: Path, texts: Sequence[str]) -> Comparison:
     """
     results, compared = models.find(directory, texts)
     reference, *others = compared
+    known = differences.Differences(results)
     pairs = []
     for other in others:
-        rows, notes = differences.compare(reference.evaluations, other.evaluations, thorough=True)
+        replicas = known.replicas((reference.run, reference.step), (other.run, other.step))
+        rows, notes = differences.compare(reference.evaluations, other.evaluations, replicas, thorough=True)
         at = {"run": other.run, "step": other.step, "tokens": other.tokens}
-        notes = [*models.notes(reference, other), *notes]
+        notes = [*models.notes(reference, other), *notes, *models.notes_on_seeds(rows)]
         pairs.append(Pair(reference=reference.name, other=other.name, at=at, differences=rows, notes=notes))
     before, points = tokens_before(results), []
+    named = {model.run for model in compared}
     for (run_name, step, suite), evaluation in results.evaluations.items():
+        if run_name not in named:  # it differs from one of them by its seed alone
+            continue
         at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"] + before[run_name]}
         shown = {task: shown_metrics(metrics) for task, metrics in evaluation.identity["results"].items()}
         points += [at | row for row in rows_of(evaluation, suite) if row["metric"] in shown[row["task"]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from stages.lib.manifest import Manifest
 from stages.lib.render.numbers import UNKNOWN
 from stages.lib.render.table import Cell, Table
 from stages.lib.results.curves import tokens_before
+from stages.lib.results.differences import TaskDifference, replicas_of
 from stages.lib.results.manifests import ModelKey, Results
 from stages.lib.results.run_tables import flat, value_text
 
@@ -53,7 +54,9 @@ def find(directory: Path, texts: Sequence[str]) -> tuple[Results, list[ComparedM
     if len(texts) < 2:
         raise UserError(f"two or more models must be given as RUN or RUN:STEP, the reference first, got {texts[0]}")
     named = [_split(directory, text) for text in texts]
-    homes = [directory / "runs" / run for run in dict.fromkeys(run for run, _ in named)]
+    runs = dict.fromkeys(run for run, _ in named)
+    runs |= dict.fromkeys(_replicas(directory, runs))
+    homes = [directory / "runs" / run for run in runs]
     patterns = ("models/*.json", "export/*/manifest.json", "eval/*/*.json")
     results = Results(*([path for home in homes for path in sorted(home.glob(pattern))] for pattern in patterns))
     results.check_chain()
@@ -62,6 +65,16 @@ def find(directory: Path, texts: Sequence[str]) -> tuple[Results, list[ComparedM
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"each model must be given once, got {twice[0]} {names.count(twice[0])} times")
     return results, models
+
+
+def _replicas(directory: Path, runs: Collection[str]) -> set[str]:
+    """Return the runs that differ from one of `runs` by their seed alone."""
+    models = {}
+    for path in sorted(directory.glob("runs/*/models/*.json")):
+        with contextlib.suppress(UserError):  # a damaged manifest of another run is no mistake of these
+            model = manifest.read(path, *manifest.TRAINING)
+            models[path.parents[1].name, model.identity["step"]] = model
+    return {other for key, same in replicas_of(models).items() if key[0] in runs for other, _ in same}
 
 
 def _split(directory: Path, text: str) -> tuple[str, int | None]:
@@ -164,6 +177,18 @@ def _named(digest: str | None, known: Mapping[str, Manifest]) -> str:
     if digest is None:
         return UNKNOWN
     return f"{known[digest].directory.name} ({digest[:DIGITS]})" if digest in known else digest[:DIGITS]
+
+
+def notes_on_seeds(differences: Sequence[TaskDifference]) -> list[str]:
+    """Return a sentence on the noise of a run, if there are differences."""
+    if not differences:
+        return []
+    if any(difference.seeds for difference in differences):
+        return ["Where runs differ by their seed alone, scores and differences are means over them."]
+    return [
+        "The noise of a run is unknown, since no other run differs from these by its seed alone: another seed may turn "
+        "a small difference around. The key `seeds` of a run trains such runs."
+    ]
 
 
 def notes(reference: ComparedModel, other: ComparedModel) -> list[str]:

@@ -35,6 +35,9 @@ METHOD = (
     "resamples), and is not corrected.",
     "Without the logs, or for a metric that is not a sum over documents, the two standard errors count as independent, "
     f"which is cautious: a difference is significant above {INDEPENDENT:g} of their combined size.",
+    "Where other runs differ from one of the two by their seed alone, means over these runs are compared, and the "
+    "larger of two errors counts: that over documents, or that over seeds, by Student's t with the deviation of the "
+    "runs. Its p is corrected by Holm, too.",
 )
 DRAWN = (
     "A filled dot is a significant difference, a hollow one is not; a dashed interval is unpaired. Better is to the "

@@ -8,12 +8,18 @@ The p-value is that of a randomization test: if both models were equally good, t
 swapped. For accuracies that is McNemar's test. A bootstrap's own p-value would be too small where few documents differ:
 with 5, all in favor of one model, it is 0.01, while a fair coin falls five times on the same side with a probability of
 0.06. The interval is a bootstrap over documents.
+
+Neither knows the noise of a run: that another seed gives another model. Where runs exist that differ from the compared
+ones by their seed alone, the means over these runs are compared, and the larger of two errors counts: that over
+documents, and that over seeds, by Student's t with the deviation of the runs around the mean of their seeds.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,12 +39,34 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """The noise of a run in a score, by runs that differ by their seed alone.
+
+    `counts`: the runs over which the reference's score and the other's are means. `deviation`: the standard deviation
+    of a run, with `degrees` of freedom. `error`: the standard error of the difference that follows.
+    """
+
+    counts: tuple[int, int]
+    deviation: float
+    degrees: int
+    error: float
+
+    def sentence(self, documents_error: float | None) -> str:
+        """Return which error counts. `documents_error`: that over documents."""
+        runs = " and ".join(map(str, self.counts)) + " runs"
+        if documents_error is not None and documents_error > self.error:
+            return f"means of {runs}, whose error over documents, {documents_error:.3g}, is larger than over seeds"
+        return f"means of {runs}, standard deviation over seeds {self.deviation:.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskDifference:
     """The difference other - reference of two models in a metric of a task, main or further.
 
-    `value` is None if a score is not finite. `documents`: number of those that a paired difference is over; `p`: its
-    p-value, `corrected_p` that by Holm. `errors`: of an unpaired one, its size in standard errors. `low`, `high`: the
-    interval of 95%, not corrected.
+    `value` is None if a score is not finite; `error`: its standard error over documents. `seeds`: the noise of a run,
+    if it is known; the scores are means over runs then. `documents`: number of those that a paired difference is over;
+    `p`: its p-value, `corrected_p` that by Holm. `errors`: of an unpaired one, its size in standard errors. `low`,
+    `high`: the interval of 95%, not corrected.
     """
 
     suite: str
@@ -47,6 +75,8 @@ class TaskDifference:
     reference: ScoreRow
     other: ScoreRow
     value: float | None = None
+    error: float | None = None
+    seeds: Seeds | None = None
     low: float | None = None
     high: float | None = None
     documents: int | None = None
@@ -72,8 +102,8 @@ class TaskDifference:
     @property
     def significant(self) -> bool:
         """True if the difference is not attributed to chance."""
-        if self.documents is not None:
-            return self.corrected_p is not None and self.corrected_p < LEVEL
+        if self.corrected_p is not None:
+            return self.corrected_p < LEVEL
         return self.errors is not None and self.errors > INDEPENDENT
 
     @property
@@ -88,6 +118,8 @@ class TaskDifference:
     @property
     def rule(self) -> str:
         """The rule of the verdict, and its figure."""
+        if self.seeds is not None and self.value is not None:
+            return f"{self.seeds.sentence(self.error)}, p {shown_p(self.corrected_p)}"
         if self.documents is not None:
             return f"paired over {self.documents:,} documents, p {shown_p(self.corrected_p)}"
         if self.errors is not None:
@@ -115,6 +147,36 @@ Evaluations = Mapping[str, Manifest]
 """{suite: scores of a model}"""
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """The scores of runs that differ by their seed alone from the reference, and from the other model.
+
+    Each begins with the compared model itself. If the two differ from each other by their seed alone, both have the
+    same runs in `groups`, and `reference` and `other` only themselves.
+    """
+
+    reference: Sequence[Evaluations]
+    other: Sequence[Evaluations]
+    groups: Sequence[Sequence[Evaluations]]
+
+
+def replicas_of(models: Mapping[ModelKey, Manifest]) -> dict[ModelKey, list[ModelKey]]:
+    """Return of each milestone itself, and one milestone of each other seed whose run is otherwise the same."""
+    groups: dict[str, dict[str, ModelKey]] = {}
+    of_key: dict[ModelKey, tuple[str, dict[str, ModelKey]]] = {}
+    for (run_name, step), model in models.items():
+        recipe = dict(model.identity.get("recipe", {}))
+        seed = json.dumps(recipe.pop("seed", None))
+        same = [model.stage, recipe, step, *(model.identity.get(key) for key in ("corpus", "tuned_on", "initial"))]
+        group = groups.setdefault(json.dumps(same, sort_keys=True), {})
+        group.setdefault(seed, (run_name, step))
+        of_key[run_name, step] = seed, group
+    return {
+        key: [key, *(other for other_seed, other in group.items() if other_seed != seed)]
+        for key, (seed, group) in of_key.items()
+    }
+
+
 class Differences:
     """The differences between milestones of the results. The logs of a pair are read once, when it is asked for."""
 
@@ -122,13 +184,25 @@ class Differences:
         self._evaluations: dict[ModelKey, dict[str, Manifest]] = {}
         for (run_name, step, suite), evaluation in results.evaluations.items():
             self._evaluations.setdefault((run_name, step), {})[suite] = evaluation
+        self._replicas = replicas_of(results.models)
         self._pairs: dict[tuple[ModelKey, ModelKey], list[TaskDifference]] = {}
 
     def of(self, reference: ModelKey, other: ModelKey) -> list[TaskDifference]:
         """Return the differences of all tasks that two milestones, (run, step), have."""
         if (reference, other) not in self._pairs:
-            self._pairs[reference, other], _ = compare(self._evaluations.get(reference, {}), self._evaluations[other])
+            pair = self._evaluations.get(reference, {}), self._evaluations[other]
+            self._pairs[reference, other], _ = compare(*pair, self.replicas(reference, other))
         return self._pairs[reference, other]
+
+    def replicas(self, reference: ModelKey, other: ModelKey) -> Replicas:
+        """Return the scores of the runs that differ by their seed alone from one of two milestones."""
+        groups = []
+        for key in (reference, other):
+            others = (one for one in self._replicas.get(key, ()) if one != key and one in self._evaluations)
+            groups.append([self._evaluations.get(key, {}), *(self._evaluations[one] for one in others)])
+        if other in self._replicas.get(reference, ()):
+            return Replicas(groups[0][:1], groups[1][:1], groups[:1])
+        return Replicas(groups[0], groups[1], groups)
 
     def between(self, reference: ScoreRow, other: ScoreRow) -> TaskDifference | None:
         """Return the difference of two rows of `score_rows`; None if they cannot be compared."""
@@ -142,12 +216,12 @@ def key_of(row: ScoreRow) -> tuple[str, str, str]:
 
 
 def compare(
-    reference: Evaluations, other: Evaluations, thorough: bool = False
+    reference: Evaluations, other: Evaluations, replicas: Replicas | None = None, thorough: bool = False
 ) -> tuple[list[TaskDifference], list[str]]:
     """Return the differences of all tasks that both models have, and notes on tasks that are left out or not paired.
 
-    `thorough`: paired differences have intervals too, which take longer, and a log that was deleted is an error, in
-    place of none. Raises UserError if a log is damaged.
+    `replicas`: the runs by which the noise of a run is known. `thorough`: paired differences have intervals too, which
+    take longer, and a log that was deleted is an error, in place of none. Raises UserError if a log is damaged.
     """
     rows: list[TaskDifference] = []
     notes: list[str] = []
@@ -165,7 +239,7 @@ def compare(
                     [(first[task, metric], second[task, metric]) for metric in metrics if metric in shared],
                     thorough,
                 )
-                rows += row
+                rows += [_with_seeds(one, replicas) for one in row] if replicas else row
             elif any(at == task for at, _ in second):
                 of_task = ["left out, since the models have no metric in common"]
             notes += [f"task {task} of suite {suite}: {note}" for note in of_task]
@@ -285,7 +359,7 @@ def _paired(row: TaskDifference, joined: Joined, with_interval: bool) -> TaskDif
     if count < 2:
         return row
     both = np.concatenate([reference.columns, other.columns], axis=1)
-    row = dataclasses.replace(row, p=_randomization_test(both, reference))
+    row = dataclasses.replace(row, p=_randomization_test(both, reference), error=_paired_error(reference, other))
     if not with_interval:
         return row
     resampled = _differences(aggregations.resampled_sums(both, SEED), reference)
@@ -302,7 +376,53 @@ def _unpaired(row: TaskDifference) -> TaskDifference:
     error = math.hypot(first, second)
     errors = abs(value) / error if error else math.inf if value else 0.0
     margin = 1.959964 * error
-    return dataclasses.replace(row, value=value, low=value - margin, high=value + margin, errors=errors)
+    return dataclasses.replace(row, value=value, error=error, low=value - margin, high=value + margin, errors=errors)
+
+
+def _paired_error(reference: DocumentScores, other: DocumentScores) -> float:
+    """Return the standard error of the difference of scores of the same documents, by the delta method."""
+    residuals = other.influences() - reference.influences()
+    count = len(residuals)
+    return math.sqrt(float(residuals @ residuals) * count / (count - 1))
+
+
+def _with_seeds(row: TaskDifference, replicas: Replicas) -> TaskDifference:
+    """Return a row as the difference of means over runs, with the larger of the errors over documents and over seeds;
+    the same row where no run differs by its seed alone.
+    """
+
+    def values(evaluations: Sequence[Evaluations]) -> list[float]:
+        of_runs = (one[row.suite].identity["results"].get(row.task, {}) for one in evaluations if row.suite in one)
+        found = (metrics.get(row.metric, {}).get("value") for metrics in of_runs)
+        return [value for value in found if value is not None]
+
+    groups = [values(group) for group in replicas.groups]
+    degrees = sum(len(group) - 1 for group in groups)
+    if row.value is None or degrees < 1:
+        return row
+    from scipy.special import stdtr, stdtrit
+
+    squares = sum(len(group) * statistics.pvariance(group) for group in groups)
+    deviation = math.sqrt(squares / degrees)
+    first, second = values(replicas.reference), values(replicas.other)
+    error = deviation * math.sqrt(1 / len(first) + 1 / len(second))
+    seeds = Seeds(counts=(len(first), len(second)), deviation=deviation, degrees=degrees, error=error)
+    value = statistics.fmean(second) - statistics.fmean(first)
+    larger = max(error, row.error or 0.0)
+    freedom = degrees if larger == error else math.inf
+    p = 2 * float(stdtr(freedom, -abs(value) / larger)) if larger else float(value == 0)
+    margin = float(stdtrit(freedom, (1 + INTERVAL) / 2)) * larger
+    return dataclasses.replace(
+        row,
+        reference=row.reference | {"value": statistics.fmean(first)},
+        other=row.other | {"value": statistics.fmean(second)},
+        value=value,
+        seeds=seeds,
+        low=value - margin,
+        high=value + margin,
+        p=p,
+        errors=None,
+    )
 
 
 def _differences(sums: np.ndarray, scores: DocumentScores) -> np.ndarray:

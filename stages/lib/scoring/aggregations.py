@@ -69,14 +69,18 @@ class DocumentScores:
 
         It needs no draws, unlike the bootstrap, for which the score's distribution need not be nearly normal.
         """
-        count, ratio = len(self.columns), self._ratio()
+        count = len(self.columns)
         if count < 2:
             return None
-        residuals = self.columns[:, 0] - ratio * self.columns[:, 1]
-        error = math.sqrt(float(residuals @ residuals) * count / (count - 1)) / float(self.columns[:, 1].sum())
+        influences = self.influences()
+        return math.sqrt(float(influences @ influences) * count / (count - 1))
+
+    def influences(self) -> np.ndarray:
+        """Return by how much each document moves the score, to first order; [documents]."""
+        ratio = self._ratio()
         step = 1e-6 * max(1.0, abs(float(ratio)))
         slope = (self.of_ratio(ratio + step) - self.of_ratio(ratio - step)) / (2 * step)
-        return abs(float(slope)) * error
+        return slope * (self.columns[:, 0] - ratio * self.columns[:, 1]) / self.columns[:, 1].sum()
 
     def _ratio(self) -> np.ndarray:
         numerator, denominator = self.columns.sum(axis=0)
