@@ -69,10 +69,11 @@ def tables_of(root, runs=None):
 def test_text_has_the_means_over_seeds_and_all_runs_with_the_best_marked(root):
     lines, _ = summarized(root)
     assert lines[:9] == [
-        "Means over seeds of 4 pretrained runs (+- deviation), best bits_per_byte_code first, * the best of a column:",
-        "  run                     learning_rate  bits_per_byte_code        next_line",
-        "  lr-0.0003-0 and 1 more         0.0003      2.450 +- 0.071*  0.550 +- 0.071",
-        "  lr-0.001-0 and 1 more           0.001      2.550 +- 0.071   0.550 +- 0.071",
+        "Means over seeds of 4 pretrained runs (+- deviation over seeds; error over documents), best bits_per_byte_code"
+        " first, * the best of a column:",
+        "  run                     learning_rate      bits_per_byte_code        next_line",
+        "  lr-0.0003-0 and 1 more         0.0003  2.450 +- 0.071 (0.020)*  0.550 +- 0.071",
+        "  lr-0.001-0 and 1 more           0.001  2.550 +- 0.071 (0.020)   0.550 +- 0.071",
         "",
         "4 pretrained runs (+- standard error), best bits_per_byte_code first, * the best of a column:",
         "  run          learning_rate  seed  bits_per_byte_code   next_line",

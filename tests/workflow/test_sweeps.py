@@ -32,6 +32,44 @@ def mistake_in(config):
     return str(raised.value)
 
 
+def test_a_run_with_seeds_is_a_run_per_seed(config):
+    config["runs"]["tuned"] = {"from": "statements", "seeds": [3, 5]}
+    config["runs"]["base"]["seeds"] = ["7", 0, 1]
+    config["runs"]["longer"] = {"from": "base"}
+    runs = runs_of(config, {RATE: [1e-3]}, base="base-seed_1")
+    base = runs["base"]
+    assert base["pretrain"]["seed"] == 7
+    for seed in (0, 1):
+        assert runs[f"base-seed_{seed}"] == base | {"pretrain": base["pretrain"] | {"seed": seed}}
+    assert [runs[name]["finetune"]["seed"] for name in ("tuned", "tuned-seed_5")] == [3, 5]
+    assert runs["lr-learning_rate_0.001"]["pretrain"]["seed"] == 1
+    assert not any("seeds" in run or name.startswith("longer-") for name, run in runs.items())
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        (
+            {"seeds": [0, 1, 0]},
+            "runs.again.seeds must be a list with at least two entries and none of them twice, got [0, 1, 0]",
+        ),
+        ({"seeds": [0]}, "runs.again.seeds must be a list with at least two entries"),
+        ({"seeds": 3}, "runs.again.seeds must be a list"),
+        ({"seeds": [0, "a"]}, "runs.again.seeds[1] must be a whole number"),
+        ({"seeds": [0, 1], "pretrain": {"seed": 4}}, "runs.again.pretrain.seed must not stand beside runs.again.seeds"),
+    ],
+)
+def test_a_mistake_in_seeds_is_one_sentence(config, run, sentence):
+    config["runs"]["again"] = {"from": "base", **run}
+    assert mistake_in(config).startswith(sentence)
+
+
+def test_seeds_that_make_a_run_which_exists_are_refused(config):
+    config["runs"]["base"]["seeds"] = [0, 1]
+    config["runs"]["base-seed_1"] = {"from": "base"}
+    assert mistake_in(config).startswith("runs.base.seeds makes the run base-seed_1, which exists")
+
+
 def test_a_grid_makes_a_run_per_combination(config):
     runs = runs_of(config, {RATE: ["1e-3", 3e-5], "seed": [0, "1"]})
     *_, last = names = [name for name in runs if name not in config["runs"]]

@@ -14,7 +14,7 @@ from scripts.config.references import check_references
 from scripts.config.sections import Config
 from scripts.config.written_out import FROM, check_left_out, is_derived, with_defaults, written_out
 from scripts.sweeps.ladders import with_ladders
-from scripts.sweeps.runs import check_sweeps, runs_of, with_runs
+from scripts.sweeps.runs import check_sweeps, runs_of, with_runs, with_seeds
 from stages.lib.errors import UserError
 from stages.lib.recipe import below
 
@@ -77,7 +77,7 @@ def _with_plain_runs(config: dict[str, Any]) -> dict[str, Any]:
     """Return the config with the runs of sweeps, and with no run `from` another."""
     if config.get("runs") is None:
         return config
-    runs = config["runs"]
+    runs = with_seeds(config["runs"])
     if "sweeps" in config:
         sweeps = KeysReader().value(below(Config, "sweeps"), config["sweeps"], "sweeps", {"entries": 1})
         for name, sweep in sweeps.items():

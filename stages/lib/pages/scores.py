@@ -257,7 +257,8 @@ def lines_of(runs: RunTable, more: str) -> list[str]:
     kind = f"{len(runs.rows)} {KINDS.get(runs.stage, runs.stage)} runs"
     titles = {f"{kind} (+- standard error)": runs.rows}
     if runs.means:
-        titles = {f"Means over seeds of {kind} (+- deviation)": runs.means} | titles
+        means = f"Means over seeds of {kind} (+- deviation over seeds; error over documents)"
+        titles = {means: runs.means} | titles
     for title, rows in titles.items():
         order = f", best {runs.columns[0].task} first, {table.BEST} the best of a column" if runs.columns else ""
         keys = [key for key in runs.keys if key in rows[0].values]
@@ -281,14 +282,18 @@ def _runs_table(runs: RunTable, rows: Sequence[Row], caption: str = "", is_short
         cells.append([
             Cell(text=row.runs[0], note=several, title=", ".join(row.runs)),
             *(value_text(row.values[key], WIDEST) for key in keys),
-            *(table.score(score.value, score.error, strong=score.is_best) if score else numbers.UNKNOWN
-              for score in scores),
+            *(table.score(score.value, score.error, _documents_error(score), strong=score.is_best)
+              if score else numbers.UNKNOWN for score in scores),
         ])  # fmt: skip
     tasks = [
         label_of(column.task, column.metric) if is_short else titled(column.task, column.metric) for column in columns
     ]
     titles = ["run", *labels_of(keys).values(), *tasks]
     return Table(titles=titles, rows=cells, caption=caption, numeric=range(1, len(titles)))
+
+
+def _documents_error(score: Score) -> str:
+    return "" if score.documents_error is None else f"({score.documents_error:.3f})"
 
 
 def side_by_side(inputs: ReportInputs) -> Section | None:
@@ -315,7 +320,8 @@ def _sweep(inputs: ReportInputs, name: str, tables: Sequence[RunTable]) -> Itera
 
 def _runs_tables(runs: RunTable, title: str) -> Iterator[Block]:
     if runs.means:
-        yield _runs_table(runs, runs.means, caption=f"{title}, means over seeds \u00b1 standard deviation.")
+        caption = "means over seeds \u00b1 standard deviation over seeds, in brackets the standard error over documents"
+        yield _runs_table(runs, runs.means, caption=f"{title}, {caption}.")
     order = f", best {runs.columns[0].task} first" if runs.columns else ""
     yield _runs_table(runs, runs.rows, caption=f"{title}{order}: the keys in which they differ, and their last scores.")
 

@@ -95,6 +95,9 @@ class Score:
     error: float | None
     """Standard error, or deviation over seeds; None if it is not known."""
 
+    documents_error: float | None = None
+    """Of a mean over seeds: the mean standard error over documents of its runs; None if one has none."""
+
     is_best: bool = False
     """True for the best of its column."""
 
@@ -217,8 +220,16 @@ def _mean(group: Sequence[Row]) -> Row:
     columns = [column for column in group[0].scores if all(column in row.scores for row in group)]
     scores = {}
     for column in columns:
-        values = [row.scores[column].value for row in group]
-        scores[column] = Score(value=fmean(values), error=stdev(values) if len(values) > 1 else None)
+        of_runs = [row.scores[column] for row in group]
+        values, errors = (
+            [score.value for score in of_runs],
+            [score.error for score in of_runs if score.error is not None],
+        )
+        scores[column] = Score(
+            value=fmean(values),
+            error=stdev(values) if len(values) > 1 else None,
+            documents_error=fmean(errors) if len(errors) == len(values) else None,
+        )
     return dataclasses.replace(
         group[0],
         runs=tuple(name for row in group for name in row.runs),

@@ -175,6 +175,10 @@ class Run:
     pretrain: Pretrain = identity(None, needs=("model",))
     """The training on a corpus."""
 
+    seeds: list[int] = workflow(None, minimum=0, entries=2, unique=True)
+    """Seeds to train it with, which tell the noise of a run: it has the first one, and a run NAME-seed_S each other.
+    Runs that are `from` it do not take them over. Default: one run, with its `seed`."""
+
     initial: Initial = identity(None)
     """The model that the run starts from."""
 

@@ -149,7 +149,7 @@ def _digest(text: str) -> str:
 MAX_RUNS = 1000
 """Runs of one sweep."""
 
-SEED = "seed"
+SEED, SEEDS = "seed", "seeds"
 
 Member = dict[str, Any]
 """The values of one run of a sweep: {axis as the user wrote it: value}"""
@@ -171,6 +171,30 @@ def members(name: str, sweep: Keys) -> dict[str, Member]:
             raise UserError(f"{where} must make runs of different names, got {run} twice")
         found[run] = values
     return found
+
+
+def with_seeds(runs: Mapping[str, Any]) -> Keys:
+    """Return the runs without `seeds`, and with a run per further seed, as its difference `from` the run. Raises
+    UserError."""
+    made: Keys = {}
+    for name, run in runs.items():
+        if not isinstance(run, dict) or run.get(SEEDS) is None:
+            made[name] = run
+            continue
+        section = _trained_by(name, runs)
+        if SEED in (run.get(section) or {}):
+            raise UserError(
+                f"runs.{name}.{section}.{SEED} must not stand beside runs.{name}.{SEEDS}, which sets it too"
+            )
+        first, *others = run[SEEDS]
+        made[name] = {key: value for key, value in run.items() if key != SEEDS}
+        made[name][section] = {**(run.get(section) or {}), SEED: first}
+        for seed in others:
+            other = shortened(f"{name}-{SEED}_{seed}")
+            if other in runs:
+                raise UserError(f"runs.{name}.{SEEDS} makes the run {other}, which exists: rename one of them")
+            made[other] = {FROM: name, section: {SEED: seed}}
+    return made
 
 
 def runs_of(name: str, sweep: Keys, runs: Mapping[str, Any]) -> dict[str, Keys]:
