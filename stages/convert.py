@@ -119,8 +119,9 @@ def check_inputs(model: Manifest, corpus: Manifest, tokenizer: Manifest) -> None
     """Raise UserError if the three do not belong together, or a file of the checkpoint is missing or changed."""
     if corpus.identity["tokenizer"]["digest"] != tokenizer.digest:
         raise UserError(f"--tokenizer {tokenizer.path} is not the tokenizer of --corpus {corpus.path}")
+    trained_on = {name: model.identity.get(name) for name in ("corpus", "tokenizer")}
     for name, other in (("corpus", corpus), ("tokenizer", tokenizer)):
-        if model.identity[name] != other.digest:
+        if trained_on[name] != other.digest:
             raise UserError(f"--model {model.path} was trained on a different {name} than --{name} {other.path}")
     for name, described in model.identity["outputs"].items():
         path = model.output(name)

@@ -10,8 +10,9 @@ pair: `stages.copy_candidates` copies these, and `stages.verify_duplicates` comp
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
     directory, described, outputs = arguments.output.parent, [], {}
     in_pairs = np.unique(pairs)
     for owner, part in enumerate(parts):
-        entry = {key: value for key, value in part.identity.items() if key not in ("outputs", "recipe")}
+        identity: Mapping[str, Any] = part.identity
+        entry = {key: value for key, value in identity.items() if key not in ("outputs", "recipe")}
         name = f"{entry['source']}/{entry['part']:05d}.candidates.npy"
         # TRAINING is the highest bit: each part has two ranges of places, sorted together by number
         outputs[name] = duplicates.saved(directory / name, np.sort(numbers_of(in_pairs[owners_of(in_pairs) == owner])))

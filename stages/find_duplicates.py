@@ -11,8 +11,9 @@ file per part beside the manifest. `stages.tokenize` reads it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from stages.lib import files, manifest, stage
 from stages.lib.log import logger
@@ -29,8 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     directory = arguments.output.parent
     described, outputs = [], {}
     for part, numbers in zip(parts, found, strict=True):
-        entry = {key: part.identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
-        entry |= {key: part.identity[key] for key in ("filter_code",) if key in part.identity}
+        identity: Mapping[str, Any] = part.identity
+        entry = {key: identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
+        entry |= {key: identity[key] for key in ("filter_code",) if key in identity}
         name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
         outputs[name] = duplicates.saved(directory / name, numbers)
         described.append(entry | {"duplicates": len(numbers), "path": name})

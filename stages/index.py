@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from stages.lib import files, manifest, stage
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import COUNTED, FileDescription, Manifest, Shard, SplitName
 from stages.lib.sources import documents
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.source import comparable
@@ -103,7 +103,7 @@ def _check_malformed(parts: Sequence[Manifest], limits: dict[str, float]) -> Non
         documents.check_share(name, limit, num_malformed, num_records, _counts(parts, name, "dropped"))
 
 
-def _bytes_scale(shards: Sequence[dict[str, Any]], sizes: np.ndarray, dtype: str, directory: Path) -> float:
+def _bytes_scale(shards: Sequence[Shard], sizes: np.ndarray, dtype: str, directory: Path) -> float:
     """Return the bytes of text per byte of its ids, by the first shards: 1 unless the tokenizer normalizes."""
     ends = np.cumsum([shard["tokens"] for shard in shards])
     first = shards[: int(np.searchsorted(ends, SCALED_TOKENS)) + 1]
@@ -187,15 +187,15 @@ def _empty(texts: bool = False) -> dict[str, Any]:
     return {"documents": 0, "tokens": 0, "text_bytes": 0, "shards": []} | ({"texts": []} if texts else {})
 
 
-def _add(joined: dict[str, Any], part: Manifest, split: str, directory: Path) -> None:
+def _add(joined: dict[str, Any], part: Manifest, split: SplitName, directory: Path) -> None:
     """Add a part's split to the source's; paths become relative to the corpus."""
-    found = part.identity[split]
-    for key in ("documents", "tokens", "text_bytes"):
+    found: Mapping[str, Any] = part.identity[split]
+    for key in COUNTED:
         joined[key] += found[key]
-    for key in joined.keys() & {"shards", "texts"}:
-        for file in found[key]:
+    for name in joined.keys() & {"shards", "texts"}:
+        for file in found[name]:
             relative = os.path.relpath(part.directory / file["path"], directory)
-            joined[key].append(file | {"path": relative})
+            joined[name].append(file | {"path": relative})
 
 
 def _verify(parts: Sequence[Manifest], receipt_path: Path) -> None:
@@ -212,7 +212,7 @@ def _verify(parts: Sequence[Manifest], receipt_path: Path) -> None:
     }
     hashed: dict[str, list[Any]] = {}
 
-    def check(item: tuple[Path, tuple[Manifest, dict[str, Any]]]) -> None:
+    def check(item: tuple[Path, tuple[Manifest, FileDescription]]) -> None:
         path, (part, described) = item
         manifest.check_size(path, described["bytes"], part.path)
         relative = os.path.relpath(path, receipt_path.parent)

@@ -25,7 +25,7 @@ from stages.lib import files, manifest, stage
 from stages.lib import recipe as recipes
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import FileDescription, Manifest
 from stages.lib.sources import duplicates
 from stages.lib.sources.entries import TRAIN, VALIDATION
 from stages.lib.sources.near_duplicates import (
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace, recipe: NearDuplicatesRecipe) -> None:
     directory = arguments.output.parent
     files.clear_leftovers(directory / REMOVED)
     removed, kept_in = _write_evidence(directory / REMOVED, verification, parts)
-    described, outputs = [], {REMOVED: manifest.describe(directory / REMOVED)}
+    described: list[dict[str, Any]] = []
+    outputs: dict[str, FileDescription] = {REMOVED: manifest.describe(directory / REMOVED)}
     for owner, part in enumerate(parts):
         name = f"{part['source']}/{part['part']:05d}.near_duplicates.npy"
         numbers = np.sort(numbers_of(removed[owners_of(removed) == owner]))

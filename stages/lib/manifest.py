@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from stages.lib import files
 from stages.lib.errors import UserError
@@ -44,14 +44,187 @@ KEYS = {"format", "stage", "identity", "record", "sha256"}
 ENVIRONMENT = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "WORLD_SIZE")
 
 
+class FileDescription(TypedDict):
+    """A file."""
+
+    bytes: int
+    sha256: str
+
+
+class Batch(TypedDict):
+    """A record batch of a shard: what is in it, and at which bytes of the file its two columns begin."""
+
+    documents: int
+    tokens: int
+    offsets_at: int
+    values_at: int
+
+
+class TextFile(FileDescription):
+    """A file of validation text, by its path from the manifest."""
+
+    path: str
+
+
+class Shard(TextFile):
+    """An Arrow file of token ids."""
+
+    tokens: int
+    documents: int
+    text_bytes: int
+    batches: list[Batch]
+
+
+SplitName = Literal["train", "validation"]
+
+
+class Split(TypedDict):
+    """The training or the validation documents of a source, in order; `texts` of validation documents alone."""
+
+    documents: int
+    tokens: int
+    text_bytes: int
+    shards: list[Shard]
+    texts: NotRequired[list[TextFile]]
+
+
+COUNTED: tuple[Literal["documents", "tokens", "text_bytes"], ...] = ("documents", "tokens", "text_bytes")
+"""The keys of a split that add up over its parts."""
+
+
+class CorpusSource(TypedDict):
+    """A source of a corpus; `ids` if its documents came as token ids."""
+
+    train: Split
+    validation: Split
+    ids: NotRequired[Any]
+
+
+class CorpusTokenizer(TypedDict):
+    """The tokenizer of a corpus: its digest, ids, and whether documents begin with BOS."""
+
+    digest: str
+    vocab_size: int
+    bos: int
+    eos: int
+    bos_added: bool
+    fill_in_the_middle: NotRequired[Any]
+
+
+class Score(TypedDict):
+    """A score with its standard error and the number of documents, None where they are not known."""
+
+    value: float | None
+    stderr: float | None
+    n: int | None
+
+
+Scores = dict[str, dict[str, Score]]
+"""{task: {metric: score}}"""
+
+
+class Identity(TypedDict, total=False):
+    """The keys of identities, of which each stage has some. Digests are those of other manifests' identities."""
+
+    recipe: dict[str, Any]
+    """The recipe's keys that are part of the identity and differ from their defaults."""
+    outputs: dict[str, FileDescription]
+    """By path from the manifest."""
+    inputs: Any
+    """tokenize: files of the source, with sha256; summarize: sha256 of manifests by path."""
+    parts: Any
+    """Of stages that gather parts: their digests."""
+
+    source: str
+    """Name of a source; beside it, its `source_recipe`, the number `part`, and digests of what filters it."""
+    source_recipe: dict[str, Any]
+    part: int
+    files: list[dict[str, Any]]
+    """list: `name` and `bytes` of the files of a source, in order."""
+    classifier: str
+    filter_code: str
+    decontaminate: dict[str, str]
+    documents: int
+    train: Split
+    validation: Split
+    """tokenize: the documents of a part."""
+    dtype: str
+    """index: numpy's name of the dtype of token ids."""
+    sources: dict[str, CorpusSource]
+
+    tokenizer: Any
+    """A digest; in tokenize and index a CorpusTokenizer."""
+    vocab_size: int
+    unk: int
+    bos: int
+    eos: int
+    fill_in_the_middle: dict[str, int]
+    pieces: str
+    sample: str
+
+    corpus: str
+    initial: str
+    """The checkpoint, as `checkpoint_digest` has it, that a training begins with."""
+    tuned_on: dict[str, str]
+    """finetune: digests of its sources by name."""
+    template: str
+    """finetune: sha256 of the chat template."""
+    step: int
+    samples: int
+    tokens: int
+    checkpoint: str
+    """Directory of a milestone's checkpoint, from the manifest."""
+
+    model: str
+    seq_len: int
+    parameters: int
+    export: str
+    baseline: str
+    suite: str
+    results: Any
+    """evaluate: {task: {metric: Score}}; find_contamination: {task: items, and how many are contaminated}."""
+    exchanged_contexts: Scores
+    trivial: Scores
+    """{task: {trivial reader: score}}"""
+    groups: dict[str, list[str]]
+    """{group of tasks: its tasks}"""
+    task_versions: dict[str, Any]
+    num_fewshot: dict[str, int]
+    harness: str
+    vllm: str
+    chat_template: bool
+    """False if questions were to be put in a chat template, and the model has none."""
+    prompt_completion: str
+    include: str
+    """sha256 of a directory of task files."""
+
+    items: str
+    tasks: Any
+    shards: Any
+    ngram_words: int
+    candidates: str
+    lists: dict[str, str]
+    evaluations: dict[str, str]
+    contamination: dict[str, str]
+    baselines: dict[str, str]
+    licenses: list[str]
+    name: str
+    missing: list[str]
+    models: Any
+    points: Any
+    curve: Any
+    trained_on: Any
+
+
 @dataclass(frozen=True)
 class Manifest:
     """A manifest: its path, the name of the stage that wrote it, its identity and record."""
 
     path: Path
     stage: str
-    identity: dict[str, Any]
+    identity: Identity
     record: dict[str, Any]
+    """What may differ between two equal results; see Clock.record for the keys that every stage has."""
 
     @functools.cached_property
     def digest(self) -> str:
@@ -121,7 +294,7 @@ def check_found_size(path: Path | str, found: int, size: int, manifest_path: Pat
         )
 
 
-def check_content(path: Path, described: dict[str, Any], manifest_path: Path | str) -> None:
+def check_content(path: Path, described: FileDescription, manifest_path: Path | str) -> None:
     """Raise UserError if a payload file is missing or differs from its description, `{"bytes", "sha256"}`."""
     check_size(path, described["bytes"], manifest_path)
     if files.sha256_file(path) != described["sha256"]:
@@ -131,7 +304,7 @@ def check_content(path: Path, described: dict[str, Any], manifest_path: Path | s
         )
 
 
-def described(paths: Iterable[Path], home: Path) -> dict[str, dict[str, Any]]:
+def described(paths: Iterable[Path], home: Path) -> dict[str, FileDescription]:
     """Return {path relative to `home`: its description} of the files that exist, for `files` or `logs` of a record."""
     return {relative(path, home): describe(path) for path in paths if path.exists()}
 
@@ -141,7 +314,7 @@ def relative(path: Path, home: Path) -> str:
     return Path(os.path.relpath(path, home)).as_posix()
 
 
-def describe(path: Path | str, first: int = 0, end: int | None = None) -> dict[str, Any]:
+def describe(path: Path | str, first: int = 0, end: int | None = None) -> FileDescription:
     """Return the description of a file, or of its bytes [first, end): `{"bytes": N, "sha256": HEX}`."""
     count, sha256 = files.sha256_range(path, first, end)
     return {"bytes": count, "sha256": sha256}
@@ -187,13 +360,13 @@ def _not_a_manifest(path: Path | str) -> UserError:
     return UserError(f"{path} must be a manifest with the keys format, stage, identity, record and sha256")
 
 
-def content(stage: str, identity: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+def content(stage: str, identity: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest of the stage named `stage` as plain data."""
-    made = Manifest(Path(), stage, identity, record)
+    made = Manifest(Path(), stage, cast(Identity, identity), record)
     return {"format": FORMAT, "stage": stage, "identity": identity, "record": record, "sha256": made.sha256}
 
 
-def write(path: Path | str, stage: str, identity: dict[str, Any], record: dict[str, Any]) -> None:
+def write(path: Path | str, stage: str, identity: Mapping[str, Any], record: dict[str, Any]) -> None:
     """Write a manifest of the stage named `stage` atomically. Relative paths in it start from its directory."""
     files.write_json(path, content(stage, identity, record))
 

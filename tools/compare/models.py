@@ -237,8 +237,8 @@ def _settings(model: ComparedModel, suite: str) -> dict[str, str]:
     settings = _texts(recipe | {"tasks": options})
     if "max_length" not in recipe and model.export is not None:  # the default is the model's
         settings["max_length"] = str(model.export.identity.get("seq_len"))
-    keys = ("include", "prompt_completion")
-    settings |= {key: str(evaluation.identity[key]) for key in keys if key in evaluation.identity}
+    identity: Mapping[str, Any] = evaluation.identity
+    settings |= {key: str(identity[key]) for key in ("include", "prompt_completion") if key in identity}
     if evaluation.identity.get("chat_template") is False:
         settings["apply_chat_template"] = "True, and the model has no chat template"
     harness = evaluation.identity.get("harness", evaluation.record.get("versions", {}).get("lm_eval"))

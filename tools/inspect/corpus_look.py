@@ -12,6 +12,7 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
+from stages.lib.manifest import COUNTED, SplitName
 from stages.lib.render.numbers import several
 from stages.lib.render.table import Table
 from stages.lib.sources.entries import TRAIN, VALIDATION
@@ -182,7 +183,7 @@ class Spelling:
         return "BOS" if number == self.bos else "EOS"
 
 
-SPLITS = (TRAIN, VALIDATION)
+SPLITS: tuple[SplitName, SplitName] = (TRAIN, VALIDATION)
 BOUNDARY = 6  # ids on either side
 
 
@@ -220,7 +221,7 @@ def print_sources(corpus: Corpus) -> None:
         rows += [(name, split, *_row(source[split]), licenses.get(name, "unknown")) for split in SPLITS]
     for split in SPLITS if len(corpus.sources) > 1 else ():
         splits = [source[split] for source in corpus.sources.values()]
-        totals = {key: sum(one[key] for one in splits) for key in ("documents", "tokens", "text_bytes")}
+        totals = {key: sum(one[key] for one in splits) for key in COUNTED}
         rows.append(("all", split, *_row(totals | {"shards": [s for one in splits for s in one["shards"]]}), ""))
     print(*Table(titles=titles, rows=rows, numeric=range(2, 7)).text(indent=""), sep="\n")
     for name, source in corpus.sources.items():
@@ -258,7 +259,7 @@ def print_shards(corpus: Corpus) -> None:
         print(f"  {field.name}: {field.type}{'' if field.nullable else ' not null'}, one document per row")
 
 
-def print_split(corpus: Corpus, source: str, split: str, spelling: Spelling, count: int) -> None:
+def print_split(corpus: Corpus, source: str, split: SplitName, spelling: Spelling, count: int) -> None:
     """Print a sample of one split of a source: misplaced BOS and EOS, lengths, document boundaries, documents."""
     runs = runs_of(corpus, corpus.sources[source][split]["shards"])
     separators = Separators(corpus.tokenizer, spelling.unknown)

@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.lib import manifest
 from stages.lib import recipe as recipes
+from stages.lib.manifest import SplitName
 from stages.lib.model.architectures import ARCHITECTURES
 from stages.lib.model.key_table import LoraRecipe
 from stages.lib.model.model_recipe import ModelRecipe
@@ -129,7 +130,7 @@ def validation(
     }
 
 
-def _tokens_of(corpus: Path | None, split: str) -> dict[str, int]:
+def _tokens_of(corpus: Path | None, split: SplitName) -> dict[str, int]:
     """Return {source: tokens of its split}; {} without the manifest."""
     if corpus is None or not corpus.is_file():
         return {}

@@ -13,7 +13,7 @@ from stages.lib import files, manifest
 from stages.lib.checkpoints.commit import MILESTONE
 from stages.lib.errors import UserError
 from stages.lib.huggingface import export_directory
-from stages.lib.manifest import TRAINING, Manifest
+from stages.lib.manifest import TRAINING, FileDescription, Manifest
 from stages.lib.scoring.inputs import kept_manifest
 from stages.lib.tokenizer import tokenizer
 
@@ -58,7 +58,7 @@ def faults_of(result: Manifest, described: Mapping[str, tuple[int, str]], logs: 
 
     def fault_of(name: str) -> str | None:
         path, (size, sha256) = Path(os.path.normpath(result.directory / name)), described[name]
-        content = {"bytes": size, "sha256": sha256}
+        content: FileDescription = {"bytes": size, "sha256": sha256}
         try:
             if not logs:
                 manifest.check_content(path, content, result.path)

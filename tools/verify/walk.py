@@ -93,12 +93,13 @@ def duplicates_of(part: Manifest, places: Places) -> Iterator[Manifest]:
 
     Raises UserError if one is missing, or lists others.
     """
-    for key in [key for key in DUPLICATES if key in part.identity]:
+    identity: Mapping[str, Any] = part.identity
+    for key in [key for key in DUPLICATES if key in identity]:
         path = places.root / DUPLICATES[key] / part.path.absolute().parents[1].name / "manifest.json"
         if not path.exists():
             raise UserError(f"{path} is missing, and {part.path} was made from it")
         result = places.read(path)
-        if all(sha256 != part.identity[key] for _, sha256 in payload.files_of(result).values()):
+        if all(sha256 != identity[key] for _, sha256 in payload.files_of(result).values()):
             raise UserError(f"{path} lists other duplicates than {part.path} left out")
         yield result
 
@@ -230,7 +231,8 @@ class Walk:
                 other = self.places.read(place)
             except UserError:
                 continue  # its link is named
-            if other.sha256 != sha256 and other.digest == result.identity.get("inputs", {}).get(path, other.digest):
+            inputs: Mapping[str, str] = result.identity.get("inputs", {})
+            if other.sha256 != sha256 and other.digest == inputs.get(path, other.digest):
                 yield self._wrong(
                     f"{place} was written again since {result.path} was made from it: its results are equal, and its "
                     "record (figures, versions, times) is not; run the workflow again",

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stages.lib import recipe as recipes
+from stages.lib.manifest import Split
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.pages.data import SourceText, most, text_of
 from stages.lib.render import numbers
@@ -75,7 +76,7 @@ def _introduction(inputs: CardInputs) -> list[str]:
 
 
 def _row(inputs: CardInputs, source: str, shares: dict[str, float]) -> list[str]:
-    training = inputs.training
+    training, of_source = inputs.training, inputs.corpus.identity["sources"].get(source)
     return [
         code(source),
         code(recipe_of(inputs, source).kind),
@@ -83,11 +84,11 @@ def _row(inputs: CardInputs, source: str, shares: dict[str, float]) -> list[str]
         f"{shares[source]:.1%}" if source in shares else "-",
         f"{training.drawn[source]:,}" if source in training.drawn else "-",
         f"{training.epochs[source]:.3g}" if source in training.epochs else "-",
-        _split(inputs.corpus.identity["sources"].get(source, {}).get("train")),
+        _split(of_source.get("train") if of_source else None),
     ]
 
 
-def _split(split: dict[str, Any] | None) -> str:
+def _split(split: Split | None) -> str:
     if split is None:
         return "-"
     return f"{split['documents']:,} documents, {split['tokens']:,} tokens, {amount(split['text_bytes'])}"

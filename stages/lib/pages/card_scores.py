@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import Manifest, Score
 from stages.lib.pages.card_inputs import CardInputs
 from stages.lib.render import numbers
 from stages.lib.render.markdown import code, escaped, listed, markdown_table
@@ -62,7 +62,7 @@ def score_lines(inputs: CardInputs) -> list[str]:
     return [*begin, *markdown_table(titles, body, "   " + "r" * len(titles)), *settings, ""]
 
 
-def _shown(row: ScoreRow) -> str:
+def _shown(row: Score | ScoreRow) -> str:
     return numbers.score(row["value"], row["stderr"], "\u00b1")
 
 
@@ -80,8 +80,9 @@ def _best_reader(evaluation: Manifest, task: str) -> str:
     local, readers = local_tasks.find(task), evaluation.identity.get("trivial", {}).get(task)
     if local is None or not readers:
         return "-"
-    best = (min if local.lower_is_better else max)(readers, key=lambda name: readers[name]["value"])
-    return f"{readers[best]['value']:.3f} ({code(best)})"
+    values = {name: score["value"] or 0.0 for name, score in readers.items()}
+    best = (min if local.lower_is_better else max)(values, key=lambda name: values[name])
+    return f"{values[best]:.3f} ({code(best)})"
 
 
 def _contaminated(evaluation: Manifest | None, task: str) -> str:

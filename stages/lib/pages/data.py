@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import COUNTED, Manifest
 from stages.lib.pages.inputs import ReportInputs, shares, source_colors
 from stages.lib.render.page import Bars, Block, HeatCell, HeatMap, Section
 from stages.lib.render.table import Cell, Table
@@ -99,9 +99,9 @@ class SourceText:
 
 def text_of(corpus: Manifest, source: str) -> SourceText:
     """Return what a corpus counted of one of its sources."""
-    splits, record = corpus.identity["sources"][source].values(), corpus.record
-    splits = [split for split in splits if isinstance(split, Mapping)]
-    totals = {key: sum(split[key] for split in splits) for key in ("documents", "tokens", "text_bytes")}
+    of_source, record = corpus.identity["sources"][source], corpus.record
+    splits = [split for split in (of_source.get("train"), of_source.get("validation")) if split is not None]
+    totals = {key: sum(split[key] for split in splits) for key in COUNTED}
     counted = {key: record.get(key, {}).get(source, {}) for key in (*COUNTS, "dropped_examples")}
     knows_bytes = "dropped_examples" in record or not counted["dropped"]
     return SourceText(

@@ -94,7 +94,7 @@ def rows_of(evaluation: Manifest, suite: str) -> list[ScoreRow]:
 
 def score_rows(results: Results) -> list[ScoreRow]:
     """Return all scores, sorted. A task that is in several suites of a milestone is named SUITE/TASK."""
-    rows = []
+    rows: list[ScoreRow] = []
     for (run_name, step, suite), evaluation in results.evaluations.items():
         clean = clean_scores(evaluation, results.contamination_of(evaluation))
         at = {"run": run_name, "step": step, "tokens": evaluation.identity["tokens"]}

@@ -23,7 +23,7 @@ import orjson
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
 from stages.lib.log import logger
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import FileDescription, Manifest
 
 if TYPE_CHECKING:
     from stages.lib.scoring.harness import Scored
@@ -49,7 +49,7 @@ def path_of(directory: Path, task: str) -> Path:
     return directory / DIRECTORY / f"{task.replace('/', '_')}{SUFFIX}"
 
 
-def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+def write(directory: Path, samples: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, FileDescription]:
     """Write the logs of a suite; returns their entries in `outputs` of the suite's manifest, which lies beside it.
 
     `samples`: {task: documents as the harness logs them}. Equal samples give equal bytes.

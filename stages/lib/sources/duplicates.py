@@ -19,7 +19,7 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import FileDescription, Manifest
 from stages.lib.sources import source
 from stages.lib.sources.documents import Entry
 from stages.lib.sources.entries import Document, Filtered
@@ -73,7 +73,7 @@ def save(path: Path, found: np.ndarray) -> None:
         np.save(files.HashingWriter(file), found)
 
 
-def saved(path: Path, found: np.ndarray) -> dict[str, Any]:
+def saved(path: Path, found: np.ndarray) -> FileDescription:
     """As `save`, without what killed writers left beside `path`; return the file's description for a manifest."""
     files.clear_leftovers(path)
     save(path, found)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-TRAIN, VALIDATION = "train", "validation"
+TRAIN: Final = "train"
+VALIDATION: Final = "validation"
 
 
 def split_of(key: str, fraction: float) -> str:

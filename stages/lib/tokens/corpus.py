@@ -22,7 +22,7 @@ import numpy as np
 
 from stages.lib import files, manifest
 from stages.lib.errors import UserError
-from stages.lib.manifest import Manifest
+from stages.lib.manifest import CorpusTokenizer, Manifest, Shard, SplitName
 from stages.lib.sources.entries import VALIDATION, Document
 from stages.lib.tokens import bos_eos
 from stages.lib.tokens.bos_eos import Encode
@@ -36,19 +36,15 @@ BYTES_OF_IDS = "bytes_of_ids.npy"
 
 
 class Corpus:
-    """A corpus by its manifest.
-
-    `digest`, `tokenizer` (digest, vocab_size, bos, eos, bos_added, perhaps fill_in_the_middle) and `sources` are the
-    manifest's.
-    """
+    """A corpus by its manifest; `digest`, `tokenizer` and `sources` are the manifest's."""
 
     def __init__(self, path: Path | str) -> None:
         self.manifest = manifest.read(path, "index")
         self.digest = self.manifest.digest
-        self.tokenizer: dict[str, Any] = self.manifest.identity["tokenizer"]
-        self.sources: dict[str, Any] = self.manifest.identity["sources"]
+        self.tokenizer: CorpusTokenizer = self.manifest.identity["tokenizer"]
+        self.sources = self.manifest.identity["sources"]
 
-    def stream(self, source: str, split: str = "train") -> TokenStream:
+    def stream(self, source: str, split: SplitName = "train") -> TokenStream:
         """Return the token stream of a source.
 
         Raises UserError naming a shard that is missing, truncated or not an Arrow file.
@@ -79,7 +75,7 @@ class Corpus:
         manifest.check_content(path, files[BYTES_OF_IDS], self.manifest.path)
         return np.load(path, allow_pickle=False) * self.manifest.record["bytes_scale"][source]
 
-    def _check(self, shard: dict[str, Any]) -> None:
+    def _check(self, shard: Shard) -> None:
         path = os.path.join(self.manifest.directory, shard["path"])
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -156,7 +152,7 @@ class TokenStream:
     """
 
     def __init__(
-        self, directory: Path, shards: Sequence[dict[str, Any]], dtype: np.typing.DTypeLike, max_files: int = 64
+        self, directory: Path, shards: Sequence[Shard], dtype: np.typing.DTypeLike, max_files: int = 64
     ) -> None:
         self.max_files = max(1, max_files)
         self.dtype = np.dtype(dtype).newbyteorder("<")
