@@ -1,6 +1,7 @@
 """The prediction of a target from a ladder's manifests, and the summary that tells how far off it was."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -97,6 +98,7 @@ def test_the_target_is_predicted_before_it_is_trained_and_told_how_far_off_after
     lines = outcome.text([made], models)
     error = results["loss"]["value"] / (expected * 1.01) - 1
     assert f"{expected * 1.01:.3f} measured: off by {error:+.1%}, inside the interval" in lines[1]
+    assert re.fullmatch(r"    the law of the other points is off by [\d.]+% leaving out each point", lines[2])
 
     data = outcome.figure(made, outcome.measured(made, models))
     assert data["target"]["measured"] == pytest.approx(expected * 1.01)

@@ -109,6 +109,17 @@ def test_keys_of_a_size_are_taken_as_they_are(config):
     assert (runs[6]["pretrain"]["optimizer"]["learning_rate"], runs[6]["pretrain"]["global_batch_size"]) == (1e-3, 2)
 
 
+def test_the_learning_rate_falls_with_the_number_of_tokens(config):
+    whole = planned_tokens(config["runs"]["base"]) / 4212992
+    plain = runs_of_ladder(config)
+    scaled = runs_of_ladder(config, horizon_exponent="0.3")
+    for name, run in scaled.items():
+        rate, ratio = plain[name]["pretrain"]["optimizer"]["learning_rate"], float(name.rpartition("-")[2])
+        expected = rate * (whole / ratio) ** 0.3
+        assert run["pretrain"]["optimizer"]["learning_rate"] == pytest.approx(expected, rel=0.01)
+    assert mistake_in(config, horizon_exponent=-1).startswith("ladders.tiny.horizon_exponent must be a number at least 0")
+
+
 def test_muons_learning_rate_and_data_stages_follow_the_size(config):
     recipe = config["runs"]["base"]["pretrain"]
     recipe["optimizer"]["muon"] = {"learning_rate": 0.04}

@@ -144,13 +144,16 @@ def _cell(actual: float | None, planned: float | None, form: Callable[[float], s
     return Cell(text=text, note=f"plan {form(planned)}{off}")
 
 
-LADDER = ("ladder", "target", "measure", "predicted", "low", "high", "measured", "off by", "inside the interval")
+LADDER = (
+    *("ladder", "target", "measure", "predicted", "low", "high", "measured", "off by", "inside the interval"),
+    *outcome.HELD_OUT.values(),
+)
 SAME = 1.1
 """Tokens per parameter that differ by less are the same: a run has a whole number of steps."""
 
 LADDER_CAPTION = (
     "Predictions of runs from smaller ones: value and interval, and what the trained run has. A measured value is that "
-    "of the validation text at the predicted number of tokens."
+    "of the validation text at the predicted number of tokens. Leaving out: how far off the law of the other points is."
 )
 
 
@@ -173,7 +176,9 @@ def _ladder_cells(row: Mapping[str, Any]) -> list[str]:
     if "measured" in row:
         outcome_cells = [f"{row['measured']:.3f}", f"{row['error']:+.1%}", "yes" if row["inside"] else "no"]
     numbers = [f"{row[name]:.3f}" for name in ("value", "low", "high")]
-    return [row["ladder"], row["target"], outcome.NAMES[row["measure"]], *numbers, *outcome_cells]
+    errors = [row["held_out"].get(name) for name in outcome.HELD_OUT]
+    held_out = ["-" if error is None else f"{error:.2%}" for error in errors]
+    return [row["ladder"], row["target"], outcome.NAMES[row["measure"]], *numbers, *outcome_cells, *held_out]
 
 
 def _ladder_chart(prediction: Manifest, measured: Mapping[str, float]) -> Chart:

@@ -243,6 +243,28 @@ def resampled_laws(points: Points, law: Law, seed: int, num_resamples: int) -> l
     return laws
 
 
+def held_out_errors(points: Points, law: Law) -> dict[str, float | None]:
+    """Return how far off the law of the other points is, as the mean of |predicted / measured - 1|.
+
+    `leave_one_out`: of each point; `largest_out`: of those with the most parameters, which is nearest to what a ladder
+    is for. None where the other points cannot tell the constants.
+    """
+
+    def error(held_out: np.ndarray) -> float | None:
+        others, held = points.take(~held_out), points.take(held_out)
+        if not others.is_enough() or len(others) <= NUM_CONSTANTS:
+            return None
+        predicted = fit_near(others, law).loss(held.parameters, held.tokens)
+        return float(np.abs(predicted / held.loss - 1).mean())
+
+    ones = [error(np.arange(len(points)) == number) for number in range(len(points))]
+    known = [value for value in ones if value is not None]
+    return {
+        "leave_one_out": float(np.mean(known)) if len(known) == len(ones) else None,
+        "largest_out": error(points.parameters == points.parameters.max()),
+    }
+
+
 CURVE_POINTS = 24
 DIGITS = 6
 
@@ -263,6 +285,10 @@ def result(prediction: Prediction, parameters: int, tokens: int) -> dict[str, An
         "level": LEVEL,
         "law": law,
         "scatter": _rounded(prediction.scatter),
+        "held_out": {
+            name: None if error is None else _rounded(error)
+            for name, error in held_out_errors(prediction.points, prediction.law).items()
+        },
     }
 
 

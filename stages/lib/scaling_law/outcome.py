@@ -30,6 +30,7 @@ def rows(prediction: Manifest, found: Mapping[str, float]) -> list[Row]:
     for name, result in prediction.identity["results"].items():
         row: Row = {"ladder": prediction.path.stem, "target": prediction.identity["recipe"]["target"], "measure": name}
         row |= {key: result[key] for key in ("value", "low", "high", "level")}
+        row["held_out"] = result.get("held_out", {})
         if name in found:
             row["measured"] = found[name]
             row["error"] = result["value"] / found[name] - 1
@@ -58,8 +59,18 @@ def text(predictions: Sequence[Manifest], models: Mapping[tuple[str, int], Manif
         tokens, number = identity["recipe"]["tokens"], len(identity["points"])
         target = f"{identity['recipe']['target']} ({identity['parameters']:,} parameters, {tokens:,} tokens)"
         lines.append(f"Ladder {prediction.path.stem}: {target}, from {number} smaller models")
-        lines += [f"  {sentence(row)}" for row in rows(prediction, measured(prediction, models))]
+        for row in rows(prediction, measured(prediction, models)):
+            lines += [f"  {sentence(row)}", *(f"    {words}" for words in held_out_words(row))]
     return lines
+
+
+HELD_OUT = {"leave_one_out": "leaving out each point", "largest_out": "leaving out the largest size"}
+
+
+def held_out_words(row: Row) -> list[str]:
+    """Return how far off the law is from points that it was not fitted to, in a list of one sentence; [] if unknown."""
+    errors = [f"{error:.2%} {HELD_OUT[name]}" for name, error in row["held_out"].items() if error is not None]
+    return [f"the law of the other points is off by {', '.join(errors)}"] if errors else []
 
 
 def figure(prediction: Manifest, found: Mapping[str, float]) -> dict[str, Any]:

@@ -257,6 +257,11 @@ class Ladder:
     tokens_per_parameter: list[float] = workflow(entries=2, unique=True, above=0)
     """Tokens per parameter, at least two. Each size is trained once per entry, with a schedule that ends there."""
 
+    horizon_exponent: float = workflow(None, minimum=0)
+    """Power by which the peak learning rate falls with the number of tokens: of a size, a run with R tokens per
+    parameter has (R of the target / R)^power times the rate that its size has at the target's tokens per parameter.
+    Marin's Delphi ladder has 0.3. Default: 0, all runs of a size have one rate."""
+
     vocab_size: int = workflow(None, minimum=1)
     """Number of token ids: required with a custom tokenizer, not allowed otherwise."""
 

@@ -172,7 +172,8 @@ def _runs_of(where: str, name: str, ladder: Config, config: Config) -> Config:
                     f"{here} must be another model than the sizes before it: {_short(parameters)} parameters are the "
                     "nearest with the target's head size"
                 )
-            keys = _training_of(here, given, recipe, (parameters, largest), ratio)
+            horizon = (planned_tokens(target) / largest / ratio) ** ladder.get("horizon_exponent", 0.0)
+            keys = _training_of(here, given, recipe, (parameters, largest), ratio, horizon)
             made[run] = copy.deepcopy(
                 {key: value for key, value in target.items() if key in ("corpus", "suites")}
                 | {"model": target["model"] | model, "pretrain": keys}
@@ -242,8 +243,14 @@ def _model_of(where: str, given: Config, shape: ModelRecipe, vocab_size: int) ->
     return {key: value for key, value in keys.items() if value is not None}, num_parameters(model, vocab_size)
 
 
-def _training_of(where: str, given: Config, recipe: Config, sizes: tuple[int, int], ratio: float) -> Config:
-    """Return `pretrain` of a run of the ladder. `sizes`: its number of parameters, and the target's."""
+def _training_of(
+    where: str, given: Config, recipe: Config, sizes: tuple[int, int], ratio: float, horizon: float
+) -> Config:
+    """Return `pretrain` of a run of the ladder.
+
+    `sizes`: its number of parameters, and the target's; `ratio`: its tokens per parameter; `horizon`: the factor of the
+    learning rate that follows from them.
+    """
     parameters, largest = sizes
     scale = parameters / largest
     batch = given.get("global_batch_size") or _batch(recipe["global_batch_size"], scale)
@@ -259,7 +266,7 @@ def _training_of(where: str, given: Config, recipe: Config, sizes: tuple[int, in
         "steps": steps,
         "global_batch_size": batch,
         "micro_batch_size": math.gcd(recipe["micro_batch_size"], batch),
-        "optimizer": _optimizer(recipe["optimizer"], given, scale**RATE_EXPONENT),
+        "optimizer": _optimizer(recipe["optimizer"], given, scale**RATE_EXPONENT, horizon),
         "schedule": recipe["schedule"] | {key: _part(recipe["schedule"][key], share) for key in _scaled(recipe)},
     }
     if "data_stages" in recipe:
@@ -276,10 +283,13 @@ def _part(steps: int, share: float) -> int:
     return max(1, round(steps * share))
 
 
-def _optimizer(optimizer: Config, given: Config, factor: float) -> Config:
-    """Return the optimizer with its learning rates scaled, to three digits; a given rate is that of all parameters."""
+def _optimizer(optimizer: Config, given: Config, factor: float, horizon: float) -> Config:
+    """Return the optimizer with its learning rates scaled, to three digits; a given rate is that of all parameters.
+
+    `factor` follows from the size, `horizon` from the number of tokens, for a given rate too.
+    """
     rate = optimizer["learning_rate"]
-    factor = given["learning_rate"] / rate if "learning_rate" in given else factor
+    factor = (given["learning_rate"] / rate if "learning_rate" in given else factor) * horizon
     made = optimizer | {"learning_rate": _digits(rate * factor)}
     muon = optimizer.get("muon") or {}
     if muon.get("learning_rate") is not None:

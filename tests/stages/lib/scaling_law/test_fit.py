@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stages.lib.errors import UserError
-from stages.lib.scaling_law.law import Law, Objective, Points, Prediction, fit
+from stages.lib.scaling_law.law import Law, Objective, Points, Prediction, fit, held_out_errors
 
 TABLE = Path(__file__).parent / "chinchilla.csv"
 PUBLISHED = Law(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)  # Besiroglu et al. 2024, arXiv 2404.10102
@@ -64,6 +64,19 @@ def test_an_outlier_moves_the_law_little():
     points = points_of(KNOWN)
     points.loss[5] *= 1.2
     assert fit(points).loss(22e4, 88e4) == pytest.approx(KNOWN.loss(22e4, 88e4), rel=0.01)
+
+
+def test_errors_at_points_that_are_left_out_are_those_of_fits_without_them():
+    exact = held_out_errors(points_of(KNOWN), KNOWN)
+    assert exact["leave_one_out"] < 1e-3 and exact["largest_out"] < 1e-2
+    points = points_of(KNOWN, scatter=0.01)
+    errors = held_out_errors(points, fit(points))
+    largest = points.parameters == max(SIZES)
+    found = fit(points.take(~largest)).loss(points.parameters[largest], points.tokens[largest])
+    assert errors["largest_out"] == pytest.approx(np.abs(found / points.loss[largest] - 1).mean(), rel=0.05)
+    assert 0.003 < errors["leave_one_out"] < 0.05
+    few = points.take(points.parameters < max(SIZES))
+    assert held_out_errors(few, fit(few))["largest_out"] is None  # two sizes are left, which tell no power of N
 
 
 def test_the_gradient_is_that_of_the_objective():
