@@ -150,10 +150,13 @@ def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tm
         "contexts": {"doc_to_text": "answer", "doc_to_choice": "choices", "doc_to_target": "text"},
         "mutual": {"doc_to_target": "{{ choices[answer] }}", "metric_list": [{"metric": "acc_mutual_info"}]},
         "unknown": {"doc_to_target": "{{ 5 if answer else 0 }}"},
+        "stated": {"doc_to_target": "{{ choices[answer] }}", "metadata": {"version": 1, "chance": 0.5}},
     }
     own = changed(own, tmp_path / "forms", "ab", **forms)
     (own / "both.yaml").write_text("group: both\ntask: [ab, several]\naggregate_metric_list: [{metric: acc}]\n")
-    scores = scored_own(made, own, tmp_path / "own.json", tasks=["both", "contexts", "mutual", "unknown", "gen"])
+    scores = scored_own(
+        made, own, tmp_path / "own.json", tasks=["both", "contexts", "mutual", "unknown", "stated", "gen"]
+    )
     results, export = scores.identity["results"], made["--export"].parent
     model = transformers.AutoModelForCausalLM.from_pretrained(export, dtype="float32")
     tokenizer = transformers.AutoTokenizer.from_pretrained(export)
@@ -178,6 +181,9 @@ def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tm
         assert score == pytest.approx({"value": statistics.fmean(values), "stderr": error, "n": len(values)}, abs=1e-6)
     assert [sample["metrics"].get("bpb") for sample in samples(scores.path, "ab")] == pytest.approx(right, abs=1e-6)
     assert "bpb" not in results["gen"]
+    assert results["stated"]["bpb"] == results["ab"]["bpb"]
+    assert results["stated"]["centered"]["value"] == pytest.approx(2 * results["stated"]["acc_token"]["value"] - 1)
+    assert "centered" not in results["ab"]
 
 
 def test_answers_are_scored_after_the_contexts_of_other_documents(made, own, tmp_path):

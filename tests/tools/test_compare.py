@@ -160,6 +160,15 @@ def test_means_over_seeds_are_compared_by_the_deviation_of_the_runs(tmp_path, ca
     assert "whose error over documents, 0.113, is larger than over seeds" in capsys.readouterr().out
 
 
+def test_a_seed_that_was_scored_by_another_suite_does_not_count(tmp_path):
+    write_seeds(tmp_path, "base", [2.0, 2.1])
+    write_seeds(tmp_path, "wide", [1.9], warmup_steps=3)
+    other = SUITE | {"num_fewshot": 5}
+    write_run(tmp_path, "base-2", {"text": bits_of(3.0)}, recipe=RECIPE | {"seed": 2}, suite_recipe=other)
+    row = differences(tmp_path, "base", "wide")["wide", "text"]
+    assert float(row["reference_value"]) == pytest.approx(2.05)
+
+
 def test_runs_that_differ_by_their_seed_alone_are_no_different(tmp_path):
     values = np.random.default_rng(0).normal(2.0, 0.02, size=12)
     write_seeds(tmp_path, "base", values)

@@ -117,7 +117,9 @@ def test_the_learning_rate_falls_with_the_number_of_tokens(config):
         rate, ratio = plain[name]["pretrain"]["optimizer"]["learning_rate"], float(name.rpartition("-")[2])
         expected = rate * (whole / ratio) ** 0.3
         assert run["pretrain"]["optimizer"]["learning_rate"] == pytest.approx(expected, rel=0.01)
-    assert mistake_in(config, horizon_exponent=-1).startswith("ladders.tiny.horizon_exponent must be a number at least 0")
+    assert mistake_in(config, horizon_exponent=-1).startswith(
+        "ladders.tiny.horizon_exponent must be a number at least 0"
+    )
 
 
 def test_muons_learning_rate_and_data_stages_follow_the_size(config):

@@ -43,12 +43,11 @@ class Seeds:
     """The noise of a run in a score, by runs that differ by their seed alone.
 
     `counts`: the runs over which the reference's score and the other's are means. `deviation`: the standard deviation
-    of a run, with `degrees` of freedom. `error`: the standard error of the difference that follows.
+    of a run. `error`: the standard error of the difference that follows.
     """
 
     counts: tuple[int, int]
     deviation: float
-    degrees: int
     error: float
 
     def sentence(self, documents_error: float | None) -> str:
@@ -392,8 +391,9 @@ def _with_seeds(row: TaskDifference, replicas: Replicas) -> TaskDifference:
     """
 
     def values(evaluations: Sequence[Evaluations]) -> list[float]:
-        of_runs = (one[row.suite].identity["results"].get(row.task, {}) for one in evaluations if row.suite in one)
-        found = (metrics.get(row.metric, {}).get("value") for metrics in of_runs)
+        identities = [one[row.suite].identity for one in evaluations if row.suite in one]
+        same = [identity for identity in identities if identity["recipe"] == identities[0]["recipe"]]
+        found = (identity["results"].get(row.task, {}).get(row.metric, {}).get("value") for identity in same)
         return [value for value in found if value is not None]
 
     groups = [values(group) for group in replicas.groups]
@@ -406,7 +406,7 @@ def _with_seeds(row: TaskDifference, replicas: Replicas) -> TaskDifference:
     deviation = math.sqrt(squares / degrees)
     first, second = values(replicas.reference), values(replicas.other)
     error = deviation * math.sqrt(1 / len(first) + 1 / len(second))
-    seeds = Seeds(counts=(len(first), len(second)), deviation=deviation, degrees=degrees, error=error)
+    seeds = Seeds(counts=(len(first), len(second)), deviation=deviation, error=error)
     value = statistics.fmean(second) - statistics.fmean(first)
     larger = max(error, row.error or 0.0)
     freedom = degrees if larger == error else math.inf

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stages.lib.manifest import Score
 from stages.lib.scoring import aggregations
 from stages.lib.scoring.aggregations import BITS_OF_ANSWER, CENTERED, TOKEN_ACCURACY
 
@@ -31,9 +32,6 @@ ADDED = (BITS_OF_ANSWER, TOKEN_ACCURACY, CENTERED)
 Sample = dict[str, Any]
 """A document with its requests, answers and metrics, as the harness logs it."""
 
-Score = dict[str, float | None]
-"""{"value": x, "stderr": y, "n": number of documents}"""
-
 
 def has_choices(task: Task) -> bool:
     """Return True for a task that compares log-likelihoods of choices."""
@@ -46,16 +44,20 @@ def bits_of(task: Task, sample: Sample) -> float | None:
     The delimiter before an answer is no byte of it. Of several right answers it is the least; of right contexts, the
     form of winogrande, that of the text after them.
     """
-    choices = task.doc_to_choice(sample["doc"])
-    right = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
-    bits = []
-    for choice in right if isinstance(right, list) else [right]:
-        number = choices.index(choice) if choice in choices else choice
-        if isinstance(number, (int, np.integer)) and 0 <= number < len(choices):
-            answer = str(sample["target"] if task.multiple_input else choices[number])
-            log_likelihood, _ = sample["resps"][number][0]
-            bits += [-log_likelihood / math.log(2) / len(answer.encode())] * bool(answer)
+    choices, bits = task.doc_to_choice(sample["doc"]), []
+    for number in _right_choices(task, sample, choices):
+        answer = str(sample["target"] if task.multiple_input else choices[number])
+        log_likelihood, _ = sample["resps"][number][0]
+        bits += [-log_likelihood / math.log(2) / len(answer.encode())] * bool(answer)
     return min(bits, default=None)
+
+
+def _right_choices(task: Task, sample: Sample, choices: Sequence[str]) -> list[int]:
+    """Return the numbers of the right choices of a document, which a task gives as numbers or as texts."""
+    right = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
+    several = right if isinstance(right, list) else [right]
+    numbers = (choices.index(one) if one in choices else one for one in several)
+    return [int(one) for one in numbers if isinstance(one, (int, np.integer)) and 0 <= one < len(choices)]
 
 
 def add_metrics(model: Encoding, task: Task, samples: Sequence[Sample]) -> None:
@@ -79,13 +81,12 @@ def add_metrics(model: Encoding, task: Task, samples: Sequence[Sample]) -> None:
 
 
 def _is_likeliest_per_token(model: Encoding, task: Task, sample: Sample) -> float:
-    num_choices = len(task.doc_to_choice(sample["doc"]))
+    choices = task.doc_to_choice(sample["doc"])
     means = [
-        response[0][0] / len(model.ids_of(*request)[1])
-        for request, response in zip(sample["arguments"][:num_choices], sample["resps"], strict=False)
+        sample["resps"][number][0][0] / len(model.ids_of(*sample["arguments"][number])[1])
+        for number in range(len(choices))
     ]
-    right = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
-    return float(means.index(max(means)) == right)
+    return float(means.index(max(means)) in _right_choices(task, sample, choices))
 
 
 def means_of(members: Sequence[Sequence[Sample]]) -> dict[str, float]:

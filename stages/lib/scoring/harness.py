@@ -20,6 +20,7 @@ import numpy as np
 from stages.lib import log
 from stages.lib.errors import UserError
 from stages.lib.log import logger
+from stages.lib.manifest import Score, Scores
 from stages.lib.scoring import aggregations, answers, task_code
 from stages.lib.scoring.answers import Sample
 from stages.lib.scoring.task_code import UNTRUSTED, Trust
@@ -37,9 +38,6 @@ MOST_TOKENS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_t
 
 GENERATED = 256
 """Tokens that a task generates at most unless it says otherwise, as in the harness."""
-
-Results = dict[str, dict[str, dict[str, float | None]]]
-"""{task: {metric: {"value": x, "stderr": y, "n": number of documents}}}"""
 
 
 def settle_environment(offline: bool) -> None:
@@ -133,9 +131,9 @@ def _load(load: Callable[[Any], TaskDict], tasks: Any, where: str) -> TaskDict:
 
 @dataclass(frozen=True)
 class Scored:
-    """Results of the harness in a task, or in a group of tasks."""
+    """Scores of the harness in a task, or in a group of tasks."""
 
-    results: Results
+    results: Scores
     samples: dict[str, list[Sample]]
     """{task: its documents, as the harness logs them}; a group of tasks has none."""
 
@@ -144,7 +142,7 @@ class Scored:
 
     versions: dict[str, Any]
     num_fewshot: dict[str, int]
-    exchanged_contexts: Results
+    exchanged_contexts: Scores
     """Of tasks with choices: their scores after the contexts of other documents; {} if they were not asked for."""
 
 
@@ -251,12 +249,12 @@ def evaluate(
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise TaskError(f"{place}: {reason}") from error
     samples = found["samples"]
-    exchanged: Results = {}
+    exchanged: Scores = {}
     for name, of_task in manager.load([task])["tasks"].items():
         answers.add_metrics(model, of_task, samples[name])
         if exchange_contexts and answers.has_choices(of_task):
             exchanged[name] = answers.with_exchanged_contexts(model, of_task, samples[name], seed, is_local)
-    results: Results = {}
+    results: Scores = {}
     groups: dict[str, list[str]] = {}
     for name, entries in found["results"].items():
         members = _members(name, found["group_subtasks"])
@@ -317,14 +315,14 @@ def _as_first_process() -> Iterator[None]:
 
 def metrics_of(
     entries: Mapping[str, Any], documents: Sequence[Sample], seed: int = 0, is_local: bool = False
-) -> dict[str, dict[str, float | None]]:
+) -> dict[str, Score]:
     """Convert `{"acc,none": x, "acc_stderr,none": y}` to {"acc": {"value": x, "stderr": y, "n": number of documents}}.
 
     A metric of a filter is named `metric/filter`. A value that is not finite (a diverged model) becomes None. A ratio
     over all documents, for which the harness has no standard error, has one by bootstrap with this `seed`; so has each
     metric of a local task whose rows are cut from fewer documents, which the harness would count as independent.
     """
-    metrics = {}
+    metrics: dict[str, Score] = {}
     for key, value in entries.items():
         name, comma, filtered = key.partition(",")
         if not comma or name.endswith("_stderr"):
