@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         if joined[VALIDATION]["tokens"] == 0:
             raise UserError(
                 f"corpus {directory}: source {name} has no validation text; raise sources.{name}.validation"
+                f"{_why(parts, name)}"
             )
         logger.info(
             "%s: %s training tokens, %s validation tokens", name, joined[TRAIN]["tokens"], joined[VALIDATION]["tokens"]

@@ -226,7 +226,11 @@ def test_a_sample_of_each_source_shows_its_mistakes(checked, tmp_path, monkeypat
     for keys, sentence in (
         (code | {"paths": ["none"]}, "sources.a.paths: none matches no file"),
         (code | {"text_field": "body"}, "sources.a.max_malformed must be at least the share of malformed records, 50"),
-        (code | {"validation": 1e-9}, "sources.a must have validation text, and none of its 50 records is in the vali"),
+        (code | {"validation": 1e-9}, "sources.a must have validation text, and none of its 50 documents is in the v"),
+        (
+            code | {"filters": {"min_words": 3}},
+            "sources.a.filters leave none of 50 records (50 filters.min_words); relax these filters",
+        ),
         ({"kind": "parquet", "paths": ["rows.parquet"], "text_field": "b"}, "sources.a: rows.parquet must have the"),
         ({"kind": "chat", "paths": ["a.jsonl"]}, "sources.a: a.jsonl, line 1 must have the field messages, got text"),
         ({"kind": "chat", "paths": ["sharegpt.jsonl"]}, "sources.a: sharegpt.jsonl, line 1 has turns in ShareGPT's"),

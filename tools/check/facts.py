@@ -13,7 +13,7 @@ from typing import Any
 from stages.lib.errors import UserError
 from stages.lib.sources import documents, source, storage
 from stages.lib.sources.documents import check_share
-from stages.lib.sources.entries import VALIDATION, Malformed, split_of
+from stages.lib.sources.entries import VALIDATION, Filtered, Malformed, split_of
 from stages.lib.sources.kinds.registry import kind_of
 from stages.lib.sources.source import SourceRecipe
 from stages.lib.space import amount
@@ -55,14 +55,16 @@ def _check(where: str, recipe: SourceRecipe, seconds: float, with_validation: bo
     found = source.list_files(name, recipe)
     places = sampling.places(recipe, [{"name": file, "bytes": status.bytes} for file, status in found.items()], BYTES)
     until, is_whole = time.process_time() + seconds, places[0].where == "all"
-    num_records, malformed, splits = 0, Counter[str](), Counter[str]()
+    num_records, malformed, filtered, splits = 0, Counter[str](), Counter[str](), Counter[str]()
     for place in places:
         for at, entry in enumerate(_records(recipe, place, list(found))):
             num_records += 1
             if isinstance(entry, Malformed):
                 malformed[entry.reason] += 1
+            elif isinstance(entry, Filtered):
+                filtered[entry.reason] += 1
             else:
-                splits[entry if isinstance(entry, str) else getattr(entry, "split", "filtered")] += 1
+                splits[entry if isinstance(entry, str) else entry.split] += 1
             if time.process_time() > until or at >= RECORDS:
                 is_whole = False
                 break
@@ -76,10 +78,13 @@ def _check(where: str, recipe: SourceRecipe, seconds: float, with_validation: bo
             f"{where}: {num_malformed} of {num_records} sampled records are malformed ({reasons}), and "
             f"max_malformed is {recipe.max_malformed:g}"
         )
+    why = ", ".join(f"{count:,} {reason}" for reason, count in filtered.most_common())
+    if is_whole and filtered and not splits:
+        raise UserError(f"{where}.filters leave none of {num_records:,} records ({why}); relax these filters")
     if is_whole and with_validation and recipe.validation and num_records and not splits[VALIDATION]:
         raise UserError(
-            f"{where} must have validation text, and none of its {splits.total():,} records is in the validation "
-            f"split; raise {where}.validation"
+            f"{where} must have validation text, and none of its {splits.total():,} documents is in the validation "
+            f"split{f' (filtered: {why})' if why else ''}; raise {where}.validation"
         )
     return notes
 
