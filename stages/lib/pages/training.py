@@ -162,12 +162,14 @@ def ladders(inputs: ReportInputs) -> Section | None:
     if not inputs.predictions:
         return None
     rows: list[list[str]] = []
-    charts = []
+    charts, registered = [], []
     for prediction in inputs.predictions:
+        registered.append(f"{prediction.path.stem}: {outcome.registered(prediction, inputs.results.models)}")
         measured = outcome.measured(prediction, inputs.results.models)
         rows += [_ladder_cells(row) for row in outcome.rows(prediction, measured)]
         charts.append(_ladder_chart(prediction, measured))
-    blocks: list[Block] = [Table(titles=LADDER, rows=rows, caption=LADDER_CAPTION, numeric=range(3, 8)), *charts]
+    table = Table(titles=LADDER, rows=rows, caption=LADDER_CAPTION, numeric=range(3, 8))
+    blocks: list[Block] = [table, Notes(lines=registered), *charts]
     return Section(category=CATEGORY, title="Ladders", blocks=blocks)
 
 

@@ -16,12 +16,18 @@ def measured(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -
 
     `models`: manifests by (run, step).
     """
+    model = target_of(prediction, models)
+    if model is None:
+        return {}
+    weights, validation = prediction.identity["recipe"]["weights"], model.record["validation"]
+    return {name: weighted(validation, weights, name, str(model.path)) for name in NAMES}
+
+
+def target_of(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -> Manifest | None:
+    """Return the milestone of the target with the predicted number of tokens; None before it is trained."""
     recipe = prediction.identity["recipe"]
-    for (run, _), made in models.items():
-        if run == recipe["target"] and made.identity["tokens"] == recipe["tokens"]:
-            validation = made.record["validation"]
-            return {name: weighted(validation, recipe["weights"], name, str(made.path)) for name in NAMES}
-    return {}
+    of_target = (model for (run, _), model in models.items() if run == recipe["target"])
+    return next((model for model in of_target if model.identity["tokens"] == recipe["tokens"]), None)
 
 
 def rows(prediction: Manifest, found: Mapping[str, float]) -> list[Row]:
@@ -59,9 +65,21 @@ def text(predictions: Sequence[Manifest], models: Mapping[tuple[str, int], Manif
         tokens, number = identity["recipe"]["tokens"], len(identity["points"])
         target = f"{identity['recipe']['target']} ({identity['parameters']:,} parameters, {tokens:,} tokens)"
         lines.append(f"Ladder {prediction.path.stem}: {target}, from {number} smaller models")
+        lines.append(f"  {registered(prediction, models)}")
         for row in rows(prediction, measured(prediction, models)):
             lines += [f"  {sentence(row)}", *(f"    {words}" for words in held_out_words(row))]
     return lines
+
+
+def registered(prediction: Manifest, models: Mapping[tuple[str, int], Manifest]) -> str:
+    """Return when the forecast was made, with its digest, and when the job began that ended the target's training."""
+    text = f"forecast of {prediction.record.get('started', 'unknown time')}, digest {prediction.digest[:12]}"
+    target = target_of(prediction, models)
+    return (
+        text
+        if target is None
+        else f"{text}; the target's last job began {target.record.get('started', 'at an unknown time')}"
+    )
 
 
 HELD_OUT = {"leave_one_out": "leaving out each point", "largest_out": "leaving out the largest size"}
