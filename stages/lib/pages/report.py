@@ -11,10 +11,11 @@ from pathlib import Path
 
 from stages.lib.pages import data, provenance, scores, training
 from stages.lib.pages.inputs import ReportInputs
-from stages.lib.pages.scores import FIRST, HIGHER, LOWER, REACHED, ScoreTable
+from stages.lib.pages.scores import BITS, FIRST, HIGHER, LOWER, REACHED, ScoreTable
 from stages.lib.render import numbers, page
 from stages.lib.render.page import Block, Head, Notes, Section
 from stages.lib.render.table import Cell, Table
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 
 CATEGORY = "Answer"
 PROBLEMS = 6  # that are listed
@@ -48,6 +49,7 @@ def _runs(inputs: ReportInputs, table: ScoreTable) -> Table:
         f"Scores of the last milestone of each run \u00b1 standard error; the best run of a column is bold. {HIGHER}: "
         f"higher is better, {LOWER}: lower. {REACHED}: at least as good as the best run."
     )
+    caption += f" {BITS}" if any(metric == BITS_OF_ANSWER for _, metric in table.columns) else ""
     caption += f" {table.further} further tasks stand under Scores." if table.further else ""
     return Table(titles=titles, rows=rows, caption=caption, numeric=range(1, 1 + len(table.columns)))
 

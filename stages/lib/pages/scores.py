@@ -29,6 +29,7 @@ from stages.lib.results.scores import (
     lower_is_better,
     trivial,
 )
+from stages.lib.scoring.aggregations import BITS_OF_ANSWER
 from stages.lib.scoring.inputs import PARITY
 from stages.lib.scoring.tasks import local_tasks
 
@@ -38,6 +39,8 @@ FIRST = 6
 
 HIGHER, LOWER, REACHED = "\u2191", "\u2193", "\u25b2"
 """Arrows: which scores of a column are better, and a reference that is at least as good as the best run."""
+
+BITS = f"{BITS_OF_ANSWER}: bits per byte of the right answer."
 
 TUNED = 8  # runs that are compared with the model before: the per-sample logs of each pair take seconds to read
 TEXTS = 3  # of each run
@@ -137,7 +140,7 @@ def _all_tasks(inputs: ReportInputs) -> Table:
     rows = [
         [title, scores.columns[at][1], *(cells[at] for _, cells in columns)] for at, title in enumerate(scores.titles())
     ]
-    caption = "The last scores of each run, beside baselines; bpb: bits per byte of the right answer."
+    caption = f"The last scores of each run, beside baselines. {BITS}"
     return Table(titles=titles, rows=rows, caption=caption, numeric=range(2, len(titles)))
 
 
