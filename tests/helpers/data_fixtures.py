@@ -5,6 +5,7 @@ import random
 
 from stages import index, tokenize, train_tokenizer
 from stages import list as listing
+from tests.helpers.manifests import shards_of
 
 SYLLABLES = ("ka", "ra", "van", "to", "ken", "mi", "lo", "ste", "p", "un", "der", "ol", "i", "sche", "ba")
 SOURCES = ("a", "b")
@@ -50,6 +51,14 @@ def listed(directory, name, source_recipe):
     return make(listing, name=name, recipe=source_recipe, output=directory / "sources" / name / "list.json")
 
 
+def lines_listed(directory, entries, name="a", **recipe):
+    """The list of a source of one file, directory/NAME.jsonl; a text among the entries is {"text": text}."""
+    path = write_jsonl(
+        directory / f"{name}.jsonl", [{"text": entry} if isinstance(entry, str) else entry for entry in entries]
+    )
+    return listed(directory, name, {"kind": "jsonl", "paths": [path]} | recipe)
+
+
 def trained(directory, lists, **tokenizer_recipe):
     """A tokenizer below `directory`."""
     output = directory / "tokenizers" / "main" / "manifest.json"
@@ -73,15 +82,13 @@ def tokenized(directory, name, source_list, tokenizer, **tokenize_recipe):
 
 def small_tokenizer(directory):
     """A tokenizer of 320 ids below `directory`, trained on generated text."""
-    path = write_jsonl(directory / "a.jsonl", [{"text": text} for text in texts("a", 40)])
-    source = listed(directory, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    source = lines_listed(directory, texts("a", 40), validation=0)
     return trained(directory, [source], vocab_size=320, sample={"a": 1})
 
 
 def in_plain_lines(directory, entries, **source_recipe):
     """Return (tokenizer, bytes of the shards) of entries in a JSON lines file; other formats must give the same."""
-    path = write_jsonl(directory / "a.jsonl", entries)
-    source = listed(directory, "a", {"kind": "jsonl", "paths": [path], **source_recipe})
+    source = lines_listed(directory, entries, **source_recipe)
     tokenizer = trained(directory, [source], vocab_size=320, sample={"a": 1})
     (part,) = tokenized(directory, "a", source, tokenizer)
     return tokenizer, shards_of(part)
@@ -93,20 +100,13 @@ def part_of(directory, tokenizer, **recipe):
     return part
 
 
-def documents_of(part):
-    """Return the number of documents of a part, in both splits."""
-    identity = json.loads(part.read_text())["identity"]
-    return sum(identity[split]["documents"] for split in ("train", "validation"))
-
-
-def filtered_of(part):
-    """Return the numbers of malformed records and filtered documents of a part, by reason."""
-    return json.loads(part.read_text())["record"]["dropped"]
-
-
-def shards_of(part):
-    """The bytes of the shards of a part, by its manifest."""
-    return [path.read_bytes() for path in sorted(part.with_suffix("").glob("*.arrow"))]
+def of_parts(stage, directory, lists, num_parts=1, **options):
+    """What a stage makes of all parts of some sources below `directory`: manifests, source after source."""
+    return [
+        make(stage, list=source, part=part, **options, output=directory / source.parent.name / f"{part:05d}.json")
+        for source in lists
+        for part in range(num_parts)
+    ]
 
 
 def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, tokenizer_recipe=None, **tokenize_recipe):
@@ -117,8 +117,7 @@ def tiny_corpus(directory, *, documents=200, vocab_size=320, validation=0.15, to
     """
     lists = {}
     for name in SOURCES:
-        path = write_jsonl(directory / "texts" / f"{name}.jsonl", [{"text": text} for text in texts(name, documents)])
-        lists[name] = listed(directory, name, {"kind": "jsonl", "paths": [path], "validation": validation})
+        lists[name] = lines_listed(directory, texts(name, documents), name, validation=validation)
     recipe = {
         "vocab_size": vocab_size,
         "sample": dict.fromkeys(SOURCES, 1),

@@ -47,6 +47,10 @@ OPERATION = {
 }
 
 
+BASE_STEPS = 8
+"""Steps of the run `base` that tests tune: the fixture `pretrained`."""
+
+
 def options(corpus, results, until, recipe=RECIPE, previous=None, **operation):
     """Return the arguments of stages.pretrain for a milestone under `results`."""
     made = [
@@ -130,6 +134,37 @@ def kill_all(process):
     process.communicate()
     while any(map(processes.is_alive, started)):
         time.sleep(0.01)
+
+
+def kill_when_saved(results, stage, arguments):
+    """Start a stage on one process, and SIGKILL it when its first checkpoint is complete."""
+    command = [sys.executable, "-m", f"stages.{stage}", *arguments]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: saved(results), process)
+    kill_all(process)
+
+
+def refused(capsys, corpus, results, **keywords):
+    """Train, which must be refused in one line before there is a run directory; return the line."""
+    capsys.readouterr()
+    assert train(corpus, results, 4, **keywords) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not (results / "train").exists() and not (results / "models").exists()
+    return line
+
+
+def recorded_batches(monkeypatch):
+    """{step: (inputs, targets)} of the steps that this test's trainings take, filled while they run."""
+    from stages.lib.training.step import Stepper
+
+    take, batches = Stepper.take, {}
+
+    def recording(self, step, inputs, targets):
+        batches[step + 1] = inputs.tolist(), targets.tolist()
+        return take(self, step, inputs, targets)
+
+    monkeypatch.setattr(Stepper, "take", recording)
+    return batches
 
 
 def events_of(results):

@@ -82,9 +82,7 @@ def test_end_of_the_job_around_it_is_a_deadline(corpus, tmp_path, monkeypatch):
     assert steps_of(tmp_path)
 
 
-def test_deadline_before_which_no_step_fits_is_refused_since_no_other_attempt_would_do_better(
-    corpus, tmp_path, monkeypatch, capsys
-):
+def test_deadline_before_which_no_step_fits_is_refused_for_good(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CARAVAN_DEADLINE", "1")  # was over in 1970
     assert attempt(1, corpus, tmp_path) == 2
     (line,) = capsys.readouterr().err.splitlines()

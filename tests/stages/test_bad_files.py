@@ -6,9 +6,7 @@ What stands in them is of test_bad_sources.py.
 import contextlib
 import json
 import os
-import resource
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
@@ -27,25 +25,12 @@ from stages import (
 from stages import list as listing
 from stages.lib.sources import examples, source, storage
 from stages.lib.sources.kinds.registry import KINDS
-from tests.helpers.data_fixtures import (
-    documents_of,
-    listed,
-    make,
-    part_of,
-    refused,
-    small_tokenizer,
-    texts,
-    tokenized,
-    write_jsonl,
-)
+from tests.helpers.data_fixtures import lines_listed, listed, make, part_of, refused, texts, tokenized, write_jsonl
+from tests.helpers.limits import files_of_at_most
+from tests.helpers.manifests import documents_of
 
 TEXTS = texts("a", 40)
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def _rewrite(path):
@@ -64,6 +49,18 @@ def _swap(path):
     path.symlink_to(other)
 
 
+def after_hashing(monkeypatch, do):
+    """Let something happen between the hashing of files and their reading."""
+    real = source.described_inputs
+
+    def hashed(*arguments):
+        found = real(*arguments)
+        do()
+        return found
+
+    monkeypatch.setattr(source, "described_inputs", hashed)
+
+
 @pytest.mark.parametrize("stage", [tokenize, hash_documents])
 @pytest.mark.parametrize("change", [_rewrite, _append, _swap, Path.unlink])
 @pytest.mark.parametrize("when", ["after hashing", "while reading"])
@@ -73,7 +70,7 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
     path.write_bytes(LINES)
     os.utime(path, ns=(10**18, 10**18))  # times of a file system may be coarse
     made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)]})
-    real = KINDS["jsonl"].records if when == "while reading" else source.described_inputs
+    real = KINDS["jsonl"].records
 
     def lines(recipe, span):
         for number, entry in enumerate(real(recipe, span)):
@@ -81,20 +78,24 @@ def test_a_file_that_changes_under_way_is_named(tmp_path, tokenizer, capsys, mon
                 change(path)
             yield entry
 
-    def changing(*arguments):
-        found = real(*arguments)
-        change(path)
-        return found
-
     if when == "while reading":
         monkeypatch.setattr(KINDS["jsonl"], "records", lines)
     else:
-        monkeypatch.setattr(source, "described_inputs", changing)
+        after_hashing(monkeypatch, lambda: change(path))
     output = tmp_path / "t/00000.json"
     options = {"tokenizer": tokenizer} if stage is tokenize else {"parts": 1}
     line = refused(capsys, stage, list=made, part=0, output=output, **options)
     assert f": {path} {'cannot be read' if change is Path.unlink else 'changed while it was read'}" in line
     assert not list(output.parent.iterdir())
+
+
+def test_pairs_that_change_while_they_are_read_are_named(tmp_path, monkeypatch):
+    path = Path(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "is it?", "completion": " yes"}] * 20))
+    os.utime(path, ns=(10**18, 10**18))
+    made = listed(tmp_path, "a", {"kind": "prompt_completion", "paths": [str(path)]})
+    after_hashing(monkeypatch, lambda: path.write_bytes(path.read_bytes().replace(b"yes", b"no!")))
+    with pytest.raises(storage.UserError, match=f"^{path} changed while it was read"):
+        examples.read_pairs(made)
 
 
 def not_listed(directory, capsys, *paths):
@@ -103,7 +104,13 @@ def not_listed(directory, capsys, *paths):
     return refused(capsys, listing, name="a", recipe=recipe, output=directory / "list.json")
 
 
-def test_a_link_to_nothing_is_named(tmp_path, capsys):
+def test_a_link_to_nothing_or_in_a_circle_is_named_at_once(tmp_path, capsys):
+    write_jsonl(tmp_path / "data/sub/a.jsonl", [{"text": "one"}])
+    (tmp_path / "data/sub/loop").symlink_to("..")
+    (tmp_path / "data/again").symlink_to("sub")
+    for path in ("data", "data/**/*.jsonl", "data/**"):
+        line = not_listed(tmp_path, capsys, path)
+        assert line.startswith(f"list: {tmp_path / 'data/again/loop'} is a link in a circle: it leads back to a direct")
     write_jsonl(tmp_path / "texts/a.jsonl", [{"text": "one"}])
     (tmp_path / "texts/b.jsonl").symlink_to("gone.jsonl")
     for path in ("texts", "texts/*.jsonl", "texts/b.jsonl"):
@@ -119,15 +126,6 @@ def test_one_file_by_two_names_is_named(tmp_path, capsys, link):
     for paths in (["*.jsonl"], ["b.jsonl", "a.*"]):
         line = not_listed(tmp_path, capsys, *paths)
         assert line == f"list: sources.a.paths must match each file once, and {both} are one file"
-
-
-def test_a_link_in_a_circle_is_named_at_once(tmp_path, capsys):
-    write_jsonl(tmp_path / "data/sub/a.jsonl", [{"text": "one"}])
-    (tmp_path / "data/sub/loop").symlink_to("..")
-    (tmp_path / "data/again").symlink_to("sub")
-    for path in ("data", "data/**/*.jsonl", "data/**"):
-        line = not_listed(tmp_path, capsys, path)
-        assert line.startswith(f"list: {tmp_path / 'data/again/loop'} is a link in a circle: it leads back to a direct")
 
 
 def test_pipes_and_devices_are_no_files(tmp_path, capsys):
@@ -183,11 +181,15 @@ def test_a_directory_that_may_not_be_read_is_named(as_nobody, capsys, mode):
     (directory / "texts/closed").chmod(0o755)
 
 
+DROP = {"duplicates": "drop"}
+
+
 def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsys):
-    made = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])]})
+    made = lines_listed(tmp_path, ["one"])
     output = tmp_path / "t/00000.json"
     for stage, options in (
         (tokenize, {"list": tokenizer, "tokenizer": tokenizer, "part": 0}),
+        (tokenize, {"list": made, "tokenizer": tokenizer, "part": 0, "recipe": DROP, "duplicates": tokenizer}),
         (hash_documents, {"list": tokenizer, "part": 0, "parts": 1}),
         (find_duplicates, {"hashes": [made]}),
         (find_candidates, {"sketches": [made]}),
@@ -200,19 +202,10 @@ def test_another_manifest_than_the_right_one_is_named(tmp_path, tokenizer, capsy
         assert str(made if stage in (find_duplicates, find_candidates, index) else tokenizer) in line
 
 
-@contextlib.contextmanager
-def full_disk(num_bytes):
-    """Files may have so many bytes."""
-    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+STAGES = [listing, hash_documents, find_duplicates, sketch, find_candidates, tokenize, index]
 
 
-@pytest.mark.parametrize("stage", [listing, hash_documents, find_duplicates, sketch, find_candidates, index])
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys, stage):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS * 9])
     recipe = {"kind": "jsonl", "paths": [path], "validation": 0.2}
@@ -225,27 +218,11 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, tokenizer, capsys,
         find_candidates: lambda: {"sketches": [sketches]},
         hash_documents: lambda: {"list": made, "part": 0, "parts": 1},
         find_duplicates: lambda: {"hashes": [hashes]},
+        tokenize: lambda: {"list": made, "part": 0, "tokenizer": tokenizer},
         index: lambda: {"tokenizer": tokenizer, "parts": tokenized(tmp_path, "a", made, tokenizer)},
     }[stage]()
     output = tmp_path / "full/00000.json"
-    with full_disk(300):
+    with files_of_at_most(300):
         line = refused(capsys, stage, output=output, **options)
     assert line.endswith("cannot be written: File too large")
     assert not [found for found in output.parent.rglob("*") if found.is_file()]
-
-
-def test_pairs_that_change_while_they_are_read_are_named(tmp_path, monkeypatch):
-    path = tmp_path / "a.jsonl"
-    write_jsonl(path, [{"prompt": "is it?", "completion": " yes"} for _ in range(20)])
-    os.utime(path, ns=(10**18, 10**18))
-    made = listed(tmp_path, "a", {"kind": "prompt_completion", "paths": [str(path)]})
-    real = source.described_inputs
-
-    def changing(*arguments):
-        found = real(*arguments)
-        path.write_bytes(path.read_bytes().replace(b"yes", b"no!"))
-        return found
-
-    monkeypatch.setattr(source, "described_inputs", changing)
-    with pytest.raises(storage.UserError, match=f"^{path} changed while it was read"):
-        examples.read_pairs(made)

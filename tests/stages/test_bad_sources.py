@@ -16,18 +16,8 @@ from stages.lib.sources import documents, spans, storage
 from stages.lib.sources.kinds import lines
 from stages.lib.sources.kinds.registry import KINDS
 from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import (
-    documents_of,
-    filtered_of,
-    listed,
-    make,
-    part_of,
-    refused,
-    run,
-    small_tokenizer,
-    texts,
-    write_jsonl,
-)
+from tests.helpers.data_fixtures import listed, make, part_of, refused, run, texts, write_jsonl
+from tests.helpers.manifests import documents_of, filtered_of, held_out
 from tools.inspect import __main__ as inspect
 
 TEXTS = texts("a", 40)
@@ -80,11 +70,6 @@ def texts_of(**recipe):
     """The texts of a source of one file."""
     (path,) = recipe["paths"]
     return [document.text for document in documents.read(SourceRecipe(**recipe), spans.whole([path]), [path])]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def refusal(directory, tokenizer, capsys, **recipe):
@@ -266,10 +251,14 @@ def test_an_arrow_file_without_the_column_among_others_is_named(tmp_path, tokeni
 
 
 @pytest.mark.parametrize("form", ["parquet", "file"])
-def test_a_column_that_stands_twice_is_refused_where_it_is_read(tmp_path, tokenizer, capsys, form):
-    text = pa.array(TEXTS)
-    recipe = written(tmp_path, form, pa.Table.from_arrays([text, text, text], names=["text", "page", "page"]))
+def test_a_column_that_stands_twice_is_shown_twice_and_refused_where_it_is_read(tmp_path, tokenizer, capsys, form):
+    columns = [pa.array(TEXTS), pa.array(["one"] * 40), pa.array(["two"] * 40)]
+    recipe = written(tmp_path, form, pa.Table.from_arrays(columns, names=["text", "page", "page"]))
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == len(set(TEXTS))
+    capsys.readouterr()
+    assert run(inspect, recipe=recipe) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  page ")]
+    assert shown == [["page", "string", "one"], ["page", "string", "two"]]
     line = refusal(tmp_path / "twice", tokenizer, capsys, split_field="page", **recipe)
     assert line == f"tokenize: {recipe['paths'][0]} must have the column page once, got 2 of them"
 
@@ -285,9 +274,7 @@ BEYOND = [
 
 @pytest.mark.parametrize("form", ["parquet", "file"])
 @pytest.mark.parametrize(("column", "shown"), BEYOND, ids=["date", "time", "zone", "duration"])
-def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
-    tmp_path, tokenizer, capsys, form, column, shown
-):
+def test_values_that_python_cannot_hold_are_shown_and_no_split_key(tmp_path, tokenizer, capsys, form, column, shown):
     columns = {"text": TEXTS[:2], "day": column, "days": pa.array([[day] for day in column], pa.list_(column.type))}
     recipe = written(tmp_path, form, columns) | {"max_malformed": 1}
     assert documents_of(part_of(tmp_path, tokenizer, **recipe)) == 2
@@ -298,15 +285,6 @@ def test_values_that_python_cannot_hold_are_shown_and_no_key_of_the_split(
     assert run(inspect, recipe=recipe) == 0
     said = capsys.readouterr().out
     assert len([line for line in said.splitlines() if line.startswith("  day") and shown in line]) == 2
-
-
-@pytest.mark.parametrize("form", ["parquet", "file"])
-def test_columns_of_one_name_are_shown_each_with_its_value(tmp_path, capsys, form):
-    columns = [pa.array(TEXTS), pa.array(["one"] * 40), pa.array(["two"] * 40)]
-    recipe = written(tmp_path, form, pa.Table.from_arrays(columns, names=["text", "page", "page"]))
-    assert run(inspect, recipe=recipe) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  page ")]
-    assert shown == [["page", "string", "one"], ["page", "string", "two"]]
 
 
 @pytest.mark.parametrize("form", ["parquet", "file"])
@@ -323,9 +301,8 @@ def test_nul_bytes_are_text(tmp_path, tokenizer):
     entries = [{"text": "a\0b"}, {"text": "\0"}, {"text": "\0" * 5000 + "b"}]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
     part = part_of(tmp_path, tokenizer, kind="jsonl", paths=[path], validation=0.9)
-    held = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
     assert documents_of(part) == 3
-    assert held and set(held) <= {entry["text"] for entry in entries}
+    assert set() < set(held_out(part)) <= {entry["text"] for entry in entries}
     assert filtered_of(part) == {}
 
 

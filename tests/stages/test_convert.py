@@ -25,7 +25,7 @@ from stages.lib.tokenizer.tokenizer import Tokenizer, special_tokens
 from stages.lib.tuning.encoded_examples import ExampleEncoder
 from stages.lib.tuning.records import Conversation
 from tests.helpers import export_fixtures
-from tests.helpers.data_fixtures import listed, make, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, make, tokenized, trained
 from tests.helpers.export_fixtures import argv_of
 
 WEIGHTS = "model.safetensors"
@@ -97,15 +97,11 @@ def test_changed_code_or_weights_convert_again(inputs, change):
     assert manifest.describe(inputs["--output"].with_name(WEIGHTS)) == after.identity["outputs"][WEIGHTS]
 
 
-def test_recipe_reaches_the_weights(inputs):
-    assert convert.main(argv_of(inputs, **{"--recipe": '{"dtype": "float32"}'})) == 0
+def test_recipe_reaches_the_weights_and_a_large_model_is_compared_by_blocks_alone(inputs):
+    recipe = {"--recipe": '{"dtype": "float32", "whole_model_parameters": 10000}', "--code": "c2"}
+    assert convert.main(argv_of(inputs, **recipe)) == 0
     assert json.loads(inputs["--output"].with_name("config.json").read_text())["dtype"] == "float32"
     assert manifest.read(inputs["--output"]).identity["recipe"] == {"dtype": "float32"}
-
-
-def test_a_large_model_is_compared_by_blocks_alone(inputs):
-    recipe = {"--recipe": '{"whole_model_parameters": 10000}', "--code": "c2"}
-    assert convert.main(argv_of(inputs, **recipe)) == 0
     report = json.loads(inputs["--output"].with_name("parity.json").read_text())
     assert report["checks"] == ["tensors", "blocks", "head"]
     assert report["greedy"] == {"prompts": 0, "text": []}
@@ -281,8 +277,7 @@ def test_unigram_tokenizer_is_exported(tmp_path):
     """Its corpus has the ids of tokenizers: SentencePiece breaks ties of scores differently."""
     lines = inspect.getsource(argparse).splitlines(keepends=True)
     texts = [{"text": "".join(lines[at : at + 40])} for at in range(0, len(lines), 40)]
-    path = write_jsonl(tmp_path / "a.jsonl", texts)
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
+    source = lines_listed(tmp_path, texts, validation=0.5)
     tokenizer = trained(tmp_path, [source], vocab_size=600, sample={"a": 1}, sample_mb=0.2, model="unigram")
     parts = tokenized(tmp_path, "a", source, tokenizer)
     corpus = make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens" / "main" / "manifest.json")

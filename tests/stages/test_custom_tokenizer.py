@@ -17,7 +17,17 @@ from stages.lib.tokenizer.tokenizer import SPACE, Tokenizer
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers, training
 from tests.helpers.custom_tokenizers import BOS, EOS
-from tests.helpers.data_fixtures import SOURCES, listed, make, refused, texts, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import (
+    SOURCES,
+    lines_listed,
+    listed,
+    make,
+    refused,
+    texts,
+    tokenized,
+    trained,
+    write_jsonl,
+)
 from tests.stages.lib.tokenizer.test_fast import hostile
 from tools.generate import __main__ as generate
 
@@ -96,8 +106,7 @@ def test_the_bytes_of_ids_add_up_to_those_of_any_text(tmp_path, kind):
     if isinstance(kind, dict):
         ours = Tokenizer(taken(custom_tokenizers.write(tmp_path / "tokenizer.json", **kind), tmp_path))
     else:
-        path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 40)])
-        source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+        source = lines_listed(tmp_path, texts("a", 40), validation=0)
         ours = Tokenizer(trained(tmp_path, [source], vocab_size=320, model=kind, sample={"a": 1}))
     sizes = ours.bytes_of_ids()
     assert sizes[[ours.bos, ours.eos]].tolist() == [0, 0]
@@ -164,9 +173,8 @@ def test_a_token_that_was_not_special_becomes_it(tmp_path, path):
     package["added_tokens"][1]["special"] = False
     ours = Tokenizer(taken(custom_tokenizers.write_package(tmp_path / "tokenizer.json", package), tmp_path))
     assert ours.eos not in ours.encode([f"a{EOS}b"])[0].tolist()
-    assert tokenizer_parity.load_tokenizer(tmp_path / "tokenizers" / "main").encode(f"a{EOS}b")[1:] == [
-        *ours.encode([f"a{EOS}b"])[0]
-    ]
+    exported = tokenizer_parity.load_tokenizer(tmp_path / "tokenizers" / "main")
+    assert exported.encode(f"a{EOS}b")[1:] == [*ours.encode([f"a{EOS}b"])[0]]
 
 
 @pytest.mark.parametrize(
@@ -200,6 +208,10 @@ def test_a_mistake_is_one_sentence(tmp_path, path, capsys, change, said):
             lambda package: {**package, "pre_tokenizer": None, "model": words(package)},
             f"path must give no text the special token '{BOS}': in {{path}} the text '{BOS}' becomes it",
         ),
+        (  # bytes as letters, in one word
+            lambda package: unknown_is(EOS, package | {"pre_tokenizer": package["pre_tokenizer"]["pretokenizers"][1]}),
+            f"path must give no text the special token '{BOS}': in {{path}} the text '{BOS}' becomes it",
+        ),
         (
             lambda package: package["model"]["vocab"].update(one=300, other=300) or package,
             "path must give each token an id of its own, and in {path} ",
@@ -209,7 +221,7 @@ def test_a_mistake_is_one_sentence(tmp_path, path, capsys, change, said):
             "path must have ids below 16,777,216, and in {path} 'far' has 2,147,483,648",
         ),
     ],
-    ids=["list", "empty model", "dropout", "special", "one id twice", "far id"],
+    ids=["list", "empty model", "dropout", "special", "one word", "one id twice", "far id"],
 )
 def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
     spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", spoil(json.loads(path.read_bytes())))
@@ -220,17 +232,13 @@ def test_a_file_that_cannot_serve_is_named(tmp_path, path, capsys, spoil, said):
 
 def test_a_text_on_which_the_regex_of_a_tokenizer_fails_is_named(tmp_path, path, capsys):
     package = json.loads(path.read_text())
-    package["pre_tokenizer"] = {
-        "type": "Split",
-        "pattern": {"Regex": "(a+)+$"},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    split = {"pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    package["pre_tokenizer"] = {"type": "Split"} | split
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer.json").write_text(json.dumps(package))
     tokenizer = taken(tmp_path / "mine" / "tokenizer.json", tmp_path)
     entries = [{"text": text} for text in [*texts("a", 9), "a" * 5000 + "!", "b"]]
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)]})
+    source = lines_listed(tmp_path, entries)
     options = {"list": source, "tokenizer": tokenizer, "part": 0, "output": tmp_path / "tokens.json"}
     line = refused(capsys, tokenize, **options)
     package = tokenizer.parent / "tokenizer.json"
@@ -270,15 +278,6 @@ def test_an_unknown_token_that_texts_have_is_neither_bos_nor_eos(tmp_path, path,
         f"train_tokenizer: train_tokenizer.{name} must be a token that no text becomes, got {EOS!r}, the "
         f"unknown token of {spoilt}: the text {text} becomes it"
     )
-
-
-def test_the_name_of_a_special_token_stays_a_text(tmp_path, path, capsys):
-    package = unknown_is(EOS, json.loads(path.read_bytes()))
-    package["pre_tokenizer"] = package["pre_tokenizer"]["pretokenizers"][1]  # bytes as letters, in one word
-    spoilt = custom_tokenizers.write_package(tmp_path / "spoilt.json", package)
-    recipe = {"path": str(spoilt), "bos": BOS, "eos": EOS}
-    line = refused(capsys, train_tokenizer, recipe=recipe, output=tmp_path / "made" / "manifest.json")
-    assert line.endswith(f"path must give no text the special token {BOS!r}: in {spoilt} the text {BOS!r} becomes it")
 
 
 def unknown_is(piece, package):
@@ -331,17 +330,13 @@ def made_corpus(directory, tokenizer):
 
 def test_a_shard_holds_each_document_between_bos_and_eos(corpus, ours):
     made = Corpus(corpus)
-    assert made.tokenizer == {
-        **{"digest": ours.digest, "vocab_size": 403, "bos": ours.bos, "eos": ours.eos, "bos_added": True}
-    }
+    described = {"digest": ours.digest, "vocab_size": 403, "bos": ours.bos, "eos": ours.eos, "bos_added": True}
+    assert made.tokenizer == described
     stream = made.stream("a")
     ids = stream.read(0, len(stream))
     assert made.manifest.identity["dtype"] == "uint16"
-    assert (
-        (ids == ours.bos).sum()
-        == (ids == ours.eos).sum()
-        == made.manifest.identity["sources"]["a"]["train"]["documents"]
-    )
+    num_documents = made.manifest.identity["sources"]["a"]["train"]["documents"]
+    assert (ids == ours.bos).sum() == (ids == ours.eos).sum() == num_documents
 
 
 def test_a_vocabulary_over_65536_gives_shards_of_32_bits(tmp_path):
@@ -369,9 +364,8 @@ def test_it_is_trained_on_exported_scored_and_generates(corpus, directory, ours,
     said = []
     for place in (model, export):
         capsys.readouterr()
-        assert (
-            generate.main(["--model", str(place), "--prompt", f"ka {EOS}", "--temperature", "0", "--tokens", "9"]) == 0
-        )
+        arguments = ["--model", str(place), "--prompt", f"ka {EOS}", "--temperature", "0", "--tokens", "9"]
+        assert generate.main(arguments) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
     assert said[0].startswith(f"ka {EOS}")

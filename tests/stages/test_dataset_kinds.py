@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from stages.lib.sources import documents, source, spans
 from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import filtered_of, part_of, small_tokenizer, texts
+from tests.helpers.data_fixtures import texts
 
 TEXTS = [text for text in texts("a", 30) if text.strip()]
 
@@ -81,10 +81,3 @@ def test_nemo_curators_files_have_ids_if_a_step_added_them(tmp_path, form, ids):
     first = 0 if form == "parquet" else 1
     expected = [f"x {number}" if ids else f"{path}:{number + first}" for number in range(len(TEXTS))]
     assert [(entry.id, entry.text) for entry in found] == list(zip(expected, TEXTS, strict=True))
-
-
-def test_a_record_without_text_is_malformed(tmp_path):
-    write_lines(tmp_path / "out/00000.jsonl.gz", [{"text": text, "id": text[:3]} for text in TEXTS] + [{"id": "x"}])
-    tokenizer = small_tokenizer(tmp_path / "t")
-    part = part_of(tmp_path, tokenizer, kind="datatrove", paths=[str(tmp_path / "out")])
-    assert filtered_of(part) == {"no text in text": 1}

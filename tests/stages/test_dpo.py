@@ -3,8 +3,6 @@
 import json
 import math
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,9 +21,8 @@ from stages.lib.training.settings.recipe import DpoRecipe
 from stages.lib.tuning.records import read_preferences
 from stages.lib.tuning.tuning_data import PreferenceSources
 from tests.helpers import gradients, training
-from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
+from tests.helpers.data_fixtures import listed, write_jsonl
 from tests.helpers.training import (
-    environment,
     events_of,
     kill_all,
     milestone,
@@ -67,12 +64,10 @@ def preferences_listed(directory, entries, **source):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A directory of results: a corpus and its tokenizer, a run `base` on it, and the list of preferences."""
-    results = tmp_path_factory.mktemp("made") / "results"
-    assert training.train(tiny_corpus(results), results / "runs/base", BASE_STEPS, steps=BASE_STEPS) == 0
-    preferences_listed(results, records())
-    return results
+def made(pretrained):
+    """The results of `pretrained`, and the list of preferences."""
+    preferences_listed(pretrained, records())
+    return pretrained
 
 
 def given(made, **others):
@@ -210,11 +205,7 @@ def test_killed_run_resumes_to_the_same_bits(made, whole, tmp_path):
     # synchronous: a checkpoint of step 4 exists before step 5
     keys = {"steps": STEPS, "checkpoint": {"every": 4, "asynchronous": False}}
     arguments = test_finetune.options(made, run, STEPS, RECIPE, given=given(made), **keys)
-    command = [sys.executable, "-m", "stages.finetune", *arguments]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: saved(run), process)
-    process.kill()
-    process.communicate()
+    training.kill_when_saved(run, "finetune", arguments)
     assert steps_of(run)[-1]["step"] < STEPS
     assert dpo(made, run) == 0
     assert [event["event"] for event in events_of(run)].count("resume") == 1

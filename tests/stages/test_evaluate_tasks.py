@@ -24,30 +24,22 @@ from tests.helpers.export_fixtures import argv_of
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """An export and its local scores, for tests that only read: evaluate's options. The path has a space."""
-    options = evaluations.export(tmp_path_factory.mktemp("with a space"))
-    scored(options)
-    return options
-
-
-@pytest.fixture(scope="module")
-def own(made, tmp_path_factory):
+def own(evaluated, tmp_path_factory):
     """The directory of a user's tasks."""
-    texts = made["--output"].with_suffix("") / "bits_per_byte_code.jsonl"
+    texts = evaluated["--output"].with_suffix("") / "bits_per_byte_code.jsonl"
     return own_tasks(tmp_path_factory.mktemp("own") / "own tasks", texts)
 
 
-def refusal(made, own, output, capsys, **recipe):
+def refusal(evaluated, own, output, capsys, **recipe):
     """The last line of an evaluation of the user's tasks, which must be refused."""
-    assert evaluate.main(with_recipe({**made, "--output": output}, include_path=str(own), **recipe)) == 2
+    assert evaluate.main(with_recipe({**evaluated, "--output": output}, include_path=str(own), **recipe)) == 2
     assert not output.exists()
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def scored_own(made, own, output, **recipe):
+def scored_own(evaluated, own, output, **recipe):
     """Score the user's tasks; returns the manifest."""
-    scored({**made, "--output": output}, include_path=str(own), **recipe)
+    scored({**evaluated, "--output": output}, include_path=str(own), **recipe)
     return manifest.read(output)
 
 
@@ -55,16 +47,16 @@ FEWSHOT = {"ab": {"num_fewshot": 2}, "gen": {"num_fewshot": 2}}
 
 
 @pytest.mark.long
-def test_the_command_line_of_the_harness_gives_the_same_scores(made, own, tmp_path):
-    results = manifest.read(made["--output"]).identity["results"]
-    scores = scored_own(made, own, tmp_path / "own.json", tasks=["ab", "gen", "whole"], per_task=FEWSHOT)
+def test_the_command_line_of_the_harness_gives_the_same_scores(evaluated, own, tmp_path):
+    results = manifest.read(evaluated["--output"]).identity["results"]
+    scores = scored_own(evaluated, own, tmp_path / "own.json", tasks=["ab", "gen", "whole"], per_task=FEWSHOT)
     results |= scores.identity["results"]
     for bos, tasks, names in (
-        ("False", made["--output"].with_suffix(""), LOCAL[:2]),
+        ("False", evaluated["--output"].with_suffix(""), LOCAL[:2]),
         ("False", own, ["whole"]),
         ("True", own, ["ab", "gen"]),
     ):
-        theirs = of_command_line(made["--export"].parent, bos, tasks, names, tmp_path / names[0])
+        theirs = of_command_line(evaluated["--export"].parent, bos, tasks, names, tmp_path / names[0])
         for name in names:
             for metric, score in harness.metrics_of(theirs[name], ()).items():
                 found = results[name][metric]
@@ -86,12 +78,14 @@ def of_command_line(export, bos, tasks, names, output):
 
 
 @pytest.mark.long
-def test_two_processes_give_the_bits_of_one(made, own, tmp_path):
+def test_two_processes_give_the_bits_of_one(evaluated, own, tmp_path):
     found = []
     for count in (1, 2):
         output = tmp_path / str(count) / "own.json"
         recipe = {"tasks": ["bits_per_byte", "ab", "gen"], "include_path": str(own), "per_task": FEWSHOT}
-        code, text = ranks.run_module(count, "stages.evaluate", with_recipe({**made, "--output": output}, **recipe))
+        code, text = ranks.run_module(
+            count, "stages.evaluate", with_recipe({**evaluated, "--output": output}, **recipe)
+        )
         assert code == 0, text
         found.append(manifest.read(output).identity)
     assert found[0] == found[1]
@@ -99,9 +93,9 @@ def test_two_processes_give_the_bits_of_one(made, own, tmp_path):
 
 
 @pytest.mark.long
-def test_a_mistake_on_two_processes_is_one_sentence(made, own, tmp_path):
+def test_a_mistake_on_two_processes_is_one_sentence(evaluated, own, tmp_path):
     recipe = {"tasks": ["ab", "abc"], "include_path": str(own)}
-    argv = with_recipe({**made, "--output": tmp_path / "own.json"}, **recipe)
+    argv = with_recipe({**evaluated, "--output": tmp_path / "own.json"}, **recipe)
     code, text = ranks.run_module(2, "stages.evaluate", argv)
     assert code == 2
     assert "evaluate: evaluate.tasks" in text
@@ -114,8 +108,8 @@ def samples(output, task):
         return [json.loads(line) for line in file]
 
 
-def test_scores_can_be_computed_again_from_the_logs(made, own, tmp_path):
-    found = scored_own(made, own, tmp_path / "own.json", tasks=["bits_per_byte", "ab", "gen"])
+def test_scores_can_be_computed_again_from_the_logs(evaluated, own, tmp_path):
+    found = scored_own(evaluated, own, tmp_path / "own.json", tasks=["bits_per_byte", "ab", "gen"])
     for task, metrics in found.identity["results"].items():
         documents = samples(found.path, task)
         assert found.output(f"own/samples/{task}.jsonl.gz")
@@ -142,7 +136,7 @@ def log_likelihood(model, tokenizer, context, continuation):
     return sum(logits[at - 1, ids[0, at]].item() for at in range(num_context, ids.shape[1]))
 
 
-def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tmp_path):
+def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(evaluated, own, tmp_path):
     import transformers
 
     forms = {
@@ -155,9 +149,9 @@ def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tm
     own = changed(own, tmp_path / "forms", "ab", **forms)
     (own / "both.yaml").write_text("group: both\ntask: [ab, several]\naggregate_metric_list: [{metric: acc}]\n")
     scores = scored_own(
-        made, own, tmp_path / "own.json", tasks=["both", "contexts", "mutual", "unknown", "stated", "gen"]
+        evaluated, own, tmp_path / "own.json", tasks=["both", "contexts", "mutual", "unknown", "stated", "gen"]
     )
-    results, export = scores.identity["results"], made["--export"].parent
+    results, export = scores.identity["results"], evaluated["--export"].parent
     model = transformers.AutoModelForCausalLM.from_pretrained(export, dtype="float32")
     tokenizer = transformers.AutoTokenizer.from_pretrained(export)
     questions = [json.loads(line) for line in (own / "questions.jsonl").read_text().splitlines()]
@@ -186,17 +180,17 @@ def test_tasks_with_choices_have_bits_per_byte_of_the_right_answer(made, own, tm
     assert "centered" not in results["ab"]
 
 
-def test_answers_are_scored_after_the_contexts_of_other_documents(made, own, tmp_path):
+def test_answers_are_scored_after_the_contexts_of_other_documents(evaluated, own, tmp_path):
     import transformers
 
     options = {"tasks": ["ab", "gen", "next_line"], "seed": 3}
-    plain = scored_own(made, own, tmp_path / "plain" / "own.json", **options).identity
-    both = scored_own(made, own, tmp_path / "own.json", **options, exchange_contexts=True).identity
+    plain = scored_own(evaluated, own, tmp_path / "plain" / "own.json", **options).identity
+    both = scored_own(evaluated, own, tmp_path / "own.json", **options, exchange_contexts=True).identity
     assert both["results"] == plain["results"]
     assert "exchanged_contexts" not in plain
     assert set(both["exchanged_contexts"]) == {"ab", "next_line"}
 
-    export = made["--export"].parent
+    export = evaluated["--export"].parent
     model = transformers.AutoModelForCausalLM.from_pretrained(export, dtype="float32")
     tokenizer = transformers.AutoTokenizer.from_pretrained(export)
     questions = [json.loads(line) for line in (own / "questions.jsonl").read_text().splitlines()]
@@ -213,9 +207,9 @@ def test_answers_are_scored_after_the_contexts_of_other_documents(made, own, tmp
     assert found["bpb"] == pytest.approx({"value": statistics.fmean(bits), "stderr": error, "n": 6}, abs=1e-6)
 
 
-def test_keys_of_a_task_stand_before_those_of_the_suite(made, own, tmp_path):
+def test_keys_of_a_task_stand_before_those_of_the_suite(evaluated, own, tmp_path):
     keys = {"num_fewshot": 1, "limit": 4, "per_task": {"gen": {"limit": 2, "num_fewshot": 0}}}
-    found = scored_own(made, own, tmp_path / "own.json", tasks=["ab", "gen"], **keys)
+    found = scored_own(evaluated, own, tmp_path / "own.json", tasks=["ab", "gen"], **keys)
     assert found.identity["num_fewshot"] == {"ab": 1, "gen": 0}
     assert {task: metrics["n"] for task, (metrics, *_) in by_metric(found).items()} == {"ab": 4, "gen": 2}
     assert samples(found.path, "ab")[0]["arguments"][0][0].count("def ") == 2
@@ -223,14 +217,6 @@ def test_keys_of_a_task_stand_before_those_of_the_suite(made, own, tmp_path):
 
 def by_metric(found):
     return {task: list(metrics.values()) for task, metrics in found.identity["results"].items()}
-
-
-def test_a_number_of_examples_that_the_task_would_ignore_is_refused(made, own, tmp_path, capsys):
-    fixed = shutil.copytree(own, tmp_path / "fixed")
-    config = json.loads((fixed / "ab.yaml").read_text())
-    (fixed / "ab.yaml").write_text(json.dumps(config | {"num_fewshot": 0}))
-    line = refusal(made, fixed, tmp_path / "own.json", capsys, tasks=["ab"], per_task={"ab": {"num_fewshot": 3}})
-    assert line == "evaluate: evaluate.per_task.ab.num_fewshot must be 0, which the task's file fixes, got 3"
 
 
 def changed(own, directory, source, **tasks):
@@ -248,65 +234,68 @@ def changed(own, directory, source, **tasks):
         ({"num_fewshot": 6}, ["evaluate.num_fewshot must be at most 5", "that task ab has, each other than", "got 6"]),
         ({"per_task": {"ab": {"num_fewshot": 7}}}, ["evaluate.per_task.ab.num_fewshot must be at most 5", "got 7"]),
         ({"tasks": ["many"]}, ["evaluate.tasks: num_fewshot in the file of many must be at most 5", "got 9"]),
+        (
+            {"tasks": ["none"], "per_task": {"none": {"num_fewshot": 3}}},
+            ["evaluate: evaluate.per_task.none.num_fewshot must be 0, which the task's file fixes, got 3"],
+        ),
+        (
+            {"tasks": ["gen"], "max_length": 8},
+            ["gen generates up to 8 tokens, which must be fewer than the context (8)"],
+        ),
+        ({"tasks": ["ab", "both"]}, ["evaluate: evaluate.tasks: ab is listed twice, in ab and in both"]),
     ],
 )
-def test_more_examples_than_there_are_is_refused_before_anything_is_scored(
-    made, own, tmp_path, capsys, monkeypatch, keys, words
-):
+def test_what_cannot_be_scored_is_refused_before_all_else(evaluated, own, tmp_path, capsys, monkeypatch, keys, words):
     monkeypatch.setattr(harness_model, "load_model", None)
-    few = changed(own, tmp_path / "few", "ab", many={"num_fewshot": 9})
-    line = refusal(made, few, tmp_path / "own.json", capsys, **{"tasks": ["bits_per_byte", "ab"]} | keys)
+    own = changed(own, tmp_path / "few", "ab", many={"num_fewshot": 9}, none={"num_fewshot": 0})
+    (own / "both.yaml").write_text("group: both\ntask: [ab]\n")
+    keys = {"tasks": ["ab"]} | keys
+    line = refusal(evaluated, own, tmp_path / "own.json", capsys, **keys | {"tasks": ["bits_per_byte", *keys["tasks"]]})
     assert all(word in line for word in words), line
 
 
-def test_tasks_that_fail_are_named_and_the_scores_of_the_others_are_kept(made, own, tmp_path, capsys, monkeypatch):
+def test_tasks_that_fail_are_named_and_the_scores_of_the_others_are_kept(evaluated, own, tmp_path, capsys, monkeypatch):
     texts = {"doc_to_text": "self valu", "doc_to_choice": ["e", "x"], "target_delimiter": ""}
     own = changed(own, tmp_path / "fails", "ab", joined=texts)
     config = json.loads((own / "gen.yaml").read_text())
     metrics = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
     (own / "sums.yaml").write_text(json.dumps(config | {"task": "sums", "metric_list": metrics}))
     output = tmp_path / "own.json"
-    line = refusal(made, own, output, capsys, tasks=["joined", "ab", "sums", "bits_per_byte"])
+    line = refusal(evaluated, own, output, capsys, tasks=["joined", "ab", "sums", "bits_per_byte"])
     assert "evaluate.tasks: task joined: choice 0 ('e') of document 0 has no token of its own after 'self valu'" in line
     assert "; task sums: metric acc cannot be computed: TypeError" in line
     assert line.endswith(f"are kept in {tmp_path / 'own' / 'scored_tasks.json'}, and a restart scores the rest alone")
 
     monkeypatch.setattr(harness_model, "load_model", None)  # nothing is left to be scored
-    kept = scored_own(made, own, output, tasks=["ab", "bits_per_byte"])
+    kept = scored_own(evaluated, own, output, tasks=["ab", "bits_per_byte"])
     assert "ab: scored in an earlier attempt" in capsys.readouterr().err
     assert not (tmp_path / "own" / "scored_tasks.json").exists()
     monkeypatch.undo()
-    again = scored_own(made, own, tmp_path / "again" / "own.json", tasks=["ab", "bits_per_byte"])
+    again = scored_own(evaluated, own, tmp_path / "again" / "own.json", tasks=["ab", "bits_per_byte"])
     assert kept.identity == again.identity
 
 
-def test_a_metric_that_a_group_gives_a_task_is_not_run(made, own, tmp_path, capsys, monkeypatch):
+def test_a_metric_that_a_group_gives_a_task_is_not_run(evaluated, own, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(harness_model, "load_model", None)
     own = shutil.copytree(own, tmp_path / "copy")
     (own / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     metrics = [{"metric": str(own / "evil.py"), "aggregation": "mean", "higher_is_better": True}]
     (own / "both.yaml").write_text(json.dumps({"group": "both", "task": [{"task": "gen", "metric_list": metrics}]}))
-    line = refusal(made, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "both"])
+    line = refusal(evaluated, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "both"])
     assert f"evaluate.tasks: metric {own / 'evil.py'} of task gen must be one of lm-evaluation-harness" in line
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_task_that_could_not_end_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(harness_model, "load_model", None)
-    line = refusal(made, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "gen"], max_length=8)
-    assert "gen generates up to 8 tokens, which must be fewer than the context (8)" in line
-
-
-def test_a_model_without_chat_template_is_asked_in_plain_text_and_its_scores_say_so(made, own, tmp_path, capsys):
-    plain = scored_own(made, own, tmp_path / "plain.json", tasks=["ab"])
-    asked = scored_own(made, own, tmp_path / "own.json", tasks=["ab"], apply_chat_template=True)
+def test_a_model_without_chat_template_is_asked_in_plain_text_and_its_scores_say_so(evaluated, own, tmp_path, capsys):
+    plain = scored_own(evaluated, own, tmp_path / "plain.json", tasks=["ab"])
+    asked = scored_own(evaluated, own, tmp_path / "own.json", tasks=["ab"], apply_chat_template=True)
     assert "has no chat template: its questions are plain text" in capsys.readouterr().err
     assert asked.identity["results"] == plain.identity["results"]
     assert asked.identity["chat_template"] is False and "chat_template" not in plain.identity
 
 
 def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch):
-    made = evaluations.export(tmp_path / "results", template=chat_template.text_of("chatml", "finetune.template"))
+    evaluated = evaluations.export(tmp_path / "results", template=chat_template.text_of("chatml", "finetune.template"))
     load, models = harness_model.load_model, []
 
     def load_model(*arguments, **options):
@@ -314,7 +303,7 @@ def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch)
         return models[-1]
 
     monkeypatch.setattr(harness_model, "load_model", load_model)
-    found = scored_own(made, own, tmp_path / "own.json", tasks=["ab"], num_fewshot=1, apply_chat_template=True)
+    found = scored_own(evaluated, own, tmp_path / "own.json", tasks=["ab"], num_fewshot=1, apply_chat_template=True)
     assert found.identity["chat_template"] is True
     (context, _), *_ = samples(found.path, "ab")[0]["arguments"]
     assert context.startswith("<s><|im_start|>user\ndef ")
@@ -328,15 +317,15 @@ def test_a_chat_template_is_put_around_the_questions(own, tmp_path, monkeypatch)
     ("template", "said"),
     [("{{ 'a' * 2 ** 35 }}", "it takes more than 1 GiB of memory"), ("{{ raise_exception('not this') }}", "not this")],
 )
-def test_a_template_of_a_baseline_that_fails_is_one_sentence(made, own, tmp_path, capsys, template, said):
-    baseline = shutil.copytree(made["--export"].parent, tmp_path / "baseline")
+def test_a_template_of_a_baseline_that_fails_is_one_sentence(evaluated, own, tmp_path, capsys, template, said):
+    baseline = shutil.copytree(evaluated["--export"].parent, tmp_path / "baseline")
     (baseline / "chat_template.jinja").write_text(template)
-    options = {name: value for name, value in made.items() if name != "--export"} | {"--baseline": baseline}
+    options = {name: value for name, value in evaluated.items() if name != "--export"} | {"--baseline": baseline}
     line = refusal(options, own, tmp_path / "own.json", capsys, tasks=["ab"], apply_chat_template=True)
     assert line == f"evaluate: the model's chat template cannot render a question: {said}"
 
 
-def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):
+def test_the_largest_batch_that_fits_is_found(evaluated, own, tmp_path, monkeypatch):
     import torch
 
     from stages.lib.distributed.process_group import process_group
@@ -351,27 +340,27 @@ def test_the_largest_batch_that_fits_is_found(made, own, tmp_path, monkeypatch):
         return score(model, rows)
 
     monkeypatch.setattr(loglikelihood, "score", limited)
-    tokenizer, device = manifest.read(made["--corpus"]).identity["tokenizer"], torch.device("cpu")
-    model = harness_model.load_model(made["--export"].parent, tokenizer, batch_size=1, window=16, device=device)
+    tokenizer, device = manifest.read(evaluated["--corpus"]).identity["tokenizer"], torch.device("cpu")
+    model = harness_model.load_model(evaluated["--export"].parent, tokenizer, batch_size=1, window=16, device=device)
     with process_group():
         assert harness_model.largest_batch(model, 16) == 8
     assert sizes == [64, 32, 16, 8]
-    scored_own(made, own, tmp_path / "own.json", tasks=["ab"], batch_size="auto", dtype="bfloat16")
+    scored_own(evaluated, own, tmp_path / "own.json", tasks=["ab"], batch_size="auto", dtype="bfloat16")
 
 
-def test_a_rolling_task_of_the_user_begins_with_one_bos(made, own, tmp_path):
-    found = scored_own(made, own, tmp_path / "own.json", tasks=["whole"]).identity["results"]["whole"]
-    local = manifest.read(made["--output"]).identity["results"]["bits_per_byte_code"]
+def test_a_rolling_task_of_the_user_begins_with_one_bos(evaluated, own, tmp_path):
+    found = scored_own(evaluated, own, tmp_path / "own.json", tasks=["whole"]).identity["results"]["whole"]
+    local = manifest.read(evaluated["--output"]).identity["results"]["bits_per_byte_code"]
     assert found["bits_per_byte"] == local["bits_per_byte"]
 
 
-def test_changed_task_files_are_scored_again(made, own, tmp_path):
+def test_changed_task_files_are_scored_again(evaluated, own, tmp_path):
     own, output = shutil.copytree(own, tmp_path / "copy"), tmp_path / "own.json"
     recipe = {"tasks": ["next_line", "gen"], "num_examples": 8}
-    before = scored_own(made, own, output, **recipe).identity
+    before = scored_own(evaluated, own, output, **recipe).identity
     assert sorted(before["results"]) == ["gen", "next_line"]
     (own / "questions.jsonl").write_text((own / "questions.jsonl").read_text().replace("def n", "class n"))
-    assert scored_own(made, own, output, **recipe).identity["include"] != before["include"]
+    assert scored_own(evaluated, own, output, **recipe).identity["include"] != before["include"]
 
 
 def test_data_that_task_files_name_elsewhere_has_a_digest(tmp_path, monkeypatch):
@@ -380,23 +369,14 @@ def test_data_that_task_files_name_elsewhere_has_a_digest(tmp_path, monkeypatch)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     files = {"test": ["data/*.jsonl", str(tmp_path / "own/inside.jsonl"), "none.jsonl"]}
-    (tmp_path / "own/t.yaml").write_text(
-        f"dataset_kwargs: {json.dumps({'data_files': files})}\nscore: !function t.py\n"
-    )
+    keys = json.dumps({"data_files": files})
+    (tmp_path / "own/t.yaml").write_text(f"dataset_kwargs: {keys}\nscore: !function t.py\n")
     assert [path.name for path in inputs.files_outside(tmp_path / "own")] == ["a.jsonl", "b.jsonl"]
 
 
-def test_a_task_beside_its_own_group_is_refused_before_anything_is_scored(made, own, tmp_path, capsys, monkeypatch):
-    own = shutil.copytree(own, tmp_path / "copy")
-    (own / "both.yaml").write_text("group: both\ntask: [ab]\n")
-    monkeypatch.setattr(harness_model, "load_model", None)
-    line = refusal(made, own, tmp_path / "own.json", capsys, tasks=["bits_per_byte", "ab", "both"])
-    assert line == "evaluate: evaluate.tasks: ab is listed twice, in ab and in both"
-
-
 @pytest.mark.long
-def test_a_task_of_the_hub_without_network_and_cache_is_one_sentence(made, tmp_path):
-    argv = with_recipe({**made, "--output": tmp_path / "own.json"}, tasks=["bits_per_byte", "piqa"])
+def test_a_task_of_the_hub_without_network_and_cache_is_one_sentence(evaluated, tmp_path):
+    argv = with_recipe({**evaluated, "--output": tmp_path / "own.json"}, tasks=["bits_per_byte", "piqa"])
     closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub")}
     command = [sys.executable, "-m", "stages.evaluate", *argv]
     done = subprocess.run(command, env=os.environ | closed, capture_output=True, text=True, check=False, timeout=200)

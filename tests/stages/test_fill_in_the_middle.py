@@ -16,7 +16,18 @@ from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers
 from tests.helpers.custom_tokenizers import BOS, EOS
 from tests.helpers.data_fixtures import listed, make, refused, texts, tiny_corpus, trained, write_jsonl
-from tests.helpers.training import RECIPE, milestone, options, run_directory, steps_of, train, train_on, weights_of
+from tests.helpers.training import (
+    RECIPE,
+    milestone,
+    options,
+    recorded_batches,
+    run_directory,
+    steps_of,
+    train,
+    train_on,
+    weights_of,
+)
+from tests.helpers.training import refused as train_refused
 from tools import replay_ledger
 from tools.inspect import __main__ as inspect
 
@@ -98,15 +109,7 @@ def test_a_custom_tokenizer_names_its_own_tokens(tmp_path, names):
 
 
 def test_ledger_gives_the_tokens_that_were_trained_on_and_a_cut_changes_no_bit(corpus, uncut, tmp_path, monkeypatch):
-    from stages.lib.training.step import Stepper
-
-    take, trained_on = Stepper.take, {}
-
-    def recording(self, step, inputs, targets):
-        trained_on[step + 1] = inputs.tolist(), targets.tolist()
-        return take(self, step, inputs, targets)
-
-    monkeypatch.setattr(Stepper, "take", recording)
+    trained_on = recorded_batches(monkeypatch)
     for until in (7, 20):
         assert train(corpus, tmp_path, until, recipe=PERMUTED, steps=20) == 0
     assert weights_of(tmp_path, 20) == weights_of(uncut, 20)
@@ -188,34 +191,16 @@ def test_the_export_has_the_tokens_or_is_refused(corpus, uncut, tmp_path):
             tokenizer_parity.compare_special_tokens(exported, Corpus(corpus).tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"fill_in_the_middle": {"rate": 1.5}}, ".rate must be a number greater than 0 and at most 1, got 1.5"),
-        ({"fill_in_the_middle": {"rate": 0}}, ".rate must be a number greater than 0 and at most 1, got 0"),
-        ({"fill_in_the_middle": {"spm_rate": -0.1}}, ".spm_rate must be a number at least 0 and at most 1, got -0.1"),
-        ({"fill_in_the_middle": {"sources": ["c"]}}, ".sources must name sources of the run's weights (a, b), got 'c'"),
-        ({"fill_in_the_middle": {"sources": []}}, ".sources must be a list"),
-        ({"fill_in_the_middle": {}, "seq_len": 8}, " requires a seq_len of at least 16, since it permutes no shorter"),
-    ],
-)
-def test_a_mistake_of_a_training_is_one_sentence(corpus, tmp_path, capsys, change, said):
-    capsys.readouterr()
-    assert train(corpus, tmp_path, 4, recipe=RECIPE | change) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"pretrain: pretrain.fill_in_the_middle{said}")
-    assert not (tmp_path / "train").exists()
-
-
-def test_a_tokenizer_without_the_tokens_is_refused(tmp_path, capsys):
-    corpus = tiny_corpus(tmp_path / "plain", documents=60)
-    capsys.readouterr()
-    assert train(corpus, tmp_path, 4, recipe=RECIPE | {"fill_in_the_middle": {}}) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(
-        "pretrain: pretrain.fill_in_the_middle requires a tokenizer with the special tokens of fill-in-the-middle"
-    )
-    assert not (tmp_path / "train").exists()
+def test_a_mistake_of_a_training_is_one_sentence(corpus, tmp_path, capsys):
+    plain = tiny_corpus(tmp_path / "plain", documents=60)
+    for of_corpus, keys, said in (
+        (corpus, {"sources": ["c"]}, ".sources must name sources of the run's weights (a, b), got 'c'"),
+        (plain, {}, " requires a tokenizer with the special tokens of fill-in-the-middle"),
+    ):
+        line = train_refused(capsys, of_corpus, tmp_path, recipe=RECIPE | {"fill_in_the_middle": keys})
+        assert line.startswith(f"pretrain: pretrain.fill_in_the_middle{said}")
+    line = train_refused(capsys, corpus, tmp_path, recipe=RECIPE | {"fill_in_the_middle": {}, "seq_len": 8})
+    assert "fill_in_the_middle requires a seq_len of at least 16, since it permutes no shorter" in line
 
 
 TRAINED = {"vocab_size": 300, "sample": {"a": 1}}

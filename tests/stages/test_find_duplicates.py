@@ -1,6 +1,5 @@
 """Exact duplicates: whatever the parts, of equal documents one stays, and a validation one before all others."""
 
-import json
 import os
 import resource
 import tracemalloc
@@ -15,64 +14,26 @@ from hypothesis import strategies as st
 from stages import find_duplicates, hash_documents, tokenize
 from stages.lib import manifest
 from stages.lib.sources import duplicates, spans
-from tests.helpers.data_fixtures import listed, make, refused, small_tokenizer, texts, write_jsonl
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+from tests.helpers.data_fixtures import lines_listed, listed, make, of_parts, refused, texts, write_jsonl
+from tests.helpers.manifests import contents_of
 
 
 def hashed(directory, lists, parts):
     """The hashes of all parts of some sources, and what find_duplicates makes of them: (manifests, manifest)."""
-    made = [
-        make(
-            hash_documents,
-            list=source,
-            part=part,
-            parts=parts,
-            output=directory / f"hashes/{source.parent.name}/{part:05d}.json",
-        )
-        for source in lists
-        for part in range(parts)
-    ]
+    made = of_parts(hash_documents, directory / "hashes", lists, parts, parts=parts)
     return made, make(find_duplicates, hashes=made, output=directory / "hashes/manifest.json")
 
 
 def tokenized(directory, lists, tokenizer, parts, found):
-    return [
-        make(
-            tokenize,
-            list=source,
-            tokenizer=tokenizer,
-            part=part,
-            recipe={"parts": parts, "duplicates": "drop"},
-            duplicates=found,
-            output=directory / f"tokens/{source.parent.name}/{part:05d}.json",
-        )
-        for source in lists
-        for part in range(parts)
-    ]
+    """(Training documents, validation texts, dropped documents by reason) of some sources without their duplicates."""
+    options = {"tokenizer": tokenizer, "recipe": {"parts": parts, "duplicates": "drop"}, "duplicates": found}
+    return contents_of(of_parts(tokenize, directory / "tokens", lists, parts, **options))
 
 
 def dropping(directory, source, tokenizer):
     """Options of tokenize for the only part of a source, without its duplicates."""
     options = {"list": source, "tokenizer": tokenizer, "part": 0, "recipe": {"duplicates": "drop"}}
     return options | {"output": directory / "tokens/a/00000.json"}
-
-
-def read(path):
-    return json.loads(path.read_text())
-
-
-def counts(parts):
-    """(training documents, validation texts, filtered by reason) of some parts."""
-    filtered = {}
-    for part in parts:
-        for reason, count in read(part)["record"]["dropped"].items():
-            filtered[reason] = filtered.get(reason, 0) + count
-    held = [json.loads(line)["text"] for part in parts for line in (part.with_suffix("") / "validation.jsonl").open()]
-    return sum(read(part)["identity"]["train"]["documents"] for part in parts), held, filtered
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -89,7 +50,7 @@ def test_one_of_equal_documents_stays_within_and_across_parts_and_sources(tmp_pa
         )
     ]
     _, found = hashed(tmp_path, lists, parts)
-    documents, held, filtered = counts(tokenized(tmp_path, lists, tokenizer, parts, found))
+    documents, held, filtered = tokenized(tmp_path, lists, tokenizer, parts, found)
     unique = len({" ".join(text.split()) for text in [*made, "another"]})
     assert documents + len(held) == unique
     assert filtered == {"duplicate": 71 + 20 - unique, "empty": 2}
@@ -103,7 +64,7 @@ def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
     recipe = {"kind": "arrow", "paths": [str(tmp_path / "a.arrow")], "token_ids_field": "ids", "validation": 0}
     lists = [listed(tmp_path, "a", recipe)]
     _, found = hashed(tmp_path, lists, 1)
-    documents, _, filtered = counts(tokenized(tmp_path, lists, tokenizer, 1, found))
+    documents, _, filtered = tokenized(tmp_path, lists, tokenizer, 1, found)
     assert documents == 2
     assert filtered == {"duplicate": 2, "empty": 4}
 
@@ -111,10 +72,9 @@ def test_documents_without_ids_are_empty_and_repeat_none(tmp_path, tokenizer):
 def test_validation_text_is_not_trained_on(tmp_path, tokenizer):
     """Equal texts under other keys lie in both splits: the validation document is kept."""
     entries = [{"text": text, "key": number} for number in range(9) for text in texts("a", 30)]
-    path = write_jsonl(tmp_path / "a.jsonl", entries)
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.3})
+    source = lines_listed(tmp_path, entries, split_field="key", validation=0.3)
     _, found = hashed(tmp_path, [source], 1)
-    documents, held, _ = counts(tokenized(tmp_path, [source], tokenizer, 1, found))
+    documents, held, _ = tokenized(tmp_path, [source], tokenizer, 1, found)
     assert sorted(held) == sorted(set(texts("a", 30)))
     assert documents == 0
 
@@ -184,22 +144,23 @@ def test_runs_may_be_more_than_the_files_that_may_be_open(tmp_path):
     assert [numbers.tolist() for numbers in found] == [[], [0]] * 30
 
 
-def test_text_that_changed_since_it_was_hashed_is_refused(tmp_path, tokenizer, capsys):
+def test_hashes_of_other_text_or_of_another_recipe_are_refused(tmp_path, tokenizer, capsys):
+    """With other filters the documents have other numbers."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
     recipe = {"kind": "jsonl", "paths": [path]}
     _, found = hashed(tmp_path, [listed(tmp_path, "a", recipe)], 1)
+    older = f"tokenize: --duplicates {found} is older than the part's current files; rerun with -R hash_documents"
+    options = dropping(tmp_path, listed(tmp_path, "a", recipe | {"filters": {"min_words": 9}}), tokenizer)
+    assert refused(capsys, tokenize, duplicates=found, **options) == older
     write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("b", 9)])
     options = dropping(tmp_path, listed(tmp_path, "a", recipe), tokenizer)
-    line = refused(capsys, tokenize, duplicates=found, **options)
-    assert (
-        line == f"tokenize: --duplicates {found} is older than the part's current files; rerun with -R hash_documents"
-    )
+    assert refused(capsys, tokenize, duplicates=found, **options) == older
     line = refused(capsys, tokenize, **options)
     assert line == "tokenize: --duplicates must name the manifest of find_duplicates if tokenize.duplicates is drop"
 
 
 def test_what_kills_left_beside_the_numbers_is_cleared(tmp_path):
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])]})
+    source = lines_listed(tmp_path, ["x"])
     for name in ("a/.00000.duplicates.npy", ".manifest.json"):
         (tmp_path / "hashes/a").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"hashes/{name}.abc.tmp").write_bytes(b"half")
@@ -208,45 +169,29 @@ def test_what_kills_left_beside_the_numbers_is_cleared(tmp_path):
 
 
 def test_a_part_named_twice_would_drop_all_of_it_and_is_refused(tmp_path, capsys):
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])]})
+    source = lines_listed(tmp_path, ["x"])
     (part,), _ = hashed(tmp_path, [source], 1)
     line = refused(capsys, find_duplicates, hashes=[part, part], output=tmp_path / "twice/manifest.json")
     assert line == f"find_duplicates: --hashes must name each part once: {part} and {part} are the same part"
 
 
 def test_a_flipped_bit_in_hashes_or_in_what_was_found_is_refused(tmp_path, tokenizer, capsys):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 30) * 2])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    source = lines_listed(tmp_path, texts("a", 30) * 2)
     (part,), found = hashed(tmp_path, [source], 1)
     for spoilt in (part.parent / "00000/run-00000.npy", part.parent / "00000.duplicates.npy"):
         whole = spoilt.read_bytes()
         spoilt.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
         if spoilt.parent == part.parent:
-            options = {"list": source, "tokenizer": tokenizer, "part": 0, "duplicates": found}
-            options |= {"recipe": {"duplicates": "drop"}, "output": tmp_path / "t/00000.json"}
-            line = refused(capsys, tokenize, **options)
+            line = refused(capsys, tokenize, duplicates=found, **dropping(tmp_path, source, tokenizer))
         else:
             line = refused(capsys, find_duplicates, hashes=[part], output=tmp_path / "again/manifest.json")
         assert f": {spoilt} changed since " in line
         spoilt.write_bytes(whole)
 
 
-def test_hashes_of_a_source_of_another_recipe_are_refused(tmp_path, tokenizer, capsys):
-    """With other filters the documents have other numbers."""
-    recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])]}
-    _, found = hashed(tmp_path, [listed(tmp_path, "a", recipe)], 1)
-    filtered = listed(tmp_path, "a", recipe | {"filters": {"min_words": 9}})
-    options = {"list": filtered, "tokenizer": tokenizer, "part": 0, "recipe": {"duplicates": "drop"}}
-    line = refused(capsys, tokenize, duplicates=found, output=tmp_path / "t/00000.json", **options)
-    assert (
-        line == f"tokenize: --duplicates {found} is older than the part's current files; rerun with -R hash_documents"
-    )
-
-
 def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, capsys):
     """A version that reads other documents would filter others than those that were found."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    source = lines_listed(tmp_path, texts("a", 9))
     made, _ = hashed(tmp_path, [source], 1)
     hashes = manifest.read(made[0])
     manifest.write(made[0], hashes.stage, hashes.identity | {"documents": 8}, hashes.record)
@@ -256,12 +201,3 @@ def test_hashes_of_another_number_of_documents_are_refused(tmp_path, tokenizer, 
         f"tokenize: --duplicates {found} was built from 8 documents, but 9 are read; rerun with -R hash_documents"
     )
     assert not (tmp_path / "tokens/a/00000").exists()
-
-
-def test_hashes_in_place_of_what_was_found_in_them_are_refused(tmp_path, tokenizer, capsys):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts("a", 9)])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
-    (hashes,), _ = hashed(tmp_path, [source], 1)
-    for other, stage in ((hashes, "hash_documents"), (source, "list")):
-        line = refused(capsys, tokenize, duplicates=other, **dropping(tmp_path, source, tokenizer))
-        assert line == f"tokenize: {other} is the manifest of stages.{stage}, expected one of stages.find_duplicates"

@@ -5,8 +5,6 @@ import math
 import random
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -27,20 +25,10 @@ from stages.lib.tuning.encoded_examples import ExampleEncoder
 from tests.helpers import training
 from tests.helpers.data_fixtures import listed, tiny_corpus, write_jsonl
 from tests.helpers.export_fixtures import argv_of
-from tests.helpers.training import (
-    environment,
-    events_of,
-    milestone,
-    run_directory,
-    saved,
-    steps_of,
-    wait_until,
-    weights_of,
-)
+from tests.helpers.training import BASE_STEPS, events_of, milestone, run_directory, steps_of, weights_of
 from tools import replay_ledger
 from tools.generate import __main__ as generate
 
-BASE_STEPS = 8
 SEQ_LEN = 48
 RECIPE = {
     "weights": {"animals": 1},
@@ -70,12 +58,10 @@ def pairs_listed(directory, entries, name="animals", **source):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A directory of results: a corpus and its tokenizer, a run `base` on it, and the list of a source of pairs."""
-    results = tmp_path_factory.mktemp("made") / "results"
-    assert training.train(tiny_corpus(results), results / "runs/base", BASE_STEPS, steps=BASE_STEPS) == 0
-    pairs_listed(results, pairs_of(60))
-    return results
+def made(pretrained):
+    """The results of `pretrained`, and the list of a source of pairs."""
+    pairs_listed(pretrained, pairs_of(60))
+    return pretrained
 
 
 def options(made, run, until, recipe=RECIPE, previous=None, given=None, extra=(), **operation):
@@ -151,11 +137,8 @@ def test_tuned_model_says_the_completion_and_stops(made, tmp_path, capsys):
     few = list(pairs_of(60))[:8]
     given = {"--sources": pairs_listed(tmp_path, few, "few", validation=0.3)}
     learnt = examples.read_pairs(given["--sources"]).train
-    recipe = RECIPE | {
-        "weights": {"few": 1},
-        "global_batch_size": 2,
-        "optimizer": {"learning_rate": 1e-2, "weight_decay": 0},
-    }
+    recipe = RECIPE | {"weights": {"few": 1}, "global_batch_size": 2}
+    recipe["optimizer"] = {"learning_rate": 1e-2, "weight_decay": 0}
     run = made / "runs/few"  # below the results, where generate finds the tokenizer
     assert tune(made, run, 300, recipe=recipe, given=given, steps=300, checkpoint={"every": 300}) == 0
     assert steps_of(run)[-1]["loss"] < 0.05
@@ -185,11 +168,7 @@ def test_unequal_completions_of_the_ranks_change_nothing_in_float64(made, tmp_pa
 
 @pytest.mark.long
 def test_killed_run_goes_on_to_the_same_bits(made, uninterrupted, tmp_path):
-    command = [sys.executable, "-m", "stages.finetune", *options(made, tmp_path, 30)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: saved(tmp_path), process)
-    process.kill()
-    process.communicate()
+    training.kill_when_saved(tmp_path, "finetune", options(made, tmp_path, 30))
     assert steps_of(tmp_path)[-1]["step"] < 30
     assert tune(made, tmp_path, 30) == 0
     assert [event["event"] for event in events_of(tmp_path)].count("resume") == 1
@@ -426,10 +405,8 @@ def test_rows_without_an_id_stay_in_the_export_and_are_never_generated(made, tmp
     prompts = torch.arange(3, 43)[:, None]
     texts = exported.generate(prompts, max_new_tokens=4, do_sample=False)
     assert (exported(prompts).logits[:, -1].argmax(-1) >= 320).any() and texts.max() < 320
-    for path, extra in (
-        (export, []),
-        (milestone(tmp_path, 1), ["--tokenizer", made / "tokenizers/main/manifest.json"]),
-    ):
+    tokenizer = ["--tokenizer", made / "tokenizers/main/manifest.json"]
+    for path, extra in ((export, []), (milestone(tmp_path, 1), tokenizer)):
         options = ["--model", path, "--prompt", "The camel no. 3 ", "--tokens", "4", "--temperature", "0", *extra]
         assert generate.main(list(map(str, options))) == 0
 

@@ -15,7 +15,8 @@ from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import storage
 from tests.helpers import hub_server
-from tests.helpers.data_fixtures import in_plain_lines, listed, refused, shards_of, texts, tokenized
+from tests.helpers.data_fixtures import in_plain_lines, listed, refused, texts, tokenized
+from tests.helpers.manifests import identity_of, names_of, record_of, shards_of
 
 ROWS = [{"text": text} for text in texts("a", 80)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -81,14 +82,6 @@ def plain(tmp_path_factory):
     return in_plain_lines(tmp_path_factory.mktemp("plain"), ROWS, validation=RECIPE["validation"])
 
 
-def read(path):
-    return json.loads(path.read_text())
-
-
-def names_of(path):
-    return [file["name"] for file in read(path)["identity"]["files"]]
-
-
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
@@ -110,14 +103,14 @@ def test_a_data_set_gives_the_shards_that_a_local_file_gives(tmp_path, hub, plai
 
 def test_the_mark_of_a_file_is_the_hash_of_what_it_holds(tmp_path, hub, plain):
     source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/plain/*", f"{DATA}/many/00.jsonl"]})
-    assert read(source)["record"]["etags"] == {
+    assert record_of(source)["etags"] == {
         f"{DATA}/many/00.jsonl": hashlib.sha1(FILES["many/00.jsonl"]).hexdigest(),
         f"{DATA}/plain/a.jsonl": hashlib.sha256(LINES).hexdigest(),  # a large one lies in LFS
     }
     (part,) = tokenized(tmp_path, "a", source, plain[0])
-    assert [set(entry) for entry in read(part)["identity"]["inputs"]] == [{"name", "bytes", "etag"}] * 2
+    assert [set(entry) for entry in identity_of(part)["inputs"]] == [{"name", "bytes", "etag"}] * 2
     hub.repositories["team/texts"].commit(FILES | {"README.md": b"what this is, with more words"})
-    assert listed(tmp_path, "a", read(source)["identity"]["recipe"]).read_bytes() == source.read_bytes()
+    assert listed(tmp_path, "a", identity_of(source)["recipe"]).read_bytes() == source.read_bytes()
 
 
 def test_a_long_listing_comes_in_pages(tmp_path, hub):

@@ -1,13 +1,13 @@
 """A corpus: its parts joined, each shard checked once, and whatever is wrong with one named."""
 
-import json
 import shutil
 
 import pytest
 
 from stages import index, tokenize
 from stages.lib import files
-from tests.helpers.data_fixtures import listed, make, refused, texts, tiny_corpus, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, listed, make, refused, texts, tokenized, trained, write_jsonl
+from tests.helpers.manifests import identity_of
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +42,13 @@ def _options(corpus):
     }
 
 
-def _identity(path):
-    return json.loads(path.read_text())["identity"]
-
-
 def test_sources_are_the_sum_of_their_parts(corpus):
     options = _options(corpus)
-    identity = _identity(make(index, **options))
+    identity = identity_of(make(index, **options))
     assert list(identity["sources"]) == ["a", "b"]
     assert identity["dtype"] == "uint16"
     for name, source in identity["sources"].items():
-        parts = [_identity(path) for path in options["parts"] if path.parent.name == name]
+        parts = [identity_of(path) for path in options["parts"] if path.parent.name == name]
         assert len(parts) == 2
         for split in ("train", "validation"):
             for count in ("documents", "tokens", "text_bytes"):
@@ -64,10 +60,10 @@ def test_sources_are_the_sum_of_their_parts(corpus):
 
 def test_the_order_of_the_parts_and_the_place_do_not_matter(made, corpus, tmp_path):
     options = _options(corpus)
-    first = _identity(make(index, **options))
-    assert _identity(make(index, **options | {"parts": options["parts"][::-1]})) == first
+    first = identity_of(make(index, **options))
+    assert identity_of(make(index, **options | {"parts": options["parts"][::-1]})) == first
     shutil.copytree(made, tmp_path / "elsewhere")
-    assert _identity(make(index, **_options(tmp_path / "elsewhere"))) == first
+    assert identity_of(make(index, **_options(tmp_path / "elsewhere"))) == first
 
 
 def test_what_stands_in_the_receipt_is_not_hashed_again(corpus, monkeypatch):
@@ -159,21 +155,7 @@ def part_of_changing_list(made, tmp_path):
     return write, part
 
 
-def test_parts_of_lists_that_differ_are_named(made, tmp_path, capsys, part_of_changing_list):
-    write, part = part_of_changing_list
-    write("1.jsonl")
-    write("2.jsonl")
-    first = part(0)
-    write("0.jsonl", 200)
-    options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
-    second = part(1)
-    line = refused(capsys, index, parts=[first, second], **options)
-    assert line == f"index: {first} and {second} were built from different file lists; rerun with -R tokenize"
-    line = refused(capsys, index, parts=[first, part(1, validation=0.3)], **options)
-    assert line == f"index: {first} and {second} were made from lists with different source recipes"
-
-
-def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, capsys, part_of_changing_list):
+def test_parts_of_two_lists_are_refused_and_lose_no_files_between_them(made, tmp_path, capsys, part_of_changing_list):
     write, part = part_of_changing_list
     for name in "bcd":
         write(f"{name}.jsonl")
@@ -184,8 +166,10 @@ def test_parts_of_two_lists_do_not_lose_the_files_between_them(made, tmp_path, c
     options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     line = refused(capsys, index, parts=[first, second], **options)
     assert line == f"index: {first} and {second} were built from different file lists; rerun with -R tokenize"
-    sources = _identity(make(index, parts=[part(0), second], **options))["sources"]
+    sources = identity_of(make(index, parts=[part(0), second], **options))["sources"]
     assert sources["a"]["train"]["documents"] + sources["a"]["validation"]["documents"] == 6 * 40
+    line = refused(capsys, index, parts=[first, part(1, validation=0.3)], **options)
+    assert line == f"index: {first} and {second} were made from lists with different source recipes"
 
 
 def test_a_part_that_a_new_list_leaves_as_it_is_joins_those_of_that_list(made, tmp_path, part_of_changing_list):
@@ -193,12 +177,12 @@ def test_a_part_that_a_new_list_leaves_as_it_is_joins_those_of_that_list(made, t
     write("1.jsonl")
     write("2.jsonl")
     first, _ = part(0), part(1)
-    before = _identity(first)
+    before = identity_of(first)
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens/a/00000").iterdir()}
     (tmp_path / "texts/3.jsonl").touch()
     options = {"tokenizer": made / "tokenizers/main/manifest.json", "output": tmp_path / "tokens/manifest.json"}
     make(index, parts=[part(0), part(1)], **options)
-    assert _identity(first) == before
+    assert identity_of(first) == before
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens/a/00000").iterdir()} == shards
 
 
@@ -212,16 +196,7 @@ def test_a_part_that_a_new_list_leaves_as_it_is_joins_those_of_that_list(made, t
 )
 def test_an_empty_corpus_is_refused(made, tmp_path, capsys, entries, validation, said):
     tokenizer = made / "tokenizers/main/manifest.json"
-    path = write_jsonl(tmp_path / "a.jsonl", entries)
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": validation})
+    source = lines_listed(tmp_path, entries, validation=validation)
     parts = tokenized(tmp_path, "a", source, tokenizer)
     line = refused(capsys, index, tokenizer=tokenizer, parts=parts, output=tmp_path / "manifest.json")
     assert line == f"index: corpus {tmp_path}: {said}"
-
-
-def test_the_tiny_corpus_of_other_tests_is_always_the_same(tmp_path):
-    first, second = tiny_corpus(tmp_path / "one"), tiny_corpus(tmp_path / "one")
-    assert _identity(first) == _identity(second)
-    for source in _identity(first)["sources"].values():
-        assert source["train"]["tokens"] > 10_000
-        assert source["validation"]["tokens"] > 1_000

@@ -10,11 +10,11 @@ import pytest
 from stages import pretrain
 from stages.lib import manifest
 from stages.lib.checkpoints import dcp, model_files
-from stages.lib.huggingface import config_json, export
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.tokens.corpus import Corpus
 from stages.lib.tokens.loader import Samples
-from tests.helpers.export_fixtures import random_model, write_settings
+from tests.helpers.export_cases import write_export
+from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS
 from tests.helpers.ranks import run_module
 from tests.helpers.training import RECIPE, change_commit, milestone, options, run_directory, steps_of, train, weights_of
@@ -58,21 +58,17 @@ def test_run_that_continues_all_is_the_run_that_went_on(corpus, base, tmp_path):
         assert tensors_of(tmp_path, 10, prefix) == tensors_of(base, 30, prefix)
 
 
-def test_reset_begins_schedule_data_and_averages_anew(corpus, base, tmp_path):
-    assert train_from(milestone(base, 20), corpus, tmp_path, 5) == 0
-    first, anew = steps_of(base)[0], steps_of(tmp_path)[0]
-    for key in ("learning_rate", "samples"):
-        assert anew[key] == first[key]
-    assert anew["loss"] < first["loss"] - 0.5
-
-
-def test_averages_alone_may_be_kept(corpus, base, tmp_path):
+def test_reset_begins_schedule_and_data_anew_and_averages_unless_they_are_kept(corpus, base, tmp_path):
     losses = []
     for name, how in (("kept", RESET | {"optimizer": "keep"}), ("reset", RESET)):
         assert train_from(milestone(base, 20), corpus, tmp_path / name, 3, how=how) == 0
         losses.append([entry["loss"] for entry in steps_of(tmp_path / name)])
     assert losses[0][0] == losses[1][0]
     assert losses[0][1:] != losses[1][1:]
+    first, anew = steps_of(base)[0], steps_of(tmp_path / "reset")[0]
+    for key in ("learning_rate", "samples"):
+        assert anew[key] == first[key]
+    assert anew["loss"] < first["loss"] - 0.5
 
 
 def test_continued_run_is_resumed_to_the_same_bits(corpus, base, tmp_path):
@@ -139,13 +135,11 @@ def test_hugging_face_llama_is_trained_on(corpus, base, tmp_path, capsys):
 def weights(tmp_path_factory):
     """A directory with one model in several formats; `hf` is that of Hugging Face."""
     directory, recipe = tmp_path_factory.mktemp("weights"), LlamaRecipe(**RECIPE["model"])
-    state = random_model(recipe, 320).state_dict()
+    model = random_model(recipe, 320)
     (directory / "hf").mkdir()
-    export.write_weights(directory / "hf", recipe, 320, lambda keys: {key: state[key] for key in keys}, "float32", 100)
-    tokenizer = {"vocab_size": 320, "bos": 1, "eos": 2, "bos_added": True}
-    write_settings(directory / "hf", config_json.config_of(recipe, tokenizer, "float32"))
+    write_export(directory / "hf", recipe, model, vocab_size=320)
     for name in ("model.pth", "step_7_ckp"):
-        FORMATS[name](directory / name, LAYOUTS["unfused"](state, recipe))
+        FORMATS[name](directory / name, LAYOUTS["unfused"](model.state_dict(), recipe))
     return directory
 
 

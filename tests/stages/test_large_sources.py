@@ -73,9 +73,7 @@ def test_each_row_group_is_in_one_part(tmp_path, small_files_are_large, parts):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_a_large_text_is_cut_at_line_ends_at_the_same_places_by_any_number_of_parts(
-    tmp_path, small_files_are_large, parts
-):
+def test_a_large_text_is_cut_at_the_same_line_ends_by_any_number_of_parts(tmp_path, small_files_are_large, parts):
     text = "".join(f"line {number} of some text\n" for number in range(40)) + "the last has no end"
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt").write_text("a small one\n")
@@ -93,7 +91,7 @@ BYTES = st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"x" * 60, b"x" * 99 + b
 
 @given(pieces=BYTES, parts=st.integers(1, 4), ending=st.sampled_from(["", ".gz"]))
 @settings(deadline=None, max_examples=100)
-def test_a_segment_holds_the_lines_that_begin_in_it_without_those_that_are_too_long(
+def test_a_segment_holds_the_lines_that_begin_in_it_but_those_that_are_too_long(
     pieces, parts, ending, tmp_path_factory
 ):
     path = tmp_path_factory.mktemp("text") / f"a.txt{ending}"

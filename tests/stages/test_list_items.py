@@ -30,14 +30,8 @@ def tasks(tmp_path):
     beginnings = CHOICES | {"doc_to_target": "rest", "doc_to_text": "number"}
     write_task(tmp_path / "tasks", "beginnings", rows, **beginnings)
     rows = [{"question": "How much?", "answers": ["four", "4"]}]
-    write_task(
-        tmp_path / "tasks",
-        "answers",
-        rows,
-        output_type="generate_until",
-        doc_to_text="question",
-        doc_to_target="answers",
-    )
+    keys = {"output_type": "generate_until", "doc_to_text": "question", "doc_to_target": "answers"}
+    write_task(tmp_path / "tasks", "answers", rows, **keys)
     return tmp_path / "tasks"
 
 
@@ -79,7 +73,7 @@ def with_code(tasks):
     (tasks / "code.yaml").write_text("task: code\ndoc_to_text: !function code.text\n")
 
 
-def with_an_answer_that_no_choice_is(tasks):
+def without_such_a_choice(tasks):
     config = json.loads((tasks / "questions.yaml").read_text())
     rows = [{"question": "a", "choices": ["x", "y"], "answer": answer} for answer in (0, 7)]
     write_task(tasks, "questions", rows, **{key: config[key] for key in (*CHOICES, "doc_to_text")})
@@ -89,13 +83,8 @@ def with_an_answer_that_no_choice_is(tasks):
     ("change", "names", "said"),
     [
         (without_data, ["questions"], "list_items.tasks: questions cannot be loaded: "),
-        (lambda _: None, [], "list_items.tasks must be a list with at least one entry, got []"),
         (with_code, ["answers"], "runs Python code (!function): set trust_task_code: true"),
-        (
-            with_an_answer_that_no_choice_is,
-            ["questions"],
-            "list_items.tasks: questions has a document that cannot be made into text: ",
-        ),
+        (without_such_a_choice, ["questions"], "questions has a document that cannot be made into text: "),
     ],
 )
 def test_a_suite_without_items_is_refused(tasks, tmp_path, capsys, change, names, said):

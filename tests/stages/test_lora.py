@@ -1,8 +1,6 @@
 """LoRA by its command line: adapters on the same loop, shardings, checkpoints and resume as all other trainings."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,17 +17,7 @@ from stages.lib.model.lora import add_adapters
 from stages.lib.model.transformer import Transformer
 from stages.lib.parity import adapter_parity
 from tests.helpers import export_cases, training
-from tests.helpers.training import (
-    MODEL,
-    MODELS,
-    events_of,
-    milestone,
-    run_directory,
-    saved,
-    steps_of,
-    wait_until,
-    weights_of,
-)
+from tests.helpers.training import MODEL, MODELS, events_of, milestone, run_directory, steps_of, weights_of
 from tests.stages import test_finetune
 from tests.stages.test_finetune import BASE_STEPS, converted, options, refused, tune
 from tools.generate import __main__ as generate
@@ -100,11 +88,7 @@ def test_run_cut_into_milestones_ends_in_the_same_bits(made, uninterrupted, tmp_
 @pytest.mark.long
 def test_killed_run_resumes_to_the_same_bits(made, tmp_path):
     killed, uncut, steps = tmp_path / "killed", tmp_path / "uncut", 60
-    command = [sys.executable, "-m", "stages.finetune", *options(made, killed, steps, recipe=RECIPE, steps=steps)]
-    process = subprocess.Popen(command, env=training.environment(), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: saved(killed), process)
-    process.kill()
-    process.communicate()
+    training.kill_when_saved(killed, "finetune", options(made, killed, steps, recipe=RECIPE, steps=steps))
     assert steps_of(killed)[-1]["step"] < steps
     for run in (killed, uncut):
         assert tune(made, run, steps, recipe=RECIPE, steps=steps) == 0

@@ -19,7 +19,7 @@ from stages import (
 from stages.lib import manifest
 from stages.lib.pages.data import text_of
 from tests.helpers.browser import browser, needs_chromium
-from tests.helpers.data_fixtures import listed, make, small_tokenizer, write_jsonl
+from tests.helpers.data_fixtures import listed, make, of_parts, small_tokenizer, write_jsonl
 from tests.helpers.report_fixtures import summarized, write_run
 
 GERMAN = "Der Zug nach Hamburg hat heute leider wieder eine halbe Stunde Verspätung, wie so oft im Winter."
@@ -59,13 +59,9 @@ def corpus_of(root, directory, parts):
         "a": listed(root, "a", RECIPE | {"paths": [str(directory / "a.jsonl")], "license": "CC0-1.0"}),
         "b": listed(root, "b", RECIPE | {"paths": [str(directory / "b.jsonl")], "filters": FILTERS}),
     }
-    of_part = [{"list": path, "part": part} for path in lists.values() for part in range(parts)]
 
     def each(stage, folder, **options):
-        return [
-            make(stage, **one, **options, output=root / folder / one["list"].parent.name / f"{one['part']:05d}.json")
-            for one in of_part
-        ]
+        return of_parts(stage, root / folder, lists.values(), parts, **options)
 
     found = make(find_duplicates, hashes=each(hash_documents, "hashes", parts=parts), output=root / "hashes/all.json")
     sketches = each(sketch, "sketches", parts=parts)

@@ -16,7 +16,8 @@ from stages import list as listing
 from stages import tokenize
 from stages.lib.sources import reading, spans, storage
 from stages.lib.sources.kinds.registry import KINDS
-from tests.helpers.data_fixtures import in_plain_lines, listed, refused, run, shards_of, texts, tokenized
+from tests.helpers.data_fixtures import in_plain_lines, listed, refused, run, texts, tokenized
+from tests.helpers.manifests import held_out, names_of, shards_of
 from tools.inspect import __main__ as inspect
 
 ROWS = [{"text": text} for text in texts("a", 80)]
@@ -89,10 +90,6 @@ def plain(tmp_path_factory):
     return in_plain_lines(tmp_path_factory.mktemp("plain"), ROWS, validation=RECIPE["validation"])
 
 
-def names_of(path):
-    return [file["name"] for file in json.loads(path.read_text())["identity"]["files"]]
-
-
 @pytest.mark.parametrize(
     ("kind", "url"),
     [
@@ -119,10 +116,7 @@ def test_one_large_object_is_read_by_several_parts(tmp_path, bucket, plain, monk
         parts = tokenized(tmp_path / kind, "a", source, plain[0], parts=3)
         counts = [json.loads(part.read_text())["identity"]["train"]["documents"] for part in parts]
         assert sum(map(bool, counts)) > 1  # the end of a small parquet file is its index
-        held = [
-            json.loads(line)["text"] for part in parts for line in (part.with_suffix("") / "validation.jsonl").open()
-        ]
-        assert sum(counts) + len(held) == len(ROWS)
+        assert sum(counts) + len(held_out(*parts)) == len(ROWS)
 
 
 def in_the_middle(monkeypatch, kind, do):
@@ -145,9 +139,7 @@ def in_the_middle(monkeypatch, kind, do):
     ("kind", "name"), [("jsonl", "plain/a.jsonl"), ("jsonl", "compressed/a.jsonl.gz"), ("parquet", "rows/a.parquet")]
 )
 @pytest.mark.parametrize("change", ["deleted", "replaced"])
-def test_an_object_that_changes_while_it_is_read_is_named(
-    tmp_path, bucket, plain, capsys, monkeypatch, kind, name, change
-):
+def test_an_object_that_changes_under_way_is_named(tmp_path, bucket, plain, capsys, monkeypatch, kind, name, change):
     source = listed(tmp_path, "a", RECIPE | {"kind": kind, "paths": [f"s3://texts/{name}"]})
     content = bucket.cat_file(f"texts/{name}")
     in_the_middle(
@@ -200,9 +192,13 @@ def test_an_object_that_changed_since_it_was_listed_is_named(tmp_path, bucket, p
     [
         ("s3://texts/none/*.jsonl", "sources.a.paths: s3://texts/none/*.jsonl matches"),
         ("nothing://x/a.jsonl", "nothing://x/a.jsonl cannot be read: Protocol not known: nothing"),
+        (
+            "https://h/a?token=${NONE}",
+            "https://h/a?token=${NONE} cannot be read: the environment variable NONE is miss",
+        ),
     ],
 )
-def test_a_url_of_nothing_is_one_sentence(tmp_path, bucket, capsys, url, said):
+def test_a_url_of_nothing_or_of_a_missing_variable_is_one_sentence(tmp_path, bucket, capsys, url, said):
     line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [url]}, output=tmp_path / "list.json")
     assert line.startswith(f"list: {said}")
 
@@ -292,9 +288,7 @@ def renewed(guarded, monkeypatch, token):
         ("parquet", "a.parquet?token=${TOKEN}"),
     ],
 )
-def test_a_token_of_the_environment_is_read_and_never_kept(
-    tmp_path, guarded, plain, monkeypatch, capfd, kind, name, has_etags
-):
+def test_a_token_of_the_environment_is_never_kept(tmp_path, guarded, plain, monkeypatch, capfd, kind, name, has_etags):
     url, identities, guarded.has_etags = f"{guarded.address}/{name}", [], has_etags
     for day, token in enumerate(("s3cr/t=1", "s3cr/t=2")):
         renewed(guarded, monkeypatch, token)
@@ -325,12 +319,6 @@ def test_a_token_that_expires_after_the_listing_is_one_sentence(tmp_path, guarde
     guarded.token = "another"
     line = refused(capsys, tokenize, list=source, tokenizer=plain[0], part=0, output=tmp_path / "t/00000.json")
     assert line == f"tokenize: {url} cannot be read: 403, message='Forbidden', url='{guarded.address}/a.jsonl.gz?...'"
-
-
-def test_a_missing_variable_is_named(tmp_path, capsys):
-    url = "https://h/a.jsonl?token=${NO_SUCH_VARIABLE}"
-    line = refused(capsys, listing, name="a", recipe=RECIPE | {"paths": [url]}, output=tmp_path / "list.json")
-    assert line.startswith(f"list: {url} cannot be read: the environment variable NO_SUCH_VARIABLE is missing or empty")
 
 
 @pytest.mark.parametrize("query", ["?download=1", "?range=[1]"])

@@ -52,13 +52,6 @@ def test_first_screen_says_what_was_trained_on_what_by_which_code_and_how_good_i
     assert "0.350 " in first and "0.25" in first  # the best trivial baseline, and chance
 
 
-def test_data_and_provenance_have_sources_digests_and_code_that_differs(results):
-    text = text_of(results)
-    assert "duplicate 3" in re.sub(r"(<[^>]*>|\s)+", " ", text)
-    for words in ("50.0%", "58.6%", "45,000", "base, step 100", "differs", "torch", "rank-hours"):
-        assert words in text, words
-
-
 def test_pages_link_to_no_file_which_a_mailed_page_would_not_have(results):
     assert sorted(path.stem for path in (results / "pages").iterdir()) == [
         *("answer", "data", "provenance", "scores", "training")
@@ -69,8 +62,12 @@ def test_pages_link_to_no_file_which_a_mailed_page_would_not_have(results):
     assert len(paths) >= 10 and all((results / html.unescape(path)).exists() for path in paths)
 
 
-def test_title_names_config_date_and_command(results):
+def test_page_has_sources_digests_code_that_differs_and_texts_of_the_model_as_text(results):
     text = text_of(results)
+    assert "duplicate 3" in re.sub(r"(<[^>]*>|\s)+", " ", text)
+    for words in ("50.0%", "58.6%", "45,000", "base, step 100", "differs", "torch", "rank-hours"):
+        assert words in text, words
+    assert '<span class="prompt">once </span><mark>upon &lt;b&gt;</mark>' in text
     assert "<title>Results of my.yaml, 2026-11-25</title>" in text and "<h1>Results of my.yaml</h1>" in text
     assert "<code>snakemake all --configfile my.yaml</code>" in text
     assert "<title>Results of my.yaml: scores, 2026-11-25</title>" in text_of(results, "pages/scores.html")
@@ -87,15 +84,7 @@ def test_loss_has_a_color_per_source_which_is_that_of_the_mix_and_a_dash_per_run
     assert set(bars) == {("0", "code"), ("1", "prose")}
     drawn = (results / "figures/loss.svg").read_text()
     assert all(color in drawn for color in chart.COLORS[:2])
-
-
-def test_colors_do_not_repeat():
     assert len({chart.color_of(number) for number in range(-1, 40)}) == 41
-
-
-def test_texts_that_the_model_wrote_are_shown_as_text(results):
-    text = text_of(results)
-    assert '<span class="prompt">once </span><mark>upon &lt;b&gt;</mark>' in text
 
 
 def test_pages_are_the_same_bytes_twice(results):
@@ -135,12 +124,8 @@ def test_page_opens_without_error_or_request(results, page, name, width, dark):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     drawn = page.evaluate("[...document.querySelectorAll('.plot canvas')].every(canvas => canvas.width > 250)")
     assert drawn
-
-
-@needs_chromium
-def test_dark_page_is_dark(results, page):
-    page.open(results / "card.html", dark=True, settle=0)
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(20, 24, 28)") == dark
 
 
 @needs_chromium

@@ -46,6 +46,8 @@ def test_a_run_that_starts_from_the_best_equals_one_that_names_it(corpus, sweep)
     assert select(sweep) == 0
     assert best(sweep)["run"] == "lr-b"
     assert best(sweep)["scores"] == {"lr-a": pytest.approx(2.3), "lr-b": pytest.approx(2.2)}
+    first = (sweep / "sweeps/lr/best.json").read_bytes()
+    assert select(sweep) == 0 and (sweep / "sweeps/lr/best.json").read_bytes() == first
     found = {"named": milestone(sweep / "runs/lr-b", 2), "selected": sweep / "sweeps/lr/best.json"}
     for name, path in found.items():
         given = options(corpus, sweep / name, 2, recipe=RECIPE | {"initial": RESET}, steps=2)
@@ -55,13 +57,6 @@ def test_a_run_that_starts_from_the_best_equals_one_that_names_it(corpus, sweep)
     assert model_files.digest_of(found["named"], "") == model_files.digest_of(found["selected"], "")
 
 
-def test_the_bytes_are_the_same_twice(sweep):
-    select(sweep)
-    first = (sweep / "sweeps/lr/best.json").read_bytes()
-    select(sweep)
-    assert (sweep / "sweeps/lr/best.json").read_bytes() == first
-
-
 @pytest.mark.parametrize(
     ("recipe", "run"),
     [({"mode": "max"}, "lr-a"), ({"task": "bits_code"}, "lr-b"), ({"metric": "acc", "mode": "max"}, "lr-a")],
@@ -69,10 +64,7 @@ def test_the_bytes_are_the_same_twice(sweep):
 def test_mode_task_and_metric_say_what_is_better(sweep, recipe, run):
     assert select(sweep, **recipe) == 0
     assert best(sweep)["run"] == run
-
-
-def test_the_first_by_name_of_equal_runs_is_taken():
-    assert select_best.best_of({"b": 1.0, "a": 1.0, "c": 2.0}, "min") == "a"
+    assert select_best.best_of({"b": 1.0, "a": 1.0, "c": 2.0}, "min") == "a", "of equal runs the first by name"
 
 
 def test_an_unknown_metric_or_task_lists_the_known_ones(sweep, capsys):

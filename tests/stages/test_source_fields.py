@@ -17,7 +17,8 @@ from stages.lib import manifest
 from stages.lib.sources import documents, examples, filters, quality_rules, source, spans
 from stages.lib.sources.filters import FilterRecipe
 from stages.lib.tokenizer.tokenizer import Tokenizer
-from tests.helpers.data_fixtures import in_plain_lines, listed, make, refused, shards_of, texts, tokenized, write_jsonl
+from tests.helpers.data_fixtures import in_plain_lines, listed, make, part_of, refused, texts, tokenized, write_jsonl
+from tests.helpers.manifests import documents_of, filtered_of, held_out, identity_of, record_of, shards_of
 
 TEXTS = texts("a", 60)
 
@@ -26,14 +27,6 @@ TEXTS = texts("a", 60)
 def plain(tmp_path_factory):
     """(tokenizer, the shards' bytes of TEXTS as JSON lines)."""
     return in_plain_lines(tmp_path_factory.mktemp("plain"), [{"text": text} for text in TEXTS], validation=0.2)
-
-
-def record_of(part):
-    return json.loads(part.read_text())["record"]
-
-
-def identity_of(part):
-    return json.loads(part.read_text())["identity"]
 
 
 def reasons_of(recipe, texts):
@@ -49,12 +42,6 @@ def write_arrow(path, columns):
     return str(path)
 
 
-def tokenized_source(directory, tokenizer, **recipe):
-    source = listed(directory, "a", {"validation": 0.2} | recipe)
-    (part,) = tokenized(directory, "a", source, tokenizer)
-    return part
-
-
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 @pytest.mark.parametrize("framed", [True, False])
 @pytest.mark.parametrize("column", [pa.list_(pa.int32()), pa.large_list(pa.uint16())])
@@ -68,15 +55,14 @@ def test_token_ids_are_taken_as_they_are_and_bos_is_never_doubled(tmp_path, plai
     else:
         path = str(tmp_path / "a.parquet")
         parquet.write_table(pa.table(columns), path)
-    part = tokenized_source(tmp_path, plain[0], kind=kind, paths=[path], token_ids_field="ids", split_field="text_of")
-    validation = [json.loads(line)["text"] for line in (part.with_suffix("") / "validation.jsonl").open()]
-    assert validation and set(validation) < set(TEXTS)
+    part = part_of(tmp_path, plain[0], kind=kind, paths=[path], token_ids_field="ids", split_field="text_of")
+    assert set() < set(held_out(part)) < set(TEXTS)
     found = []
     for shard in sorted(part.with_suffix("").glob("*.arrow")):
         found += pa.ipc.open_file(str(shard)).read_all().column("tokens").to_pylist()
     assert sorted(found) == sorted([tokenizer.bos, *some, tokenizer.eos] for some in ids)
-    sides = [identity_of(part)[side] for side in ("train", "validation")]
-    assert sum(side["text_bytes"] for side in sides) == sum(len(text.encode()) for text in TEXTS)
+    sizes = [identity_of(part)[side]["text_bytes"] for side in ("train", "validation")]
+    assert sum(sizes) == sum(len(text.encode()) for text in TEXTS)
 
 
 def test_padding_of_rows_is_left_out_and_a_row_of_several_documents_is_malformed(tmp_path, plain, capsys):
@@ -92,7 +78,7 @@ def test_padding_of_rows_is_left_out_and_a_row_of_several_documents_is_malformed
         table = {"ids": own, "key": [*key, "x"][: len(own)]}
         path = write_arrow(tmp_path / name / "a.arrow", table)
         recipe = {"kind": "arrow", "paths": [path], "token_ids_field": "ids", "split_field": "key"}
-        parts.append(tokenized_source(tmp_path / name, plain[0], **recipe))
+        parts.append(part_of(tmp_path / name, plain[0], **recipe))
     assert shards_of(parts[0]) == shards_of(parts[1])
     record = record_of(parts[1])
     assert record["padding"] == {"documents": 48, "ids": 12 * (3 + 2 + 2 + 1)}
@@ -113,16 +99,16 @@ def test_rows_without_ids_are_counted(tmp_path, plain):
     empty = [[], [bos], [eos], [bos, eos]]
     rows = [[5, 6], None, *empty, [bos, bos, eos], [7]]
     path = write_arrow(tmp_path / "a.arrow", {"ids": pa.array(rows, pa.list_(pa.int64()))})
-    part = tokenized_source(tmp_path, plain[0], kind="arrow", paths=[path], token_ids_field="ids", max_malformed=1)
+    part = part_of(tmp_path, plain[0], kind="arrow", paths=[path], token_ids_field="ids", max_malformed=1)
     assert record_of(part)["dropped"] == {"empty": len(empty), "no token ids in ids": 1}
     assert record_of(part)["dropped_examples"]["empty"][0] == {"id": f"{path}:2", "text": ""}
-    assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == 3
+    assert documents_of(part) == 3
 
 
 def test_an_id_field_names_documents(tmp_path, plain):
     entries = [{"text": text, "url": f"page {number}"} for number, text in enumerate(TEXTS)] + [{"text": "x"}]
     path = write_jsonl(tmp_path / "a.jsonl", entries)
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], id_field="url")
+    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[path], id_field="url")
     validation = [json.loads(line) for line in (part.with_suffix("") / "validation.jsonl").open()]
     assert all(TEXTS[int(entry["id"].removeprefix("page "))] == entry["text"] for entry in validation)
     assert record_of(part)["dropped"] == {"no text or whole number in url": 1}
@@ -139,7 +125,7 @@ def test_more_malformed_records_than_allowed_are_refused(tmp_path, plain, capsys
         "(1 not JSON), got 0.05"
     )
     assert not list(output.parent.iterdir())
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_malformed=0.1)
+    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[str(path)], max_malformed=0.1)
     assert record_of(part)["dropped_examples"] == {"not JSON": [{"id": f"{path}:10", "text": ""}]}
 
 
@@ -229,32 +215,30 @@ def test_a_bad_beginning_is_not_refused_for_the_share_of_the_whole(tmp_path, pla
     monkeypatch.setattr(documents, "CHECKED_EVERY", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("{\n" * 4 + '{"text": "one"}\n' * 96)
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[str(path)])
+    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[str(path)])
     assert record_of(part)["dropped"] == {"not JSON": 4}
 
 
 def test_filtered_documents_are_counted_with_examples_and_are_not_malformed(tmp_path, plain):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "...."}] * 5 + [{"text": text} for text in TEXTS])
     rules = {"max_symbols": 0.5, "min_words": 2}
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], filters=rules)
-    record = record_of(part)
+    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[path], filters=rules)
     short = sum(len(text.split()) < 2 for text in TEXTS)
-    assert record["dropped"] == {"filters.min_words": 5 + short}
-    assert record["dropped_examples"]["filters.min_words"][0] == {"id": f"{path}:1", "text": "....", "value": 1}
-    assert sum(identity_of(part)[side]["documents"] for side in ("train", "validation")) == len(TEXTS) - short
+    assert filtered_of(part) == {"filters.min_words": 5 + short}
+    example = {"id": f"{path}:1", "text": "....", "value": 1}
+    assert record_of(part)["dropped_examples"]["filters.min_words"][0] == example
+    assert documents_of(part) == len(TEXTS) - short
 
 
 def test_the_license_of_a_source_goes_into_the_corpus(tmp_path, plain):
-    from stages import index
-
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC-BY-4.0")
+    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC-BY-4.0")
     corpus = make(index, tokenizer=plain[0], parts=[part], output=tmp_path / "tokens/main/manifest.json")
     assert json.loads(corpus.read_text())["record"]["licenses"] == {"a": "CC-BY-4.0"}
     before = identity_of(corpus)
     written = part.with_suffix("") / "train-00000.arrow"
     times = written.stat()
-    part = tokenized_source(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC0-1.0")
+    part = part_of(tmp_path, plain[0], kind="jsonl", paths=[path], license="CC0-1.0")
     corpus = make(index, tokenizer=plain[0], parts=[part], output=tmp_path / "tokens/main/manifest.json")
     assert identity_of(corpus) == before  # else whatever was trained on it would be trained anew
     assert json.loads(corpus.read_text())["record"]["licenses"] == {"a": "CC0-1.0"}
@@ -310,9 +294,8 @@ def test_bytes_that_are_not_utf_8_spoil_no_other_row(tmp_path):
     values = [text.encode() for text in TEXTS]
     values[7] = b"\xff\xfe"
     parquet.write_table(pa.table({"text": pa.array(values, pa.binary())}), tmp_path / "a.parquet")
-    found = list(
-        documents.read(source.SourceRecipe(kind="parquet", paths=["*"]), spans.whole([str(tmp_path / "a.parquet")]), [])
-    )
+    recipe = source.SourceRecipe(kind="parquet", paths=["*"])
+    found = list(documents.read(recipe, spans.whole([str(tmp_path / "a.parquet")]), []))
     assert [entry.text for entry in found] == [*TEXTS[:7], None, *TEXTS[8:]]
     assert found[7].reason == "not UTF-8"
 

@@ -13,7 +13,7 @@ from tests.helpers.summary_fixtures import EXPECT, MODEL, SUITE, options_of, ref
 __all__ = ["results"]
 
 
-def test_the_table_has_all_scores_in_order(results):
+def test_the_table_has_all_scores_in_order_and_the_text_names_runs_scores_and_paths(results):
     assert summarize.main(options_of(results)) == 0
     rows = list(csv.reader((results / "scores.csv").read_text().splitlines()))
     assert rows == [
@@ -26,10 +26,6 @@ def test_the_table_has_all_scores_in_order(results):
         ["base", "300", "76800", "bits_per_byte_code", "bits_per_byte", "2.5", "", "", "", "", "", ""],
         ["base", "300", "76800", "next_line", "acc_mutual_info", "0.45", "0.03", "64", "", "", "", ""],
     ]
-
-
-def test_text_names_runs_scores_and_paths(results):
-    summarize.main(options_of(results))
     text = (results / "summary.txt").read_text()
     for words in (
         "76,800 training tokens in 300 steps, 4.2M parameters, a vocabulary of 4,096 tokens",
@@ -161,8 +157,9 @@ def write_references(root):
     return path
 
 
-def test_baselines_and_trivial_readers_stand_beside_the_scores(results):
-    argv = [*options_of(results), "--baselines", str(write_references(results))]
+def test_baselines_of_the_suite_and_trivial_readers_stand_beside_the_scores(results, capsys):
+    baseline = write_references(results)
+    argv = [*options_of(results), "--baselines", str(baseline)]
     assert summarize.main(argv) == 0
     text = (results / "summary.txt").read_text()
     assert re.search(r"baseline big +2.250 \+- 0.100  0.600 \+- 0.030\n", text)
@@ -177,13 +174,12 @@ def test_baselines_and_trivial_readers_stand_beside_the_scores(results):
     assert "trivial indent, next_line" in figure
     assert "trivial first" not in figure
 
-
-def test_rules_that_reach_a_score_are_named(results):
-    argv = [*options_of(results), "--baselines", str(write_references(results))]
-    path = results / "runs" / "base" / "eval" / "00000300" / "validation.json"
+    path = results / "runs/base/eval/00000300/validation.json"
     rewrite(path, results={"next_line": {"acc_mutual_info": {"value": 0.4, "stderr": 0.03, "n": 64}}})
     assert summarize.main(argv) == 0
     assert "    trivial baselines that do at least as well: indent 0.427\n" in (results / "summary.txt").read_text()
+    rewrite(baseline, recipe=SUITE | {"num_examples": 8})
+    refused(argv, capsys, f"{baseline} was made with num_examples = 8, and the config has 64")
 
 
 @pytest.mark.parametrize(
@@ -203,10 +199,3 @@ def test_scores_with_exchanged_contexts_stand_beside_those_of_the_run(results, v
     with open(results / "scores.csv", newline="") as file:
         rows = {(row["run"], row["task"], row["metric"]): row["value"] for row in csv.DictReader(file)}
     assert rows["exchanged base", "next_line", "acc_mutual_info"] == str(value)
-
-
-def test_a_baseline_of_another_suite_is_refused(results, capsys):
-    path = write_references(results)
-    rewrite(path, recipe=SUITE | {"num_examples": 8})
-    assert summarize.main([*options_of(results), "--baselines", str(path)]) == 2
-    assert f"{path} was made with num_examples = 8, and the config has 64" in capsys.readouterr().err

@@ -113,6 +113,8 @@ def test_all_that_exists_is_summarized_without_a_list_and_into_its_own_folder(re
     assert "base" in (results / "so_far/summary.txt").read_text()
     assert (results / "so_far/figures/loss.svg").stat().st_size > 1000
     assert not (results / "scores.csv").exists() and not (results / "summary.json").exists()
+    assert summarize.main(["--results", str(results), "--scores", str(results / "mine.csv")]) == 0
+    assert (results / "mine.csv").exists()  # another output is named
 
 
 def test_results_without_any_and_a_missing_directory(tmp_path, capsys):
@@ -124,8 +126,3 @@ def test_results_without_any_and_a_missing_directory(tmp_path, capsys):
         summarize.main(["--results", str(tmp_path / "none")])
     assert end.value.code == 2
     assert f"--results must be a directory, got {tmp_path / 'none'}" in capsys.readouterr().err
-
-
-def test_other_outputs_can_be_named(results, tmp_path):
-    assert summarize.main(["--results", str(results), "--scores", str(tmp_path / "mine.csv")]) == 0
-    assert (tmp_path / "mine.csv").exists() and not (results / "so_far/scores.csv").exists()

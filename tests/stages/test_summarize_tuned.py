@@ -117,14 +117,13 @@ def test_curve_of_a_tuned_run_begins_at_the_tokens_of_its_initial_model(tuned, l
     ],
 )
 def test_a_tuned_model_of_another_recipe_or_model_is_refused(results, tuned, capsys, change, words):
-    path = change_tuned(results, **change)
-    refused(tuned, capsys, *words, f"delete {path}")
-
-
-def test_suite_of_the_tuned_run_is_compared_with_the_scores_before_too(results, tuned, capsys):
-    path = results / "runs/base/eval/00000300/pairs.json"
+    path = results / "runs/base/eval/00000300/pairs.json"  # the suite is compared with the scores before, too
+    before = manifest.read(path).identity["recipe"]
     rewrite(path, recipe={"tasks": ["completion_choice"]})
     refused(tuned, capsys, str(path), "tasks")
+    rewrite(path, recipe=before)
+    path = change_tuned(results, **change)
+    refused(tuned, capsys, *words, f"delete {path}")
 
 
 def test_a_run_that_is_tuned_now_and_was_not_before_is_refused(results, capsys):

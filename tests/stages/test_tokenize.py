@@ -1,5 +1,6 @@
 """A part of a source: exact framing, nothing lost or half-written, and the same bytes for the same input."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -17,15 +18,10 @@ import pytest
 
 from stages import tokenize
 from stages.lib.sources.entries import split_of
-from tests.helpers.data_fixtures import listed, make, refused, run, small_tokenizer, texts, tokenized, write_jsonl
-from tests.helpers.limits import files_of_at_most
+from tests.helpers.data_fixtures import lines_listed, listed, make, refused, texts, tokenized, write_jsonl
+from tests.helpers.manifests import filtered_of, held_out, identity_of, record_of
 
 BOS, EOS = 1, 2
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture
@@ -38,20 +34,11 @@ def source(tmp_path):
     return listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(tmp_path / "texts/*.jsonl")], "validation": 0.2})
 
 
-def _read(path):
-    return json.loads(path.read_text())
-
-
 def _documents(part, split):
     """The documents of one side of a part, as Arrow reads them."""
-    (shard,) = _read(part)["identity"][split]["shards"]
+    (shard,) = identity_of(part)[split]["shards"]
     with pa.memory_map(str(part.parent / shard["path"])) as file:
         return pa.ipc.open_file(file).read_all().column("tokens").to_pylist()
-
-
-def _validation_texts(part):
-    path = part.parent / _read(part)["identity"]["validation"]["texts"][0]["path"]
-    return [json.loads(line)["text"] for line in path.read_bytes().splitlines()]
 
 
 def _tree(directory):
@@ -67,20 +54,12 @@ def test_a_document_is_bos_its_ids_eos(tmp_path, source, tokenizer):
         for line in file.read_text().splitlines():
             text = json.loads(line)["text"]
             ids = [BOS, *encode([text])[0].tolist(), EOS]
-            expected[split_of(_hash(text), 0.2)].append(ids)
+            expected[split_of(hashlib.sha256(text.encode()).hexdigest(), 0.2)].append(ids)
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     assert _documents(part, "validation") == expected["validation"]
     assert sorted(_documents(part, "train")) == sorted(expected["train"])
     assert _documents(part, "train") != expected["train"]  # they are shuffled
-    assert {part.parent / "00000" / name for name in ("train-00000.arrow", "validation.jsonl")} < set(
-        _tree(part.parent)
-    )
-
-
-def _hash(text):
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()
+    assert {"train-00000.arrow", "validation.jsonl"} < {path.name for path in part.with_suffix("").iterdir()}
 
 
 def test_without_bos_only_eos_is_added(tmp_path, source, tokenizer):
@@ -88,12 +67,11 @@ def test_without_bos_only_eos_is_added(tmp_path, source, tokenizer):
     (without,) = tokenized(tmp_path / "without", "a", source, tokenizer, bos=False)
     for split in ("train", "validation"):
         assert [[BOS, *ids] for ids in _documents(without, split)] == _documents(with_bos, split)
-    assert _read(without)["identity"]["tokenizer"]["bos_added"] is False
+    assert identity_of(without)["tokenizer"]["bos_added"] is False
 
 
 def test_a_literal_eos_is_text(tmp_path, tokenizer):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "</s><s> a </s>"}, {"text": "</s>"}])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    source = lines_listed(tmp_path, [{"text": "</s><s> a </s>"}, {"text": "</s>"}], validation=0)
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     for ids in _documents(part, "train"):
         assert (ids.count(BOS), ids.count(EOS), ids[0], ids[-1]) == (1, 1, BOS, EOS)
@@ -116,7 +94,7 @@ def test_documents_that_cannot_be_read_are_counted_by_reason(tmp_path, tokenizer
     path.write_bytes(b"\n".join(lines))
     source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [str(path)], "validation": 0, "max_malformed": 1})
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    assert _read(part)["record"]["dropped"] == {"empty": 2, "no text in text": 4, "not JSON": 3}
+    assert filtered_of(part) == {"empty": 2, "no text in text": 4, "not JSON": 3}
     assert len(_documents(part, "train")) == 2
 
 
@@ -128,33 +106,31 @@ def test_a_missing_split_field_is_counted_and_equal_values_stay_together(tmp_pat
     recipe = {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)], "split_field": "book"}
     source = listed(tmp_path, "a", recipe | {"validation": 0.4})
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    assert _read(part)["record"]["dropped"] == {"no text or whole number in book": 2}
-    pages = [text.split()[0] for text in _validation_texts(part)]
+    assert filtered_of(part) == {"no text or whole number in book": 2}
+    pages = [text.split()[0] for text in held_out(part)]
     assert pages
     assert all(pages.count(book) == 3 for book in pages)
 
 
 def test_text_that_is_not_utf_8_is_dropped_and_a_byte_order_mark_is_no_text(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.chdir(
-        tmp_path
-    )  # the split key is the name of the file, and shall be the same in every run of this test
+    monkeypatch.chdir(tmp_path)  # the split key is the name of the file, the same in every run of this test
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "good.txt").write_bytes("\ufeffgood".encode())
     recipe = {"kind": "text", "paths": ["*.txt"], "validation": 0.9, "max_malformed": 0.5}
     (part,) = tokenized(tmp_path, "a", listed(tmp_path, "a", recipe), tokenizer)
-    assert _read(part)["record"]["dropped"] == {"not UTF-8": 1}
-    assert _validation_texts(part) == ["good"]
+    assert filtered_of(part) == {"not UTF-8": 1}
+    assert held_out(part) == ["good"]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 9])
 def test_parts_hold_each_file_once(tmp_path, source, tokenizer, parts):
     made = tokenized(tmp_path, "a", source, tokenizer, parts=parts)
-    names = [file["name"] for part in made for file in _read(part)["identity"]["inputs"]]
-    assert names == [file["name"] for file in _read(source)["identity"]["files"]]
+    names = [file["name"] for part in made for file in identity_of(part)["inputs"]]
+    assert names == [file["name"] for file in identity_of(source)["files"]]
     (whole,) = tokenized(tmp_path / "whole", "a", source, tokenizer)
     for split in ("train", "validation"):
         assert sorted(sum((_documents(part, split) for part in made), [])) == sorted(_documents(whole, split))
-    assert sum((_validation_texts(part) for part in made), []) == _validation_texts(whole)
+    assert held_out(*made) == held_out(whole)
 
 
 def test_parts_are_of_about_equal_bytes(tmp_path, tokenizer):
@@ -162,14 +138,14 @@ def test_parts_are_of_about_equal_bytes(tmp_path, tokenizer):
         (tmp_path / f"{number:02d}.txt").write_text("x" * (number + 1))
     source = listed(tmp_path, "a", {"kind": "text", "paths": [str(tmp_path / "*.txt")]})
     made = tokenized(tmp_path, "a", source, tokenizer, parts=4)
-    sizes = [sum(file["bytes"] for file in _read(part)["identity"]["inputs"]) for part in made]
+    sizes = [sum(file["bytes"] for file in identity_of(part)["inputs"]) for part in made]
     assert sum(sizes) == 820
     assert max(sizes) - min(sizes) <= 2 * 40
 
 
 def test_positions_lead_to_the_tokens_that_arrow_reads(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    (shard,) = _read(part)["identity"]["train"]["shards"]
+    (shard,) = identity_of(part)["train"]["shards"]
     documents = _documents(part, "train")
     (batch,) = shard["batches"]
     data = (part.parent / shard["path"]).read_bytes()
@@ -180,20 +156,24 @@ def test_positions_lead_to_the_tokens_that_arrow_reads(tmp_path, source, tokeniz
     assert len(data) == shard["bytes"]
 
 
-def test_a_second_run_writes_the_same_manifest_and_does_no_work(tmp_path, source, tokenizer):
+def test_a_second_run_writes_the_same_manifest_without_work_unless_the_recipe_changed(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     first, payload = part.read_bytes(), _tree(part.with_suffix(""))
     part.unlink()  # as Snakemake does before an attempt
     tokenized(tmp_path, "a", source, tokenizer)
     assert part.read_bytes() == first
     assert _tree(part.with_suffix("")) == payload
+    before = _documents(part, "train")
+    tokenized(tmp_path, "a", source, tokenizer, shuffle_seed=1)
+    assert _documents(part, "train") != before
+    assert sorted(_documents(part, "train")) == sorted(before)
 
 
 @pytest.mark.parametrize("spoil", ["truncate", "flip", "remove", "manifest"])
 def test_a_spoilt_payload_is_made_again(tmp_path, source, tokenizer, spoil):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
     shard = part.with_suffix("") / "train-00000.arrow"
-    identity, data = _read(part)["identity"], bytearray(shard.read_bytes())
+    identity, data = identity_of(part), bytearray(shard.read_bytes())
     data[-100] ^= 1
     if spoil == "manifest":
         (part.with_suffix("") / "manifest.json").write_text("{")
@@ -202,45 +182,28 @@ def test_a_spoilt_payload_is_made_again(tmp_path, source, tokenizer, spoil):
     else:
         shard.write_bytes(data if spoil == "flip" else data[:-1])
     tokenized(tmp_path, "a", source, tokenizer)
-    assert _read(part)["identity"] == identity
+    assert identity_of(part) == identity
     assert len(_documents(part, "train")) == identity["train"]["documents"]
-
-
-def test_another_recipe_is_made_again(tmp_path, source, tokenizer):
-    (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    before = _documents(part, "train")
-    tokenized(tmp_path, "a", source, tokenizer, shuffle_seed=1)
-    assert _documents(part, "train") != before
-    assert sorted(_documents(part, "train")) == sorted(before)
 
 
 def test_equal_bytes_with_other_times_give_an_equal_identity(tmp_path, source, tokenizer):
     (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    identity = _read(part)["identity"]
+    identity = identity_of(part)
     for file in (tmp_path / "texts").iterdir():
         os.utime(file, ns=(10**18, 10**18))
-    touched = listed(tmp_path / "touched", "a", _read(source)["identity"]["recipe"])
+    touched = listed(tmp_path / "touched", "a", identity_of(source)["recipe"])
     assert touched.read_bytes() != source.read_bytes()
     (again,) = tokenized(tmp_path / "touched", "a", touched, tokenizer)
-    assert _read(again)["identity"] == identity
+    assert identity_of(again) == identity
 
 
-def test_a_full_disk_is_one_line_and_leaves_no_output(tmp_path, source, tokenizer, capsys):
-    output = tmp_path / "tokens" / "00000.json"
-    with files_of_at_most(5000):
-        code = run(tokenize, list=source, tokenizer=tokenizer, part=0, output=output)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert code == 2
-    assert line.startswith("tokenize: ") and line.endswith("cannot be written: File too large")
-    assert not list((tmp_path / "tokens").iterdir())
-
-
-def test_what_a_killed_attempt_left_is_cleared(tmp_path, source, tokenizer):
-    leftover = tmp_path / "tokens/main/a/.00000.abc.making"
-    leftover.mkdir(parents=True)
-    (leftover / "train-00000.arrow").write_bytes(b"half")
+def test_what_killed_attempts_left_is_cleared(tmp_path, source, tokenizer):
+    directory = tmp_path / "tokens/main/a"
+    (directory / ".00000.abc.making").mkdir(parents=True)
+    (directory / ".00000.abc.making/train-00000.arrow").write_bytes(b"half")
+    (directory / ".00000.json.abc.tmp").write_text("{")
     tokenized(tmp_path, "a", source, tokenizer)
-    assert sorted(path.name for path in leftover.parent.iterdir()) == ["00000", "00000.json"]
+    assert sorted(path.name for path in directory.iterdir()) == ["00000", "00000.json"]
 
 
 def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, tokenizer, capsys):
@@ -254,25 +217,15 @@ def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path, source, toke
     assert not (tmp_path / "0").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"part": 2, "recipe": {"parts": 2}}, "--part must be from 0 to 1 for 2 parts, got 2"),
-        ({"part": -1}, "--part must be from 0 to 0 for 1 parts, got -1"),
-    ],
-)
-def test_a_mistake_is_one_sentence(tmp_path, source, tokenizer, capsys, options, said):
-    options = {"list": source, "tokenizer": tokenizer, "part": 0, "output": tmp_path / "o" / "00000.json"} | options
-    assert refused(capsys, tokenize, **options).startswith(f"tokenize: {said}")
-
-
-def test_a_part_without_files_is_an_empty_part(tmp_path, source, tokenizer):
-    output = tmp_path / "tokens" / "00008.json"
-    make(tokenize, list=source, tokenizer=tokenizer, part=8, recipe={"parts": 50}, output=output)
-    identity = _read(output)["identity"]
+def test_a_part_without_files_is_an_empty_part_and_one_beyond_the_last_a_mistake(tmp_path, source, tokenizer, capsys):
+    options = {"list": source, "tokenizer": tokenizer, "recipe": {"parts": 50}}
+    output = make(tokenize, **options, part=8, output=tmp_path / "tokens" / "00008.json")
     for split in ("train", "validation"):
-        assert identity[split]["tokens"] == identity[split]["documents"] == 0
+        assert identity_of(output)[split]["tokens"] == identity_of(output)[split]["documents"] == 0
         assert _documents(output, split) == []
+    for part in (-1, 50):
+        line = refused(capsys, tokenize, **options, part=part, output=tmp_path / "o" / "00000.json")
+        assert line == f"tokenize: --part must be from 0 to 49 for 50 parts, got {part}"
 
 
 @pytest.mark.long
@@ -286,7 +239,7 @@ def test_a_part_killed_at_any_moment_is_made_whole_by_the_next_run(tmp_path, tok
     command = [sys.executable, "-m", "stages.tokenize", "--list", source, "--tokenizer", tokenizer, "--part", "0"]
     command += ["--output", output]
     chance, killed = random.Random(7), Counter()
-    seconds = _read(whole)["record"]["seconds"]
+    seconds = record_of(whole)["seconds"]
     while killed.total() < 15:
         if output.exists():
             shutil.rmtree(output.parent)
@@ -299,10 +252,9 @@ def test_a_part_killed_at_any_moment_is_made_whole_by_the_next_run(tmp_path, tok
     assert killed["in the work"] >= 5
     subprocess.run(list(map(str, command)), check=True)
     assert sorted(path.name for path in output.parent.iterdir()) == ["00000", "00000.json"]
-    assert sorted(path.name for path in (output.parent / "00000").iterdir()) == sorted(
-        path.name for path in whole.with_suffix("").iterdir()
-    )
-    assert _read(output)["identity"] == _read(whole)["identity"]
+    names = [sorted(path.name for path in part.with_suffix("").iterdir()) for part in (output, whole)]
+    assert names[0] == names[1]
+    assert identity_of(output) == identity_of(whole)
     for name in ("train-00000.arrow", "validation-00000.arrow", "validation.jsonl"):
         assert (output.with_suffix("") / name).read_bytes() == (whole.with_suffix("") / name).read_bytes()
 
@@ -314,10 +266,3 @@ def wait_for(found, process):
             return True
         time.sleep(0.01)
     return False
-
-
-def test_what_a_kill_left_of_a_manifest_is_cleared(tmp_path, source, tokenizer):
-    (part,) = tokenized(tmp_path, "a", source, tokenizer)
-    (part.parent / ".00000.json.abc.tmp").write_text("{")
-    tokenized(tmp_path, "a", source, tokenizer)
-    assert sorted(path.name for path in part.parent.iterdir()) == ["00000", "00000.json"]

@@ -7,7 +7,8 @@ import pytest
 import sentencepiece
 
 from stages import train_tokenizer
-from tests.helpers.data_fixtures import listed, make, refused, texts, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, listed, make, refused, texts, write_jsonl
+from tests.helpers.manifests import identity_of
 
 
 @pytest.fixture(scope="module")
@@ -26,30 +27,25 @@ def _train(lists, output, **recipe):
     return make(train_tokenizer, lists=lists, recipe={"sample": {"a": 1, "b": 1}, **recipe}, output=output)
 
 
-def _identity(path):
-    return json.loads(path.read_text())["identity"]
-
-
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_two_runs_give_the_same_identity(lists, tmp_path, model):
+def test_two_runs_give_the_sameidentity_of(lists, tmp_path, model):
     first = _train(lists, tmp_path / "one" / "manifest.json", vocab_size=320, model=model)
     second = _train([*reversed(lists)], tmp_path / "two" / "deeper" / "manifest.json", vocab_size=320, model=model)
-    assert _identity(first) == _identity(second)
-    assert _identity(first)["vocab_size"] == 320
+    assert identity_of(first) == identity_of(second)
+    assert identity_of(first)["vocab_size"] == 320
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "one/tokenizer.model"))
     special = [tokenizer.id_to_piece(number) for number in range(4)]
     assert special == ["<unk>", "<s>", "</s>", "<0x00>"]  # no other token is reserved
 
 
 def test_the_sample_decides(lists, tmp_path):
-    one = _identity(_train(lists, tmp_path / "one" / "manifest.json", vocab_size=320))
-    other = _identity(_train(lists, tmp_path / "two" / "manifest.json", vocab_size=320, sample={"a": 1}))
+    one = identity_of(_train(lists, tmp_path / "one" / "manifest.json", vocab_size=320))
+    other = identity_of(_train(lists, tmp_path / "two" / "manifest.json", vocab_size=320, sample={"a": 1}))
     assert one["pieces"] != other["pieces"]
 
 
 def test_a_source_that_cannot_be_read_is_refused_with_what_is_wrong_with_it(tmp_path, capsys):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"body": text} for text in texts("a", 20)])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    source = lines_listed(tmp_path, [{"body": text} for text in texts("a", 20)])
     recipe = {"vocab_size": 300, "sample": {"a": 1}}
     line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "out/manifest.json")
     assert line == (
@@ -65,8 +61,7 @@ def test_validation_documents_are_not_in_the_sample(tmp_path):
     for entry in entries:
         if split_of(entry["key"], 0.5) == VALIDATION:
             entry["text"] = "Q" * 50  # so often that it would become a piece
-    path = write_jsonl(tmp_path / "a.jsonl", entries)
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "split_field": "key", "validation": 0.5})
+    source = lines_listed(tmp_path, entries, split_field="key", validation=0.5)
     output = tmp_path / "tokenizer" / "manifest.json"
     make(train_tokenizer, lists=[source], recipe={"vocab_size": 266, "sample": {"a": 1}}, output=output)
     vocab_size = json.loads((output.parent / "tokenizer.json").read_text())["model"]["vocab"]
@@ -94,20 +89,6 @@ def test_a_vocabulary_below_the_characters_names_the_smallest_that_works(lists, 
     _train(lists, output, vocab_size=int(smallest[1]))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "said"),
-    [
-        ({"vocab_size": 259, "sample": {"a": 1}}, "train_tokenizer.vocab_size must be a whole number at least 260"),
-        ({"vocab_size": 300, "sample": {"c": 1}}, "train_tokenizer.sample.c must be one of the sources in --lists: a"),
-        ({"vocab_size": 300, "sample": {}}, "no source of train_tokenizer.sample has training text"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_writes_nothing(lists, tmp_path, capsys, recipe, said):
-    line = refused(capsys, train_tokenizer, lists=lists, recipe=recipe, output=tmp_path / "manifest.json")
-    assert line.startswith(f"train_tokenizer: {said}")
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_kills_left_beside_the_files_is_cleared(lists, tmp_path):
     names = ["manifest.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
     for name in names:
@@ -116,8 +97,13 @@ def test_what_kills_left_beside_the_files_is_cleared(lists, tmp_path):
     assert sorted(path.name for path in output.parent.iterdir()) == names
 
 
-def test_a_source_without_training_text_is_named(tmp_path, capsys):
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", [{"text": ""}])]})
-    recipe = {"vocab_size": 300, "sample": {"a": 1}}
-    line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
-    assert line == "train_tokenizer: no source of train_tokenizer.sample has training text"
+def test_a_sample_of_no_source_or_without_training_text_is_one_sentence_and_writes_nothing(tmp_path, capsys):
+    source = lines_listed(tmp_path, [""])
+    for name, said in (
+        ("a", "no source of train_tokenizer.sample has training text"),
+        ("c", "train_tokenizer.sample.c must be one of the sources in --lists: a"),
+    ):
+        recipe = {"vocab_size": 300, "sample": {name: 1}}
+        line = refused(capsys, train_tokenizer, lists=[source], recipe=recipe, output=tmp_path / "t" / "manifest.json")
+        assert line.startswith(f"train_tokenizer: {said}")
+    assert not list(tmp_path.glob("t/*"))

@@ -16,7 +16,8 @@ from stages.lib.sources import documents, source, spans
 from stages.lib.sources.entries import Document, Filtered, Malformed
 from stages.lib.sources.kinds import html_text, web
 from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import filtered_of, listed, part_of, refused, small_tokenizer, texts
+from tests.helpers.data_fixtures import listed, part_of, refused, texts
+from tests.helpers.manifests import filtered_of
 
 MENU = "<nav><ul>" + "<li><a href=/x>Home page</a>" * 9 + "</ul></nav>"
 TEXTS = [" ".join(text.split()) for text in texts("a", 30) if len(text) > 60]
@@ -60,11 +61,6 @@ def of_records(directory, *records, name="a.warc.gz"):
     path = directory / name
     path.write_bytes(b"".join(gzip.compress(each) for each in records))
     return read(path)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def zstd(data):

@@ -43,15 +43,14 @@ def ask(*arguments):
 """
 
 
-def test_what_fits_is_let_through_and_leaves_nothing(tmp_path):
+def test_what_fits_is_let_through_and_leaves_nothing_and_what_does_not_is_one_sentence(tmp_path):
     space.require(tmp_path, 100_000_000, "a checkpoint", num_files=2)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_than_is_free_is_one_sentence(tmp_path):
     with pytest.raises(UserError) as refused:
         space.require(tmp_path, 10**18, "a checkpoint")
     assert str(refused.value).startswith(f"a checkpoint needs 1000000.0 TB in {tmp_path}, whose file system has ")
+    with pytest.raises(UserError, match="missing must be a directory that can be written: No such file"):
+        space.require(tmp_path / "missing", 1, "a checkpoint")
 
 
 def test_a_full_disk_is_said_by_its_free_space(tmp_path):
@@ -101,15 +100,3 @@ def test_the_limit_on_a_files_size_is_asked_for_each_file(tmp_path):
     )
     sentence = f"a save needs files of 90.0 kB in {tmp_path}, but `ulimit -f` allows 60.0 kB per file"
     assert ended.stdout == f"{sentence}|it fits\n"
-
-
-def test_a_directory_that_is_missing_is_named(tmp_path):
-    with pytest.raises(UserError, match="missing must be a directory that can be written: No such file"):
-        space.require(tmp_path / "missing", 1, "a checkpoint")
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1_000, "1.0 kB"), (12_345_678_901, "12.3 GB")]
-)
-def test_amounts_are_read_by_people(num_bytes, text):
-    assert space.amount(num_bytes) == text

@@ -64,6 +64,16 @@ def test_tulu_is_the_published_one_after_bos():
     )
 
 
+CHANGING = "{% for m in messages %}{{ m.role if loop.last else '' }}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("text", [CHANGING, "", "hello", "{% for m in messages %}{{ eos_token }}{% endfor %}"])
+def test_template_that_renders_nothing_of_the_assistant_or_changes_with_later_turns_is_refused(text):
+    said = "beginning of the conversation, .*" if text == CHANGING else "each turn .* nothing"
+    with pytest.raises(UserError, match=f"^the chat template mine must render .*{said} for message 1 of a.jsonl:1$"):
+        assistant_spans(ChatTemplate(text, SPECIAL, "mine"), CHAT[3:], "a.jsonl:1")
+
+
 CALL = '\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call></s>'
 
 
@@ -78,20 +88,6 @@ CALL = '\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</too
 )
 def test_turns_of_the_assistant_are_found_in_the_text(name, chat, expected):
     assert turns(name, chat) == expected
-
-
-def test_template_whose_text_changes_with_later_turns_is_refused():
-    changing = "{% for m in messages %}{{ m.role if loop.last else '' }}{{ m.content }}{% endfor %}"
-    said = "^the chat template mine must render .* beginning of the conversation, .* for message 1 of a.jsonl:1$"
-    with pytest.raises(UserError, match=said):
-        assistant_spans(ChatTemplate(changing, SPECIAL, "mine"), CHAT[3:], "a.jsonl:1")
-
-
-@pytest.mark.parametrize("text", ["", "hello", "{% for m in messages %}{{ eos_token }}{% endfor %}"])
-def test_template_that_renders_nothing_of_the_assistant_is_refused(text):
-    said = "^the chat template mine must render each turn .* nothing for message 1 of a.jsonl:1$"
-    with pytest.raises(UserError, match=said):
-        assistant_spans(ChatTemplate(text, SPECIAL, "mine"), CHAT[3:], "a.jsonl:1")
 
 
 @pytest.mark.parametrize(

@@ -17,26 +17,10 @@ from stages.lib import manifest
 from stages.lib.checkpoints import dcp
 from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
+from tests.helpers.hostile_pickles import Call, ran, run_code
 from tests.helpers.training import change_commit
 
 FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-ran = []
-
-
-def run_code(*_):
-    ran.append("code")
-
-
-class Call:
-    """An object that unpickles as the result of a call."""
-
-    def __init__(self, *call):
-        self.call = call
-
-    def __reduce__(self):
-        function, *arguments = self.call
-        return function, tuple(arguments)
 
 
 @pytest.fixture(scope="module")

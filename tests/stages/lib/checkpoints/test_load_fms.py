@@ -19,6 +19,7 @@ from stages.lib.model.architectures import LlamaRecipe, MixtralRecipe
 from tests.helpers.export_cases import CASES, recipe_of
 from tests.helpers.export_fixtures import random_model
 from tests.helpers.fms_checkpoints import FORMATS, LAYOUTS, unfused, write_dcp
+from tests.helpers.hostile_pickles import Call, ran
 from tests.helpers.training import run_on
 
 VOCABULARY = 61
@@ -226,20 +227,6 @@ def test_a_tensor_in_two_files_is_named(tmp_path):
     save_file(load_file(two) | {"head.weight": torch.ones(VOCABULARY, 32)}, two)
     message = refusal(tmp_path / "shards")
     assert message == "PATH must hold head.weight once, found it in part-0.safetensors and part-1.safetensors"
-
-
-ran = []
-
-
-def run_code(*_):
-    ran.append("code")
-
-
-class Call:
-    """An object that unpickles as the result of a call."""
-
-    def __reduce__(self):
-        return run_code, (1,)
 
 
 def test_no_code_of_a_file_of_torch_save_runs(tmp_path):

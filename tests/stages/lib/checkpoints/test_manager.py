@@ -8,9 +8,10 @@ import torch
 from stages.lib.checkpoints import dcp
 from stages.lib.checkpoints.commit import complete_steps
 from stages.lib.checkpoints.manager import AsyncCheckpointer, CheckpointManager
-from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.run_directory.run_identity import RunIdentity
+
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 IDENTITY = RunIdentity(recipe={}, corpus="c", tokenizer="t", vocab_size=8, model={})
 
@@ -24,12 +25,6 @@ class Lease:
         self.left -= 1
         if self.left < 0:
             raise UserError("taken over")
-
-
-@pytest.fixture(autouse=True)
-def group_of_one():
-    with process_group():
-        yield
 
 
 @pytest.fixture
@@ -55,18 +50,13 @@ def test_save_of_a_trainer_that_lost_its_lease_deletes_nothing(manager, tmp_path
     assert complete_steps(tmp_path) == left
 
 
-def test_rollback_of_a_trainer_that_lost_its_lease_deletes_nothing(manager, tmp_path):
-    manager.lease.left = 0
-    with pytest.raises(UserError, match="taken over"):
-        manager.forget_after(0, 2)
-    assert complete_steps(tmp_path) == [1, 2]
-
-
-def test_start_of_a_trainer_that_lost_its_lease_deletes_nothing(manager, tmp_path):
+def test_rollback_and_start_of_a_trainer_that_lost_its_lease_delete_nothing(manager, tmp_path):
     (tmp_path / "checkpoints/00000004").mkdir()
     manager.lease.left = 0
-    with pytest.raises(UserError, match="taken over"):
-        manager.clear_leftovers()
+    for delete in (lambda: manager.forget_after(0, 2), manager.clear_leftovers):
+        with pytest.raises(UserError, match="taken over"):
+            delete()
+    assert complete_steps(tmp_path) == [1, 2]
     assert (tmp_path / "checkpoints/00000004").exists()
 
 

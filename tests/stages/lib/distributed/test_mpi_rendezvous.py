@@ -52,7 +52,9 @@ def test_given_address_is_used(ranks):
     assert ranks(CARAVAN_HEAD="localhost", CARAVAN_PORT="24000") == ("localhost", 24000)
 
 
-def test_node_file_that_does_not_match_the_ranks_is_one_sentence(ranks, nodes):
+def test_node_file_that_does_not_match_the_ranks_or_the_first_of_them_is_one_sentence(ranks, nodes):
+    with pytest.raises(RankLocalError, match="the first rank must run on 192.0.2.77, the first node of the job, but"):
+        ranks(PBS_NODEFILE=nodes("192.0.2.77", "node2"), PBS_JOBID="71.server")
     path = nodes("node1", "node1")
     with pytest.raises(RankLocalError) as error:
         ranks(PBS_NODEFILE=path, PBS_JOBID="71.server")
@@ -60,11 +62,6 @@ def test_node_file_that_does_not_match_the_ranks_is_one_sentence(ranks, nodes):
     assert str(error.value) == (
         f"PBS_NODEFILE must name 2 nodes, for 4 ranks, of which 2 run on {own}, got 1 in {path}"
     )
-
-
-def test_first_rank_on_another_node_is_one_sentence(ranks, nodes):
-    with pytest.raises(RankLocalError, match="the first rank must run on 192.0.2.77, the first node of the job, but"):
-        ranks(PBS_NODEFILE=nodes("192.0.2.77", "node2"), PBS_JOBID="71.server")
 
 
 def test_unknown_head_and_unknown_port_are_one_sentence(ranks):

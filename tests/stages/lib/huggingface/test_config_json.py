@@ -26,6 +26,7 @@ LLAMA_2 = {  # as transformers 4 writes it
     "torch_dtype": "bfloat16",
     "use_cache": True,
 }
+MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]}
 LLAMA_3 = {
     "factor": 32.0,
     "low_freq_factor": 1.0,
@@ -53,6 +54,8 @@ def recipe_of(config):
 
 def test_a_config_of_transformers_4():
     assert read_config(LLAMA_2, "config.json") == (LlamaRecipe(**SHAPE), 300)
+    with pytest.raises(UserError, match="config.json must hold a mapping"):
+        read_config([], "config.json")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_scaled_frequencies_in_the_forms_of_transformers_4_and_5(rope):
         ({"hidden_size": None}, "hidden_size must be a whole number of at least 1, got null"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),
         (
-            {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 10**9},
+            MIXTRAL | {"num_local_experts": 10**9},
             "num_local_experts must give the model at most 131,072 experts in its",
         ),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a number greater than 0, got 0"),
@@ -98,8 +101,3 @@ def test_what_is_not_supported_is_refused_by_its_key(change, sentence):
         read_config(LLAMA_2 | change, "config.json")
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("config.json: ")
-
-
-def test_a_config_that_is_not_a_mapping_is_refused():
-    with pytest.raises(UserError, match="config.json must hold a mapping"):
-        read_config([], "config.json")

@@ -99,14 +99,11 @@ def test_file_holds_the_rounded_tensors(tmp_path, monkeypatch, dtype):
     assert torch.get_num_threads() == threads
 
 
-def test_failed_write_is_raised(monkeypatch):
+def test_failed_write_is_raised_and_an_error_of_the_caller_not_hidden(tmp_path, monkeypatch):
+    with pytest.raises(KeyError), open(tmp_path / "file", "wb") as file, RoundingWriter(file) as rounding:
+        rounding.write(0, torch.zeros(100), torch.float32)
+        raise KeyError
     monkeypatch.setattr(export, "PART_BYTES", 64)
     with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb") as file:  # noqa: SIM117
         with RoundingWriter(file) as rounding:
             rounding.write(0, torch.zeros(100), torch.float32)
-
-
-def test_error_of_the_caller_is_not_hidden(tmp_path):
-    with pytest.raises(KeyError), open(tmp_path / "file", "wb") as file, RoundingWriter(file) as rounding:
-        rounding.write(0, torch.zeros(100), torch.float32)
-        raise KeyError

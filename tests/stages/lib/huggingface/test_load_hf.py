@@ -12,27 +12,24 @@ from safetensors.torch import load_file, save_file
 
 from stages.lib.checkpoints import model_files
 from stages.lib.errors import UserError
-from stages.lib.huggingface import config_json, export, load_hf
+from stages.lib.huggingface import load_hf
 from stages.lib.model import key_table
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.key_table import keys_of
 from stages.lib.model.transformer import Transformer
-from tests.helpers.export_cases import SMALL
-from tests.helpers.export_fixtures import random_model, write_settings
+from tests.helpers.export_cases import SMALL, write_export
+from tests.helpers.export_fixtures import random_model
 from tests.helpers.load_huggingface import MESHES
 
 HOME = Path(__file__).resolve().parents[4]
 VOCABULARY = 301
-TOKENIZER = {"vocab_size": VOCABULARY, "bos": 1, "eos": 2, "bos_added": True}
 
 
-def exported(directory, recipe, dtype="float32", shard_mb=100):
+def exported(directory, recipe, **options):
     """Write the export of a random model to a directory; returns the model."""
     model = random_model(recipe, VOCABULARY)
-    state = model.state_dict()
     directory.mkdir(exist_ok=True)
-    export.write_weights(directory, recipe, VOCABULARY, lambda keys: {key: state[key] for key in keys}, dtype, shard_mb)
-    write_settings(directory, config_json.config_of(recipe, TOKENIZER, dtype))
+    write_export(directory, recipe, model, vocab_size=VOCABULARY, **options)
     return model
 
 

@@ -41,15 +41,12 @@ def output_and_gradients(mask, dtype=torch.float64):
     return [output.detach(), *(t.grad for t in given)]
 
 
-def test_a_token_attends_to_its_own_document_up_to_itself():
-    given = torch.tensor([[0, 0, 1, 1]])
-    mask = exact_mask(given, given)
-    assert mask.int().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]]
-
-
 def test_without_documents_there_is_no_mask_and_on_the_cpu_it_is_exact():
     assert mask_of(documents()) is None
     assert torch.equal(mask_of(*rows()), exact_mask(*rows()))
+    given = torch.zeros(1, 6, dtype=torch.int64)
+    assert mask_of(given, window=6) is None  # as long as the row
+    assert torch.equal(mask_of(given, window=5), exact_mask(given, window=5))
 
 
 def test_each_document_is_attended_to_as_if_alone():
@@ -67,7 +64,7 @@ def test_each_document_is_attended_to_as_if_alone():
 @pytest.mark.parametrize(
     ("kept_apart", "window"), [(True, None), (True, 70), (False, 70)], ids=["documents", "both", "window"]
 )
-def test_the_block_mask_gives_the_output_and_gradients_of_the_exact_one(
+def test_the_block_mask_gives_outputs_and_gradients_of_the_exact_one(
     flex_with_gradients, dtype, tolerance, kept_apart, window
 ):
     given = documents(), documents() if kept_apart else None, window
@@ -99,9 +96,3 @@ def test_a_window_is_the_token_and_those_before_it_within_its_document():
     attended = [[key for key in range(6) if row[key]] for row in alone[0, 0]]
     assert attended == [[0], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
     assert [[key for key in range(6) if row[key]] for row in within[0, 0]] == [[0], [0, 1], [1, 2], [3], [3, 4], [4, 5]]
-
-
-def test_a_window_as_long_as_the_row_needs_no_mask():
-    given = torch.zeros(1, 6, dtype=torch.int64)
-    assert mask_of(given, window=6) is None
-    assert torch.equal(mask_of(given, window=5), exact_mask(given, window=5))

@@ -79,24 +79,18 @@ def counted(mode, ratio=None, lora=None, config=SMALL):
     return counter.get_total_flops() / tokens.numel()
 
 
+DENSE = [("ratio", 0.5), ("ratio", 1.0), ("selective", None)]
+# of a sparse model not selective: the kernel of a GPU computes one product for all experts, the loop of a CPU one each
+BOTH = [("ratio", 0.3), ("full", None), ("offload", None)]
+
+
 @pytest.mark.parametrize(
-    ("mode", "ratio"),
-    [("ratio", 0.3), ("ratio", 0.5), ("ratio", 1.0), ("selective", None), ("full", None), ("offload", None)],
+    ("config", "mode", "ratio"), [*((SMALL, *case) for case in DENSE + BOTH), *((SPARSE, *case) for case in BOTH)]
 )
-def test_what_is_repeated_is_what_torch_computes_again(mode, ratio):
-    repeated = flops.repeated_flops_per_token(SMALL, SEQ_LEN, mode, ratio)
-    assert counted(mode, ratio) - counted("none") == repeated > 0
-
-
-# not selective: the kernel of a GPU computes one product for all experts, the loop of a CPU one each
-@pytest.mark.parametrize(("mode", "ratio"), [("ratio", 0.3), ("full", None), ("offload", None)])
-def test_what_a_sparse_model_repeats_is_what_torch_computes_again(mode, ratio):
-    repeated = flops.repeated_flops_per_token(SPARSE, SEQ_LEN, mode, ratio)
-    assert counted(mode, ratio, config=SPARSE) - counted("none", config=SPARSE) == repeated > 0
-
-
-def test_nothing_is_repeated_without_checkpointing():
-    assert flops.repeated_flops_per_token(SMALL, SEQ_LEN, "none") == 0
+def test_what_is_repeated_is_what_torch_computes_again(config, mode, ratio):
+    repeated = flops.repeated_flops_per_token(config, SEQ_LEN, mode, ratio)
+    assert counted(mode, ratio, config=config) - counted("none", config=config) == repeated > 0
+    assert flops.repeated_flops_per_token(config, SEQ_LEN, "none") == 0
 
 
 @pytest.mark.parametrize("config", [SMALL, SPARSE], ids=["llama", "mixtral"])

@@ -58,6 +58,12 @@ def test_tied_head_is_one_tensor_under_two_keys():
     assert difference == VOCABULARY * SMALL["hidden_size"]
 
 
+def test_the_matrices_before_a_residual_are_those_of_attention_and_feed_forward():
+    layer = key_table.build(LlamaRecipe(**SMALL), VOCABULARY).layers[1]
+    names = [weight.key.removeprefix("base_model.layers.1.") for weight in layer if weight.into_residual]
+    assert names == ["attn.dense.weight", "ff_sub_layer.w2.weight"]
+
+
 def packed(dtype):
     """A model, and one row [1, L] of documents that end with EOS, each but the last followed by BOS."""
     model = random_model(LlamaRecipe(**SMALL), VOCABULARY).to(dtype)
@@ -115,11 +121,3 @@ def test_keys_and_shapes_are_those_of_the_model(name, architecture, tied):
     assert {key: weight.shape for key, weight in table.by_key.items()} == {
         key: list(tensor.shape) for key, tensor in model.state_dict().items()
     }
-
-
-def test_the_matrices_before_a_residual_are_those_of_attention_and_feed_forward():
-    layer = key_table.build(LlamaRecipe(**SMALL), VOCABULARY).layers[1]
-    assert [weight.key for weight in layer if weight.into_residual] == [
-        "base_model.layers.1.attn.dense.weight",
-        "base_model.layers.1.ff_sub_layer.w2.weight",
-    ]

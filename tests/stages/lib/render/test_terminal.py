@@ -3,36 +3,22 @@
 import io
 import re
 
-import pytest
-
 from stages.lib import log
 from stages.lib.render import terminal as progress
 from stages.lib.render.terminal import ASCII, BLOCKS, bar, fit, glyphs_for, sparkline
 from stages.lib.training.metrics.callback import ProgressLine
 
 
-@pytest.mark.parametrize(("share", "text"), [(0, "----"), (0.49, "#---"), (0.5, "##--"), (1, "####"), (7, "####")])
-def test_a_bar_is_full_only_at_the_end(share, text):
-    assert bar(share, 4, ASCII) == text
-
-
-def test_a_sparkline_goes_from_the_lowest_to_the_highest_level():
+def test_bars_sparklines_and_texts_have_the_given_width_and_glyphs_that_the_output_has():
+    bars = {0: "----", 0.49: "#---", 0.5: "##--", 1: "####", 7: "####"}
+    assert {share: bar(share, 4, ASCII) for share in bars} == bars
+    assert [fit("abc", 3, ASCII), fit("abcd", 3, ASCII), fit("abc", 0, ASCII)] == ["abc", "ab~", ""]
+    assert fit("a\nb\x1b[2J", 20, ASCII) == "a b [2J"
+    assert [glyphs_for(encoding) for encoding in ("UTF-8", "latin-1", None, "x")] == [BLOCKS, ASCII, ASCII, ASCII]
     assert sparkline([8, 7, 6, 5, 4, 3, 2, 1], 8, BLOCKS) == BLOCKS.levels[::-1]
     assert sparkline([4, 4, 0, 0], 2, ASCII) == "#_", "neighbours are averaged"
     assert sparkline([1.0, 1.0], 8, ASCII) == "__"
     assert sparkline([], 8, ASCII) == ""
-
-
-def test_a_text_is_one_line_of_the_given_width():
-    assert fit("abc", 3, ASCII) == "abc"
-    assert fit("abcd", 3, ASCII) == "ab~"
-    assert fit("a\nb\x1b[2J", 20, ASCII) == "a b [2J"
-    assert fit("abc", 0, ASCII) == ""
-
-
-@pytest.mark.parametrize(("encoding", "glyphs"), [("UTF-8", BLOCKS), ("latin-1", ASCII), (None, ASCII), ("x", ASCII)])
-def test_an_output_that_has_no_block_characters_gets_ascii(encoding, glyphs):
-    assert glyphs_for(encoding) is glyphs
 
 
 class Terminal(io.StringIO):
@@ -92,16 +78,8 @@ def test_time_left_has_the_evaluations_until_the_end_and_their_progress_is_shown
                 now[0] += 2
             line.metrics({"validation": {}, "validation_seconds": 10.0})
     left = dict(re.findall(r"step (\d)/8 .*?, (\S+) left", terminal.getvalue()))
-    assert left == {
-        "1": "0:13",
-        "2": "0:12",
-        "3": "0:11",
-        "4": "0:24",
-        "5": "0:23",
-        "6": "0:22",
-        "7": "0:11",
-        "8": "0:10",
-    }
+    expected = ("0:13", "0:12", "0:11", "0:24", "0:23", "0:22", "0:11", "0:10")
+    assert left == dict(zip("12345678", expected, strict=True))
     of_last = re.findall(r"validation at step 8: (\d)/5 \(\d+%\), (\S+) left", terminal.getvalue())
     assert of_last == [("1", "0:08"), ("2", "0:06"), ("3", "0:04"), ("4", "0:02")]
 

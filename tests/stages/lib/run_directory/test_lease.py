@@ -110,13 +110,10 @@ def test_any_value_in_a_lease_is_held_or_stale_or_refused(mine, key, value):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"host": ', "[" * 100_000, '"host"', "1", "\udcff"])
-def test_invalid_lease_file_is_refused_in_one_line(tmp_path, content):
+def test_invalid_lease_file_or_missing_directory_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "lease.json").write_text(content, errors="surrogateescape")
     with pytest.raises(UserError, match="lease.json is not a valid lease"):
         lease.Lease(tmp_path)
-
-
-def test_missing_directory_is_named_in_the_error(tmp_path):
     with pytest.raises(UserError, match="lease.json could not be created: No such file"):
         lease.Lease(tmp_path / "gone")
 
@@ -166,9 +163,7 @@ def test_heartbeat_of_a_wrong_clock_does_not_hold_the_lease_for_ever(tmp_path):
         ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
     ],
 )
-def test_only_a_job_that_slurm_knows_to_have_ended_shortens_the_wait_for_a_late_heartbeat(
-    tmp_path, slurm, answer, knows
-):
+def test_only_a_job_that_slurm_knows_to_have_ended_shortens_the_wait_for_a_heartbeat(tmp_path, slurm, answer, knows):
     slurm(answer, SLURM_CLUSTER_NAME="alpha")
     ages = (FRESH, LATE, STALE)
     assert [is_dead(tmp_path, age, job="7", cluster="alpha") for age in ages] == [False, knows, True]

@@ -55,12 +55,9 @@ def test_the_fit_has_the_published_constants_and_predictions_within_1_percent(pu
     assert ours <= theirs, "the published constants are no better minimum"
 
 
-def test_a_known_law_is_found_again():
+def test_a_known_law_is_found_again_and_an_outlier_moves_it_little():
     law = fit(points_of(KNOWN))
     assert law.loss(22e4, 88e4) == pytest.approx(KNOWN.loss(22e4, 88e4), rel=1e-4)
-
-
-def test_an_outlier_moves_the_law_little():
     points = points_of(KNOWN)
     points.loss[5] *= 1.2
     assert fit(points).loss(22e4, 88e4) == pytest.approx(KNOWN.loss(22e4, 88e4), rel=0.01)
@@ -106,13 +103,10 @@ def test_the_interval_covers_the_scatter_of_models_about_the_law():
         ([(n, d, 3.0) for n in SIZES[:2] for d in (1e5, 2e5, 3e5, 4e5)], "got 8 with 2 and 4"),
     ],
 )
-def test_too_few_points_are_one_sentence(rows, found):
+def test_too_few_points_and_a_loss_that_is_no_number_are_one_sentence(rows, found):
     with pytest.raises(UserError, match="--models must be at least 7 trained models") as error:
         Points.of(rows).check("--models")
     assert found in str(error.value)
-
-
-def test_a_loss_that_is_not_a_number_is_refused():
     points = points_of(KNOWN)
     points.loss[0] = np.nan
     with pytest.raises(UserError, match="finite loss greater than 0"):

@@ -108,12 +108,6 @@ def test_scores_of_the_stage_are_those_of_transformers(made, vllm, tmp_path):
             assert ours[task][name]["n"] == metric["n"]
 
 
-def test_generated_completions_are_refused(made, capsys, tmp_path):
-    options = {**made, "--output": tmp_path / "a.json"}
-    recipe = {"tasks": ["completion_match"], "backend": "vllm", "batch_size": "auto"}
-    refused(with_recipe(options, **recipe), capsys, "evaluate.backend must be transformers for completion_match")
-
-
 def test_several_processes_are_refused(made, vllm, monkeypatch):
     from stages.lib.scoring import vllm_model
 
@@ -132,6 +126,13 @@ def test_without_vllm_it_is_a_sentence(made, capsys, tmp_path, monkeypatch):
     assert not (tmp_path / "vllm.json").exists()
 
 
-def test_a_batch_size_that_vllm_would_ignore_is_refused(made, capsys, tmp_path):
-    argv = with_recipe({**made, "--output": tmp_path / "vllm.json"}, backend="vllm", batch_size=16)
-    refused(argv, capsys, "evaluate.batch_size must be auto with backend: vllm")
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"batch_size": 16}, "evaluate.batch_size must be auto with backend: vllm"),
+        ({"tasks": ["completion_match"]}, "evaluate.backend must be transformers for completion_match"),
+    ],
+)
+def test_what_vllm_does_not_do_is_refused(made, capsys, tmp_path, keys, said):
+    recipe = {"backend": "vllm", "batch_size": "auto"} | keys
+    refused(with_recipe({**made, "--output": tmp_path / "a.json"}, **recipe), capsys, said)

@@ -1,6 +1,5 @@
 """Filters by language and by a function of the user's own, through the stages."""
 
-import json
 import socket
 import sys
 
@@ -10,7 +9,8 @@ from stages import find_duplicates, hash_documents, index, tokenize, train_token
 from stages import list as listing
 from stages.lib import manifest
 from stages.lib.sources import filters
-from tests.helpers.data_fixtures import listed, make, refused, run, small_tokenizer, tokenized, write_jsonl
+from tests.helpers.data_fixtures import listed, make, refused, run, tokenized, write_jsonl
+from tests.helpers.manifests import identity_of, record_of
 
 TEXTS = {
     "en": "The board of the town met on Monday, and the members spoke of the new bridge that the county will build.",
@@ -22,19 +22,10 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
 @pytest.fixture
 def entries(tmp_path):
     entries = [{"text": f"{text} {number}"} for text in TEXTS.values() for number in range(20)]
     return {"kind": "jsonl", "paths": [write_jsonl(tmp_path / "a.jsonl", entries)], "validation": 0.2}
-
-
-def record_of(part):
-    return json.loads(part.read_text())["record"]
 
 
 def test_the_codes_are_the_labels_of_the_model_that_is_installed():
@@ -88,7 +79,7 @@ def test_a_filter_of_ones_own_is_part_of_the_identity_by_its_code(tmp_path, toke
     dropped = record_of(part)["dropped"]
     assert dropped == {"filters.custom": 4, "filters.min_words": 20}
     path = tmp_path / "rules_by_number.py"
-    before = json.loads(part.read_text())["identity"]
+    before = identity_of(part)
     assert before["filter_code"] == manifest.describe(path)["sha256"]
     make(hash_documents, list=source, part=0, parts=1, output=tmp_path / "hashes.json")
     found = make(find_duplicates, hashes=[tmp_path / "hashes.json"], output=tmp_path / "duplicates.json")
@@ -96,68 +87,47 @@ def test_a_filter_of_ones_own_is_part_of_the_identity_by_its_code(tmp_path, toke
     assert run(tokenize, **options, duplicates=found, output=tmp_path / "tokens/b.json") == 0
     path.write_text(path.read_text() + "\n# another version\n")
     (again,) = tokenized(tmp_path, "a", source, tokenizer)
-    assert json.loads(again.read_text())["identity"] != before
+    assert identity_of(again) != before
     assert run(tokenize, **options, duplicates=found, output=tmp_path / "tokens/c.json") == 2
 
 
 @pytest.mark.parametrize(
     ("name", "body", "said"),
     [
-        (
-            "rules_that_fail",
-            "return 1 / 0",
-            "rules_that_fail.keep failed for document {}:1: ZeroDivisionError: division",
-        ),
-        (
-            "rules_of_numbers",
-            "return 0.5",
-            "rules_of_numbers.keep must return True (keep) or False, got 0.5 for document",
-        ),
-        ("rules_of_none", "pass", "rules_of_none.keep must return True (keep) or False, got None for document {}:1"),
+        ("rules_that_fail", "return 1 / 0", "failed for document {}:1: ZeroDivisionError: division"),
+        ("rules_of_numbers", "return 0.5", "must return True (keep) or False, got 0.5 for document"),
+        ("rules_of_none", "pass", "must return True (keep) or False, got None for document {}:1"),
     ],
 )
 def test_a_filter_that_fails_names_the_document(tmp_path, tokenizer, entries, capsys, monkeypatch, name, body, said):
     source = listed(tmp_path, "a", entries | {"filters": module(tmp_path, monkeypatch, name, body)})
     output = tmp_path / "tokens/a.json"
     line = refused(capsys, tokenize, list=source, tokenizer=tokenizer, part=0, recipe={}, output=output)
-    assert line.startswith(f"tokenize: filters.custom.function {said.format(entries['paths'][0])}")
+    assert line.startswith(f"tokenize: filters.custom.function {name}.keep {said.format(entries['paths'][0])}")
     assert not output.with_suffix("").exists()
+
+
+def custom(function):
+    """Rules with a trusted function."""
+    return {"custom": {"function": function, "trust_code": True}}
+
+
+FUNCTION = "filters.custom.function"
 
 
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
         ({"languages": ["eng"]}, "list.filters.languages must be codes of the languages that fastText's lid.176 knows"),
-        (
-            {"languages": []},
-            "list.filters.languages must be a list with at least one entry and none of them twice, got",
-        ),
         ({"min_language_probability": 0.5}, "list.filters.languages is missing: it must be a list with at least one"),
-        (
-            {"languages": ["de"], "min_language_probability": 1.5},
-            "list.filters.min_language_probability must be a number",
-        ),
-        ({"custom": {"trust_code": True}}, "list.filters.custom.function is missing: it must be text"),
-        (
-            {"custom": {"function": "keep", "trust_code": True}},
-            "list.filters.custom.function must be a dotted name such",
-        ),
         (
             {"custom": {"function": "my_rules.keep"}},
             "list.filters.custom.function my_rules.keep is Python code: set trust_code: true if you trust it",
         ),
-        (
-            {"custom": {"function": "no_such_rules.keep", "trust_code": True}},
-            "filters.custom.function no_such_rules.keep does not exist: Python finds no file of the module no_",
-        ),
-        (
-            {"custom": {"function": "json.keep", "trust_code": True}},
-            "filters.custom.function json.keep does not exist: json has no function of that name",
-        ),
-        (
-            {"custom": {"function": "json.no.keep", "trust_code": True}},
-            "filters.custom.function json.no.keep does not exist: Python finds no file of the module json.no",
-        ),
+        (custom("keep"), "list.filters.custom.function must be a dotted name such"),
+        (custom("json.no.keep"), f"{FUNCTION} json.no.keep does not exist: Python finds no file of the module json.no"),
+        (custom("no_rules.keep"), f"{FUNCTION} no_rules.keep does not exist: Python finds no file of the module no_"),
+        (custom("json.keep"), f"{FUNCTION} json.keep does not exist: json has no function of that name"),
     ],
 )
 def test_a_mistake_is_one_sentence_when_files_are_listed(tmp_path, capsys, entries, rules, said):
@@ -189,7 +159,7 @@ def test_a_part_may_be_empty_if_another_has_documents(tmp_path, capsys, tokenize
     for words, code in ((4, 0), (5, 2)):
         source = listed(tmp_path, "a", recipe | {"filters": {"min_words": words}})
         parts = tokenized(tmp_path, "a", source, tokenizer, parts=2)
-        empty = [json.loads(part.read_text())["identity"]["train"]["documents"] == 0 for part in parts]
+        empty = [identity_of(part)["train"]["documents"] == 0 for part in parts]
         assert empty == [True, code == 2]
         output = tmp_path / f"tokens/main/{words}.json"
         capsys.readouterr()

@@ -8,7 +8,7 @@ from stages import tokenize, train_tokenizer
 from stages.lib.errors import UserError
 from stages.lib.sources import examples
 from stages.lib.sources.kinds.registry import DOCUMENT_KINDS
-from tests.helpers.data_fixtures import listed, refused, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, listed, refused, trained, write_jsonl
 
 WORDS = ("red", "green", "blue", "grey", "pink", "white")
 
@@ -38,12 +38,6 @@ def test_every_record_is_a_pair_in_one_split(tmp_path):
     assert source.train[0].id.endswith("qa.jsonl:1") or source.validation[0].id.endswith("qa.jsonl:1")
 
 
-def test_other_names_of_the_fields(tmp_path):
-    entries = [{"q": f"What is {number}?", "a": "A number."} for number in range(20)]
-    source = examples.read_pairs(write(tmp_path, entries, prompt_field="q", completion_field="a"))
-    assert {pair.completion for pair in both(source)} == {"A number."}
-
-
 def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
     path = tmp_path / "qa.jsonl"
     lines = "".join(json.dumps(entry) + "\n" for entry in records())
@@ -55,18 +49,17 @@ def test_a_byte_order_mark_before_the_first_line_is_none_of_it(tmp_path):
         examples.read_pairs(listed(tmp_path / "inside", "qa", recipe))
 
 
-def test_equal_prompts_are_in_one_split(tmp_path):
-    entries = [{"prompt": WORDS[number % 6], "completion": str(number)} for number in range(60)]
-    source = examples.read_pairs(write(tmp_path, entries))
+def test_equal_prompts_are_in_one_split_unless_a_split_field_decides(tmp_path):
+    entries = [{"q": WORDS[number % 6], "a": str(number)} for number in range(60)]
+    source = examples.read_pairs(write(tmp_path, entries, prompt_field="q", completion_field="a"))
     assert source.train and source.validation
     assert not {pair.prompt for pair in source.train} & {pair.prompt for pair in source.validation}
-
-
-def test_the_split_field_decides_where_there_is_one(tmp_path):
     entries = [{**entry, "book": number % 10} for number, entry in enumerate(records())]
     source = examples.read_pairs(write(tmp_path, entries, split_field="book"))
     books = [{int(pair.prompt.split()[0]) % 10 for pair in side} for side in (source.train, source.validation)]
     assert books[0] and books[1] and not books[0] & books[1]
+    with pytest.raises(UserError, match=r"qa.jsonl, line 61 must have text or a whole number in the field book"):
+        examples.read_pairs(write(tmp_path, [*entries, entries[0] | {"book": None}], split_field="book"))
 
 
 def test_the_digest_is_that_of_content_and_recipe(tmp_path):
@@ -103,12 +96,6 @@ def test_a_malformed_record_is_named_by_file_and_line(tmp_path, line, said):
     assert "\n" not in str(error.value)
 
 
-def test_a_record_without_its_split_field_is_named(tmp_path):
-    entries = [{"prompt": "a", "completion": "b", "book": "x"}, {"prompt": "a", "completion": "b", "book": None}]
-    with pytest.raises(UserError, match=r"qa.jsonl, line 2 must have text or a whole number in the field book"):
-        examples.read_pairs(write(tmp_path, entries, split_field="book"))
-
-
 def test_a_file_that_is_not_as_it_was_listed_is_refused(tmp_path):
     source_list = write(tmp_path, records())
     with open(tmp_path / "qa.jsonl", "a") as file:
@@ -125,8 +112,7 @@ def test_a_source_of_text_has_no_pairs(tmp_path):
 
 def test_a_source_of_pairs_is_no_text_for_a_corpus_or_a_tokenizer(tmp_path, capsys):
     source_list = write(tmp_path, records())
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a line of text"}] * 9)
-    text_list = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path]})
+    text_list = lines_listed(tmp_path, [{"text": "a line of text"}] * 9)
     kinds = f"{', '.join(DOCUMENT_KINDS[:-1])} or {DOCUMENT_KINDS[-1]}"
     said = f"a source of a tokenizer or a corpus must be of the kind {kinds}, got prompt_completion, which"
     output = tmp_path / "out" / "manifest.json"

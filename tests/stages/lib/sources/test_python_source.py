@@ -74,12 +74,8 @@ def test_code_is_whole_modules_without_the_topics(library):
     code = texts("python-code")
     assert code["two.py"] == (library / "two.py").read_text()
     assert "pydoc_data/topics.py" not in code
-
-
-def test_a_module_that_is_not_utf_8_is_malformed():
-    assert [found for found in documents_of("python-code") if isinstance(found, entries.Malformed)] == [
-        entries.Malformed("latin.py", "not UTF-8")
-    ]
+    malformed = [found for found in documents_of("python-code") if isinstance(found, entries.Malformed)]
+    assert malformed == [entries.Malformed("latin.py", "not UTF-8")]
 
 
 def test_a_python_source_has_no_paths():

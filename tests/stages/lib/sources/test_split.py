@@ -1,4 +1,4 @@
-"""The split: by key alone."""
+"""The split: by key alone; and the words that stand in two places."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,27 +26,12 @@ def test_the_split_of_a_key_never_changes():
     assert drawn == "vvvtttvv", "newer runs would train on the validation text of older ones"
 
 
-OWNERS = {words_of("the one and only line"): {"a"}, words_of("a line of two"): {"a", "b"}}
-
-
-def test_line_ends_and_punctuation_are_no_words():
+def test_words_are_repeated_if_they_are_those_of_two_places_or_stand_within_another():
     assert words_of("Close\n    the file.") == ("Close", "the", "file")
-
-
-def test_what_belongs_to_two_places_is_repeated():
-    assert repeated(OWNERS, [], opening=3) == {words_of("a line of two")}
-
-
-def test_what_stands_in_the_middle_of_another_place_is_repeated():
-    elsewhere = ("b", words_of("# see: the one and only line, here"))
-    assert repeated(OWNERS, [elsewhere], opening=3) == set(OWNERS)
-
-
-def test_what_stands_again_in_its_own_place_is_not():
-    again = ("a", words_of("the one and only line; the one and only line"))
-    assert words_of("the one and only line") not in repeated(OWNERS, [again], opening=3)
-
-
-def test_a_beginning_alone_is_no_repetition():
-    cut = ("b", words_of("the one and only"))
-    assert words_of("the one and only line") not in repeated(OWNERS, [cut], opening=3)
+    one, two = words_of("the one and only line"), words_of("a line of two")
+    for place, text, expected in (
+        ("b", "# see: the one and only line, here", {one, two}),
+        ("a", "the one and only line; the one and only line", {two}),  # its own place
+        ("b", "the one and only", {two}),  # a beginning alone
+    ):
+        assert repeated({one: {"a"}, two: {"a", "b"}}, [(place, words_of(text))], opening=3) == expected

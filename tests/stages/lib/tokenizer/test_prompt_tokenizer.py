@@ -96,14 +96,11 @@ def test_a_special_token_in_a_prompt_is_text_only_where_the_directory_says_so(tm
     assert ids[:2] == [1, 260]
 
 
-def test_an_empty_prompt_becomes_bos(tmp_path):
+def test_an_empty_prompt_becomes_bos_and_one_of_lone_surrogates_is_refused(tmp_path):
     assert written(tmp_path, bytes_tokenizer()).encode("") == [1]
     assert written(tmp_path, byte_level_tokenizer()).encode("") == [1]
     with pytest.raises(UserError, match="a prompt must have at least one token"):
         written(tmp_path, byte_level_tokenizer(), bos_token_id=None).encode("")
-
-
-def test_a_prompt_of_lone_surrogates_is_refused(tmp_path):
     with pytest.raises(UserError, match="must be UTF-8"):
         written(tmp_path, bytes_tokenizer()).encode("a\udcff")
 

@@ -20,7 +20,7 @@ from stages.lib.tokens import bos_eos, pretokenized
 from stages.lib.tokens.corpus import Corpus
 from tests.helpers import custom_tokenizers
 from tests.helpers.custom_tokenizers import BOS, EOS
-from tests.helpers.data_fixtures import listed, make, small_tokenizer, texts, tokenized, trained, write_jsonl
+from tests.helpers.data_fixtures import lines_listed, listed, make, small_tokenizer, texts, tokenized, trained
 
 SEGMENT, CONTEXT = 300, 60
 TEXT = "".join(texts("a", 30))
@@ -105,8 +105,7 @@ def test_a_text_that_cannot_be_cut_well_is_cut_all_the_same(short_segments, toke
 def test_long_validation_documents_are_no_mistake_of_the_export(short_segments, tokenizer, tmp_path):
     """Of the corpus' first validation documents, the export must have the same ids: in the same segments."""
     entries = [{"text": "\u4e2d" * 500 + TEXT[at : at + 4 * SEGMENT]} for at in range(20)]
-    path = write_jsonl(tmp_path / "a.jsonl", entries)
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0.5})
+    source = lines_listed(tmp_path, entries, validation=0.5)
     parts = tokenized(tmp_path, "a", source, tokenizer)
     corpus = Corpus(make(index, tokenizer=tokenizer, parts=parts, output=tmp_path / "tokens" / "manifest.json"))
     exported = parity.load_tokenizer(tokenizer.parent)
@@ -150,8 +149,7 @@ def test_many_ids_are_decoded_in_segments_to_the_text_of_all(tokenizer, monkeypa
 def test_texts_are_those_of_the_source(tmp_path, monkeypatch, model, segment_ids):
     monkeypatch.setattr(pretokenized, "SEGMENT_IDS", segment_ids)
     made = [text for text in texts("a", 30) if text.strip()] + ["</s> \u00e9\u4e2d\U0001f600 x" * 40]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in made])
-    source = listed(tmp_path, "a", {"kind": "jsonl", "paths": [path], "validation": 0})
+    source = lines_listed(tmp_path, made, validation=0)
     tokenizer = trained(tmp_path, [source], vocab_size=400, sample={"a": 1}, model=model)
     part = make(tokenize, list=source, tokenizer=tokenizer, part=0, output=tmp_path / "tokens/a/00000.json")
     found = list(pretokenized.training_documents(manifest.read(part), Tokenizer(tokenizer)))

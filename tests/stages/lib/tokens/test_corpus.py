@@ -47,12 +47,16 @@ def test_any_range_is_what_arrow_reads(written, data):
     stream.close()
 
 
-def test_shards_are_opened_when_they_are_read(written):
-    directory, _ = written
+def test_shards_are_opened_when_they_are_read_and_no_more_than_a_stream_may_hold(written):
+    directory, expected = written
     stream = Corpus(directory / "manifest.json").stream("a")
     assert not stream._files
     stream.read(0, 5)
     assert [stream.paths[shard] for shard in stream._files] == [str(directory / "0.arrow")]
+    stream.max_files = 1
+    for start in (0, len(expected) - 5, 0, len(expected) - 5):
+        assert stream.read(start, 5).tolist() == expected[start : start + 5]
+        assert len(stream._files) == 1
     stream.close()
 
 
@@ -114,16 +118,6 @@ def test_a_shard_that_is_spoilt_after_the_start_is_named(tmp_path, spoil, said):
     with pytest.raises(UserError) as raised:
         stream.gather_rows(np.arange(0, 900, 100), np.arange(9), tokens)
     assert str(raised.value) == said.format(path)
-    stream.close()
-
-
-def test_no_more_shards_are_open_than_a_stream_may_hold(written):
-    directory, expected = written
-    stream = Corpus(directory / "manifest.json").stream("a")
-    stream.max_files = 1
-    for start in (0, len(expected) - 5, 0, len(expected) - 5):
-        assert stream.read(start, 5).tolist() == expected[start : start + 5]
-        assert len(stream._files) == 1
     stream.close()
 
 

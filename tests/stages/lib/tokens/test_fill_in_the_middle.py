@@ -60,7 +60,7 @@ def restored(fragment):
     st.sampled_from([0.3, 1.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_permuted_fragment_is_the_original_without_its_last_three_tokens(
+def test_a_permuted_fragment_is_the_original_but_for_its_last_three_tokens(
     tmp_path_factory, lengths, packing, seq_len, rate
 ):
     corpus = corpus_of(tmp_path_factory.mktemp("made"), {"a": [*lengths, 90]})

@@ -85,11 +85,6 @@ def test_what_fails_while_reading_ahead_is_raised_where_the_batch_is_asked_for(t
     prefetch.close()
 
 
-def test_rows_are_int32_of_one_token_more_than_the_sequence(samples):
-    rows = samples.read(np.arange(5))
-    assert (rows.shape, rows.dtype) == ((5, 8), np.int32)
-
-
 def test_a_source_shorter_than_a_sample_is_refused(tmp_path):
     corpus = Corpus(write(tmp_path, {"a": [[4]]})[0])
     assert Samples(corpus, {"a": 1.0}, 3, 0).read([0]).tolist() == [[BOS, 3, 4, EOS]]

@@ -87,10 +87,7 @@ def test_a_pair_of_rows_has_the_mean_of_their_auxiliary_losses(model):
     assert loss.item() == pytest.approx((plain.sums(model, batch, None)[0] + 0.5 * expected).item())
 
 
-def test_a_dense_model_has_no_figures_of_experts():
+def test_a_dense_model_has_no_figures_of_experts_and_a_step_that_is_not_finite_no_load():
     assert NextToken(balance=Balance(LlamaRecipe(**SIZES))).figures == ("loss", "z_loss")
     assert with_load({"loss": 1.0}, 2) == {"loss": 1.0}
-
-
-def test_no_load_is_written_for_a_step_whose_numbers_are_not_finite():
     assert with_load({"loss": None, "expert_load/0": None, "expert_load/1": 0.5}, 1) == {"loss": None}

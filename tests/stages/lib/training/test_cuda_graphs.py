@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from stages.lib.distributed.process_group import process_group
 from stages.lib.training.cuda_graphs import WARM_UP, MicroBatchGraph
 from tests.helpers import recorded_graph
 from tests.helpers.recorded_graph import RecordedGraph
@@ -11,12 +10,6 @@ from tests.stages.lib.training import float8_steps
 
 CPU = torch.device("cpu")
 PLAIN = {"float8": False, "global_batch_size": 4, "micro_batch_size": 2}
-
-
-@pytest.fixture
-def group():
-    with process_group():
-        yield
 
 
 def trained(steps=3, **keys):
@@ -40,7 +33,7 @@ def same(a, b):
         {"dtype": "float32"},
     ],
 )
-def test_layers_that_cast_their_weights_train_the_same_bits_as_fsdp(group, keys):
+def test_layers_that_cast_their_weights_train_the_same_bits_as_fsdp(group_of_one, keys):
     # no graph is made on a CPU: only the weights are cast in another way
     assert same(trained(**keys), trained(cuda_graphs=True, **keys))
 
@@ -65,14 +58,14 @@ def graphs(monkeypatch):
 
 
 @pytest.mark.parametrize("keys", [{}, {"activation_checkpointing": {"mode": "full"}}, {"z_loss": 1e-3}])
-def test_replayed_micro_batches_train_the_same_bits(group, graphs, keys):
+def test_replayed_micro_batches_train_the_same_bits(group_of_one, graphs, keys):
     num_steps = 5
     assert same(trained(num_steps, **keys), trained(num_steps, cuda_graphs=True, **keys))
     assert RecordedGraph.made == 1
     assert graphs[0].graph.num_replays == 2 * num_steps - WARM_UP
 
 
-def test_gradients_keep_their_memory(group, graphs):
+def test_gradients_keep_their_memory(group_of_one, graphs):
     _, state = float8_steps.losses(CPU, 4, **PLAIN, cuda_graphs=True)
     before = {name: parameter.grad.data_ptr() for name, parameter in state.model.named_parameters()}
     graphs[0].zero_gradients()

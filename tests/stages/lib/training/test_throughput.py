@@ -48,17 +48,17 @@ def test_speed_of_the_step_and_overall_without_the_first_but_with_what_lies_betw
         assert entry["tokens_per_second_overall"] == overall
         assert entry["tokens_per_day"] == overall * 86_400
     assert entry["seconds"] == 10
-
-
-def test_overall_speed_is_never_more_than_the_steps_had(clock):
     measured = throughput(clock)
     for _ in range(2):  # the clock stands still: figures were read late
         entry = measured.step(seconds=10.0, data_wait=0.0, tokens=1000)
-    assert entry["tokens_per_second_overall"] == 100
+    assert entry["tokens_per_second_overall"] == 100  # never more than the steps had
 
 
 def test_utilization_is_of_one_device_of_all(monkeypatch, clock):
-    entry = on_gpu(monkeypatch, clock, world_size=4).step(seconds=2.0, data_wait=0.0, tokens=8_000_000)
+    measured = on_gpu(monkeypatch, clock, world_size=4)
+    facts = measured.facts()
+    assert (facts["device"], facts["peak_flops"], facts["formula"]) == (H100, 989e12, flops.FORMULA)
+    entry = measured.step(seconds=2.0, data_wait=0.0, tokens=8_000_000)
     expected = 1_000_000 * flops.flops_per_token(MODEL, 320, 32) / 989e12
     assert entry["mfu"] == entry["hfu"] == pytest.approx(expected, rel=1e-12)
     assert entry["memory_mb"] == 3000
@@ -79,11 +79,6 @@ def test_a_device_whose_peak_is_not_known_has_no_utilization(clock):
     entry = measured.step(seconds=1.0, data_wait=0.0, tokens=1000)
     assert entry["mfu"] == entry["hfu"] == measured.facts()["peak_flops"] == "n/a"
     assert entry["memory_mb"] > 10
-
-
-def test_the_formula_the_peak_and_the_device_are_facts(monkeypatch, clock):
-    facts = on_gpu(monkeypatch, clock).facts()
-    assert (facts["device"], facts["peak_flops"], facts["formula"]) == (H100, 989e12, flops.FORMULA)
 
 
 def test_percentiles_of_the_wait_are_over_the_last_256_steps(clock):

@@ -18,6 +18,7 @@ from stages.lib.training.objectives.objective import NextToken
 from tests.helpers.data_fixtures import tiny_corpus
 from tests.helpers.export_fixtures import random_model
 
+TINY = LlamaRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24)
 BOS, EOS, SEQ_LEN, VOCABULARY = 1, 2, 8, 40
 TOKENS = np.random.default_rng(0).integers(3, VOCABULARY, 61).astype(np.uint16)
 TOKENS[[0, 20, 41]], TOKENS[[19, 40]] = BOS, EOS
@@ -46,9 +47,7 @@ class OneSource:
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 5])
 @pytest.mark.parametrize("limit", [24, 10**6])
 def test_loss_is_the_mean_over_every_target_but_bos(micro_batch_size, limit):
-    model = random_model(
-        LlamaRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24), VOCABULARY
-    )
+    model = random_model(TINY, VOCABULARY)
     with process_group() as device:
         scored = validation.from_corpus(OneSource(), ["a"], SEQ_LEN, limit)
         scores = scored.evaluate(NextToken(), model, micro_batch_size, device)["a"]
@@ -81,10 +80,7 @@ def test_fewer_tokens_are_windows_of_the_same_text_and_another_curve():
 def test_bits_per_byte_are_the_bits_of_all_targets_by_the_bytes_of_the_text(tmp_path, bos):
     corpus = Corpus(tiny_corpus(tmp_path, documents=60, bos=bos))
     scored = validation.from_corpus(corpus, ["a"], SEQ_LEN, 10**9)
-    model = random_model(
-        LlamaRecipe(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=24),
-        corpus.tokenizer["vocab_size"],
-    )
+    model = random_model(TINY, corpus.tokenizer["vocab_size"])
     with process_group() as device:
         scores = scored.evaluate(NextToken(), model, 8, device)["a"]
     targets = int((scored.windows["a"][1] != IGNORED).sum())

@@ -10,9 +10,6 @@ import time
 
 import pytest
 
-from stages.lib import recipe
-from stages.lib.errors import UserError
-from stages.lib.training import watchdog
 from tests.helpers.training import HOME, environment
 
 SECOND = 1 / 60  # of a limit, in minutes
@@ -50,16 +47,21 @@ def hung(tmp_path_factory):
     return directory, *end(start(2, directory, "sleep", step=1.5 * SECOND))
 
 
-def test_stacks_of_all_ranks_are_written_when_one_hangs(hung):
+def test_stacks_and_last_collectives_of_all_ranks_are_written_when_one_hangs(hung):
     directory, _, _ = hung
     written = stacks(directory)
     assert list(written) == ["0", "1"]
     assert "in all_reduce" in written["0"] and "sleep_for_ever" not in written["0"]
     assert "in sleep_for_ever" in written["1"] and "in train" in written["1"]
     assert all("rank 0 of 2" in written["0"] and " MainThread\n" in text for text in written.values())
+    seen = []
+    for rank in (0, 1):
+        (path,) = (directory / "hang").glob(f"*-gloo-rank{rank}")
+        seen.append([entry["profiling_name"] for entry in pickle.loads(path.read_bytes())["entries"]])
+    assert seen[0].count("gloo:all_reduce") == seen[1].count("gloo:all_reduce") + 1 == 3
 
 
-def test_exit_code_says_start_me_again_in_one_sentence(hung):
+def test_hang_is_one_event_and_the_exit_code_says_start_me_again_in_one_sentence(hung):
     directory, code, error = hung
     assert code == 75
     (line,) = error.splitlines()
@@ -67,22 +69,9 @@ def test_exit_code_says_start_me_again_in_one_sentence(hung):
     assert " s at step 2 (rank " in line and line.endswith("-rank*.txt")
     assert str(directory / "hang") in line
     assert not is_alive(directory, 0) and not is_alive(directory, 1)
-
-
-def test_hang_is_one_event(hung):
-    directory, _, _ = hung
     (event,) = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     assert (event["event"], event["phase"], event["step"], event["world_size"]) == ("hang", "step", 2, 2)
     assert 1.5 <= event["seconds"] < 10
-
-
-def test_flight_recorder_shows_the_last_collectives_of_each_rank(hung):
-    directory, _, _ = hung
-    seen = []
-    for rank in (0, 1):
-        (path,) = (directory / "hang").glob(f"*-gloo-rank{rank}")
-        seen.append([entry["profiling_name"] for entry in pickle.loads(path.read_bytes())["entries"]])
-    assert seen[0].count("gloo:all_reduce") == seen[1].count("gloo:all_reduce") + 1 == 3
 
 
 def test_training_that_moves_is_left_alone_and_leaves_nothing(tmp_path):
@@ -142,8 +131,3 @@ def test_process_alone_that_keeps_the_interpreters_lock_is_ended(tmp_path):
     code, error = end(start(0, tmp_path, "lock", step=SECOND))
     assert code == 1
     assert "in sleep_with_the_lock" in error
-
-
-def test_limit_of_0_is_refused():
-    with pytest.raises(UserError, match=r"watchdog.step must be a number greater than 0, got 0"):
-        recipe.load(watchdog.WatchdogRecipe, {"step": 0}, "watchdog")

@@ -61,12 +61,9 @@ def test_completion_of_an_equal_prompt_is_no_wrong_choice():
 
 
 @pytest.mark.parametrize("source", [source_of(numbered(3)), source_of(["yes"] * 40), source_of([])])
-def test_too_few_different_completions_are_refused(source):
+def test_too_few_different_completions_are_refused_and_few_are_a_warning(source, caplog):
     with pytest.raises(UserError, match=r"source qa must have 4 different completions of similar length"):
         rows_of(CompletionChoice, source)
-
-
-def test_few_pairs_give_few_questions_and_a_warning(caplog):
     with caplog.at_level("WARNING", "caravan"):
         assert len(rows_of(CompletionChoice, source_of(numbered(20)))) == 20
     assert "completion_choice: source qa gives 20 examples, not 40" in caplog.text
@@ -92,12 +89,8 @@ def test_completions_that_cannot_be_generated_are_skipped():
 def test_a_text_matches_and_stops_or_not(text, matched, stopped):
     found = generation_score.score({"completion": " a, b"}, [text])
     assert found == {"exact_match": matched, "stopped": stopped}
-
-
-def test_the_trivial_reader_gives_the_most_common_completion():
-    rows = [{"completion": text} for text in ("x", "y", "x", "z")]
-    (score,) = task_files.exact_matches(rows).values()
-    assert (score["value"], score["n"]) == (0.5, 4)
+    (trivial,) = task_files.exact_matches([{"completion": text} for text in ("x", "y", "x", "z")]).values()
+    assert (trivial["value"], trivial["n"]) == (0.5, 4)  # always the most common completion
 
 
 def test_rows_are_unchanged_validation_pairs():

@@ -79,34 +79,26 @@ def test_questions_can_be_answered_from_the_text_alone(corpus, tmp_path):
     assert Counter(row["source"] for row in rows["next_line"]) == {"code": 20, "prose": 20}
 
 
-def test_the_same_seed_gives_the_same_files_and_another_seed_others(corpus, tmp_path):
+def test_the_seed_alone_decides_and_not_the_order_of_documents(corpus, tmp_path):
     _, first = written(tmp_path / "a", corpus)
     _, again = written(tmp_path / "b", corpus)
     _, other = written(tmp_path / "c", corpus, seed=1)
     assert first == again
     assert first["next_line"] != other["next_line"]
     assert first["bits_per_byte_code"] != other["bits_per_byte_code"]
-
-
-def test_chosen_text_does_not_depend_on_the_order_of_documents(corpus, tmp_path):
     texts = {source: documents(source, count=20, lines=60) for source in ("code", "prose")}
     for found in texts.values():
         random.Random(1).shuffle(found)
-    _, shuffled = written(tmp_path / "a", corpus_of(tmp_path / "corpus", texts))
-    _, sorted_ = written(tmp_path / "b", corpus)
-    assert shuffled == sorted_
+    assert written(tmp_path / "d", corpus_of(tmp_path / "corpus", texts))[1] == first
 
 
-def test_source_without_validation_text_is_skipped(tmp_path):
+def test_source_without_validation_text_is_skipped_and_a_corpus_of_them_refused(tmp_path):
     corpus = corpus_of(tmp_path / "corpus", {"code": documents("code"), "prose": []})
     tasks, rows = written(tmp_path, corpus)
     assert list(tasks) == ["bits_per_byte_code", "next_line"]
     assert {row["source"] for row in rows["next_line"]} == {"code"}
-
-
-def test_corpus_without_validation_text_is_refused(tmp_path):
     with pytest.raises(UserError, match="validation text"):
-        written(tmp_path, corpus_of(tmp_path / "corpus", {"code": []}))
+        written(tmp_path, corpus_of(tmp_path / "empty", {"code": []}))
 
 
 def test_a_paragraph_that_is_one_line_is_cut(tmp_path):
@@ -208,16 +200,10 @@ def test_choices_differ_and_come_from_one_bin_and_other_groups(made, count, rng)
         assert max(sizes) <= WIDEST_BIN * min(sizes)
 
 
-def test_no_candidate_is_drawn_twice():
-    drawn = [right.origin for right, _ in draw(lines(400), 1000, random.Random(0), BIN)]
-    assert len(set(drawn)) == len(drawn) > 350
-
-
-def test_wrong_choice_is_the_right_one_of_another_question():
-    made = lines(400)
-    drawn = draw(made, 1000, random.Random(0), BIN)
-    right_texts = {right.text for right, _ in drawn}
-    assert {text for _, wrong in drawn for text in wrong} <= right_texts
+def test_no_candidate_is_drawn_twice_and_a_wrong_choice_is_the_right_one_of_another_question():
+    drawn = draw(lines(400), 1000, random.Random(0), BIN)
+    assert len({right.origin for right, _ in drawn}) == len(drawn) > 350
+    assert {text for _, wrong in drawn for text in wrong} <= {right.text for right, _ in drawn}
 
 
 @pytest.mark.parametrize("preference", [len, lambda text: int(text[:4]), lambda text: -int(text[:4])])

@@ -26,27 +26,19 @@ def test_evaluation_is_logged_with_its_losses(writer, tmp_path):
     assert logged(tmp_path)[-1] == "INFO validation loss at step 20, in 7.3 s: web 3.4600, books 3.5000"
 
 
-def test_event_is_logged_without_the_facts_for_programs(writer, tmp_path, capsys):
+def test_event_is_logged_without_the_facts_for_programs_and_a_rollback_is_shown(writer, tmp_path, capsys):
+    log.to(tmp_path / "log")  # once more: pytest changed stderr since
     writer.event("start", 0, {"steps": 60, "formula": "MFU = ...", "peak_flops": "n/a", "device": "cpu"})
     writer.event("finish", 60, {})
     assert logged(tmp_path)[-2:] == ["INFO start at step 0: steps 60, device cpu", "INFO finish at step 60"]
-    first = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
-    assert (first["formula"], first["peak_flops"], first["world_size"]) == ("MFU = ...", "n/a", 4)
-    assert capsys.readouterr().err.count("at step") == 0
-
-
-def test_rollback_reaches_the_terminal(writer, tmp_path, capsys):
-    log.to(tmp_path / "log")  # once more: pytest changed stderr since
-    writer.event("skip", 11, {"samples": [120, 132], "loss": "nan"})
+    writer.event("stop", 61, {"reason": "stopped by SIGTERM", "preempted": True})  # which the stage logs
     writer.event("rollback", 8, {"left": 13, "samples": [96, 156]})
-    assert capsys.readouterr().err == "rollback at step 8: left 13, samples [96, 156]\n"
-
-
-def test_stop_is_an_event_and_not_logged_twice(writer, tmp_path):
-    writer.event("stop", 11, {"reason": "stopped by SIGTERM", "preempted": True})
+    assert logged(tmp_path)[-1] == "WARNING rollback at step 8: left 13, samples [96, 156]"
     assert not [line for line in logged(tmp_path) if "SIGTERM" in line]
-    event = json.loads((tmp_path / "events.jsonl").read_text())
-    assert (event["reason"], event["preempted"]) == ("stopped by SIGTERM", True)
+    first, _, stop, _ = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert (stop["reason"], stop["preempted"]) == ("stopped by SIGTERM", True)
+    assert (first["formula"], first["peak_flops"], first["world_size"]) == ("MFU = ...", "n/a", 4)
+    assert capsys.readouterr().err == "rollback at step 8: left 13, samples [96, 156]\n"
 
 
 @pytest.mark.parametrize(

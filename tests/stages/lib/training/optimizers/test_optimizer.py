@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from stages.lib import recipe
-from stages.lib.distributed.process_group import process_group
 from stages.lib.errors import UserError
 from stages.lib.model.architectures import LlamaRecipe
 from stages.lib.model.transformer import Transformer
@@ -12,11 +11,7 @@ from stages.lib.training.optimizers import adamw, registry
 from stages.lib.training.optimizers.optimizer import clip_gradients
 from stages.lib.training.optimizers.recipe import OptimizerRecipe
 
-
-@pytest.fixture(autouse=True)
-def group_of_one():
-    with process_group():
-        yield
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 
 def parameters_with_gradients():
@@ -38,12 +33,8 @@ def test_gradients_are_clipped_as_torch_clips_them(limit):
 
 
 def test_matrices_decay_and_norms_do_not():
-    model = Transformer(
-        LlamaRecipe(
-            num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, tie_word_embeddings=True
-        ),
-        11,
-    )
+    sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    model = Transformer(LlamaRecipe(**sizes, tie_word_embeddings=True), 11)
     built = registry.build(model, OptimizerRecipe(weight_decay=0.3))
     decay = {id(parameter): group["weight_decay"] for group in built.param_groups for parameter in group["params"]}
     named = dict(model.named_parameters())
@@ -76,9 +67,8 @@ def test_the_first_step_with_moments_in_bfloat16_has_the_bits_of_adamws(dtype, e
 
 
 def test_later_steps_with_moments_in_bfloat16_stay_near_adamws():
-    (ours, _), (theirs, _), (start, _) = (
-        stepped(*case) for case in [("bfloat16", 50), ("float32", 50), ("float32", 0)]
-    )
+    cases = [("bfloat16", 50), ("float32", 50), ("float32", 0)]
+    (ours, _), (theirs, _), (start, _) = (stepped(*case) for case in cases)
     for our, their, first in zip(ours.parameters(), theirs.parameters(), start.parameters(), strict=True):
         assert 0 < (our - their).norm() < 0.02 * (their - first).norm()
 

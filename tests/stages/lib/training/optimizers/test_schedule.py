@@ -59,7 +59,6 @@ MISTAKES = [
     ({"kind": "linear", "decay": "sqrt"}, "decay must be left out for kind linear, got sqrt; it is for wsd only"),
     ({"kind": "constant"}, "min_lr_ratio must be 1 for kind constant, which stays at the peak, got 0.1"),
     ({"warmup_steps": 0, "warmup": "parabolic"}, "warmup must be left out if warmup_steps is 0, got parabolic"),
-    ({"kind": "cosin"}, "kind must be one of cosine, wsd, linear, constant, got 'cosin'"),
 ]
 
 
