@@ -72,7 +72,7 @@ def test_chain_begins_at_any_manifest_and_in_its_directory(place, capsys, monkey
     monkeypatch.chdir(Path(EVALUATION).parent)
     tree, error = chain(capsys, "validation.json")
     assert tree[1].strip().startswith(f"../../../../runs/base/export/{STEP}/manifest.json: convert")
-    assert "texts/a.jsonl is missing" in error  # raw files are named from the workflow's directory
+    assert "results/a.jsonl is missing" in error  # raw files are named from the workflow's directory
 
 
 def test_changed_score_is_named_with_its_evaluation(place, capsys):
@@ -123,8 +123,8 @@ FAULTS = [
     (EVALUATION, '"step": 2', '"step": 3', SCORES, " changed since it was written"),
     (EVALUATION, "identity.tokens", 9, SCORES, " differs from the evaluation that results/summary.json was made from"),
     (EVALUATION, "identity.tokens", 9, EVALUATION, " has other scores than"),
-    ("results/texts/a.jsonl", "ka", "kA", EVALUATION, " changed since"),
-    ("results/texts/a.jsonl", None, None, EVALUATION, " is missing"),
+    ("results/a.jsonl", "ka", "kA", EVALUATION, " changed since"),
+    ("results/a.jsonl", None, None, EVALUATION, " is missing"),
     (
         "pairs.jsonl",
         "kara",
@@ -157,7 +157,7 @@ def test_broken_link_is_named(place, capsys, pattern, old, new, start, words):
     path = damaged(pattern, old, new)
     tree, error = chain(capsys, start)
     assert (words if "/" in words[:-1] and words[0] != " " else f"{path}{words}") in error
-    assert "texts" not in pattern or any("WRONG" in line for line in tree)
+    assert ".jsonl" not in pattern or any("WRONG" in line for line in tree)
 
 
 def test_manifest_of_another_run_is_refused(place, capsys):
@@ -183,7 +183,7 @@ def test_damaged_manifest_is_named_once_for_all_that_need_it(place, capsys):
 
 def test_part_of_other_files_than_the_list_is_refused(place, capsys):
     path = Path("results/tokens/main/a/00000.json")
-    more = {"name": "texts/new.jsonl", "bytes": 10}
+    more = {"name": "new.jsonl", "bytes": 10}
     written_again(LIST, lambda data: data["identity"]["files"].append(more))
     written_again(path, lambda data: data["record"].update(list=manifest.read(LIST).digest))
     assert " of the files of results/sources/a/list.json" in chain(capsys, path)[1]
