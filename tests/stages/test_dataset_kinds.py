@@ -10,7 +10,8 @@ from pyarrow import parquet
 
 from stages.lib.sources import documents, source, spans
 from stages.lib.sources.source import SourceRecipe
-from tests.helpers.data_fixtures import texts
+from tests.helpers.data_fixtures import part_of, texts
+from tests.helpers.manifests import filtered_of
 
 TEXTS = [text for text in texts("a", 30) if text.strip()]
 
@@ -81,3 +82,9 @@ def test_nemo_curators_files_have_ids_if_a_step_added_them(tmp_path, form, ids):
     first = 0 if form == "parquet" else 1
     expected = [f"x {number}" if ids else f"{path}:{number + first}" for number in range(len(TEXTS))]
     assert [(entry.id, entry.text) for entry in found] == list(zip(expected, TEXTS, strict=True))
+
+
+def test_a_record_without_text_is_malformed(tmp_path, tokenizer):
+    write_lines(tmp_path / "out/00000.jsonl.gz", [{"text": text, "id": text[:3]} for text in TEXTS] + [{"id": "x"}])
+    part = part_of(tmp_path, tokenizer, kind="datatrove", paths=[str(tmp_path / "out")])
+    assert filtered_of(part) == {"no text in text": 1}

@@ -113,14 +113,11 @@ def test_the_mark_of_a_file_is_the_hash_of_what_it_holds(tmp_path, hub, plain):
     assert listed(tmp_path, "a", identity_of(source)["recipe"]).read_bytes() == source.read_bytes()
 
 
-def test_a_long_listing_comes_in_pages(tmp_path, hub):
+def test_a_long_listing_comes_in_pages_and_once_for_all_files_of_a_directory(tmp_path, hub, plain):
     for path in ("/many", "/many/*.jsonl", "@main/many/**"):
         source = listed(tmp_path, "a", RECIPE | {"paths": [DATA + path]})
         root = DATA + "@main" * path.startswith("@main")
         assert names_of(source) == [f"{root}/many/{number:02d}.jsonl" for number in range(11)]
-
-
-def test_a_directory_is_not_listed_anew_for_each_of_its_files(tmp_path, hub, plain):
     source = listed(tmp_path, "a", RECIPE | {"paths": [f"{DATA}/many"]})
     hub.asked.clear()
     _forget()

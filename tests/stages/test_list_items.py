@@ -52,11 +52,8 @@ def test_items_are_question_and_right_answer_numbered_as_in_the_harness(tasks, t
     first = options["output"].read_bytes()
     make(list_items, **options)
     assert options["output"].read_bytes() == first, "an unchanged suite gives the same bytes, and plans nothing"
-
-
-def test_local_tasks_have_no_items(tmp_path):
     made = manifest.read(make(list_items, **options_of(tmp_path, tasks=["bits_per_byte", "next_line"])))
-    assert items.read(made) == [] and made.identity["tasks"] == {}
+    assert items.read(made) == [] and made.identity["tasks"] == {}, "local tasks have no items"
 
 
 @pytest.mark.long  # the harness reads all its task files

@@ -40,15 +40,15 @@ def test_reached_milestone_is_not_trained_again(corpus, tmp_path):
     assert complete_steps(run_directory(tmp_path)) == [10, 13, 15, 20]
 
 
-@pytest.mark.parametrize("edit", [lambda _: "[1,2]", lambda text: text.replace('"tokens": ', '"tokens": 1')])
-def test_damaged_copy_of_a_milestone_is_made_again(corpus, tmp_path, edit):
+def test_damaged_copy_of_a_milestone_is_made_again(corpus, tmp_path):
     assert train(corpus, tmp_path, 2) == 0
     first = manifest.read(milestone(tmp_path, 2))
     kept = run_directory(tmp_path) / "checkpoints/00000002/milestone.json"
-    kept.write_text(edit(kept.read_text()))
-    assert train(corpus, tmp_path, 2) == 0
-    assert kept.read_bytes() == milestone(tmp_path, 2).read_bytes()
-    assert manifest.read(milestone(tmp_path, 2)).identity == first.identity
+    for damaged in ("[1,2]", kept.read_text().replace('"tokens": ', '"tokens": 1')):
+        kept.write_text(damaged)
+        assert train(corpus, tmp_path, 2) == 0
+        assert kept.read_bytes() == milestone(tmp_path, 2).read_bytes()
+        assert manifest.read(milestone(tmp_path, 2)).identity == first.identity
 
 
 def test_only_the_newest_checkpoints_and_the_milestones_are_kept(corpus, tmp_path):

@@ -67,15 +67,12 @@ def test_mode_task_and_metric_say_what_is_better(sweep, recipe, run):
     assert select_best.best_of({"b": 1.0, "a": 1.0, "c": 2.0}, "min") == "a", "of equal runs the first by name"
 
 
-def test_an_unknown_metric_or_task_lists_the_known_ones(sweep, capsys):
+def test_an_unknown_metric_or_task_lists_the_known_ones_and_a_run_without_the_score_is_named(sweep, capsys):
     listed = "(bits_code bits_per_byte, bits_prose bits_per_byte, line acc)"
     for recipe, got in (({"metric": "bits"}, "bits"), ({"task": "line"}, "bits_per_byte of line")):
         assert select(sweep, **recipe) == 2
         expected = f"select_best: best must name a metric and task of the runs' scores {listed}, got {got}\n"
         assert capsys.readouterr().err == expected
-
-
-def test_a_run_without_the_score_is_named(sweep, capsys):
     path = sweep / "runs/lr-d/eval/00000002/suite.json"
     path.parent.mkdir(parents=True)
     results = {"bits_code": {"bits_per_byte": {"value": None}}}

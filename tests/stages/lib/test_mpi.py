@@ -40,12 +40,6 @@ def test_ranks_of_mpiexec_are_adopted_with_one_thread_each(environment, launcher
     assert os.environ["OMP_NUM_THREADS"] == "1"
 
 
-def test_given_number_of_threads_is_kept(environment):
-    environment(STARTED_BY["MPICH"] | {"OMP_NUM_THREADS": "3"})
-    adopted()
-    assert os.environ["OMP_NUM_THREADS"] == "3"
-
-
 @pytest.mark.parametrize(
     "variables",
     [
@@ -60,7 +54,9 @@ def test_shell_of_a_job_and_a_single_process_stay_alone(environment, variables):
     assert not adopted() and not mpi.is_started()
 
 
-def test_ranks_of_torchrun_under_mpiexec_keep_their_numbers(environment):
-    environment(STARTED_BY["Open MPI"] | {"RANK": "5"})
+def test_numbers_of_torchrun_under_mpiexec_and_a_given_number_of_threads_are_kept(environment):
+    environment(STARTED_BY["Open MPI"] | {"RANK": "5", "OMP_NUM_THREADS": "3"})
     assert adopted() == {"RANK": "5"}
     assert not mpi.is_started()
+    del os.environ["RANK"]
+    assert adopted() == RANK_3_OF_4 and os.environ["OMP_NUM_THREADS"] == "3"

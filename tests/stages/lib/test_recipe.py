@@ -47,8 +47,11 @@ class Outer:
     count: int | None = identity(None, minimum=1)
     """Maybe a number."""
 
-    names: list[str] = identity([])
+    names: list[str] = identity([], unique=True)
     """A list."""
+
+    tasks: list[str] = identity(["x"], entries=1, unique=True)
+    """A list that is not empty."""
 
     turns: list[Inner] = identity([])
     """Recipes in turn."""
@@ -71,7 +74,7 @@ def load(**data):
         (
             {"nam": "a"},
             "unknown key runs.base.nam; did you mean runs.base.name? known here: "
-            "count, flag, inner, name, names, steps, turns, weights",
+            "count, flag, inner, name, names, steps, tasks, turns, weights",
         ),
         (
             {"inner": {"ratE": 1}},
@@ -86,8 +89,10 @@ def load(**data):
         ({"inner": {"every": True}}, "runs.base.inner.every must be a whole number at least 1, got True"),
         ({"inner": {"every": 1.0}}, "runs.base.inner.every must be a whole number at least 1, got 1.0"),
         ({"flag": 1}, "runs.base.flag must be true or false, got 1"),
-        ({"names": "a"}, "runs.base.names must be a list, got 'a'"),
+        ({"names": "a"}, "runs.base.names must be a list without repeated entries, got 'a'"),
         ({"names": ["a", 1]}, "runs.base.names[1] must be text, got 1"),
+        ({"names": ["a", "a"]}, "runs.base.names must be a list without repeated entries, got ['a', 'a']"),
+        ({"tasks": []}, "runs.base.tasks must be a list with at least one entry and none of them twice, got []"),
         ({"weights": ["a"]}, "runs.base.weights must be a mapping, got ['a']"),
         ({"weights": {"a": -1}}, "runs.base.weights.a must be a number at least 0, got -1.0"),
     ],

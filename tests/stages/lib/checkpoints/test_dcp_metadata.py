@@ -130,6 +130,10 @@ def beyond_the_file(metadata):
         info.length = 10**6
 
 
+def beyond_the_tensor(metadata):
+    metadata.state_dict_metadata["model.w"].chunks[0].offsets = torch.Size([1, 0])
+
+
 def missing_part(metadata):
     metadata.state_dict_metadata["model.w"].chunks[0].sizes = torch.Size([4, 3])
 
@@ -147,6 +151,7 @@ def larger_than_its_file(metadata):
         (outside, "must lie in a file that commit.json lists, found '../outside.distcp'"),
         (unlisted, "must lie in a file that commit.json lists, found 'commit.json'"),
         (beyond_the_file, "must lie within the [0-9]+ bytes of __0_0.distcp"),
+        (beyond_the_tensor, r"a part of a tensor must lie within \[5, 3\]"),
         (missing_part, r"must have the elements of \[5, 3\]"),
         (larger_than_its_file, "a part of the tensor 'model.w' has no place in a file"),
     ],

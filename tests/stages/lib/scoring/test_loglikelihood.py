@@ -66,7 +66,10 @@ def test_scores_are_those_of_rows_of_their_own(model, pairs, shared, size):
 
 
 @given(pairs=PAIRS, shared=st.booleans())
-def test_rows_hold_each_pair_once_within_the_window(pairs, shared):
+def test_rows_hold_each_pair_once_within_the_window_and_the_choices_of_a_question_are_one_row(pairs, shared):
+    question = tuple(range(1, 8))
+    (row,) = loglikelihood.rows_of([(question, (9,)), (question, (10,)), (question, (11, 12))], WINDOW, shared=True)
+    assert row == Row(question, ((9,), (10,), (11, 12))) and row.num_tokens == 8
     rows = loglikelihood.rows_of(pairs, WINDOW, shared)
     held = [(row.context, continuation) for row in rows for continuation in row.continuations]
     assert sorted(held) == sorted(set(pairs))
@@ -74,13 +77,6 @@ def test_rows_hold_each_pair_once_within_the_window(pairs, shared):
     assert [row.num_tokens for row in rows] == sorted((row.num_tokens for row in rows), reverse=True)
     if not shared:
         assert all(len(row.continuations) == 1 for row in rows)
-
-
-def test_choices_of_one_question_are_one_row():
-    question = tuple(range(1, 8))
-    (row,) = loglikelihood.rows_of([(question, (9,)), (question, (10,)), (question, (11, 12))], WINDOW, shared=True)
-    assert row == Row(question, ((9,), (10,), (11, 12)))
-    assert row.num_tokens == 8
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.lists(st.integers(0, 9), min_size=1, max_size=WINDOW))

@@ -142,14 +142,11 @@ def test_eos_inside_an_example_does_not_end_it():
         separator([[Encoded(np.array([0, 1, 2, 2]), np.ones(4, bool), 1)]], EOS, 3)
 
 
-def test_packing_none_has_one_example_per_row_and_needs_no_mask():
+def test_packing_none_has_one_example_per_row_and_no_mask_and_samples_say_what_is_counted():
     samples = TuningSamples({"qa": short(pairs_of([("a", "b")] * 3))}, {"qa": 1}, SEQ_LEN, 0, EOS, "none")
     assert samples.rows.tolist() == [3] and samples.document_end is None
     inputs, targets = samples.batch(np.arange(3))
     assert [len(pairs) for pairs in (pairs_in(inputs[[n]], targets[[n]]) for n in range(3))] == [1, 1, 1]
-
-
-def test_samples_say_what_the_trainer_counts():
     samples = samples_of([("a", "b")])
     assert samples.document_end == EOS
     assert samples.figures(7) == {"source_tokens": {"qa": 7 * SEQ_LEN}, "source_epochs": {"qa": 7}}

@@ -44,20 +44,13 @@ def test_steps_of_the_range_are_in_the_trace_also_after_a_resume_within_it(tmp_p
     assert "aten::mm" in (tmp_path / "profile" / "rank0-steps3-5.txt").read_text()
 
 
-def test_a_training_that_ends_within_the_range_keeps_what_was_recorded(tmp_path):
-    profiler = Profiler(tmp_path, (3, 5), False, CPU)
-    run(profiler, range(1, 5))
-    assert not (tmp_path / "profile").exists()
-    profiler.close()
-    assert traced(tmp_path / "profile" / "rank0-steps3-5.json.gz") == {3, 4}
-
-
-def test_nothing_is_written_without_a_range_or_outside_of_it(tmp_path):
-    for steps in (None, (20, 24)):
+def test_nothing_is_written_outside_of_a_range_and_within_it_what_was_recorded_until_the_end(tmp_path):
+    for steps in (None, (20, 24), (3, 5)):
         profiler = Profiler(tmp_path, steps, False, CPU)
-        run(profiler, range(1, 4))
+        run(profiler, range(1, 5))
+        assert list(tmp_path.iterdir()) == []
         profiler.close()
-    assert list(tmp_path.iterdir()) == []
+    assert traced(tmp_path / "profile" / "rank0-steps3-5.json.gz") == {3, 4}
 
 
 def test_a_full_disk_does_not_stop_the_training(tmp_path):
