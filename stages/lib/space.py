@@ -79,6 +79,9 @@ OUT_OF_MEMORY = (
 )
 """Parts of messages of torch, C++, the system, the dynamic linker and Python's threads."""
 
+NO_THREAD = os.strerror(errno.EAGAIN)
+"""The whole message of a RuntimeError of a C++ library that cannot start a thread, whose stack needs memory."""
+
 REQUESTED_BYTES = re.compile(r"allocate (\d+) bytes|allocate ([\d.]+ ?[KMGT]i?B)")
 
 
@@ -86,6 +89,7 @@ def out_of_memory(error: BaseException) -> str | None:
     """Return a sentence if an error means that memory ran out, with what was requested and used; None for another."""
     text = " ".join(str(error).split())
     known = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    known = known or (isinstance(error, RuntimeError) and text == NO_THREAD)
     if not known and not any(message in text for message in OUT_OF_MEMORY):
         return None
     request = REQUESTED_BYTES.search(text)

@@ -100,3 +100,8 @@ def test_the_limit_on_a_files_size_is_asked_for_each_file(tmp_path):
     )
     sentence = f"a save needs files of 90.0 kB in {tmp_path}, but `ulimit -f` allows 60.0 kB per file"
     assert ended.stdout == f"{sentence}|it fits\n"
+
+
+def test_a_thread_that_a_library_cannot_start_is_out_of_memory():
+    assert space.out_of_memory(RuntimeError("Resource temporarily unavailable")).startswith("out of memory: a request")
+    assert space.out_of_memory(RuntimeError("the lease is unavailable")) is None
