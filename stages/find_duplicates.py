@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     for part, numbers in zip(parts, found, strict=True):
         identity: Mapping[str, Any] = part.identity
         entry = {key: identity[key] for key in ("source", "source_recipe", "part", "parts", "inputs", "documents")}
-        entry |= {key: identity[key] for key in ("filter_code",) if key in identity}
+        entry |= {key: identity[key] for key in ("filter_code", "classifier") if key in identity}
         name = f"{entry['source']}/{entry['part']:05d}.duplicates.npy"
         outputs[name] = duplicates.saved(directory / name, numbers)
         described.append(entry | {"duplicates": len(numbers), "path": name})

@@ -100,6 +100,10 @@ def _place(part: Manifest) -> tuple[str, int]:
     return part.identity["source"], part.identity["part"]
 
 
+INPUTS = ("inputs", "filter_code", "classifier")
+"""Keys of a part on which its text depends, besides the recipe of its source."""
+
+
 def entry_of_part(found: Manifest, part: Mapping[str, Any], option: str, rerun: str) -> dict[str, Any]:
     """Return the entry of a part in a manifest of all parts, with its file compared.
 
@@ -109,7 +113,7 @@ def entry_of_part(found: Manifest, part: Mapping[str, Any], option: str, rerun: 
     for entry in found.identity["parts"]:
         if all(entry[key] == part[key] for key in ("source", "part", "parts")):
             recipes = [source.comparable(one["source_recipe"]) for one in (entry, part)]
-            if recipes[0] != recipes[1] or any(entry.get(key) != part.get(key) for key in ("inputs", "filter_code")):
+            if recipes[0] != recipes[1] or any(entry.get(key) != part.get(key) for key in INPUTS):
                 raise UserError(f"{option} {found.path} is older than the part's current files; rerun with -R {rerun}")
             manifest.check_content(
                 found.directory / entry["path"], found.identity["outputs"][entry["path"]], found.path
