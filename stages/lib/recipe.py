@@ -124,8 +124,8 @@ class Reader:
     """True if keys may be missing, and any value may be null: the data are differences from others."""
 
     def make(self, recipe_type: type, keys: dict[str, Any], where: str) -> Any:
-        """Return the recipe with these keys, which are read."""
-        recipe = recipe_type(**keys)
+        """Return the recipe with these keys, which are read; a recipe that has `written_out` puts values for words."""
+        recipe = recipe_type(**(recipe_type.written_out(keys) if hasattr(recipe_type, "written_out") else keys))
         if hasattr(recipe, "check"):
             recipe.check(where)
         return recipe

@@ -255,6 +255,11 @@ HALF = {"dtype": "bfloat16"}
         ({}, {"steps": 3}, "--until must be at most finetune.steps (3), got 4"),
         ({}, {"steps": 3, "epochs": 4}, "finetune must have steps or epochs, got both"),
         ({}, {"steps": None}, "finetune must have steps or epochs, got neither"),
+        (
+            {},
+            EPOCHS | {"global_batch_size": "auto"},
+            "finetune.global_batch_size must be a number with finetune.epochs, got auto, which follows from steps",
+        ),
         (HALF | {"lora": {"rank": 2}, "float8": True}, {}, "finetune.float8 must be false with finetune.lora"),
         ({}, {"cuda_graphs": True}, "finetune.cuda_graphs must be false with a mask by document"),
         ({}, {"steps": None, "epochs": 3}, "--until must be at most finetune.epochs (3), got 4"),

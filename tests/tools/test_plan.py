@@ -42,6 +42,18 @@ def planned(tmp_path, monkeypatch, capsys):
     return run
 
 
+def test_a_batch_of_auto_is_the_step_laws_and_the_plan_names_it_beside_another(planned):
+    steps, seq_len = 20_000, 64
+    keys = KEYS | {"steps": steps, "global_batch_size": "auto"}
+    code, _text, figures, _ = planned(config=CONFIG | {"runs": {"base": CONFIG["runs"]["base"] | {"pretrain": keys}}})
+    batch = figures["base"]["batch"]
+    assert code == 0 and batch["global_batch_size"] == batch["step_law_batch_size"] == 2048
+    # the power of two that is nearest to 0.58 D^0.571 tokens, D being the tokens of the run
+    tokens = 2048 * seq_len
+    assert 0.5**0.5 < 0.58 * (steps * tokens) ** 0.571 / tokens < 2**0.5
+    assert planned()[1].count("the Step Law's batch, 0.58 x tokens^0.571, is 16 samples") == 1
+
+
 def test_parameters_flops_batch_time_and_disk_are_those_of_the_formulas(planned):
     given = ["--gpu", "A100-80GB", "--ranks", 2, "--mfu", 0.5, "--price", 2, "--limit", 1]
     code, text, figures, _ = planned(*given)

@@ -225,6 +225,19 @@ def test_a_tuned_run_has_steps_or_epochs(config):
         assert mistake_in(config) == f"runs.statements.finetune must have steps or epochs, got {found}"
 
 
+def test_a_batch_of_auto_is_a_number_from_the_steps_before_anything_reads_it(config):
+    config["runs"]["base"]["pretrain"] |= {"global_batch_size": "auto", "steps": "1e3"}
+    config["ladders"] = {"tiny": {"target": "base", "sizes": [13e5, 2e6, 3e6], "tokens_per_parameter": [1, 2, 4]}}
+    runs = checked(config)["runs"]
+    assert runs["base"]["pretrain"]["global_batch_size"] == 8
+    assert {run["pretrain"]["global_batch_size"] for name, run in runs.items() if name.startswith("tiny-")} <= {
+        1,
+        2,
+        4,
+        8,
+    }
+
+
 def test_conversations_need_a_template_of_the_run_or_of_the_model_before(config):
     runs, chats = config["runs"], {"weights": {"chats": 1}}
     config["sources"]["chats"] = {"kind": "chat", "paths": ["a.jsonl"]}

@@ -13,6 +13,7 @@ from typing import Any
 from stages.lib.model import flops
 from stages.lib.run_directory import history
 from stages.lib.run_directory.events import read_events
+from stages.lib.training.settings.recipe import auto_batch_size
 from tools.plan import memory as memories
 from tools.plan import subject as subjects
 from tools.plan.memory import Memory
@@ -118,6 +119,9 @@ def plan_of(asked: Asked, measured: Speeds, cache: Path | None) -> Figures:
         "float8": recipe.float8,
         "cuda_graphs": recipe.cuda_graphs,
         "tokens_per_step": tokens,
+        "step_law_batch_size": auto_batch_size(recipe.steps, recipe.seq_len)
+        if asked.stage == "pretrain" and recipe.steps
+        else None,
         "steps": recipe.steps,
         "tokens": None if recipe.steps is None else tokens * recipe.steps,
         **subjects.validation(recipe, asked.keys, milestones, asked.corpus),

@@ -83,6 +83,9 @@ def _model(model: Figures) -> str:
 def _batch(batch: Figures) -> str:
     ranks = several(batch["ranks"], "rank")
     total = "" if batch["tokens"] is None else f", {batch['steps']:,} steps, {short(batch['tokens'])} tokens"
+    law = batch["step_law_batch_size"]
+    if law is not None:
+        total += f" (the Step Law's batch, 0.58 x tokens^0.571, is {several(law, 'sample')})"
     more = ", float8" * batch["float8"] + ", CUDA graphs" * batch["cuda_graphs"]
     return (
         f"{batch['global_batch_size']} samples = {ranks} x {batch['micro_batch_size']} per micro-batch "

@@ -125,4 +125,5 @@ def read(name: str, run: Mapping[str, Any]) -> Asked | str:
     planned = Subject(recipe, hardware.world_size, int(hardware.ranks), where)
     planned.check()
     corpus = Path(run["corpus"]) if "corpus" in run else None
-    return Asked(name, run["stage"], planned, dict(run["keys"]), list(run.get("milestones", ())), corpus, hardware)
+    training = dict(run["keys"]) | {"global_batch_size": recipe.global_batch_size}  # it may have been auto
+    return Asked(name, run["stage"], planned, training, list(run.get("milestones", ())), corpus, hardware)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from stages.lib.errors import UserError
 from stages.lib.recipe import horizon, identity, operation
@@ -23,6 +24,22 @@ FORWARD_SHARE = 1 / 3
 """Time of a forward pass as a share of that of a step, per token."""
 
 SHARDINGS = ("full", "grad", "hybrid-full", "hybrid-grad", "none")
+
+
+if TYPE_CHECKING:  # a recipe that was read has a number, see `TrainRecipe.written_out`
+    SamplesPerStep = int
+else:
+    SamplesPerStep = int | Literal["auto"]
+
+
+def auto_batch_size(steps: int, seq_len: int) -> int:
+    """Return the samples per step that suit a training of so many steps: a power of two.
+
+    The Step Law (arXiv 2503.04715) was fitted to 3,700 models: on D tokens, 0.58 x D^0.571 tokens per step are best,
+    whatever the size of the model. D is steps x tokens per step, so both follow from the steps.
+    """
+    tokens = (0.58 * steps**0.571) ** (1 / (1 - 0.571))
+    return 1 << max(0, round(math.log2(tokens / seq_len)))
 
 
 def ranks_that_fit(global_batch_size: int, micro_batch_size: int, most: int) -> int:
@@ -147,8 +164,10 @@ class TrainRecipe:
     seq_len: int = identity(minimum=2)
     """Tokens per sample."""
 
-    global_batch_size: int = identity(minimum=1)
-    """Samples per step, over all ranks: micro_batch_size x ranks x gradient accumulation steps."""
+    global_batch_size: SamplesPerStep = identity(minimum=1)
+    """Samples per step, over all ranks: micro_batch_size x ranks x gradient accumulation steps. auto: by the Step Law
+    (arXiv 2503.04715), 0.58 x tokens of the run^0.571 tokens, as a power of two of samples; other steps may then give
+    another number, and so another model."""
 
     seed: int = identity(0, minimum=0)
     """Seed of the initial weights and of the order of the data."""
@@ -215,6 +234,13 @@ class TrainRecipe:
 
     trackers: TrackerRecipe = operation(TrackerRecipe())
     """Experiment trackers that receive the metrics, beside metrics.jsonl."""
+
+    @staticmethod
+    def written_out(keys: dict[str, Any]) -> dict[str, Any]:
+        """Return keys with the number that a batch size of `auto` stands for; with epochs it stays, and is refused."""
+        if keys.get("global_batch_size") != "auto" or not keys.get("steps"):
+            return keys
+        return keys | {"global_batch_size": auto_batch_size(keys["steps"], keys["seq_len"])}
 
     @property
     def objective(self) -> str:
